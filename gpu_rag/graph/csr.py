@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks, is_cpu
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import ANY_FLOAT, INTEGERS, check_form
@@ -87,7 +87,7 @@ def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> N
 
 def _check_weights(weight: torch.Tensor, edges: torch.Tensor) -> None:
     check_form(weight, "weights do not match the edges", ANY_FLOAT, edges.shape, edges.device)
-    bad = ~(torch.isfinite(weight) & (weight >= 0))
+    bad = _are_no_weights(weight)
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
         raise BadInput(
@@ -95,6 +95,10 @@ def _check_weights(weight: torch.Tensor, edges: torch.Tensor) -> None:
             given=f"{float(weight[at])} at position {at}",
             expected="finite and >= 0",
         )
+
+
+def _are_no_weights(weight: torch.Tensor) -> torch.Tensor:
+    return ~(torch.isfinite(weight) & (weight >= 0))
 
 
 def _merged(key: torch.Tensor, values: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -114,83 +118,72 @@ def _assembled(rows: torch.Tensor, columns: torch.Tensor, n: int, weight: torch.
     return CSR(indptr, columns.int(), weight)
 
 
-def check_csr(csr: CSR) -> None:
-    """Raises BadInput naming what is broken in `csr`; returns nothing when it is sound. Reads all of it once.
+def check_csr(csr: CSR, blocks: torch.Tensor | None = None) -> None:
+    """Raises BadInput naming what is broken in `csr`; returns nothing when it is sound. Reads all of it once: in one
+    compiled pass on the CPU, elsewhere in torch with one wait for the device.
 
     Sound: indptr i64[N+1] from 0 to E, never falling; indices i32[E] in [0, N), ascending in each row, no duplicates;
-    weight None or f32[E], finite and >= 0; one device.
+    weight None or f32[E], finite and >= 0; one device. blocks: checked offsets i64[B+1] from 0 to N, B >= 1; an entry
+    must lie in the block of its row. None: all rows are one block.
     """
-    if is_sound(csr):
-        return  # one compiled pass; the slow checks below say what is wrong
+    if _passes(csr, blocks):
+        return  # the checks below say what is wrong
     _check_arrays(csr)
-    if bool((csr.indptr.diff() < 0).any()):
-        row = int((csr.indptr.diff() < 0).nonzero()[0, 0])
-        raise BadInput("indptr of a CSR falls", given=f"row {row}", expected="a list that never falls")
-    check_range(csr.indices, csr.n, "a column index of a CSR")
-    if csr.m > 1:
-        same_row = torch.ones(csr.m, dtype=torch.bool, device=csr.indices.device)
-        starts = csr.indptr[:-1]
-        same_row[starts[starts < csr.m]] = False
-        step = csr.indices.long().diff()
-        bad = same_row[1:] & (step <= 0)
-        if bool(bad.any()):
-            at = int(bad.nonzero()[0, 0])
-            what = "has a duplicate entry" if int(step[at]) == 0 else "is not sorted"
-            row = int(torch.searchsorted(csr.indptr, torch.tensor(at, device=csr.indptr.device), right=True)) - 1
-            raise BadInput(f"a row of a CSR {what}", given=f"row {row}", expected="ascending columns, each once")
+    indptr, indices, n, m = csr.indptr, csr.indices, csr.n, csr.m
+    falls, begins = indptr.diff() < 0, torch.zeros(m + 1, dtype=torch.bool, device=indptr.device)
+    begins[indptr.clamp(0, m)] = True
+    unordered = (indices[1:] <= indices[:-1]) & ~begins[1:m]
+    leaves = falls[:0] if blocks is None or not m else _leaves_blocks(csr, blocks)
+    broken = (indptr[0] != 0) | (indptr[-1] != m) | falls.any() | unordered.any() | leaves.any()
+    if m:
+        low, high = indices.aminmax()
+        broken |= (low < 0) | (high >= n)
     if csr.weight is not None:
-        _check_weights(csr.weight, csr.indices)
+        broken |= _are_no_weights(csr.weight).any()
+    if not bool(broken):
+        return
+    if int(indptr[0]) != 0 or int(indptr[-1]) != m:
+        given = f"{int(indptr[0])} to {int(indptr[-1])}"
+        raise BadInput("indptr of a CSR has wrong ends", given=given, expected=f"0 to {m}")
+    if bool(falls.any()):
+        row = int(falls.nonzero()[0, 0])
+        raise BadInput("indptr of a CSR falls", given=f"row {row}", expected="a list that never falls")
+    check_range(indices, n, "a column index of a CSR")
+    if bool(unordered.any()):
+        at = int(unordered.nonzero()[0, 0])
+        what = "has a duplicate entry" if int(indices[at]) == int(indices[at + 1]) else "is not sorted"
+        row = int(row_of_entry(csr)[at])
+        raise BadInput(f"a row of a CSR {what}", given=f"row {row}", expected="ascending columns, each once")
+    if csr.weight is not None:
+        _check_weights(csr.weight, indices)
+    given = f"row {int(leaves.nonzero()[0, 0])}"
+    raise BadInput("an entry leads out of its block", given=given, expected="a block-diagonal matrix")
 
 
-def is_sound(csr: CSR, blocks: torch.Tensor | None = None) -> bool:
-    """Whether one pass finds nothing wrong: compiled on the CPU, elsewhere in torch with one wait for the device. False
-    also where it cannot read `csr` (another type, or no numba).
-
-    blocks: checked offsets i64[B+1] up to N; an entry must lie in the block of its row. None: all rows are one block.
-    """
+def _passes(csr: CSR, blocks: torch.Tensor | None) -> bool:
+    """Whether the compiled pass finds nothing wrong; False also where it cannot read `csr` (another device or type, or
+    no numba)."""
+    device, checks = csr.indptr.device, compiled_checks(csr.indptr.device)
     arrays = (csr.indptr, csr.indices, *(() if csr.weight is None else (csr.weight,)))
     dtypes = (torch.int64, torch.int32, torch.float32)
-    if any(a.dtype != t or a.dim() != 1 or a.device != csr.indptr.device for a, t in zip(arrays, dtypes)):
+    if any(a.dtype != t or a.dim() != 1 or a.device != device for a, t in zip(arrays, dtypes)):
         return False
-    if csr.indptr.shape[0] == 0 or (csr.weight is not None and csr.weight.shape != csr.indices.shape):
-        return False
-    if not is_cpu(csr.indptr.device):
-        return not bool(_is_broken(csr, blocks))
-    checks = compiled_checks(csr.indptr.device)
-    if checks is None:
+    if checks is None or csr.indptr.shape[0] == 0:
         return False
     if blocks is None:
-        blocks = torch.tensor([0, csr.n], device=csr.indptr.device)
+        blocks = torch.tensor([0, csr.n], device=device)
     indptr, indices, offsets = (a.contiguous().numpy() for a in (csr.indptr, csr.indices, blocks))
     weight = None if csr.weight is None else csr.weight.detach().contiguous().numpy()
     return bool(checks.is_matrix(indptr, indices, weight, offsets))
 
 
-def _is_broken(csr: CSR, blocks: torch.Tensor | None) -> torch.Tensor:
-    """bool[] on the device, not waited for: whether `csr` is not as `check_csr` wants it, or leaves its blocks."""
-    indptr, indices = csr.indptr, csr.indices
-    broken = (indptr[0] != 0) | (indptr[-1] != csr.m) | (indptr.diff() < 0).any()
-    if blocks is not None:
-        broken |= blocks[-1] != csr.n
-    if csr.m and csr.n:
-        low, high = indices.aminmax()
-        begins = torch.zeros(csr.m + 1, dtype=torch.bool, device=indptr.device)
-        begins[indptr.clamp(0, csr.m)] = True
-        broken |= (low < 0) | (high >= csr.n) | ((indices[1:] <= indices[:-1]) & ~begins[1 : csr.m]).any()
-        if blocks is not None and blocks.shape[0] > 1:
-            broken |= _leaves_blocks(csr, blocks)
-    if csr.weight is not None:
-        broken |= (~(torch.isfinite(csr.weight) & (csr.weight >= 0))).any()
-    return broken
-
-
 def _leaves_blocks(csr: CSR, blocks: torch.Tensor) -> torch.Tensor:
-    """bool[]: whether a row, whose columns ascend, begins or ends outside its block; any row pointers."""
+    """bool[N]: whether a row, whose columns ascend, begins or ends outside its block; any row pointers."""
     block = torch.searchsorted(blocks, torch.arange(csr.n, device=blocks.device), right=True) - 1
     block = block.clamp(0, blocks.shape[0] - 2)
     first, last = csr.indptr[:-1].clamp(0, csr.m - 1), (csr.indptr[1:] - 1).clamp(0, csr.m - 1)
     inside = (csr.indices[first] >= blocks[block]) & (csr.indices[last] < blocks[block + 1])
-    return ((csr.indptr.diff() > 0) & ~inside).any()
+    return (csr.indptr.diff() > 0) & ~inside
 
 
 def _check_arrays(csr: CSR) -> None:
@@ -198,10 +191,9 @@ def _check_arrays(csr: CSR) -> None:
     check_form(csr.indptr, "indptr of a CSR has the wrong type", [torch.int64], ["N + 1"])
     check_form(csr.indices, "indices of a CSR have the wrong type", [torch.int32], ["E"], device)
     if csr.weight is not None:
-        check_form(csr.weight, "weight of a CSR has the wrong type", [torch.float32], ["E"], device)
-    if csr.indptr.shape[0] == 0 or int(csr.indptr[0]) != 0 or int(csr.indptr[-1]) != csr.m:
-        ends = "empty" if csr.indptr.shape[0] == 0 else f"{int(csr.indptr[0])} to {int(csr.indptr[-1])}"
-        raise BadInput("indptr of a CSR has wrong ends", given=ends, expected=f"0 to {csr.m}")
+        check_form(csr.weight, "weight of a CSR has the wrong type", [torch.float32], [csr.m], device)
+    if csr.indptr.shape[0] == 0:
+        raise BadInput("indptr of a CSR has wrong ends", given="empty", expected=f"0 to {csr.m}")
 
 
 def row_of_entry(csr: CSR) -> torch.Tensor:

@@ -110,6 +110,11 @@ def ragged_of_lists(lists: Sequence[Sequence[int]], device: str | torch.device) 
     return Ragged(torch.tensor([v for one in lists for v in one], dtype=torch.int64, device=device), offsets)
 
 
+def keys_of(lists: Ragged, n: int) -> torch.Tensor:
+    """list * n + value of every value: i64[T]."""
+    return row_of_value(lists) * n + lists.values.long()
+
+
 def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = torch.int32) -> Ragged:
     """Lists of values from ascending keys i64[T], key = list * n + value, 0 <= value < n."""
     width = max(n, 1)

@@ -41,6 +41,17 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
         yield Reject(shown(path), number + 1 if number else 0, f"{error}; what follows in this file is not read")
 
 
+def read_object(path: Path, limits: Limits, what: str = "an object") -> dict[str, Any]:
+    """The object that a JSON file holds. Raises RowError."""
+    try:
+        value = loads(read_whole(path, limits.max_json_bytes, "max_json_bytes"))
+    except JsonError as error:
+        raise RowError(str(error)) from error
+    if not isinstance(value, dict):
+        raise RowError(f"the file is {kind(value)}; expected {what}")
+    return value
+
+
 def row_of(line: Line) -> Row:
     """The object of one line of JSON Lines. Raises RowError or JsonError."""
     return _row(line.number, loads(line.text))

@@ -12,8 +12,9 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, StorageError
@@ -57,11 +58,7 @@ class Bm25:
         engine = _engine(k1, b)
         ids = [[vocabulary[token] for token in row] for row in tokens]
         engine.index((ids, vocabulary), create_empty_token=False, show_progress=False)
-        arrays: dict[str, np.ndarray] = {
-            "data": np.ascontiguousarray(engine.scores["data"], dtype=np.float32),
-            "indices": np.ascontiguousarray(engine.scores["indices"], dtype=np.int32),
-            "indptr": np.ascontiguousarray(engine.scores["indptr"], dtype=np.int64),
-        }
+        arrays = {name: np.ascontiguousarray(engine.scores[name], a.dtype) for name, a in _no_postings().items()}
         return cls(vocabulary, arrays, len(tokens), k1, b)
 
     def scores(self, query: str) -> np.ndarray:
@@ -95,15 +92,8 @@ class Bm25:
         """
         from safetensors.numpy import save_file
 
-        vocabulary = {
-            "format": _FORMAT,
-            "tokens_version": TOKENS_VERSION,
-            "n": self.n,
-            "k1": self.k1,
-            "b": self.b,
-            "tokens": list(self.vocabulary),
-        }
-        text = json.dumps(vocabulary, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        saved = _Saved(_FORMAT, TOKENS_VERSION, self.n, self.k1, self.b, list(self.vocabulary))
+        text = json.dumps(msgspec.to_builtins(saved), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / VOCABULARY_FILE).write_bytes(text.encode("utf-8"))
@@ -122,15 +112,21 @@ class Bm25:
         from safetensors.numpy import load_file
 
         try:
-            vocabulary = json.loads((folder / VOCABULARY_FILE).read_bytes())
+            saved = msgspec.json.decode((folder / VOCABULARY_FILE).read_bytes(), type=_Saved)
             arrays = load_file(folder / ARRAYS_FILE)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, msgspec.DecodeError, SafetensorError) as error:
             raise IndexCorrupt(
                 "the BM25 index cannot be read", given=f"{folder}: {error}", do="build the index again"
             ) from error
-        tokens, n, k1, b = _check_vocabulary(vocabulary, folder)
-        _check_arrays(arrays, len(tokens), n, folder)
-        return cls({token: i for i, token in enumerate(tokens)}, arrays, n, k1, b)
+        found = (saved.format, saved.tokens_version)
+        if found != (_FORMAT, TOKENS_VERSION):
+            given, expected = f"format and tokens_version {found} in {folder}", (_FORMAT, TOKENS_VERSION)
+            raise IndexMismatch(
+                "the BM25 index is of another version", given=given, expected=expected, do="build the index again"
+            )
+        if problem := _problem(saved, arrays):
+            raise IndexCorrupt("the BM25 index cannot be used", given=f"{problem} in {folder}")
+        return cls({token: i for i, token in enumerate(saved.tokens)}, arrays, saved.n, saved.k1, saved.b)
 
 
 def _engine(k1: float, b: float) -> Any:
@@ -155,38 +151,28 @@ def _best(scores: np.ndarray, k: int) -> np.ndarray:
     return found[np.argsort(-scores[found], kind="stable")][:k]
 
 
-def _check_vocabulary(vocabulary: object, folder: Path) -> tuple[list[str], int, float, float]:
-    """(tokens, n, k1, b) out of bm25.json."""
-    if not isinstance(vocabulary, dict):
-        raise IndexCorrupt("the BM25 vocabulary is no JSON object", given=folder / VOCABULARY_FILE)
-    found = (vocabulary.get("format"), vocabulary.get("tokens_version"))
-    if found != (_FORMAT, TOKENS_VERSION):
-        raise IndexMismatch(
-            "the BM25 index is of another version",
-            given=f"format and tokens_version {found} in {folder}",
-            expected=(_FORMAT, TOKENS_VERSION),
-            do="build the index again",
-        )
-    tokens, n, k1, b = (vocabulary.get(key) for key in ("tokens", "n", "k1", "b"))
-    if not (isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)):
-        raise IndexCorrupt("the BM25 tokens are no list of strings", given=folder / VOCABULARY_FILE)
-    if not (isinstance(n, int) and n >= 0 and isinstance(k1, (int, float)) and isinstance(b, (int, float))):
-        raise IndexCorrupt("the BM25 parameters are unreadable", given=f"n={n}, k1={k1}, b={b} in {folder}")
-    if tokens != sorted(set(tokens)):
-        raise IndexCorrupt("the BM25 tokens are not sorted or not unique", given=folder / VOCABULARY_FILE)
-    return tokens, n, float(k1), float(b)
+class _Saved(msgspec.Struct):
+    """The contents of bm25.json."""
+
+    format: int
+    tokens_version: int
+    n: Annotated[int, msgspec.Meta(ge=0)]
+    k1: float
+    b: float
+    tokens: list[str]
 
 
-def _check_arrays(arrays: dict[str, np.ndarray], n_tokens: int, n: int, folder: Path) -> None:
-    """Raise IndexCorrupt unless the postings fit the vocabulary and the number of passages."""
-    expected = {"data": np.dtype(np.float32), "indices": np.dtype(np.int32), "indptr": np.dtype(np.int64)}
-    found = {name: array.dtype for name, array in arrays.items()}
-    if found != expected:
-        raise IndexCorrupt("the BM25 arrays are not those of this format", given=f"{found} in {folder}")
+def _problem(saved: _Saved, arrays: dict[str, np.ndarray]) -> str:
+    """A part of a saved index that contradicts the others, "" where there is none."""
+    if saved.tokens != sorted(set(saved.tokens)):
+        return "tokens that are not sorted or not unique"
+    if {name: array.dtype for name, array in arrays.items()} != {name: a.dtype for name, a in _no_postings().items()}:
+        return "arrays that are not those of this format"
     data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
-    if indptr.shape != (n_tokens + 1,) or data.ndim != 1 or data.shape != indices.shape:
-        raise IndexCorrupt("the BM25 arrays do not fit the vocabulary", given=f"{n_tokens} tokens in {folder}")
+    if indptr.shape != (len(saved.tokens) + 1,) or data.ndim != 1 or data.shape != indices.shape:
+        return f"arrays that do not fit the vocabulary of {len(saved.tokens)} tokens"
     if indptr[0] != 0 or indptr[-1] != data.size or (np.diff(indptr) < 0).any():
-        raise IndexCorrupt("the BM25 postings are not in order", given=folder / ARRAYS_FILE)
-    if data.size and (indices.min() < 0 or indices.max() >= n or not np.isfinite(data).all() or data.min() < 0):
-        raise IndexCorrupt("the BM25 postings hold a passage or a score out of range", given=folder / ARRAYS_FILE)
+        return "postings that are not in order"
+    if data.size and (indices.min() < 0 or indices.max() >= saved.n or not np.isfinite(data).all() or data.min() < 0):
+        return "a passage or a score out of range"
+    return ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
 # The look-behind and the possessive quantifiers keep a page of full stops, or of blanks, linear.
 _STOP = re.compile(
@@ -24,23 +26,14 @@ def word_set(*lines: str) -> frozenset[str]:
     return frozenset(word for line in lines for word in line.split())
 
 
-# Abbreviations that stand before a name, so never end a sentence ...
-_BEFORE_NAME = word_set(
-    "mr mrs ms dr prof st ste mt ft lt col gen maj capt cpl sgt cmdr adm rev fr hon gov sen rep pres sr sra messrs "
-    "vs cf ca approx eds e.g i.e b d c lat ger"
-)
-# ... those before a number ...
-_BEFORE_NUMBER = word_set("no nos vol vols pp p fig figs eq op ch ed art sec")
-# ... and those that may end one: it ends where a usual first word of a sentence follows.
-_MAY_END = word_set(
-    "jr inc ltd co corp bros llc plc dept univ assn etc al a.m p.m ph.d m.d b.a m.a b.c a.d u.s u.k u.n u.s.a u.s.s.r "
-    "d.c jan feb mar apr jun jul aug sep sept oct nov dec ave blvd rd esq"
-)
-_FIRST_WORDS = word_set(
-    "the a an he she it they we i you his her its their this that these those there in on at by for from with after "
-    "before during since when while although though however as if because until both each many most some several all "
-    "one two three no other another today currently also but and so then later who what where"
-)
+def word_lists(path: Path) -> dict[str, frozenset[str]]:
+    """The lists of words in a TOML file, by name."""
+    return {name: word_set(words) for name, words in tomllib.loads(path.read_text("utf-8")).items()}
+
+
+_LISTS = word_lists(Path(__file__).with_suffix(".toml"))
+_BEFORE_NAME, _BEFORE_NUMBER, _MAY_END = _LISTS["before_name"], _LISTS["before_number"], _LISTS["may_end"]
+_FIRST_WORDS = _LISTS["first_words"]
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 import zlib
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -177,7 +178,7 @@ def test_a_parser_that_only_waits_is_ended_by_the_clock(tmp_path, monkeypatch):
         # all others answer or end by themselves, however long Python takes to start here
         monkeypatch.setattr(parser_module, "_CLOCK_FACTOR", 0.5 if said == "takes more than" else 600)
         monkeypatch.setattr(parser_module, "_started", partial(start, code))
-        with Parser(Limits(max_parse_s=1, max_document_chars=10, max_pages=1)) as parser:
+        with closing(Parser(Limits(max_parse_s=1, max_document_chars=10, max_pages=1))) as parser:
             for _ in range(2):
                 with pytest.raises(RowError, match=said):
                     parser.parse(tmp_path / "a.pdf")
@@ -195,7 +196,7 @@ BAD_PARSERS = {
 def test_the_process_serves_many_files_and_ends_with_its_block(tmp_path):
     path = tmp_path / "a.pdf"
     path.write_bytes(PLAIN)
-    with Parser(Limits()) as parser:
+    with closing(Parser(Limits())) as parser:
         assert parser.parse(path).text == "so many words"
         process = parser._process
         with pytest.raises(RowError, match="No such file"):

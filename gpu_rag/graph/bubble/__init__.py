@@ -35,7 +35,7 @@ from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.ego import CheckedGraph, check_blocks, checked, ego_balls, local_nodes, without
 from gpu_rag.graph.memory import check_memory, is_small
-from gpu_rag.graph.ragged import arrays_of, check_ragged, pieces_of, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, keys_of, pieces_of, ragged_of_keys, row_of_value
 from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["ALONE", "INSIDE", "MEETING", "MOST_GROUPS", "Bubbles", "bubble_expansion"]
@@ -240,9 +240,9 @@ def _grown(
     anchors: Ragged, with_neighbours: Callable[[Ragged], Ragged], hops: int, limit: int, costs: Costs, n: int
 ) -> torch.Tensor:
     """The local graphs of a few questions as ascending keys question * n + node."""
-    kept = front = torch.unique(_keys(anchors, n))
+    kept = front = torch.unique(keys_of(anchors, n))
     for _ in range(hops):
-        front = without(_keys(with_neighbours(ragged_of_keys(front, anchors.batch, n)), n), kept)
+        front = without(keys_of(with_neighbours(ragged_of_keys(front, anchors.batch, n)), n), kept)
         space = (limit - _sizes(kept, anchors.batch, n)).clamp(min=0)
         full = (_sizes(front, anchors.batch, n) > space)[front // n]
         front, dropped = front[~full], front[full]
@@ -255,11 +255,6 @@ def _grown(
 def _sizes(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
     """The number of ascending keys question * n + node of each question: i64[B]."""
     return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
-
-
-def _keys(lists: Ragged, n: int) -> torch.Tensor:
-    """question * n + node, i64[T]."""
-    return row_of_value(lists) * n + lists.values.long()
 
 
 def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> torch.Tensor:

@@ -10,7 +10,6 @@ proved bound on their distance from the exact ones. Only pairs which that leaves
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,15 +31,11 @@ def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
         raise BadInput(f"{name} are no matrix", given=form_of(vectors), expected="f16 or f32 [N, D], D >= 1")
     if _are_units(vectors):
         return  # one compiled pass; the slow checks below say what is wrong
-    wrong = [_are_no_units(rows).any() for _, rows in _parts(vectors)]
-    if not wrong or not bool(torch.stack(wrong).any()):  # one wait for the device, however many parts
-        return
-    for first, rows in _parts(vectors):
-        bad = _are_no_units(rows)
-        if bool(bad.any()):
-            at = int(bad.nonzero()[0, 0])
-            given = f"length {float(torch.linalg.vector_norm(rows[at].float())):.6g} of row {first + at}"
-            raise BadInput(f"{name} are not unit rows", given=given, expected="length 1, or a row of zeros")
+    bad = torch.cat([_are_no_units(rows) for rows in vectors.split(max(1, _PART // vectors.shape[1]))])
+    if bool(bad.any()):  # one wait for the device, however many parts
+        at = int(bad.nonzero()[0, 0])
+        given = f"length {float(torch.linalg.vector_norm(vectors[at].float())):.6g} of row {at}"
+        raise BadInput(f"{name} are not unit rows", given=given, expected="length 1, or a row of zeros")
 
 
 def _are_no_units(rows: torch.Tensor) -> torch.Tensor:
@@ -56,13 +51,6 @@ def _are_units(vectors: torch.Tensor) -> bool:
         return False
     rows = vectors.detach().contiguous().numpy()
     return bool(checks.are_units(rows, (2 - LONGEST) ** 2 + SURELY, LONGEST**2 - SURELY))
-
-
-def _parts(vectors: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Blocks of rows of bounded size, with their first row."""
-    step = max(1, _PART // vectors.shape[1])
-    for first in range(0, vectors.shape[0], step):
-        yield first, vectors[first : first + step]
 
 
 exact_dots = gather_dots  # the exact dot products of pairs of unit rows, on the grid

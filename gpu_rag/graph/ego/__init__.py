@@ -16,13 +16,14 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import shortened
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
-from gpu_rag.graph.csr import check_csr, is_sound, transpose
+from gpu_rag.graph.csr import check_csr, transpose
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import (
     EXPAND_AT_ONCE,
     arrays_of,
     check_ragged,
     expand,
+    keys_of,
     pieces_of,
     places_of,
     ragged_of_keys,
@@ -149,7 +150,7 @@ def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, a
     """
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
-    found = (row_of_value(seeds) * n + seeds.values.long()).sort().values
+    found = keys_of(seeds, n).sort().values
     size = torch.zeros(batch, dtype=torch.int64, device=ball.device)
     for hop in range(radius + 1):
         new = _are_new(found, ball)
@@ -368,26 +369,10 @@ def check_blocks(blocks: Blocks) -> None:
     """
     nodes = Ragged(blocks.global_ids, blocks.offsets)
     check_ragged(nodes, "nodes of blocks", n=2**31 - 1, device=blocks.csr.indptr.device, ascending=True)
-    sound = is_sound(blocks.csr, blocks.offsets)  # in one pass; the slow checks below say what is wrong
-    if not sound:
-        check_csr(blocks.csr)
     if nodes.values.shape[0] != blocks.csr.n:
         given = f"{nodes.values.shape[0]} global ids for {blocks.csr.n} rows"
         raise BadInput("blocks name other nodes than they have", given=given, expected="one global id a row")
-    if not sound:
-        _check_diagonal(blocks)
-
-
-def _check_diagonal(blocks: Blocks) -> None:
-    """Raises BadInput where an entry leads out of its block; rows ascend, so their first and last columns tell."""
-    indptr, indices = blocks.csr.indptr, blocks.csr.indices
-    row = indptr.diff().nonzero()[:, 0]
-    block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))[row]
-    first, last = indices[indptr[row]], indices[indptr[row + 1] - 1]
-    across = (first < blocks.offsets[block]) | (last >= blocks.offsets[block + 1])
-    if bool(across.any()):
-        given = f"row {int(row[across.nonzero()[0, 0]])}"
-        raise BadInput("an entry leads out of its block", given=given, expected="a block-diagonal matrix")
+    check_csr(blocks.csr, blocks.offsets)
 
 
 def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:

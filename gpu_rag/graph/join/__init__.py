@@ -56,9 +56,8 @@ def hybrid_argmax(
     Left [1, 0] with words {1, 2}; right [1, 0] with {3}, [0.6, 0.8] with {1}: scores 0.5 and 0.55, so index 1.
     """
     groups = exclude or (None, None)
-    _check_side(left, left_keywords, groups[0], "left")
-    index = _prepared(right, right_keywords, groups[1], implementation, left.shape[0])
-    return index._best(left, left_keywords, groups[0], threads)
+    index = _prepared(right, right_keywords, groups[1], implementation, left.shape[0] if left.dim() else 0)
+    return index.best(left, left_keywords, groups=groups[0], threads=threads)
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,6 @@ class JoinIndex:
         if (groups is None) != (self.groups is None):
             given = "groups on one side"
             raise BadInput("groups are given for one side alone", given=given, expected="on both sides, or on none")
-        return self._best(left, left_keywords, groups, threads)
-
-    def _best(
-        self, left: torch.Tensor, left_keywords: Ragged, groups: torch.Tensor | None, threads: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`best` of a checked left side."""
         right = self.vectors
         if left.shape[1] != right.shape[1] or left.device != right.device:
             given = f"{left.shape[1]} on {left.device} and {right.shape[1]} on {right.device}"

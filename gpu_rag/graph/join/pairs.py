@@ -8,7 +8,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.dots import exact_dots, f32_slack
 from gpu_rag.graph.common.segments import offsets_of
-from gpu_rag.graph.ragged import check_ragged, expand, row_of_value, small_values
+from gpu_rag.graph.ragged import check_ragged, expand, keys_of, row_of_value, small_values
 from gpu_rag.types import Ragged
 
 _PAIRS = 1 << 19  # pairs whose keywords are compared at a time: bounds memory, not the result
@@ -64,7 +64,7 @@ def jaccard_of_pairs(left: Ragged, right: Ragged, i: torch.Tensor, j: torch.Tens
     """f64[P]: shared / united keywords of left list i[p] and right list j[p]; 0 for two empty lists."""
     left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
-    keys = row_of_value(right) * n + right.values
+    keys = keys_of(right, n)
     parts = [
         jaccard_by_keys(left, right, keys, n, i[p : p + _PAIRS], j[p : p + _PAIRS]) for p in range(0, len(i), _PAIRS)
     ]

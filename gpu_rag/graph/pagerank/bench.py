@@ -113,11 +113,8 @@ class Buffer:
     def rows(self, count: int) -> torch.Tensor:
         """f32[count, N], filled with NaN."""
         if self.memory.shape[0] < count:
-            shape, self.memory = (
-                (count, self.memory.shape[1]),
-                self.memory[:0].clone(),
-            )  # freed before the next
-            self.memory = torch.empty(shape, dtype=torch.float32, device=self.memory.device)
+            self.memory = self.memory[:0].clone()  # freed before the next
+            self.memory = self.memory.new_empty(count, self.memory.shape[1])
         return self.memory[:count].fill_(torch.nan)
 
 

@@ -24,25 +24,17 @@ def lanes_for(n_questions: int) -> int:
 
 
 class NumbaGraph:
-    """Views of a prepared graph for the kernels, in the dtype of the state. Shared by threads; read only."""
+    """Views of a prepared graph for the kernels, in f32 or f64 as the state. Shared by threads; read only."""
 
-    def __init__(self, graph: PageRankGraph, dtype: Any):
-        self.n, self.dtype = graph.n, np.dtype(dtype)
+    def __init__(self, graph: PageRankGraph, dtype: torch.dtype):
+        self.n, self.dtype = graph.n, np.dtype(np.float32 if dtype == torch.float32 else np.float64)
         pull = graph.pull
         self.indptr, self.indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
         self.weight = None if pull.weight is None else pull.weight.contiguous().numpy()
         self.scale64 = graph.scale.numpy()
         self.inverse64 = 1 / self.scale64
-        self.scale, self.inverse = (a.astype(dtype, copy=False) for a in (self.scale64, self.inverse64))
+        self.scale, self.inverse = (a.astype(self.dtype, copy=False) for a in (self.scale64, self.inverse64))
         self.dangling = graph.dangling.numpy()
-
-
-def view_of(graph: PageRankGraph, dtype: torch.dtype) -> NumbaGraph:
-    """The view of a graph for a state in f32 or f64, kept with it: dividing all degrees takes as long as a sweep."""
-    if dtype not in graph.views:
-        graph.views[dtype] = NumbaGraph(graph, np.float32 if dtype == torch.float32 else np.float64)
-    view: NumbaGraph = graph.views[dtype]
-    return view
 
 
 class NumbaTile:
@@ -52,7 +44,9 @@ class NumbaTile:
         self, whole: PageRankGraph, plan: Plan, teleport: Teleport, dtype: torch.dtype, questions: Array,
         result: torch.Tensor, lo: int,
     ):  # fmt: skip
-        graph = view_of(whole, dtype)
+        if dtype not in whole.views:  # kept with the graph: dividing all degrees takes as long as a sweep
+            whole.views[dtype] = NumbaGraph(whole, dtype)
+        graph: NumbaGraph = whole.views[dtype]
         self.graph, self.result, self.lo = graph, result.numpy(), lo
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if graph.dtype == np.float32 else (0.0, 0.0)
         self.damping, self.width = plan.damping, lanes_for(len(questions))

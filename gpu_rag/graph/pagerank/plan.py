@@ -281,7 +281,13 @@ def solve_questions(
             tile, done = new_tile(dtype, questions), taken if dtype == dtypes[0] else 0
             limited = plan.for_f32(done) if dtype == torch.float32 else plan
             least = least_mass(plan, teleport, dangling, questions, tile.width)
-            solved = solve_columns(tile, limited, questions - first, least, result, gaps, done)
+            rows = np.full(tile.width, -1, np.int64)
+            rows[: len(questions)] = questions - first
+            solved = solve_tile(tile, limited, rows, least, gaps, done)
+            scale = np.ones(result.shape[0])
+            scale[questions - first] = solved.scale[: len(questions)]
+            if (scale != 1).any():
+                result.mul_(torch.from_numpy(scale).to(result)[:, None])
             failed = solved.unsolved
             questions, bound, steps = questions[failed], solved.bound[failed], solved.steps[failed]
     if len(questions):
@@ -300,20 +306,6 @@ def way_out(bound: float, damping: float) -> str:
         reached = f"raise tol to {1.1 * bound:.1e}, or lower damping"
         return f"{reached}: what is left is of the size of rounding in f64, which more steps may not lower"
     return "raise max_iter, or lower damping"
-
-
-def solve_columns(
-    tile: Tile, plan: Plan, rows: Array, least_mass: Array, result: torch.Tensor, gaps: Gaps | None, taken: int
-) -> Solved:
-    """`solve_tile` of the first columns of `tile`, whose rows of `result` then sum to 1."""
-    to = np.full(tile.width, -1, np.int64)
-    to[: len(rows)] = rows
-    solved = solve_tile(tile, plan, to, least_mass, gaps, taken)
-    scale = np.ones(result.shape[0])
-    scale[rows] = solved.scale[: len(rows)]
-    if (scale != 1).any():
-        result.mul_(torch.from_numpy(scale).to(result)[:, None])
-    return solved
 
 
 def least_mass(plan: Plan, teleport: Teleport, dangling: torch.Tensor | None, questions: Array, width: int) -> Array:

@@ -37,16 +37,8 @@ from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, ego_balls
 from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, checked_ends, n_steps, path_parts
 from gpu_rag.graph.paths.scores import score_paths
-from gpu_rag.graph.paths.sets import (
-    MOST_HOPS,
-    PathGraph,
-    PathSet,
-    check_count,
-    check_depth,
-    check_paths,
-    check_topics,
-)
-from gpu_rag.graph.ragged import arrays_of, expand, ragged_of_keys, row_of_value, some_lists
+from gpu_rag.graph.paths.sets import MOST_HOPS, PathGraph, PathSet, check_count, check_depth, check_paths, check_topics
+from gpu_rag.graph.ragged import arrays_of, expand, keys_of, ragged_of_keys, row_of_value, some_lists
 from gpu_rag.graph.reach import intersect
 from gpu_rag.types import CSR, Ragged
 
@@ -141,7 +133,7 @@ def _count_steps(graph: PathGraph, paths: PathSet) -> int:
 def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
     """(path i64[Q], entry i64[Q]) of every step that may be taken, by (path, entry)."""
     n = max(graph.n, 1)
-    taken = (row_of_value(topics) * n + topics.values).sort().values
+    taken = keys_of(topics, n).sort().values
     last = paths.nodes[:, -1].long()
     parents, entries = [last[:0]], [last[:0]]
     for owner, entry in expand(graph.csr.indptr[last], graph.csr.indptr[last + 1]):

@@ -60,9 +60,10 @@ def score_paths(
         scores, sound = _by_torch(paths, rounded, vectors, topics, weights)
     if not sound:
         raise BadInput("vectors are not unit rows", expected="length 1, or a row of zeros")
-    best = _best_by_numba if chosen == "numba" else best_of_groups
-    kept = best(paths.group, scores, beam)
-    return (paths, scores) if kept is None else (paths.rows(kept), scores[kept])
+    if beam is None or scores.shape[0] <= beam:
+        return paths, scores
+    kept = (_best_by_numba if chosen == "numba" else best_of_groups)(paths.group, scores, beam)
+    return paths.rows(kept), scores[kept]
 
 
 def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
@@ -183,10 +184,8 @@ def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:
     return shared.double() / union.clamp_min(1).double()
 
 
-def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int | None) -> torch.Tensor | None:
-    """bool[P]: the `beam` best rows of each group by (-score, row); None where every row is. group: ascending."""
-    if beam is None or scores.shape[0] <= beam:
-        return None
+def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int) -> torch.Tensor:
+    """bool[P]: the `beam` best rows of each group by (-score, row). group: ascending."""
     order = lexsort(-scores, group)
     place = torch.arange(group.shape[0], device=group.device)
     rank = place - torch.searchsorted(group, group)  # `group` ascends: sorted by it, the rows of a group stay in place
@@ -195,12 +194,10 @@ def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int | None) 
     return kept
 
 
-def _best_by_numba(group: torch.Tensor, scores: torch.Tensor, beam: int | None) -> torch.Tensor | None:
+def _best_by_numba(group: torch.Tensor, scores: torch.Tensor, beam: int) -> torch.Tensor:
     """`best_of_groups` as the rows that are kept: i64[K], ascending."""
     from gpu_rag_kernels.paths.numba import best_rows
 
-    if beam is None or scores.shape[0] <= beam:
-        return None
     rows = np.empty(scores.shape[0], np.int64)
     count = best_rows(group.contiguous().numpy(), scores.contiguous().numpy(), beam, rows)
     return torch.from_numpy(rows[:count])

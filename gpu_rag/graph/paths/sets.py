@@ -13,7 +13,7 @@ from gpu_rag_kernels.dispatch import compiled_checks
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.segments import lexsort
-from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, keys_of
 from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
@@ -168,7 +168,7 @@ def check_topics(graph: PathGraph, topics: Ragged) -> None:
 
         if are_distinct(*arrays_of(topics)):
             return  # the slow check below says what is wrong
-    keys = (row_of_value(topics) * max(graph.n, 1) + topics.values).sort().values
+    keys = keys_of(topics, max(graph.n, 1)).sort().values
     twice = (keys.diff() == 0).nonzero()
     if twice.numel():
         key = int(keys[twice[0, 0]])

@@ -21,6 +21,7 @@ from gpu_rag.graph.ragged import (
     check_ragged,
     check_tensors,
     expand,
+    keys_of,
     ragged_of_keys,
     row_of_value,
 )
@@ -33,7 +34,6 @@ OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, b
 ANY = -1  # the relation of a step that may be any
 MARKS = 5  # bytes a node that a step of many entries needs (numba)
 _QUESTIONS = 256  # that a thread takes at a time
-_INTEGERS = (torch.int32, torch.int64)
 
 
 def reachable(
@@ -61,42 +61,43 @@ def reachable(
     """
     chosen = pick_implementation(graph.device, implementation, "reachable")
     arrays = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
-    sound, longest = (True, 0) if arrays is not None else _looked_at(graph, starts, relations, directions)
-    if not sound:  # these checks say what is wrong
-        check_ragged(starts, "starts", n=graph.n, device=graph.device)
-        check_ragged(relations, "relations", device=graph.device)
-        check_ragged(directions, "directions", device=graph.device)
-        _check_steps(graph, starts, relations, directions)
+    longest = 0 if arrays is not None else _checked(graph, starts, relations, directions)
     check_threads(threads)
     if arrays is not None:
         return _reachable_by_numba(graph, arrays, threads)
     return _reachable_by_torch(graph, starts, relations, directions, longest)
 
 
-def _looked_at(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> tuple[bool, int]:
-    """Whether all checks of `reachable` would pass, and how long the longest chain is: both for one wait."""
+def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> int:
+    """How long the longest chain is; found with all checks by one wait. Raises BadInput."""
     for lists, name in ((starts, "starts"), (relations, "relations"), (directions, "directions")):
         check_tensors(lists, name, graph.device)
-    sizes = relations.values.shape == directions.values.shape and relations.batch == directions.batch
-    if not sizes or relations.batch != starts.batch:
-        return False, 0
-    broken = are_broken(starts, graph.n) | are_broken(relations, None) | are_broken(directions, None)
-    broken |= (relations.offsets != directions.offsets).any()
-    for values, least, most in ((relations.values, ANY, graph.n_relations - 1), (directions.values, OUT, EITHER)):
-        broken |= ((values < least) | (values.long() > most)).any()
-    longest = relations.offsets.diff().max() if relations.batch else relations.offsets[0]
-    found: list[int] = torch.stack([broken.long(), longest]).tolist()
-    return not found[0], found[1]
-
-
-def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> None:
-    if relations.batch != starts.batch:
-        given = f"{relations.batch} chains for {starts.batch} questions"
-        raise BadInput("relations do not match the starts", given=given, expected="a chain a question")
+    ranges = (relations.values, ANY, graph.n_relations - 1, "relation"), (directions.values, OUT, EITHER, "direction")
+    alike = relations.values.shape == directions.values.shape and relations.batch == directions.batch
+    if alike and relations.batch == starts.batch:
+        broken = are_broken(starts, graph.n) | are_broken(relations, None) | are_broken(directions, None)
+        broken |= (relations.offsets != directions.offsets).any()
+        for values, least, most, _ in ranges:
+            broken |= _are_outside(values, least, most).any()
+        chain = relations.offsets.diff().max() if relations.batch else relations.offsets[0]
+        found, longest = torch.stack([broken.long(), chain]).tolist()
+        if not found:
+            return int(longest)
+    check_ragged(starts, "starts", n=graph.n)  # these checks say what is wrong
+    check_ragged(directions, "directions")
+    check_ragged(relations, "relations", batch=starts.batch, of="starts")
     if not torch.equal(relations.offsets, directions.offsets):
         raise BadInput("directions do not match the relations", expected="equal offsets")
-    _check_values(relations.values, ANY, graph.n_relations - 1, "relation")
-    _check_values(directions.values, OUT, EITHER, "direction")
+    for values, least, most, what in ranges:
+        bad = _are_outside(values, least, most).nonzero()[:1, 0].tolist()
+        if bad:
+            given = f"{int(values[bad[0]])} at position {bad[0]}"
+            raise BadInput(f"no such {what}", given=given, expected=f"{least} <= {what} <= {most}")
+    return 0
+
+
+def _are_outside(values: torch.Tensor, least: int, most: int) -> torch.Tensor:
+    return (values < least) | (values.long() > most)
 
 
 def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:
@@ -105,21 +106,13 @@ def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | No
     arrays: list[np.ndarray] = []
     for side in lists:
         for tensor in (side.values, side.offsets):
-            if tensor.device != graph.device or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
+            if tensor.device != graph.device or tensor.dim() != 1 or tensor.dtype not in INTEGERS:
                 return None
             arrays.append(tensor.long().contiguous().numpy())
         if side.offsets.dtype != torch.int64:
             return None
     sound: bool = loaded(COMPILED).are_questions(*arrays, graph.n, graph.n_relations)
     return tuple(arrays) if sound else None
-
-
-def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> None:
-    bad = (values < least) | (values.long() > most)
-    if bool(bad.any()):
-        at = int(bad.nonzero()[0, 0])
-        given = f"{int(values[at])} at position {at}"
-        raise BadInput(f"no such {what}", given=given, expected=f"{least} <= {what} <= {most}")
 
 
 def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threads: int) -> Ragged:
@@ -149,7 +142,7 @@ def _reachable_by_torch(
     chain is picked at the end of all. The host waits twice a step: for the entries that are followed, and the nodes."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
     check_memory(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
-    fronts = [torch.unique(row_of_value(starts) * n + starts.values.long())]
+    fronts = [torch.unique(keys_of(starts, n))]
     for k in range(longest):
         front = fronts[-1]
         question = front // n

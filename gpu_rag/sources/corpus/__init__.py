@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -82,7 +83,7 @@ def reader_versions(paths: Sequence[Path]) -> dict[str, str]:
 
 def _unique(readers: list[_Reader], limits: Limits) -> Iterator[Document | Reject]:
     seen = SeenIds()
-    with Parser(limits) as parser:
+    with closing(Parser(limits)) as parser:
         for found, repeatable in (found for reader in readers for found in reader(limits, parser)):
             same, reason = (True, "") if isinstance(found, Reject) else seen.claim_document(found)
             if not reason:

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, reader_of
-from gpu_rag.sources.json_rows import Row, read_rows
-from gpu_rag.sources.lines import read_whole
+from gpu_rag.sources.json_rows import Row, read_object, read_rows
 from gpu_rag.sources.rows import LIMITS, Limits, RowError, clean_string, kind, passage_id, row_id, shown
-from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Reject
 
 ACCEPTED = ".jsonl / .jsonl.gz of {id, entities, triples}, or HippoRAG's .json {docs: [...]}"
@@ -45,13 +43,13 @@ def read_openie(path: Path, limits: Limits = LIMITS) -> Iterator[OpenIERow | Rej
 
 def _hipporag_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     try:
-        content = loads(read_whole(path, limits.max_json_bytes, "max_json_bytes"))
-        if not isinstance(content, dict) or not isinstance(content.get("docs"), list):
-            raise RowError(f'the file is {kind(content)}; expected an object with a list "docs"')
-    except (JsonError, RowError) as error:
+        docs = read_object(path, limits, 'an object with a list "docs"').get("docs")
+        if not isinstance(docs, list):
+            raise RowError('the file is an object; expected an object with a list "docs"')
+    except RowError as error:
         yield Reject(shown(path), 0, str(error))
         return
-    for number, value in enumerate(content["docs"], start=1):
+    for number, value in enumerate(docs, start=1):
         if isinstance(value, dict):
             yield Row(number, value)
         else:

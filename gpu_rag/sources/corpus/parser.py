@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Timer
-from types import TracebackType
 from typing import Any
 
 from gpu_rag.errors import MissingBackend
@@ -74,18 +73,12 @@ _GRACE_S = 10
 class Parser:
     """One worker process, started for the first file, used for all that follow, and replaced when it dies.
 
-    Use it in a `with` block: leaving the block ends the process.
+    Use it in `with closing(...)`: leaving the block ends the process.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Parser:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def parse(self, path: Path) -> Parsed:
         """The contents of one .pdf, .html or .htm file. Raises RowError with the reason, whatever the file does.

@@ -37,15 +37,21 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     A page that cannot be read is empty and a problem. Raises RowError for a file that cannot be read at all: cut off,
     encrypted with a password, broken, too many pages, too much text, or no text on any page.
     """
+    from pypdf import PasswordType, PdfReader
     from pypdf.errors import DependencyError, DeprecationError, PyPdfError
 
     refusals = (PyPdfError, DependencyError, DeprecationError, *_BROKEN)  # deprecated: old names of filters
     if b"%%EOF" not in data[-_TAIL:]:
         raise RowError(f"not a whole PDF: no %%EOF in the last {_TAIL} bytes")
     try:
-        reader = _opened(data)
-        pages = _pages(reader, limits)
-        problems = _missing_pages(reader, len(pages))
+        reader = PdfReader(BytesIO(data))
+        if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
+            raise RowError("the PDF is encrypted with a password")
+        count = len(reader.pages)
+        if count > limits.max_pages:
+            raise RowError(f"the PDF has {count} pages, more than max_pages = {limits.max_pages}")
+        pages = list(reader.pages)
+        problems = _missing_pages(reader, count)
     except RowError:
         raise
     except DependencyError as error:
@@ -71,22 +77,6 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
         if size > limits.max_document_chars:
             raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
     return _joined(title, texts, problems)
-
-
-def _opened(data: bytes) -> PdfReader:
-    from pypdf import PasswordType, PdfReader
-
-    reader = PdfReader(BytesIO(data))
-    if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
-        raise RowError("the PDF is encrypted with a password")
-    return reader
-
-
-def _pages(reader: PdfReader, limits: Limits) -> list[PageObject]:
-    count = len(reader.pages)
-    if count > limits.max_pages:
-        raise RowError(f"the PDF has {count} pages, more than max_pages = {limits.max_pages}")
-    return list(reader.pages)
 
 
 def _missing_pages(reader: PdfReader, found: int) -> list[str]:

@@ -24,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.errors import BadInput
+from gpu_rag.sources.json_rows import read_object
 from gpu_rag.sources.knowledge_base.nodes import NODES, UNTYPED, SkbNode
 from gpu_rag.sources.knowledge_graph.blocks import Block, batch_of, block_of, blocks_of, text_of
 from gpu_rag.sources.knowledge_graph.triples import TRIPLES, part_of
-from gpu_rag.sources.lines import read_problem, read_whole
+from gpu_rag.sources.lines import read_problem
 from gpu_rag.sources.rows import Limits, RowError, clean_string, document_text, id_text, kind, shown
-from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Reject
 
 NEEDED = ("node_info.json", "edge_index.npy", "edge_types.npy", "edge_type_dict.json")
@@ -73,7 +73,7 @@ def read_stark_nodes(folder: Path, limits: Limits) -> Iterator[Block]:
 def _nodes(folder: Path, limits: Limits) -> Iterator[SkbNode | Reject]:
     path = folder / NEEDED[0]
     try:
-        info = _object(path, limits)
+        info = read_object(path, limits)
         types = _types(folder, limits)
     except RowError as error:
         yield Reject(shown(path), 0, str(error))
@@ -111,16 +111,6 @@ def _said(value: Any, depth: int = 0) -> str:
     return ""
 
 
-def _object(path: Path, limits: Limits) -> dict[str, Any]:
-    try:
-        value = loads(read_whole(path, limits.max_json_bytes, "max_json_bytes"))
-    except JsonError as error:
-        raise RowError(str(error)) from error
-    if not isinstance(value, dict):
-        raise RowError(f"the file is {kind(value)}; expected an object")
-    return value
-
-
 def _types(folder: Path, limits: Limits) -> dict[str, str]:
     """The type of each node by its id, {} where they are not given."""
     if not all((folder / name).exists() for name in TYPES):
@@ -130,7 +120,7 @@ def _types(folder: Path, limits: Limits) -> dict[str, str]:
 
 
 def _names(path: Path, limits: Limits) -> dict[str, str]:
-    return {key: id_text(value, f"{path.name} {key}") for key, value in _object(path, limits).items()}
+    return {key: id_text(value, f"{path.name} {key}") for key, value in read_object(path, limits).items()}
 
 
 def _integers(path: Path, dimensions: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -98,7 +99,7 @@ def _found(path: Path, limits: Limits) -> Iterator[WebPage | Reject]:
     if not path.exists() or not has_suffix(path, (*LINES_SUFFIXES, ".parquet")):
         raise BadInput("there is no snapshot of the web", given=path, expected=_EXPECTED)
     rows = read_parquet(path, _COLUMNS) if has_suffix(path, (".parquet",)) else read_rows(path, limits)
-    with Parser(limits) as parser:
+    with closing(Parser(limits)) as parser:
         for row in rows:
             if isinstance(row, Reject):
                 yield row

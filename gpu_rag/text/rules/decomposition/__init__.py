@@ -10,7 +10,7 @@ one that holds a "#1" of its own.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_rag.text.rules.decomposition.compare import Compared, compared
 from gpu_rag.text.rules.decomposition.phrases import (
@@ -104,7 +104,7 @@ def plan_by_rules(question: str) -> Plan:
     for final in finals:
         steps.append(PlanStep(len(steps) + 1, final.question, final.depends_on))
     if comparison is not None:
-        comparison = comparison.asking(tuple(step.id for step in steps[-len(finals) :]))
+        comparison = replace(comparison, steps=tuple(step.id for step in steps[-len(finals) :]))
     return Plan(_subject(text), tuple(steps), comparison)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpu_rag.text.normalise import normalise_name
 
@@ -27,10 +27,6 @@ class Compared:
     options: tuple[str, str]
     questions: tuple[str, str]
     steps: tuple[int, ...] = ()
-
-    def asking(self, steps: tuple[int, ...]) -> Compared:
-        """The same, with the steps that answer it."""
-        return replace(self, steps=steps)
 
 
 _OLDER = {"older": LEAST, "younger": MOST, "born first": LEAST, "born earlier": LEAST, "born later": MOST}
