@@ -118,7 +118,7 @@ class RayLLM:
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; it leaves at the next `poll`. Raises UsageError for a key that is open."""
         check_key(key, self._open)
-        task = self._open[key] = Task(request, partial(self._keep, key))
+        task = self._open[key] = Task(request, lambda reply: self._finished.append((key, reply)))
         self._pool.add([task])
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
@@ -148,9 +148,6 @@ class RayLLM:
         """End the workers."""
         self._pool.close()
         self._open.clear()
-
-    def _keep(self, key: int, reply: Any) -> None:
-        self._finished.append((key, reply))
 
 
 def _chat_format(files: dict[str, bytes]) -> ChatFormat:

@@ -1,4 +1,4 @@
-"""A model in a worker's process, behind `load` and `work`: plain classes, which `actors` turns into Ray actors.
+"""A model in a worker's process, behind `load` and `work`: plain classes, which `pool` turns into Ray actors.
 
 Models are loaded in `load`, not when a worker is made: so an error of loading comes back as itself, and nothing heavy
 is imported before the environment is set.

@@ -172,8 +172,7 @@ def test_what_loading_raises_comes_back_as_itself(pools) -> None:
 
 
 def test_a_pool_that_no_node_has_room_for_says_so(local_ray) -> None:
-    from gpu_rag.cluster.actors import Plan
-    from gpu_rag.cluster.pool import Pool
+    from gpu_rag.cluster.pool import Plan, Pool
     from gpu_rag.settings.sections import ScaleSettings
 
     plan = Plan("llm", LLMWorker, lambda: None, 1, 1.0, 999.0, streams=True)
