@@ -23,7 +23,7 @@ from gpu_rag.cli.options import (
     settings_of,
     too_many_fallbacks,
 )
-from gpu_rag.cli.plan_view import PLANNED, PlannedAnswers, add_plan, check_plan, comparison, plan_answers
+from gpu_rag.cli.plan_view import PLANNED, add_plan, check_plan, comparison, plan_answers
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.engine import check_unique
     from gpu_rag.methods.registry import check_layers
+    from gpu_rag.plan.answer_plan import PlannedAnswers
 
     check_plan(options)
     started = time.perf_counter()
@@ -80,9 +81,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     engine = index.engine(settings, replies=replies, api_key=api_key(settings))
     with closing(engine.models):
         if options.plan:
-            return 0, plan_answers(options, engine, questions), ""
+            return plan_answers(options, engine, questions)
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
-        planned.begin()
         job = _answered(options, engine, questions, style)
     document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
@@ -91,7 +91,10 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     document.update(graph_ops=spelled(job.stats.implementations))
     if workers := engine.models.on_workers():
         document["workers"] = workers
-    document.update(planned.compare(job.config, job.ids, job.new.usage, document["wall_s"]))
+    if not planned.is_of(job.config):
+        say(f"{planned.path} is of other settings: not compared")
+    elif compared := planned.compare(job.ids, job.new.usage, document["wall_s"]):
+        document["plan"] = compared
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import answer_page

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     sources = {key: getattr(options, key) for key in ("corpus", "openie", "kg", "skb", "sources", "strict")}
     if options.plan:
-        return 0, plan_index(options, settings, sources), ""
+        return plan_index(options, settings, sources)
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     stands = not options.fresh and (options.out / "manifest.json").is_file()
     before = Manifest.read(options.out).stages if stands else {}
