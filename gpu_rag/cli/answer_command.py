@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     document.update(graph_ops=spelled(job.stats.implementations))
     if workers := engine.models.on_workers():
         document["workers"] = workers
-    if not planned.is_of(job.config):
+    if job.ids and not planned.is_of(job.config):
         say(f"{planned.path} is of other settings: not compared")
     elif compared := planned.compare(job.ids, job.new.usage, document["wall_s"]):
         document["plan"] = compared

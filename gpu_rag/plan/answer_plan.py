@@ -13,7 +13,7 @@ from gpu_rag.engine import Engine
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index.folder import canonical_json
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
-from gpu_rag.jobs import STATUSES, row_of
+from gpu_rag.jobs import Tally, row_of
 from gpu_rag.plan.compare import KINDS, Comparison, compared, read_plan, write_plan
 from gpu_rag.types import Answer, Question, Reply
 
@@ -78,23 +78,29 @@ def plan_answers(
         result = engine.run(method, sample)
     finally:
         engine.on_reply = None
-    done, n = result.answers, len(questions)
-    n_fresh = sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)
-    notes = [f"extrapolated from {len(done)} of {n:,} questions"] if n > len(done) else []
+    n, n_fresh = len(questions), sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)
+    done, before_use, after_use = (_tally(run.answers) for run in (result, first, warm))
+    notes = [f"extrapolated from {done.n} of {n:,} questions"] if n > done.n else []
     if n_fresh:
         notes.append(f"the LLM was asked {n_fresh} times at once; one that takes more at once is faster than this")
     elif replies:
         notes.append("all replies of the sample were in the cache, so the LLM's time is not known")
+    each = {name: float(done.usage[name]) / max(done.n, 1) for name in (*COUNTS, *SECONDS)}
+    each["other_s"] = max(0.0, result.wall_s / max(done.n, 1) - sum(each[name] for name in SECONDS))
+    each["llm_s"] *= len(replies) / n_fresh if n_fresh else 1  # the cache took no time
+    texts = [json.dumps(row_of(answer), ensure_ascii=False) for answer in result.answers]
+    texts += [reply.text for reply in replies if isinstance(reply, Reply)]
+    stored = sum(len(text.encode("utf-8", "replace")) for text in texts) + REPLY_BYTES * len(replies)
     document: dict[str, Any] = {
         "method": method,
         "todo": n,
         "sample": len(sample),
-        "asked_ids": sorted(before | {a.question_id for a in done if a.status != "failed"}),
-        "statuses": {name: sum(a.status == name for a in done) for name in STATUSES},
-        "per_question": _per_question(done, replies, n_fresh, result.wall_s),
+        "asked_ids": sorted(before | {a.question_id for a in result.answers if a.status != "failed"}),
+        "statuses": done.statuses,
+        "per_question": {**each, "disk_bytes": stored / max(done.n, 1)},
         "load_s": load_s,
         "first_use": {
-            name: max(0.0, _sum(first.answers, name) - _sum(warm.answers, name)) for name in ("embed_s", "graph_s")
+            name: max(0.0, before_use.usage[name] - after_use.usage[name]) for name in ("embed_s", "graph_s")
         },
     }
     document.update(predict(document, [q.id for q in questions]))
@@ -104,22 +110,11 @@ def plan_answers(
     return document
 
 
-def _sum(answers: Sequence[Answer], name: str) -> float:
-    return float(sum(getattr(a.usage, name) for a in answers))
-
-
-def _per_question(
-    answers: Sequence[Answer], replies: Sequence[Reply | RequestFailed], n_fresh: int, wall_s: float
-) -> dict[str, float]:
-    n = max(len(answers), 1)
-    each = {name: _sum(answers, name) / n for name in (*COUNTS, *SECONDS)}
-    each["other_s"] = max(0.0, wall_s / n - sum(each[name] for name in SECONDS))
-    if n_fresh:  # the cache took no time
-        each["llm_s"] *= len(replies) / n_fresh
-    texts = [json.dumps(row_of(a), ensure_ascii=False) for a in answers]
-    texts += [reply.text for reply in replies if isinstance(reply, Reply)]
-    stored = sum(len(text.encode("utf-8", "replace")) for text in texts) + REPLY_BYTES * len(replies)
-    return {**each, "disk_bytes": stored / n}
+def _tally(answers: Sequence[Answer]) -> Tally:
+    tally = Tally()
+    for answer in answers:
+        tally.add(row_of(answer))
+    return tally
 
 
 class PlannedAnswers:
@@ -143,9 +138,8 @@ class PlannedAnswers:
         """The questions of this run and their summed cost against the plan, by service; None without one."""
         if self._plan is None or not ids:
             return None
-        predicted = predict(self._plan, ids)
-        seconds = {name: (predicted[key], usage[key]) for name, key in SERVICES.items()}
-        seconds["wall"] = (predicted["wall_s"], wall_s)
+        predicted, actual = predict(self._plan, ids), {**usage, "wall_s": wall_s}
+        seconds = {name: (predicted[key], actual[key]) for name, key in {**SERVICES, "wall": "wall_s"}.items()}
         tokens = {kind: (predicted[f"{kind}_tokens"], usage[f"{kind}_tokens"]) for kind in KINDS}
         memory = (self._plan["peak_memory_bytes"], peak_memory_bytes())
         return compared(seconds, tokens, memory, (predicted["disk_bytes"], self._bytes() - self._before))

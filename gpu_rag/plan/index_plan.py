@@ -28,14 +28,14 @@ from gpu_rag.index.work import Progress, Silent
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.plan import trial
 from gpu_rag.plan.compare import write_plan
-from gpu_rag.plan.trial import BuildJob, Corpus, Passages, RepeatingLLM
+from gpu_rag.plan.trial import BuildJob, Passages, RepeatingLLM
 
 DEFAULT_SAMPLE = 64
 N_TRIPLES = 100_000  # of each source of a knowledge base, that are really read, linked and written
 N_ASKED = 8  # passages of the sample where an LLM works for the build
 N_FRESH = 4  # replies that must be new, to tell how long one takes
 MIN_SHARE = 0.2  # of a cost that is taken to grow, however flat two noisy measurements look
-FOUND = {"entities": "entities", "relations": "entities", "mentions": "mentions"}  # and the stages that find them
+FOUND = ("entities", "relations", "mentions")
 UNPLANNED = ("kb_web",)  # grows with the pages of its snapshots, which nothing counts beforehand
 _DRIVERS = {  # sizes that the cost of a stage is proportional to; other stages: passages
     **dict.fromkeys(("passages", "bm25", "higra_exact"), "characters"),
@@ -96,7 +96,9 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     guard_folder(job.out)
     unplanned = [layer.name for layer in job.layers if layer.name in UNPLANNED]
     job = replace(job, layers=[layer for layer in job.layers if layer.name not in unplanned])
-    corpus = trial.read_corpus(job.sources, job.settings, n_sample, progress)
+    reading = time.perf_counter()
+    counts, drawn = trial.read_corpus(job.sources, job.settings, n_sample, progress)
+    read_s = time.perf_counter() - reading
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
     job = replace(job, settings=settle(job.layers, job.settings, job.models))
@@ -108,10 +110,10 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     load_s = time.perf_counter() - loading
     progress.start("trying", None, "passages")
     with tempfile.TemporaryDirectory(prefix="gpu-rag-plan-") as folder:
-        plan = _tried(job, llm, corpus, Path(folder))
+        plan = _tried(job, llm, counts, drawn, Path(folder))
     progress.advance(len(plan.sample))
     progress.finish("trying", skipped=False)
-    document = plan.document(load_s)
+    document = plan.document(read_s, load_s)
     if unplanned:
         document["notes"].append(f"not predicted: {', '.join(unplanned)}; they grow with the pages")
     document["plan_s"] = time.perf_counter() - started
@@ -119,7 +121,7 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     return document
 
 
-def _tried(job: BuildJob, llm: RepeatingLLM | None, corpus: Corpus, folder: Path) -> _Plan:
+def _tried(job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], drawn: Passages, folder: Path) -> _Plan:
     """The plan of a build by five runs. Where an LLM works, its sample is 8 passages that were not asked about before.
 
     first: of the larger sample, as the first run in this process, with the LLM really asked; small, full: of both,
@@ -127,44 +129,41 @@ def _tried(job: BuildJob, llm: RepeatingLLM | None, corpus: Corpus, folder: Path
     """
     settings = job.settings.changed("index", min_yield=0.0)  # a bad yield is reported
     n_triples = trial.count_triples(job.sources.of_kind("kg", "skb"))
-    small_job, full_job = (
-        replace(job, settings=settings, sources=replace(job.sources, named=tuple(
-            replace(source, most=min(n, N_TRIPLES) // part) for source, n in n_triples.items()
-        )))
-        for part in (2, 1)
-    )  # fmt: skip
-    drawn = corpus.sample
-    step = len(drawn) if llm is None else N_ASKED
-    place = np.concatenate([np.arange(drawn.n_extracted), np.arange(len(drawn) - drawn.n_extracted)])  # in its kind
-    for start in range(0, max(drawn.n_extracted, 1), max(step, 1)):
+
+    def part(divisor: int) -> BuildJob:
+        named = (replace(one, most=math.ceil(min(n, N_TRIPLES) / divisor)) for one, n in n_triples.items())
+        return replace(job, settings=settings, sources=replace(job.sources, named=tuple(named)))
+
+    n_extracted, step = drawn.n_extracted, len(drawn) if llm is None else N_ASKED
+    place = np.concatenate([np.arange(n_extracted), np.arange(len(drawn) - n_extracted)])  # in its kind
+    for start in range(0, max(n_extracted, 1), max(step, 1)):
         sample = drawn.take(np.flatnonzero((place >= start) & (place < start + step)))
-        first = trial.run_stages(full_job, llm, folder / f"first-{start}", sample)
+        first = trial.run_stages(part(1), llm, folder / f"first-{start}", sample)
         if sum(cost.llm_calls + cost.failures for cost in first.values()) >= min(N_FRESH, sample.n_extracted):
             break
-    half = sample.take(np.arange(0, len(sample), 2))
-    runs = {"first": first}
+    runs, half = {"first": first}, sample.take(np.arange(0, len(sample), 2))
     for ending in ("", "_traced"):
-        for name, part_job, passages in (("small", small_job, half), ("full", full_job, sample)):
-            run = trial.run_stages(part_job, llm, folder / (name + ending), passages, traced=bool(ending))
-            runs[name + ending] = run
-    small, full = (trial.sizes_of(runs[name], passages) for name, passages in (("small", half), ("full", sample)))
-    for sizes in (small, full):
-        sizes["stand-ins"] = max(sizes["nodes"] - corpus.documents, 0)
+        for name, divisor, passages in (("small", 2, half), ("full", 1, sample)):
+            runs[name + ending] = trial.run_stages(
+                part(divisor), llm, folder / (name + ending), passages, traced=bool(ending)
+            )
     n_read = sum(min(n, N_TRIPLES) for n in n_triples.values())
     times = sum(n_triples.values()) / n_read if n_read else 0.0
-    return _Plan(job, llm, corpus, sample, runs, small, full, times)
+    small, full = trial.sizes_of(runs["small"], half), trial.sizes_of(runs["full"], sample)
+    return _Plan(job, llm, counts, sample, runs, small, full, times)
 
 
 @dataclass
 class _Plan:
-    """The plan that trials add up to. sample: the passages that they ran on; small, full: sizes of both samples.
+    """The plan that trials add up to. counts: of the corpus; sample: the passages that they ran on; small, full: sizes
+    of both samples.
 
     times: how many times as many triples the knowledge base has; 0 where it has no source but the corpus.
     """
 
     job: BuildJob
     llm: RepeatingLLM | None
-    corpus: Corpus
+    counts: Mapping[str, int]
     sample: Passages
     runs: Mapping[str, Mapping[str, trial.Cost]]
     small: trial.Sizes
@@ -173,30 +172,28 @@ class _Plan:
 
     def __post_init__(self) -> None:
         """Predicts the sizes of the index."""
-        small, full, sizes = self.small, self.full, dict(self.corpus.sizes)
-        self.laws, self.sizes = dict[str, dict[str, float]](), sizes
+        small, full, sizes = self.small, self.full, dict[str, float](self.counts)
+        self.laws = dict[str, dict[str, float]]()
         for name, (by, *ends) in _GROWTH.items():
             if name == "nodes":
                 sizes["triples"] = round(full["triples"] * self.times) if self.times else sizes["relations"]
             law = self.laws[name] = growth(small[by], small[name], full[by], full[name], *ends)
             sizes[name] = round(law["k"] * sizes[by] ** law["beta"])
-        sizes["links"] = sizes["mentions"] + sizes["relations"]
-        sizes["stand-ins"] = max(sizes["nodes"] - self.corpus.documents, 0)
+        self.sizes = trial.with_sums(sizes, self.counts["documents"])
 
-    def document(self, load_s: float) -> dict[str, Any]:
+    def document(self, read_s: float, load_s: float) -> dict[str, Any]:
         """The plan as JSON."""
-        sizes, stages = self.sizes, self._stages()
+        sizes, stages = self.sizes, self._stages(read_s)
         running = [stage for stage in stages.values() if not stage["skipped"]]
         kb = {name: sizes[name] for name in ("triples", "nodes")}
         kb.update({"relations": sizes["kinds of relation"], "stand-ins": sizes["stand-ins"]})
+        found = {name: sizes[name] if trial.COUNTED[name][0] in stages else None for name in FOUND}
         return {
-            "documents": self.corpus.documents,
-            **{name: sizes[name] for name in ("passages", "characters")},
-            "extracted": sizes["extracted"] if "extraction" in stages else None,
-            "rejects": self.corpus.rejects,
+            **self.counts,
+            "extracted": self.counts["extracted"] if "extraction" in stages else None,
             "sample": len(self.sample),
-            **{name: sizes[name] if stage in stages else None for name, stage in FOUND.items()},
-            "growth": {name: self.laws[name] for name in ("entities", "relations") if sizes["passages"]},
+            **found,
+            "growth": {name: self.laws[name] for name in FOUND[:2] if sizes["passages"]},
             "extraction": self._statuses(),
             "kb": kb if "kb" in stages else None,
             "stages": stages,
@@ -229,7 +226,7 @@ class _Plan:
                     names.add(layer.name)
         return names
 
-    def _stages(self) -> dict[str, dict[str, Any]]:
+    def _stages(self, read_s: float) -> dict[str, dict[str, Any]]:
         skipped, cache = self._skipped(), self.llm.inner if self.llm is not None else None
         known = len(cache) if isinstance(cache, CachedLLM) and not self.job.fresh else 0  # replies
         stages = {layer.name: self._stage(layer) for layer in self.job.layers}
@@ -238,6 +235,7 @@ class _Plan:
             stage["llm_calls"] = n_new = max(n_calls - known, 0)
             known -= n_calls - n_new
             stage["s"] += n_new * first.llm_s / max(first.llm_calls, 1)
+            stage["s"] += read_s if name == "passages" else 0.0
             stage["skipped"] = name in skipped
         return stages
 
@@ -248,7 +246,7 @@ class _Plan:
         grows_with = _DRIVERS.get(name, "passages")
         n_small, n_full, n = (of[grows_with] for of in (self.small, self.full, sizes))
         first, small, full, *traced = (run[name] for run in self.runs.values())
-        seconds = on_line(n_small, small.s, n_full, full.s, n) + (self.corpus.s if name == "passages" else 0.0)
+        seconds = on_line(n_small, small.s, n_full, full.s, n)
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
         grown = max(traced[1].peak_memory_bytes - traced[0].peak_memory_bytes, 0)
         pairs = 0.0

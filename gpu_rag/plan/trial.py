@@ -56,8 +56,8 @@ class BuildJob:
 
 @dataclass(frozen=True)
 class Passages:
-    """Passages, the first n_extracted of which are extracted from (texts of nodes may be left out), and what documents
-    they are of."""
+    """Passages, the first n_extracted of which are extracted from (texts of nodes may be left out), and all documents
+    of their corpus."""
 
     documents: pa.Table
     origins: pa.Table
@@ -72,7 +72,7 @@ class Passages:
         n_extracted = int((rows < self.n_extracted).sum())
         return replace(self, passages=self.passages.take(pa.array(rows)), n_extracted=n_extracted)
 
-    def sizes(self) -> Sizes:
+    def sizes(self) -> dict[str, int]:
         """The number of passages, of their characters, and of those that are extracted from."""
         characters = pc.sum(pc.utf8_length(self.passages["text"])).as_py() or 0
         return {"passages": len(self), "characters": characters, "extracted": self.n_extracted}
@@ -88,27 +88,14 @@ class Passages:
         return {"documents": documents.num_rows, "passages": len(self)}
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """The counts of a corpus, exactly, and passages drawn from it. characters: overlaps are counted twice.
+def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress) -> tuple[dict[str, int], Passages]:
+    """Counts all of a corpus, read and cut as the build will, and draws n passages; of both kinds as far as there are.
 
-    s: seconds to read and cut it.
+    Returns the numbers of documents, passages, characters (overlaps counted twice), passages that are extracted from,
+    and rejects. Raises BadInput where there is no passage, but for a knowledge base without documents. Memory: the
+    text, as the build has it.
     """
-
-    documents: int
-    rejects: int
-    sizes: Sizes
-    s: float
-    sample: Passages
-
-
-def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress) -> Corpus:
-    """Reads all of a corpus as the build will, and draws n passages; of both kinds as far as there are some.
-
-    Raises BadInput where there is no passage, but for a knowledge base without documents. Memory: the text, as the
-    build has it.
-    """
-    started, parts, n_rejects, first = time.perf_counter(), [], 0, None
+    parts, n_rejects, first = [], 0, None
     progress.start("reading", None, "documents")
     for found in read_passages(sources, settings):
         if isinstance(found, Reject):
@@ -128,7 +115,7 @@ def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress
     chosen = chosen[: max(n - len(others), (n + 1) // 2)]
     rows = pa.array(np.concatenate([chosen, others[: n - len(chosen)]]))
     sample = replace(corpus, passages=passages.take(rows), n_extracted=len(chosen))
-    return Corpus(documents.num_rows, n_rejects, corpus.sizes(), time.perf_counter() - started, sample)
+    return {"documents": documents.num_rows, **corpus.sizes(), "rejects": n_rejects}, sample
 
 
 def count_triples(sources: Sequence[NamedSource]) -> dict[NamedSource, int]:
@@ -146,8 +133,9 @@ class CappedEmbedder:
 
     def __init__(self, inner: Embedder):
         self.inner, self.left, self.owed_s = inner, MAX_TEXTS, 0.0
-        self.name, self.content_hash, self.dim = inner.name, inner.content_hash, inner.dim
-        self.device, self.n_truncated, self.row_identical = inner.device, inner.n_truncated, inner.row_identical
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """A vector for each text."""
@@ -155,7 +143,7 @@ class CappedEmbedder:
         vectors = self.inner.embed(chosen, on_batch)
         self.owed_s += (time.perf_counter() - started) * (len(texts) - len(chosen)) / max(len(chosen), 1)
         self.left -= len(chosen)
-        return np.resize(vectors, (len(texts), self.dim))
+        return np.resize(vectors, (len(texts), self.inner.dim))
 
 
 class RepeatingLLM:
@@ -223,4 +211,10 @@ def sizes_of(costs: Mapping[str, Cost], sample: Passages) -> Sizes:
     """Everything that a cost may grow with in a run on a sample, 0 where no stage counts it."""
     counts = {name: costs[stage].counts[key] if stage in costs else 0 for name, (stage, key) in COUNTED.items()}
     sizes: Sizes = {**sample.sizes(), **counts}
-    return sizes | {"links": sizes["mentions"] + sizes["relations"]}
+    return with_sums(sizes, sample.documents.num_rows)
+
+
+def with_sums(sizes: Sizes, n_documents: int) -> Sizes:
+    """The sizes with those that follow from others."""
+    standins = max(sizes["nodes"] - n_documents, 0)
+    return {**sizes, "links": sizes["mentions"] + sizes["relations"], "stand-ins": standins}

@@ -79,9 +79,9 @@ def rows(folder: Path, n: int) -> Path:
 
 def drawn(corpus: Path, k: int, seed: int) -> list[int]:
     settings = make_settings({"runtime": {"seed": seed}})
-    found = read_corpus(Sources((corpus,)), settings, k, Silent())
-    assert found.sizes["passages"] == found.sizes["extracted"] == found.documents >= len(found.sample)
-    return [int(id[1:]) for id in found.sample.passages["id"].to_pylist()]
+    counts, sample = read_corpus(Sources((corpus,)), settings, k, Silent())
+    assert counts["passages"] == counts["extracted"] == counts["documents"] >= len(sample)
+    return [int(id[1:]) for id in sample.passages["id"].to_pylist()]
 
 
 def check_draw(draw: Callable[[Path, int, int], list[int]], folder: Path) -> None:
