@@ -52,7 +52,7 @@ def echo() -> Loaded:
 
 def pool_of(role: str, actor: type, build: Callable[[], Any], n_workers: int) -> Pool:
     """A pool whose workers are all ready."""
-    pool = Pool(SCALE, Plan(role, actor, build, n_workers, 1.0, 0.0, streams=actor is LLMWorker))
+    pool = Pool(SCALE, Plan(role, actor, build, n_workers, 1.0, 0.0))
     while len(pool.ready()) < n_workers:
         pool.pump(0.2)
     return pool

@@ -185,11 +185,6 @@ def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def pct_of_bandwidth(n_bytes: int, ms: float, gb_s: float) -> float:
-    """100 * (bytes moved a second) / (bytes that a copy moves a second)."""
-    return 100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9)
-
-
 DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}
 NETWORKX_NODES = 100_000  # its graphs are dictionaries: larger ones take minutes to build
 

@@ -13,7 +13,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench import OPS
-from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer, Row, pct_of_bandwidth
+from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer, Row
 from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned, torch_threads
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.memory import free_bytes
@@ -147,7 +147,7 @@ class _Measurement:
             ms=ms,
             asked=batch * times[batch].calls,
             bytes=n_bytes,
-            pct_of_copy_bandwidth=pct_of_bandwidth(n_bytes, ms, gb_s),
+            pct_of_copy_bandwidth=100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9),
             copy_gb_s=gb_s,
             cpu_ms=cpu_ms,
             l1_error=found.l1_error,

@@ -18,9 +18,9 @@ from gpu_rag.cli.options import (
     add_report,
     add_settings,
     api_key,
-    exceeds,
     say,
     settings_of,
+    too_many_failures,
     too_many_fallbacks,
 )
 from gpu_rag.cli.plan_view import PLANNED, add_plan, check_plan, comparison, plan_answers
@@ -100,14 +100,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         from gpu_rag.report.runs import answer_page
 
         write(options.report, answer_page(document, job.rows.failures))
-    status = 0
-    if exceeds(options.max_failures, document["failed"] + len(rejects), document["n"] + len(rejects)):
-        say(f"gpu-rag: {document['failed']} questions failed, {len(rejects)} rejected, above {options.max_failures}")
-        status = 3
-    n_read = document["usage"]["replies_read"]
-    if too_many_fallbacks(options.max_fallbacks, document["fallbacks"], n_read):
-        status = 3
-    return status, document, _summary(document)
+    n_lost, words = document["failed"] + len(rejects), f"{document['failed']} questions failed, {len(rejects)} rejected"
+    bad = [
+        too_many_failures(options, n_lost, document["n"] + len(rejects), words),
+        too_many_fallbacks(options, document["fallbacks"], document["usage"]["replies_read"]),
+    ]
+    return 3 * any(bad), document, _summary(document)
 
 
 @dataclass

@@ -15,12 +15,12 @@ from gpu_rag.cli.options import (
     add_report,
     add_settings,
     api_key,
-    exceeds,
     names,
     numbers,
     say,
     settings_of,
     table,
+    too_many_failures,
     too_many_fallbacks,
 )
 from gpu_rag.cli.progress import Bars
@@ -107,18 +107,13 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             say(f"gpu-rag: no judge: {doubt}")
     text = score_tables(document, at, options.retrieval_only)
     failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)
-    if exceeds(options.max_failures, failed, len(methods) * len(rows) + len(rejects)):
-        say(f"gpu-rag: {failed} failures, above --max-failures {options.max_failures}")
-        return 3, document, text
     lost, n_judged = unread(document)
-    if lost and exceeds(options.max_failures, lost, n_judged):
-        say(f"gpu-rag: {lost} of {n_judged} answers have no verdict, above --max-failures {options.max_failures}")
-        return 3, document, text
-    found = [
-        too_many_fallbacks(options.max_fallbacks, entry["fallbacks"], entry["replies_read"])
-        for entry in document["methods"].values()
-    ]
-    return 3 * any(found), document, text
+    bad = (
+        too_many_failures(options, failed, len(methods) * len(rows) + len(rejects), f"{failed} failures")
+        or too_many_failures(options, lost, n_judged, f"{lost} of {n_judged} answers have no verdict")
+        or sum(too_many_fallbacks(options, e["fallbacks"], e["replies_read"]) for e in document["methods"].values()) > 0
+    )
+    return 3 * bad, document, text
 
 
 def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextManager[Judge | None]:

@@ -14,11 +14,11 @@ from gpu_rag.cli.options import (
     add_report,
     add_settings,
     api_key,
-    exceeds,
     names,
     say,
     settings_of,
     table,
+    too_many_failures,
     too_many_fallbacks,
 )
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
@@ -113,22 +113,16 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         rejects = [json.loads(line) for line in (options.out / "rejects.jsonl").read_text("utf-8").splitlines()]
         write(options.report, index_page(document, rejects))
     n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
-    if exceeds(options.max_failures, n_failures, report.count("passages") - document["extraction"].get("skipped", 0)):
-        say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
-        return 3, document, _summary(document)
-    if lost := {name: n for name, n in _failed_requests(report).items() if n}:
-        shown = ", ".join(f"{name} {n:,}" for name, n in lost.items())
-        if exceeds(options.max_failures, sum(lost.values()), document["replies_read"]):
-            say(f"gpu-rag: requests to the model failed, above --max-failures {options.max_failures}: {shown}")
-            return 3, document, _summary(document)
-    too_many = too_many_fallbacks(options.max_fallbacks, document["fallbacks"], document["replies_read"])
-    return 3 * too_many, document, _summary(document)
-
-
-def _failed_requests(report: BuildReport) -> dict[str, int]:
-    """How many requests of each kind failed, those about extraction left out, in the index as it stands."""
+    n_extracted, n_read = document["passages"] - document["extraction"].get("skipped", 0), document["replies_read"]
     counts = (item for record in report.manifest.stages.values() for item in record.counts.items())
-    return {name: n for name, n in counts if name.endswith("_failed") and name != "extraction_failed"}
+    lost = {name: n for name, n in counts if name.endswith("_failed") and name != "extraction_failed" and n}
+    shown = f"requests to the model failed ({', '.join(f'{name} {n:,}' for name, n in lost.items())})"
+    bad = (
+        too_many_failures(options, n_failures, n_extracted, f"{n_failures} extractions failed")
+        or too_many_failures(options, sum(lost.values()), n_read, shown)
+        or too_many_fallbacks(options, document["fallbacks"], n_read)
+    )
+    return 3 * bad, document, _summary(document)
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:

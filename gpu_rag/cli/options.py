@@ -88,9 +88,17 @@ def add_max_fallbacks(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def too_many_fallbacks(limit: str, fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> bool:
+def too_many_failures(options: argparse.Namespace, n: int, total: int, words: str) -> bool:
+    """Whether `n` of `total` are above --max-failures; then says so. words: such as "12 questions failed"."""
+    if not exceeds(options.max_failures, n, total):
+        return False
+    say(f"gpu-rag: {words}, above --max-failures {options.max_failures}")
+    return True
+
+
+def too_many_fallbacks(options: argparse.Namespace, fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> bool:
     """Whether too many of `n_read` replies could not be read; says so, loudly, with the steps."""
-    by_rule = {step: kinds["rule"] for step, kinds in fallbacks.items() if kinds["rule"]}
+    limit, by_rule = options.max_fallbacks, {step: n for step, kinds in fallbacks.items() if (n := kinds["rule"])}
     if not exceeds(limit, sum(by_rule.values()), n_read):
         return False
     steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu_rag.cluster.ray import attach, detach, first_line, resources
 from gpu_rag.cluster.task_queue import Task, TaskQueue
-from gpu_rag.cluster.worker import Facts, installed_version
+from gpu_rag.cluster.worker import EmbedWorker, Facts, LLMWorker, installed_version
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError
 from gpu_rag.settings.sections import ScaleSettings
 
@@ -26,21 +26,15 @@ WAIT_S = 1.0  # how long a wait for workers keeps the clock from being looked at
 
 @dataclass(frozen=True)
 class Plan:
-    """The workers that a pool shall have. role: embedder or llm; actor: their class; build: its argument.
-
-    build loads the model. streams: a call gives a worker all that is new and brings what is finished; else each task is
-    a call of its own.
-    window: tasks that a worker has at once; 0: as many as it says itself.
-    """
+    """The workers that a pool shall have. role: embedder or llm; actor: their class; build: its argument, which loads
+    the model."""
 
     role: str
-    actor: type
+    actor: type[EmbedWorker] | type[LLMWorker]
     build: Callable[[], Any]
     n_workers: int
     cpus: float
     gpus: float
-    streams: bool = False
-    window: int = 0
 
 
 @dataclass(eq=False)
@@ -203,7 +197,7 @@ class Pool:
         free = {worker.number: worker for worker in self.ready() if len(worker.calls) < CALLS}
         for number, given in self.queue.shares(free):
             items = [(key, task.item) for key, task in given]
-            if not self.plan.streams:
+            if not self.plan.actor.streams:
                 for item in items:
                     self._call(free[number], [item], [])
                 continue
@@ -300,7 +294,7 @@ class Pool:
                 )
         self.about, worker.facts, worker.joined = said, facts, True
         self._nodes.add(facts.node)
-        self.queue.join(worker.number, self.plan.window or facts.window)
+        self.queue.join(worker.number, facts.window)
 
     def _kill(self, worker: Worker) -> None:
         """End its process and drop its calls."""

@@ -54,6 +54,8 @@ def installed_version() -> str:
 class EmbedWorker:
     """An embedder. build: loads it."""
 
+    streams = False  # each task is a call of its own
+
     def __init__(self, build: Callable[[], Embedder]):
         prepare_environment()
         self._build = build
@@ -89,6 +91,8 @@ class Loaded:
 
 class LLMWorker:
     """A language model behind its streaming face. build: loads it."""
+
+    streams = True  # a call gives all that is new and brings what is finished
 
     def __init__(self, build: Callable[[], Loaded]):
         prepare_environment()

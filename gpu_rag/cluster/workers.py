@@ -37,16 +37,15 @@ class RayWorkers:
 
     def llm(self) -> RayLLM | None:
         """The language model. Raises what starting its workers raises."""
-        build = partial(build_llm, self._models, self._vllm)
-        pool = self._pool("llm", "llm", build, LLMWorker, streams=True, window=self._scale.llm_window)
+        pool = self._pool("llm", "llm", partial(build_llm, self._models, self._vllm), LLMWorker)
         return RayLLM(pool) if pool is not None else None
 
-    def _pool(self, role: str, prefix: str, build: Callable[..., Any], actor: type, **more: Any) -> Pool | None:
+    def _pool(self, role: str, prefix: str, build: Callable[..., Any], actor: Any) -> Pool | None:
         """The workers of a role, with `scale.PREFIX_workers` and so on; None without any."""
         n_workers, cpus, gpus = (getattr(self._scale, f"{prefix}_{name}") for name in ("workers", "cpus", "gpus"))
         if n_workers and role not in self._pools:
             build = partial(build, _device(prefix, self._models.device, gpus), str(cache_dir()))
-            self._pools[role] = Pool(self._scale, Plan(role, actor, build, n_workers, cpus, gpus, **more))
+            self._pools[role] = Pool(self._scale, Plan(role, actor, build, n_workers, cpus, gpus))
         return self._pools.get(role)
 
     def describe(self) -> dict[str, Any]:

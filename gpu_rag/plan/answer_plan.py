@@ -15,7 +15,7 @@ from gpu_rag.index.folder import canonical_json
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.jobs import Tally, row_of
 from gpu_rag.plan.compare import KINDS, Comparison, compared, read_plan, write_plan
-from gpu_rag.types import Answer, Question, Reply
+from gpu_rag.types import Question, Reply
 
 DEFAULT_SAMPLE = 5
 REPLY_BYTES = 300  # what the cache stores with a reply's text
@@ -79,7 +79,7 @@ def plan_answers(
     finally:
         engine.on_reply = None
     n, n_fresh = len(questions), sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)
-    done, before_use, after_use = (_tally(run.answers) for run in (result, first, warm))
+    done, before_use, after_use = (Tally.of(run.answers) for run in (result, first, warm))
     notes = [f"extrapolated from {done.n} of {n:,} questions"] if n > done.n else []
     if n_fresh:
         notes.append(f"the LLM was asked {n_fresh} times at once; one that takes more at once is faster than this")
@@ -108,13 +108,6 @@ def plan_answers(
     document["plan_s"] = time.perf_counter() - started
     write_plan(plan_path(out), document)
     return document
-
-
-def _tally(answers: Sequence[Answer]) -> Tally:
-    tally = Tally()
-    for answer in answers:
-        tally.add(row_of(answer))
-    return tally
 
 
 class PlannedAnswers:

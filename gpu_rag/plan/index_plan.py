@@ -56,6 +56,8 @@ _GROWTH: dict[str, tuple[str, float, float]] = {  # (what it grows with, smalles
     "mentions": ("passages", 1.0, 1.5),
     "nodes": ("triples", 0.0, 1.0),
     "kinds of relation": ("triples", 0.0, 1.0),
+    "in-questions": ("passages", 1.0, 1.0),
+    "out-questions": ("passages", 1.0, 1.0),
 }
 _COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "failures")
 _QUERIES, _BASE = 128, 65536  # vectors that the rate of pairs is measured on
@@ -255,7 +257,8 @@ class _Plan:
         elif name == "synonyms":
             grows_with, pairs = "entities squared", sizes["entities"] ** 2
         elif name == "hop_edges":
-            grows_with, pairs = "questions squared", self._question_pairs()
+            n_in, n_out, grows_with = sizes["in-questions"], sizes["out-questions"], "questions squared"
+            pairs = n_in * n_out if max(n_in, n_out) <= settings.hops.exact_limit else 0.0  # else candidates alone
         if pairs:
             seconds += pairs / pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
         by = "extracted" if name == "extraction" else "passages"
@@ -268,13 +271,6 @@ class _Plan:
             "disk_bytes": disk_bytes,
             "work_bytes": disk_bytes if "embedder" in layer.roles(settings) else 0,  # blocks, beside the finished file
         }
-
-    def _question_pairs(self) -> float:
-        """Pairs of in- and out-questions that are all compared; 0 where candidates alone are."""
-        counts = self.runs["full"]["hop_questions"].counts
-        ratio = self.sizes["passages"] / max(self.full["passages"], 1)
-        n_in, n_out = (counts[f"hop_{side}_questions"] * ratio for side in ("in", "out"))
-        return 0.0 if max(n_in, n_out) > self.job.settings.hops.exact_limit else n_in * n_out
 
     def _statuses(self) -> dict[str, int]:
         """Passages of the trial by the status of their extraction."""

@@ -36,6 +36,8 @@ COUNTED = {  # the stages that count what a cost may grow with, and what they ca
     "triples": ("kb", "kb_edges"),
     "nodes": ("kb", "kb_nodes"),
     "kinds of relation": ("kb", "kb_relations"),
+    "in-questions": ("hop_questions", "hop_in_questions"),
+    "out-questions": ("hop_questions", "hop_out_questions"),
 }
 
 

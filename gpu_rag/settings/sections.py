@@ -235,4 +235,3 @@ class ScaleSettings(Declared):
     restarts: Annotated[int, NATURAL, "how often each worker that died is started again"] = 4
 
     embed_batch: ClassVar[int] = 256  # texts that a worker is given at once
-    llm_window: ClassVar[int] = 0  # requests that a worker holds; 0: twice what its engine runs together

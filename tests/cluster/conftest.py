@@ -56,12 +56,12 @@ class Pools:
         def build() -> Loaded:
             return Loaded(ScriptedLLM(answer, name=name() if name else "scripted"), window)
 
-        return self._started(Plan("llm", LLMWorker, build, n, 1.0, 0.0, streams=True), changes)
+        return self._started(Plan("llm", LLMWorker, build, n, 1.0, 0.0), changes)
 
     def built(self, build: Callable[[], Any], *, n: int = 2, actor: type = EmbedWorker, **changes: Any) -> Pool:
         """Workers with what build() gives."""
         role = "embedder" if actor is EmbedWorker else "llm"
-        return self._started(Plan(role, actor, build, n, 1.0, 0.0, streams=actor is LLMWorker), changes)
+        return self._started(Plan(role, actor, build, n, 1.0, 0.0), changes)
 
     def close(self) -> None:
         for pool in self._open:

@@ -140,7 +140,7 @@ def build():
         time.sleep(1000)
     return Loaded(ScriptedLLM(answer), 4)
 
-pool = Pool(ScaleSettings(address="local"), Plan("llm", LLMWorker, build, 1, 1.0, 0.0, streams=True))
+pool = Pool(ScaleSettings(address="local"), Plan("llm", LLMWorker, build, 1, 1.0, 0.0))
 try:
     RayLLM(pool).complete([Request("", "go on")])
 finally:
@@ -330,8 +330,8 @@ def build():
 
 settings = ScaleSettings(address=cluster.address)
 pools = [
-    Pool(settings, Plan("embedder", EmbedWorker, HashEmbedder, 2, 1.0, 0.25, streams=False)),
-    Pool(settings, Plan("llm", LLMWorker, build, 2, 1.0, 0.75, streams=True)),
+    Pool(settings, Plan("embedder", EmbedWorker, HashEmbedder, 2, 1.0, 0.25)),
+    Pool(settings, Plan("llm", LLMWorker, build, 2, 1.0, 0.75)),
 ]
 while any(len(pool.ready()) < 2 for pool in pools):
     for pool in pools:
