@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", action="store_true", help="time other libraries too; one that is missing is named")
     parser.add_argument("--quick", action="store_true", help="10,000 nodes, B 1 and 64, damping .85, one round")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (peers run on the CPU)")
-    words = "nodes, vectors or items (100000,1000000; with --index no generated graph)"
-    parser.add_argument("--sizes", metavar="N,...", help=words)
+    parser.add_argument("--sizes", metavar="N,...", help="nodes, vectors or items (100000,1000000; none with --index)")
     parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
     parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
     parser.add_argument("--hops", metavar="H,...", help="of ego, reach, intersect, paths, frontier (2,2,2,2,1)")

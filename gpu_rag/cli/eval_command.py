@@ -39,12 +39,10 @@ EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    words = "questions with gold_ids, answers or answer_ids"
-    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="with gold_ids, answers or answer_ids")
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
-    words = "let a model judge the answers too (eval.judge, or models.llm)"
-    parser.add_argument("--judge", action="store_true", help=words)
+    parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_limit(parser)

@@ -41,10 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     formats = "folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json"
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
-    words = "the index folder: new, empty, or an index"
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help=words)
-    words = "ready entities and triples: jsonl of {id, entities, triples}, or HippoRAG json"
-    add_list(parser, "--openie", "FILE", words)
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or one")
+    add_list(parser, "--openie", "FILE", "triples: jsonl of {id, entities, triples}, or HippoRAG json")
     add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet")
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
     words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"

@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to bind (default 127.0.0.1)")
-    words = "the port; 0 takes a free one (default 8080)"
-    parser.add_argument("--port", type=_port, default=8080, metavar="PORT", help=words)
+    parser.add_argument("--port", type=_port, default=8080, metavar="PORT", help="0: a free one (default 8080)")
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file with the key that clients must send")
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help="keep model replies, and never ask twice")
     add_settings(parser)
