@@ -18,6 +18,7 @@ from gpu_rag.types import CSR
 MOST_ALONE = 16  # questions that a peer which takes one at a time is timed on, at most
 MOST_TILED = 64  # and one that works in tiles of questions
 STARTS = 64  # places of the pool at which a round can start
+REFUSED = "refused: "  # begins the note of an op that failed its check, and so was not timed
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import (
     add_index,
     add_limit,
-    add_max_failures,
-    add_max_fallbacks,
+    add_limits,
     add_report,
     add_settings,
     api_key,
@@ -50,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limit(parser)
     add_plan(parser, "questions", 5)
     add_report(parser, "costs and batches")
-    add_max_failures(parser, "5%")
-    add_max_fallbacks(parser)
+    add_limits(parser, "5%")
     add_settings(parser)
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import (
     add_index,
     add_limit,
-    add_max_failures,
-    add_max_fallbacks,
+    add_limits,
     add_report,
     add_settings,
     api_key,
@@ -48,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
     add_report(parser, "tables and plots")
-    add_max_failures(parser, "5%")
-    add_max_fallbacks(parser)
+    add_limits(parser, "5%")
     add_settings(parser)
 
 

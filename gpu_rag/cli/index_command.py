@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import (
+    add_limits,
     add_list,
-    add_max_failures,
-    add_max_fallbacks,
     add_report,
     add_settings,
     api_key,
@@ -53,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="build from nothing, model replies included")
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
-    add_max_failures(parser, "0")
-    add_max_fallbacks(parser)
+    add_limits(parser, "0")
     add_settings(parser)
 
 

@@ -65,27 +65,12 @@ def count_of(text: str, what: str) -> int:
     return number
 
 
-def add_max_failures(parser: argparse.ArgumentParser, default: str) -> None:
-    """--max-failures."""
-    shown = default.replace("%", "%%")  # argparse formats its help texts
-    parser.add_argument(
-        "--max-failures",
-        type=_failures,
-        metavar="N|P%",
-        default=default,
-        help=f"failures allowed before exit status 3 (default {shown})",
-    )
-
-
-def add_max_fallbacks(parser: argparse.ArgumentParser) -> None:
-    """--max-fallbacks."""
-    parser.add_argument(
-        "--max-fallbacks",
-        type=_failures,
-        metavar="N|P%",
-        default="20%",
-        help="replies that may stay unread, so that rules decide, before exit status 3 (default 20%%)",
-    )
+def add_limits(parser: argparse.ArgumentParser, failures: str) -> None:
+    """--max-failures, with this default, and --max-fallbacks."""
+    lost, ruled = "failures allowed", "replies that may stay unread, so that rules decide,"
+    for name, default, words in (("--max-failures", failures, lost), ("--max-fallbacks", "20%", ruled)):
+        shown = f"{words} before exit status 3 (default {default})".replace("%", "%%")  # argparse formats it
+        parser.add_argument(name, type=_failures, metavar="N|P%", default=default, help=shown)
 
 
 def too_many_failures(options: argparse.Namespace, n: int, total: int, words: str) -> bool:

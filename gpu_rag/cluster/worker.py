@@ -28,27 +28,23 @@ from gpu_rag.settings.sections import VllmSettings
 PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one two three four five six seven " * 12)
 
 
-@dataclass(frozen=True)
-class Facts:
-    """A worker's description of itself. about: name, content hash and whatever else all workers must agree on."""
-
-    node: str
-    pid: int
-    window: int
-    version: str
-    about: dict[str, Any] = field(default_factory=dict)
-
-
-def _facts(window: int, about: dict[str, Any]) -> Facts:
-    return Facts(platform.node(), os.getpid(), window, installed_version(), about)
-
-
 def installed_version() -> str:
     """The version of gpu-rag in this process."""
     try:
         return metadata.version("gpu-rag")
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A worker's description of itself. about: name, content hash and whatever else all workers must agree on."""
+
+    window: int
+    about: dict[str, Any]
+    node: str = field(default_factory=platform.node)
+    pid: int = field(default_factory=os.getpid)
+    version: str = field(default_factory=installed_version)
 
 
 class EmbedWorker:
@@ -66,7 +62,7 @@ class EmbedWorker:
         about = {"name": model.name, "content_hash": model.content_hash, "dim": model.dim, "device": model.device}
         bits = hashlib.sha256(model.embed(PROBE).tobytes()).hexdigest()
         # two calls: the next texts are there when the worker has finished those before
-        return _facts(2, {**about, "row_identical": model.row_identical, "bits": bits})
+        return Facts(2, {**about, "row_identical": model.row_identical, "bits": bits})
 
     def work(
         self, new: Sequence[tuple[int, list[str]]], unwanted: Sequence[int], wait_s: float
@@ -105,7 +101,7 @@ class LLMWorker:
         self._loaded = self._build()
         self._llm = llm = as_streaming(self._loaded.llm)
         about = {"name": llm.name, "content_hash": llm.content_hash}
-        return _facts(self._loaded.window, {**about, "context_tokens": llm.context_tokens, "capable": llm.capable})
+        return Facts(self._loaded.window, {**about, "context_tokens": llm.context_tokens, "capable": llm.capable})
 
     def work(self, new: Sequence[tuple[int, Any]], unwanted: Sequence[int], wait_s: float) -> list[tuple[int, Any]]:
         """(number, reply) of the requests that have finished; waits up to wait_s for the first. Raises ModelError."""

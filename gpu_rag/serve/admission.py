@@ -39,7 +39,7 @@ class Batch:
         self.handles: dict[int, Handle] = {}  # of the questions that are open
         self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, len(questions), shape
         self._death: GpuRagError | None = None  # what ended the engine before a question of it
-        self._rows: asyncio.Queue[tuple[int, dict[str, Any]]] = asyncio.Queue()
+        self._rows: asyncio.Queue[tuple[int, dict[str, Any]] | None] = asyncio.Queue()  # None: the client is gone
         self._began, self._loop = time.perf_counter(), asyncio.get_running_loop()
         limit_s = admission.settings.serve.question_seconds
         late = BudgetExceeded("the question ran out of time", expected=f"an answer within {limit_s:g} s")
@@ -76,19 +76,20 @@ class Batch:
     async def rows(self, receive: Receive) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         """(place of the question, its row) in the order in which questions end. Raises ClientGone when `receive`, from
         which the body has been read, says so first."""
-        gone = asyncio.ensure_future(_until_gone(receive))
+        watching = asyncio.ensure_future(self._watch(receive))
         try:
             for _ in range(self._n_questions):
-                row = asyncio.ensure_future(self._rows.get())
-                try:
-                    await asyncio.wait({row, gone}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    row.cancel()
-                if not row.done():
+                row = await self._rows.get()
+                if row is None:
                     raise ClientGone
-                yield row.result()
+                yield row
         finally:
-            gone.cancel()
+            watching.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._rows.put_nowait(None)
 
     async def collected(self, receive: Receive) -> list[dict[str, Any]]:
         """All rows in the order of the questions. Raises Refusal (503) when the engine died, and ClientGone."""
@@ -105,11 +106,6 @@ class Batch:
             self._timer.cancel()
         for handle in self.handles.values():
             self._admission.live.cancel(handle, reason)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class Streamed(Response):
