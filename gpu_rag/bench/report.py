@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,27 +50,18 @@ def machine(device: str) -> dict[str, Any]:
         "memory_gib": round(memory, 1),
         "gpu": gpu,
         "python": platform.python_version(),
-        "libraries": _versions(),
+        "libraries": {
+            name: found.version for name in LIBRARIES for found in importlib.metadata.distributions(name=name)
+        },
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
     }
 
 
-def _cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
+    found = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def now() -> str:

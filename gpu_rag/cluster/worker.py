@@ -30,10 +30,7 @@ PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one 
 
 def installed_version() -> str:
     """The version of gpu-rag in this process."""
-    try:
-        return metadata.version("gpu-rag")
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    return next((found.version for found in metadata.distributions(name="gpu-rag")), "not installed")
 
 
 @dataclass(frozen=True)
