@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Runs every method on every question and scores it."""
     from gpu_rag.api import Index, load_questions
     from gpu_rag.evaluation.compare import compare
-    from gpu_rag.evaluation.judged import unread
+    from gpu_rag.evaluation.judge import unread
     from gpu_rag.methods.registry import check_layers, check_passages
 
     rows, rejects = load_questions(options.questions, options.limit)
@@ -157,7 +157,7 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
 
 def judge_line(document: dict[str, Any]) -> str:
     """Who judged, what was settled without a call, and how the judge did on answers whose verdict is known."""
-    from gpu_rag.evaluation.judged import KINDS
+    from gpu_rag.evaluation.judge import KINDS
 
     judge, entries = document["judge"], document["methods"].values()
     if not judge["capable"]:

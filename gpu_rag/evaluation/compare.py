@@ -12,8 +12,7 @@ from gpu_rag_kernels.dispatch import spelled
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
-from gpu_rag.evaluation.judge import Judge
-from gpu_rag.evaluation.judged import check_rows, judge_answers
+from gpu_rag.evaluation.judge import Judge, check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
 from gpu_rag.jobs import Tally
@@ -63,7 +62,7 @@ def compare(
 
     recall@k is over gold_ids per document (a document counts where its best passage ranks); questions without gold_ids
     are left out of it, questions without answers out of em / f1. Questions over a knowledge base: see `evaluation.kb`.
-    judge: what judges the answers of all methods, after the last one has run; see `evaluation.judged`.
+    judge: what judges the answers of all methods, after the last one has run; see `evaluation.judge`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
     if judge is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_rag.evaluation.compare import Comparison
-from gpu_rag.evaluation.judged import KINDS
+from gpu_rag.evaluation.judge import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.methods.registry import needs
 from gpu_rag.report.accounts import fallbacks_section, stage_table

@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.evaluation import judged
-from gpu_rag.evaluation.judge import MOST_GOLD, Claim, Judge, claim_order, read_verdict
-from gpu_rag.evaluation.judged import Negatives, judge_answers, plant, words_of
+from gpu_rag.evaluation.judge import (
+    MOST_GOLD,
+    Claim,
+    Judge,
+    Negatives,
+    claim_order,
+    judge_answers,
+    plant,
+    read_verdict,
+    words_of,
+)
 from gpu_rag.evaluation.metrics import normalise_answer, token_f1
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings.sections import EvalSettings
