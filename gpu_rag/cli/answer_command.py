@@ -17,10 +17,9 @@ from gpu_rag.cli.options import (
     add_report,
     add_settings,
     api_key,
+    exit_status,
     say,
     settings_of,
-    too_many_failures,
-    too_many_fallbacks,
 )
 from gpu_rag.cli.plan_view import PLANNED, add_plan, check_plan, comparison, plan_answers
 from gpu_rag.cli.progress import Bars
@@ -99,11 +98,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
         write(options.report, answer_page(document, job.rows.failures))
     n_lost, words = document["failed"] + len(rejects), f"{document['failed']} questions failed, {len(rejects)} rejected"
-    bad = [
-        too_many_failures(options, n_lost, document["n"] + len(rejects), words),
-        too_many_fallbacks(options, document["fallbacks"], document["usage"]["replies_read"]),
-    ]
-    return 3 * any(bad), document, _summary(document)
+    losses = [(n_lost, document["n"] + len(rejects), words)]
+    fallbacks = [(document["fallbacks"], document["usage"]["replies_read"])]
+    return exit_status(options, losses, fallbacks), document, _summary(document)
 
 
 @dataclass

@@ -14,13 +14,12 @@ from gpu_rag.cli.options import (
     add_report,
     add_settings,
     api_key,
+    exit_status,
     names,
     numbers,
     say,
     settings_of,
     table,
-    too_many_failures,
-    too_many_fallbacks,
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
@@ -104,12 +103,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     text = score_tables(document, at, options.retrieval_only)
     failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)
     lost, n_judged = unread(document)
-    bad = (
-        too_many_failures(options, failed, len(methods) * len(rows) + len(rejects), f"{failed} failures")
-        or too_many_failures(options, lost, n_judged, f"{lost} of {n_judged} answers have no verdict")
-        or sum(too_many_fallbacks(options, e["fallbacks"], e["replies_read"]) for e in document["methods"].values()) > 0
-    )
-    return 3 * bad, document, text
+    losses = [
+        (failed, len(methods) * len(rows) + len(rejects), f"{failed} failures"),
+        (lost, n_judged, f"{lost} of {n_judged} answers have no verdict"),
+    ]
+    fallbacks = [(entry["fallbacks"], entry["replies_read"]) for entry in document["methods"].values()]
+    return exit_status(options, losses, fallbacks), document, text
 
 
 def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextManager[Judge | None]:

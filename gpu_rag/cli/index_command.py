@@ -13,12 +13,11 @@ from gpu_rag.cli.options import (
     add_report,
     add_settings,
     api_key,
+    exit_status,
     names,
     say,
     settings_of,
     table,
-    too_many_failures,
-    too_many_fallbacks,
 )
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
@@ -113,12 +112,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     counts = (item for record in report.manifest.stages.values() for item in record.counts.items())
     lost = {name: n for name, n in counts if name.endswith("_failed") and name != "extraction_failed" and n}
     shown = f"requests to the model failed ({', '.join(f'{name} {n:,}' for name, n in lost.items())})"
-    bad = (
-        too_many_failures(options, n_failures, n_extracted, f"{n_failures} extractions failed")
-        or too_many_failures(options, sum(lost.values()), n_read, shown)
-        or too_many_fallbacks(options, document["fallbacks"], n_read)
-    )
-    return 3 * bad, document, _summary(document)
+    losses = [(n_failures, n_extracted, f"{n_failures} extractions failed"), (sum(lost.values()), n_read, shown)]
+    return exit_status(options, losses, [(document["fallbacks"], n_read)]), document, _summary(document)
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:

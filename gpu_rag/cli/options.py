@@ -73,25 +73,31 @@ def add_limits(parser: argparse.ArgumentParser, failures: str) -> None:
         parser.add_argument(name, type=_failures, metavar="N|P%", default=default, help=shown)
 
 
-def too_many_failures(options: argparse.Namespace, n: int, total: int, words: str) -> bool:
-    """Whether `n` of `total` are above --max-failures; then says so. words: such as "12 questions failed"."""
-    if not exceeds(options.max_failures, n, total):
-        return False
-    say(f"gpu-rag: {words}, above --max-failures {options.max_failures}")
-    return True
+def exit_status(
+    options: argparse.Namespace,
+    losses: Sequence[tuple[int, int, str]],
+    fallbacks: Sequence[tuple[Mapping[str, Mapping[str, int]], int]],
+) -> int:
+    """3 where more was lost than --max-failures and --max-fallbacks allow, else 0; says what, and rules loudly.
 
-
-def too_many_fallbacks(options: argparse.Namespace, fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> bool:
-    """Whether too many of `n_read` replies could not be read; says so, loudly, with the steps."""
-    limit, by_rule = options.max_fallbacks, {step: n for step, kinds in fallbacks.items() if (n := kinds["rule"])}
-    if not exceeds(limit, sum(by_rule.values()), n_read):
-        return False
-    steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))
-    say(
-        f"gpu-rag: RULES DECIDED IN PLACE OF THE MODEL: {sum(by_rule.values()):,} of {n_read:,} replies could not be "
-        f"read, above --max-fallbacks {limit} ({steps}); see what the model can do: gpu-rag models probe"
-    )
-    return True
+    losses: (failures, of how many, words such as "12 questions failed"), of which the first too many counts; fallbacks:
+    (by step and kind, of how many replies).
+    """
+    status = 0
+    for n, total, words in losses:
+        if not status and exceeds(options.max_failures, n, total):
+            say(f"gpu-rag: {words}, above --max-failures {options.max_failures}")
+            status = 3
+    for by_step, n_read in fallbacks:
+        by_rule = {step: kinds["rule"] for step, kinds in by_step.items() if kinds["rule"]}
+        if exceeds(options.max_fallbacks, n := sum(by_rule.values()), n_read):
+            steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))
+            say(
+                f"gpu-rag: RULES DECIDED IN PLACE OF THE MODEL: {n:,} of {n_read:,} replies could not be read, above "
+                f"--max-fallbacks {options.max_fallbacks} ({steps}); see what the model can do: gpu-rag models probe"
+            )
+            status = 3
+    return status
 
 
 def _failures(text: str) -> str:

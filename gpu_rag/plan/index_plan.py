@@ -174,14 +174,16 @@ class _Plan:
 
     def __post_init__(self) -> None:
         """Predicts the sizes of the index."""
-        small, full, sizes = self.small, self.full, dict[str, float](self.counts)
+        small, full = self.small, self.full
+        sizes = self.sizes = dict[str, float](self.counts)
         self.laws = dict[str, dict[str, float]]()
         for name, (by, *ends) in _GROWTH.items():
             if name == "nodes":
                 sizes["triples"] = round(full["triples"] * self.times) if self.times else sizes["relations"]
             law = self.laws[name] = growth(small[by], small[name], full[by], full[name], *ends)
             sizes[name] = round(law["k"] * sizes[by] ** law["beta"])
-        self.sizes = trial.with_sums(sizes, self.counts["documents"])
+        sizes["links"] = sizes["mentions"] + sizes["relations"]
+        sizes["stand-ins"] = max(sizes["nodes"] - sizes["documents"], 0)  # most nodes with documents are in passages
 
     def document(self, read_s: float, load_s: float) -> dict[str, Any]:
         """The plan as JSON."""

@@ -36,6 +36,7 @@ COUNTED = {  # the stages that count what a cost may grow with, and what they ca
     "triples": ("kb", "kb_edges"),
     "nodes": ("kb", "kb_nodes"),
     "kinds of relation": ("kb", "kb_relations"),
+    "stand-ins": ("kb_texts", "kb_texts"),
     "in-questions": ("hop_questions", "hop_in_questions"),
     "out-questions": ("hop_questions", "hop_out_questions"),
 }
@@ -212,11 +213,4 @@ def run_stages(
 def sizes_of(costs: Mapping[str, Cost], sample: Passages) -> Sizes:
     """Everything that a cost may grow with in a run on a sample, 0 where no stage counts it."""
     counts = {name: costs[stage].counts[key] if stage in costs else 0 for name, (stage, key) in COUNTED.items()}
-    sizes: Sizes = {**sample.sizes(), **counts}
-    return with_sums(sizes, sample.documents.num_rows)
-
-
-def with_sums(sizes: Sizes, n_documents: int) -> Sizes:
-    """The sizes with those that follow from others."""
-    standins = max(sizes["nodes"] - n_documents, 0)
-    return {**sizes, "links": sizes["mentions"] + sizes["relations"], "stand-ins": standins}
+    return {**sample.sizes(), **counts, "links": counts["mentions"] + counts["relations"]}
