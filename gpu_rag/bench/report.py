@@ -90,9 +90,11 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def kept_columns(lines: Sequence[Sequence[str]]) -> list[int]:
-    """Columns in which some row says something."""
-    return [i for i in range(len(HEADER)) if any(line[i] for line in lines)]
+def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """The header and the cells of rows, without columns in which no row says anything."""
+    lines = [cells(row) for row in rows]
+    kept = [i for i in range(len(HEADER)) if any(line[i] for line in lines)]
+    return [HEADER[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
 def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
@@ -113,7 +115,7 @@ def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
         "",
         READING,
         "",
-        *_table(rows),
+        *_grid(*shown(rows)),
     ]
     shares = batch_costs(rows)
     if shares:
@@ -125,12 +127,6 @@ def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
 def _range(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{min(known):.1f} to {max(known):.1f}" if known else "not measured:"
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    lines = [cells(row) for row in rows]
-    kept = kept_columns(lines)
-    return _grid([HEADER[i] for i in kept], [[line[i] for i in kept] for line in lines])
 
 
 def _grid(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

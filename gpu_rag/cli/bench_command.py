@@ -79,10 +79,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         write(options.out, report.markdown(rows, document))
     if n_refused := sum(row.note.startswith(REFUSED) for row in rows):
         say(f"gpu-rag: {n_refused} rows were refused: an op failed its check and was not timed")
-    lines = [report.cells(row) for row in rows]
-    kept = report.kept_columns(lines)
-    text = table([[line[i] for i in kept] for line in lines], [report.HEADER[i] for i in kept])
-    return int(n_refused > 0), document, text
+    header, lines = report.shown(rows)
+    return int(n_refused > 0), document, table(lines, header)
 
 
 def single_thread_by_default() -> None:

@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, None, str]:
     """Serves until a signal stops it. The JSON document is printed when it is ready, not at the end."""
-    _check_installed()
+    missing = [name for name in ("uvicorn", "starlette", "prometheus_client") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
     from gpu_rag.api import Index
     from gpu_rag.cli.trace_text import said
     from gpu_rag.serve import server
@@ -90,12 +92,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text[:6]) > 65535:
         raise UsageError("not a port", given=text, expected="0 to 65535")
     return int(text)
-
-
-def _check_installed() -> None:
-    missing = [name for name in ("uvicorn", "starlette", "prometheus_client") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
 
 
 def _key(file: Path) -> str:

@@ -22,15 +22,10 @@ _COSTS = ("judge_llm_calls", "judge_prompt_tokens", "judge_cached_tokens", "judg
 KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 
-def is_graph_method(name: str) -> bool:
-    """Whether a method needs a layer that is a graph: of entities, or of passages joined by questions."""
-    return not GRAPH_LAYERS.isdisjoint(needs(name))
-
-
 def verdict(document: dict[str, Any], measure: str) -> str:
     """In plain words: did the graph help here, and by how much, by the best graph method against the best other."""
     scored = {name: entry[measure] for name, entry in document["methods"].items() if entry.get(measure) is not None}
-    graph = [name for name in scored if is_graph_method(name)]
+    graph = [name for name in scored if not GRAPH_LAYERS.isdisjoint(needs(name))]
     others = [name for name in scored if name not in graph]
     if not graph or not others:
         return f"No verdict on the graph: {measure} needs a method with a graph and one without."
