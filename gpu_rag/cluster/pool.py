@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpu_rag.cluster.ray import attach, detach, first_line, resources
@@ -113,10 +114,10 @@ class Pool:
         """
         finished: deque[tuple[int, Any]] = deque()  # another thread that pumps may put something here
 
-        def task_of(place: int, item: Any) -> Task:
-            return Task(item, lambda result: finished.append((place, result)))
+        def keep(place: int, result: Any) -> None:
+            finished.append((place, result))
 
-        tasks = [task_of(place, item) for place, item in enumerate(items)]
+        tasks = [Task(item, partial(keep, place)) for place, item in enumerate(items)]
         self.add(tasks)
         left = len(tasks)
         try:
