@@ -363,6 +363,14 @@ class Tally:
         self.fallbacks: dict[str, int] = self.usage.pop("fallbacks")
         self.failures: list[dict[str, Any]] = []
 
+    @classmethod
+    def of(cls, answers: Iterable[Answer]) -> Tally:
+        """The tally of answers."""
+        tally = cls()
+        for answer in answers:
+            tally.add(row_of(answer))
+        return tally
+
     def add(self, row: dict[str, Any]) -> None:
         """One more row."""
         self.n += 1

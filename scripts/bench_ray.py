@@ -19,9 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.cluster.actors import Plan
 from gpu_rag.cluster.models import RayEmbedder, RayLLM
-from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.pool import Plan, Pool
 from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded, build_embedder, build_llm
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.models.set import plain_embedder, plain_llm
@@ -53,8 +52,8 @@ def echo() -> Loaded:
 
 def pool_of(role: str, actor: type, build: Callable[[], Any], n_workers: int) -> Pool:
     """A pool whose workers are all ready."""
-    pool = Pool(SCALE, Plan(role, actor, build, n_workers, 1.0, 0.0, streams=actor is LLMWorker))
-    while len(pool.actors.ready()) < n_workers:
+    pool = Pool(SCALE, Plan(role, actor, build, n_workers, 1.0, 0.0))
+    while len(pool.ready()) < n_workers:
         pool.pump(0.2)
     return pool
 
@@ -62,7 +61,7 @@ def pool_of(role: str, actor: type, build: Callable[[], Any], n_workers: int) ->
 def processor_s(pool: Pool) -> float:
     """Processor seconds of all workers so far."""
     total = 0
-    for worker in pool.actors.ready():
+    for worker in pool.ready():
         assert worker.facts is not None
         total += sum(map(int, Path(f"/proc/{worker.facts.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
     return total / os.sysconf("SC_CLK_TCK")

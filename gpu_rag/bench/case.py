@@ -18,6 +18,7 @@ from gpu_rag.types import CSR
 MOST_ALONE = 16  # questions that a peer which takes one at a time is timed on, at most
 MOST_TILED = 64  # and one that works in tiles of questions
 STARTS = 64  # places of the pool at which a round can start
+REFUSED = "refused: "  # begins the note of an op that failed its check, and so was not timed
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,6 @@ class Row:
 
 def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def pct_of_bandwidth(n_bytes: int, ms: float, gb_s: float) -> float:
-    """100 * (bytes moved a second) / (bytes that a copy moves a second)."""
-    return 100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9)
 
 
 DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}

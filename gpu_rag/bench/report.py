@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,27 +50,18 @@ def machine(device: str) -> dict[str, Any]:
         "memory_gib": round(memory, 1),
         "gpu": gpu,
         "python": platform.python_version(),
-        "libraries": _versions(),
+        "libraries": {
+            name: found.version for name in LIBRARIES for found in importlib.metadata.distributions(name=name)
+        },
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
     }
 
 
-def _cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
+    found = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def now() -> str:
@@ -98,9 +90,11 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def kept_columns(lines: Sequence[Sequence[str]]) -> list[int]:
-    """Columns in which some row says something."""
-    return [i for i in range(len(HEADER)) if any(line[i] for line in lines)]
+def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """The header and the cells of rows, without columns in which no row says anything."""
+    lines = [cells(row) for row in rows]
+    kept = [i for i in range(len(HEADER)) if any(line[i] for line in lines)]
+    return [HEADER[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
 def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
@@ -121,7 +115,7 @@ def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
         "",
         READING,
         "",
-        *_table(rows),
+        *_grid(*shown(rows)),
     ]
     shares = batch_costs(rows)
     if shares:
@@ -133,12 +127,6 @@ def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
 def _range(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{min(known):.1f} to {max(known):.1f}" if known else "not measured:"
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    lines = [cells(row) for row in rows]
-    kept = kept_columns(lines)
-    return _grid([HEADER[i] for i in kept], [[line[i] for i in kept] for line in lines])
 
 
 def _grid(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench import OPS
-from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer, Row, pct_of_bandwidth
+from gpu_rag.bench.case import MOST_ALONE, REFUSED, STARTS, Case, Checked, Config, Peer, Row
 from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned, torch_threads
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.memory import free_bytes
@@ -26,27 +26,12 @@ COPY = "copy"
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Result:
-    """rows: in the order measured; refused: how many were not timed because the op failed its check."""
-
-    rows: list[Row]
-    refused: int
-
-
-def run_bench(ops: Sequence[str], config: Config, say: Say = lambda text: None) -> Result:
-    """Measures the ops on all their cases. Raises UsageError for an unknown op, and what the cases raise."""
+def run_bench(ops: Sequence[str], config: Config, say: Say = lambda text: None) -> list[Row]:
+    """Measures the ops on all their cases, in this order. Raises UsageError for an unknown op, and what cases raise."""
     for op in ops:
         if op not in OPS:
             raise unknown_name("op", op, list(OPS))
-    rows: list[Row] = []
-    refused = 0
-    for op in ops:
-        for case in cases_of(op, config):
-            measured = _Measurement(case, config, say).rows()
-            rows.extend(measured.rows)
-            refused += measured.refused
-    return Result(rows, refused)
+    return [row for op in ops for case in cases_of(op, config) for row in _Measurement(case, config, say).rows()]
 
 
 def cases_of(op: str, config: Config) -> Iterator[Case]:
@@ -61,11 +46,10 @@ class _Measurement:
     def __init__(self, case: Case, config: Config, say: Say):
         self.case, self.config = case, config
         self.device = torch.device(config.device)
-        self.refused = 0
         label = " ".join(f"{name}={value}" for name, value in case.labels.items() if value is not None)
         self.say: Say = lambda text: say(f"{case.op} {label}: {text}")
 
-    def rows(self) -> Result:
+    def rows(self) -> list[Row]:
         """Checks, times, and puts the figures together."""
         checked = {batch: self._check(batch) for batch in self.case.batches or self.config.batches}
         good = [batch for batch, found in checked.items() if isinstance(found, Checked)]
@@ -78,7 +62,7 @@ class _Measurement:
                 rows.extend(self._measured(batch, found, peers, times, copy))
             else:
                 rows.append(found)
-        return Result(rows, self.refused)
+        return rows
 
     def _empty(self, batch: int, note: str = "", error: float | None = None) -> Row:
         return Row(
@@ -106,9 +90,8 @@ class _Measurement:
             found = Checked(str(error))
         if found.ok:
             return found
-        self.refused += 1
         self.say(f"refused: B={batch}: {found.reason}")
-        return self._empty(batch, f"refused: {found.reason}", found.l1_error)
+        return self._empty(batch, f"{REFUSED}{found.reason}", found.l1_error)
 
     def _ready(self, peer: Peer) -> Peer:
         """The peer with its own error, checked by one question; a second one says how many fit a round."""
@@ -147,7 +130,7 @@ class _Measurement:
             ms=ms,
             asked=batch * times[batch].calls,
             bytes=n_bytes,
-            pct_of_copy_bandwidth=pct_of_bandwidth(n_bytes, ms, gb_s),
+            pct_of_copy_bandwidth=100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9),
             copy_gb_s=gb_s,
             cpu_ms=cpu_ms,
             l1_error=found.l1_error,

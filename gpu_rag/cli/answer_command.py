@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import (
     add_index,
     add_limit,
-    add_max_failures,
-    add_max_fallbacks,
+    add_limits,
     add_report,
     add_settings,
     api_key,
-    exceeds,
+    exit_status,
     say,
     settings_of,
-    too_many_fallbacks,
 )
-from gpu_rag.cli.plan_view import PLANNED, PlannedAnswers, add_plan, check_plan, comparison, plan_answers
+from gpu_rag.cli.plan_view import PLANNED, add_plan, check_plan, compared_answers, comparison, plan_answers
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
@@ -50,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limit(parser)
     add_plan(parser, "questions", 5)
     add_report(parser, "costs and batches")
-    add_max_failures(parser, "5%")
-    add_max_fallbacks(parser)
+    add_limits(parser, "5%")
     add_settings(parser)
 
 
@@ -62,6 +59,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.engine import check_unique
     from gpu_rag.methods.registry import check_layers
+    from gpu_rag.plan.answer_plan import PlannedAnswers
 
     check_plan(options)
     started = time.perf_counter()
@@ -80,9 +78,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     engine = index.engine(settings, replies=replies, api_key=api_key(settings))
     with closing(engine.models):
         if options.plan:
-            return 0, plan_answers(options, engine, questions), ""
+            return plan_answers(options, engine, questions)
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
-        planned.begin()
         job = _answered(options, engine, questions, style)
     document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
@@ -90,20 +87,16 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     document.update(stages=job.stats.stage_costs(), llm=llm_account(job.stats))
     document.update(graph_ops=spelled(job.stats.implementations))
     document.update(places(engine.models.on_workers(), engine.models.servers(), job.stats.wall_s))
-    document.update(planned.compare(job.config, job.ids, job.new.usage, document["wall_s"]))
+    document.update(compared_answers(planned, job, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import answer_page
 
         write(options.report, answer_page(document, job.rows.failures))
-    status = 0
-    if exceeds(options.max_failures, document["failed"] + len(rejects), document["n"] + len(rejects)):
-        say(f"gpu-rag: {document['failed']} questions failed, {len(rejects)} rejected, above {options.max_failures}")
-        status = 3
-    n_read = document["usage"]["replies_read"]
-    if too_many_fallbacks(options.max_fallbacks, document["fallbacks"], n_read):
-        status = 3
-    return status, document, _summary(document)
+    n_lost, words = document["failed"] + len(rejects), f"{document['failed']} questions failed, {len(rejects)} rejected"
+    losses = [(n_lost, document["n"] + len(rejects), words)]
+    fallbacks = [(document["fallbacks"], document["usage"]["replies_read"])]
+    return exit_status(options, losses, fallbacks), document, _summary(document)
 
 
 @dataclass

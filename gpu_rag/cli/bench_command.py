@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", action="store_true", help="time other libraries too; one that is missing is named")
     parser.add_argument("--quick", action="store_true", help="10,000 nodes, B 1 and 64, damping .85, one round")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (peers run on the CPU)")
-    words = "nodes, vectors or items (100000,1000000; with --index no generated graph)"
-    parser.add_argument("--sizes", metavar="N,...", help=words)
+    parser.add_argument("--sizes", metavar="N,...", help="nodes, vectors or items (100000,1000000; none with --index)")
     parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
     parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
     parser.add_argument("--hops", metavar="H,...", help="of ego, reach, intersect, paths, frontier (2,2,2,2,1)")
@@ -44,7 +43,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks, then times; exit status 1 when an op failed its check."""
     single_thread_by_default()
     from gpu_rag.bench import report
-    from gpu_rag.bench.case import Config
+    from gpu_rag.bench.case import REFUSED, Config
     from gpu_rag.bench.run import run_bench
     from gpu_rag.models.device import check_device
     from gpu_rag.report.page import write
@@ -67,9 +66,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if options.out is not None and not options.out.parent.is_dir():  # before minutes of measuring, not after
         raise UsageError("--out has no folder", given=options.out, expected="a file in a folder that exists")
     ops = list(OPS) if not options.ops or "all" in options.ops else options.ops
-    result = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
+    rows = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
     document = {
-        "rows": [row.document() for row in result.rows],
+        "rows": [row.document() for row in rows],
         "date": report.now(),
         "command": command_line(options),
         "machine": report.machine(config.device),
@@ -77,13 +76,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         "rounds": config.rounds,
     }
     if options.out is not None:
-        write(options.out, report.markdown(result.rows, document))
-    if result.refused:
-        say(f"gpu-rag: {result.refused} rows were refused: an op failed its check and was not timed")
-    lines = [report.cells(row) for row in result.rows]
-    kept = report.kept_columns(lines)
-    text = table([[line[i] for i in kept] for line in lines], [report.HEADER[i] for i in kept])
-    return int(bool(result.refused)), document, text
+        write(options.out, report.markdown(rows, document))
+    if n_refused := sum(row.note.startswith(REFUSED) for row in rows):
+        say(f"gpu-rag: {n_refused} rows were refused: an op failed its check and was not timed")
+    header, lines = report.shown(rows)
+    return int(n_refused > 0), document, table(lines, header)
 
 
 def single_thread_by_default() -> None:

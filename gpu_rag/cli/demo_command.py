@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     show: Any = (lambda text: None) if options.json else print
     settings = settings_of(options)
     show("1. Indexing the sample corpus: reading, embedding, pattern extraction, graph")
-    with Bars(quiet=options.json) as bars:
+    with Bars() as bars:
         report = build(corpus_path(), options.out, methods=METHODS, settings=settings, progress=bars)
     counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions")}
     show("   " + ", ".join(f"{n:,} {name}" for name, n in counts.items()) + f" in {report.wall_s:.1f} s\n")

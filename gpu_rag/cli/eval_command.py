@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import (
     add_index,
     add_limit,
-    add_max_failures,
-    add_max_fallbacks,
+    add_limits,
     add_report,
     add_settings,
     api_key,
-    exceeds,
+    exit_status,
     names,
     numbers,
     say,
     settings_of,
     table,
-    too_many_fallbacks,
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
@@ -39,19 +37,16 @@ EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    words = "questions with gold_ids, answers or answer_ids"
-    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="with gold_ids, answers or answer_ids")
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
-    words = "let a model judge the answers too (eval.judge, or models.llm)"
-    parser.add_argument("--judge", action="store_true", help=words)
+    parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
     add_report(parser, "tables and plots")
-    add_max_failures(parser, "5%")
-    add_max_fallbacks(parser)
+    add_limits(parser, "5%")
     add_settings(parser)
 
 
@@ -59,7 +54,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Runs every method on every question and scores it."""
     from gpu_rag.api import Index, load_questions
     from gpu_rag.evaluation.compare import compare
-    from gpu_rag.evaluation.judged import unread
+    from gpu_rag.evaluation.judge import unread
     from gpu_rag.methods.registry import check_layers, check_passages
 
     rows, rejects = load_questions(options.questions, options.limit)
@@ -107,18 +102,13 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             say(f"gpu-rag: no judge: {doubt}")
     text = score_tables(document, at, options.retrieval_only)
     failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)
-    if exceeds(options.max_failures, failed, len(methods) * len(rows) + len(rejects)):
-        say(f"gpu-rag: {failed} failures, above --max-failures {options.max_failures}")
-        return 3, document, text
     lost, n_judged = unread(document)
-    if lost and exceeds(options.max_failures, lost, n_judged):
-        say(f"gpu-rag: {lost} of {n_judged} answers have no verdict, above --max-failures {options.max_failures}")
-        return 3, document, text
-    found = [
-        too_many_fallbacks(options.max_fallbacks, entry["fallbacks"], entry["replies_read"])
-        for entry in document["methods"].values()
+    losses = [
+        (failed, len(methods) * len(rows) + len(rejects), f"{failed} failures"),
+        (lost, n_judged, f"{lost} of {n_judged} answers have no verdict"),
     ]
-    return 3 * any(found), document, text
+    fallbacks = [(entry["fallbacks"], entry["replies_read"]) for entry in document["methods"].values()]
+    return exit_status(options, losses, fallbacks), document, text
 
 
 def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextManager[Judge | None]:
@@ -166,7 +156,7 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
 
 def judge_line(document: dict[str, Any]) -> str:
     """Who judged, what was settled without a call, and how the judge did on answers whose verdict is known."""
-    from gpu_rag.evaluation.judged import KINDS
+    from gpu_rag.evaluation.judge import KINDS
 
     judge, entries = document["judge"], document["methods"].values()
     if not judge["capable"]:

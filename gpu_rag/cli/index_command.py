@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import (
+    add_limits,
     add_list,
-    add_max_failures,
-    add_max_fallbacks,
     add_report,
     add_settings,
     api_key,
-    exceeds,
+    exit_status,
     names,
     say,
     settings_of,
     table,
-    too_many_fallbacks,
 )
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
@@ -41,10 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     formats = "folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json"
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
-    words = "the index folder: new, empty, or an index"
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help=words)
-    words = "ready entities and triples: jsonl of {id, entities, triples}, or HippoRAG json"
-    add_list(parser, "--openie", "FILE", words)
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or one")
+    add_list(parser, "--openie", "FILE", "triples: jsonl of {id, entities, triples}, or HippoRAG json")
     add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet")
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
     words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"
@@ -55,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="build from nothing, model replies included")
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
-    add_max_failures(parser, "0")
-    add_max_fallbacks(parser)
+    add_limits(parser, "0")
     add_settings(parser)
 
 
@@ -85,7 +80,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     sources = {key: getattr(options, key) for key in ("corpus", "openie", "kg", "skb", "sources", "strict")}
     if options.plan:
-        return 0, plan_index(options, settings, sources), ""
+        return plan_index(options, settings, sources)
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     stands = not options.fresh and (options.out / "manifest.json").is_file()
     before = Manifest.read(options.out).stages if stands else {}
@@ -113,22 +108,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         rejects = [json.loads(line) for line in (options.out / "rejects.jsonl").read_text("utf-8").splitlines()]
         write(options.report, index_page(document, rejects))
     n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
-    if exceeds(options.max_failures, n_failures, report.count("passages") - document["extraction"].get("skipped", 0)):
-        say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
-        return 3, document, _summary(document)
-    if lost := {name: n for name, n in _failed_requests(report).items() if n}:
-        shown = ", ".join(f"{name} {n:,}" for name, n in lost.items())
-        if exceeds(options.max_failures, sum(lost.values()), document["replies_read"]):
-            say(f"gpu-rag: requests to the model failed, above --max-failures {options.max_failures}: {shown}")
-            return 3, document, _summary(document)
-    too_many = too_many_fallbacks(options.max_fallbacks, document["fallbacks"], document["replies_read"])
-    return 3 * too_many, document, _summary(document)
-
-
-def _failed_requests(report: BuildReport) -> dict[str, int]:
-    """How many requests of each kind failed, those about extraction left out, in the index as it stands."""
+    n_extracted, n_read = document["passages"] - document["extraction"].get("skipped", 0), document["replies_read"]
     counts = (item for record in report.manifest.stages.values() for item in record.counts.items())
-    return {name: n for name, n in counts if name.endswith("_failed") and name != "extraction_failed"}
+    lost = {name: n for name, n in counts if name.endswith("_failed") and name != "extraction_failed" and n}
+    shown = f"requests to the model failed ({', '.join(f'{name} {n:,}' for name, n in lost.items())})"
+    losses = [(n_failures, n_extracted, f"{n_failures} extractions failed"), (sum(lost.values()), n_read, shown)]
+    return exit_status(options, losses, [(document["fallbacks"], n_read)]), document, _summary(document)
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:

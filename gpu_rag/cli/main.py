@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -123,23 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def late_interrupt() -> Iterator[None]:
     """Ctrl-C waits for the end of the block: torch aborts the process when the C++ code of its import is interrupted.
 
-    Raises KeyboardInterrupt after the block when Ctrl-C came in it. Outside the main thread it does nothing.
+    Threads that are started in it leave Ctrl-C to this one for good.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        pressed.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
-    if pressed:
-        raise KeyboardInterrupt
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _internal_error(kind: type[BaseException], error: BaseException, trace: object) -> None:

@@ -19,8 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--why", choices=WHY, help="only merges made for this reason")
     add_limit(parser, "merges")
     add_list(parser, "--reject", "ID", "tell the names of a merge apart", type=str)
-    words = "make two names one, given after it; stronger than a rejection"
-    add_list(parser, "--force", "NAME", words, nargs=2, type=str)
+    add_list(parser, "--force", "NAME", "make two names one; stronger than a rejection", nargs=2, type=str)
     add_list(parser, "--undo", "ID", "take an edit back", type=str)
 
 

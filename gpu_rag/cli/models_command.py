@@ -23,15 +23,12 @@ OPTIONS |= dict.fromkeys(("port", "seed", "share", "faults", "thinks", "upstream
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("action", choices=[*ACTIONS], help="what to do")
-    words = "fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
-    parser.add_argument("name", nargs="?", metavar="NAME", help=words)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="fetch: OWNER/NAME; probe: a model (models.llm)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
     parser.add_argument("--fresh", action="store_true", help="probe again a model whose result was kept")
     parser.add_argument("--port", type=int, metavar="P", help="misbehave: where it listens (default 8000; 0: any)")
-    words = "misbehave: what goes wrong is a hash of this number, the request and how often it came (default 0)"
-    parser.add_argument("--seed", type=int, metavar="N", help=words)
-    words = "misbehave: the share of requests that go wrong (default .3)"
-    parser.add_argument("--share", type=float, metavar="S", help=words)
+    parser.add_argument("--seed", type=int, metavar="N", help="misbehave: what goes wrong depends on it (default 0)")
+    parser.add_argument("--share", type=float, metavar="S", help="misbehave: requests that go wrong (default .3)")
     parser.add_argument("--faults", metavar="F,...", help="misbehave: which faults (default all)")
     parser.add_argument("--thinks", action="store_true", help="misbehave: every reply begins with a thought")
     words = "misbehave: spoil the replies of this server, up to and with /v1, in place of invented ones"

@@ -66,40 +66,39 @@ def count_of(text: str, what: str) -> int:
     return number
 
 
-def add_max_failures(parser: argparse.ArgumentParser, default: str) -> None:
-    """--max-failures."""
-    shown = default.replace("%", "%%")  # argparse formats its help texts
-    parser.add_argument(
-        "--max-failures",
-        type=_failures,
-        metavar="N|P%",
-        default=default,
-        help=f"failures allowed before exit status 3 (default {shown})",
-    )
+def add_limits(parser: argparse.ArgumentParser, failures: str) -> None:
+    """--max-failures, with this default, and --max-fallbacks."""
+    lost, ruled = "failures allowed", "replies that may stay unread, so that rules decide,"
+    for name, default, words in (("--max-failures", failures, lost), ("--max-fallbacks", "20%", ruled)):
+        shown = f"{words} before exit status 3 (default {default})".replace("%", "%%")  # argparse formats it
+        parser.add_argument(name, type=_failures, metavar="N|P%", default=default, help=shown)
 
 
-def add_max_fallbacks(parser: argparse.ArgumentParser) -> None:
-    """--max-fallbacks."""
-    parser.add_argument(
-        "--max-fallbacks",
-        type=_failures,
-        metavar="N|P%",
-        default="20%",
-        help="replies that may stay unread, so that rules decide, before exit status 3 (default 20%%)",
-    )
+def exit_status(
+    options: argparse.Namespace,
+    losses: Sequence[tuple[int, int, str]],
+    fallbacks: Sequence[tuple[Mapping[str, Mapping[str, int]], int]],
+) -> int:
+    """3 where more was lost than --max-failures and --max-fallbacks allow, else 0; says what, and rules loudly.
 
-
-def too_many_fallbacks(limit: str, fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> bool:
-    """Whether too many of `n_read` replies could not be read; says so, loudly, with the steps."""
-    by_rule = {step: kinds["rule"] for step, kinds in fallbacks.items() if kinds["rule"]}
-    if not exceeds(limit, sum(by_rule.values()), n_read):
-        return False
-    steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))
-    say(
-        f"gpu-rag: RULES DECIDED IN PLACE OF THE MODEL: {sum(by_rule.values()):,} of {n_read:,} replies could not be "
-        f"read, above --max-fallbacks {limit} ({steps}); see what the model can do: gpu-rag models probe"
-    )
-    return True
+    losses: (failures, of how many, words such as "12 questions failed"), of which the first too many counts; fallbacks:
+    (by step and kind, of how many replies).
+    """
+    status = 0
+    for n, total, words in losses:
+        if not status and exceeds(options.max_failures, n, total):
+            say(f"gpu-rag: {words}, above --max-failures {options.max_failures}")
+            status = 3
+    for by_step, n_read in fallbacks:
+        by_rule = {step: kinds["rule"] for step, kinds in by_step.items() if kinds["rule"]}
+        if exceeds(options.max_fallbacks, n := sum(by_rule.values()), n_read):
+            steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))
+            say(
+                f"gpu-rag: RULES DECIDED IN PLACE OF THE MODEL: {n:,} of {n_read:,} replies could not be read, above "
+                f"--max-fallbacks {options.max_fallbacks} ({steps}); see what the model can do: gpu-rag models probe"
+            )
+            status = 3
+    return status
 
 
 def _failures(text: str) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import add_count, api_key, names, say, table
 from gpu_rag.cli.progress import Bars
-from gpu_rag.cli.terminal import visible
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
     from gpu_rag.index.build import BuildReport
+    from gpu_rag.plan.answer_plan import PlannedAnswers
     from gpu_rag.types import Question
 
 PLANNED = {"vector_cache_gib": 0.0}  # of [models]: with vectors from the cache, embedding would look free
@@ -41,8 +40,10 @@ def check_plan(options: argparse.Namespace) -> None:
 # --- index -----------------------------------------------------------------------------------------
 
 
-def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan of a build. sources: all that `api.sources_of` takes, but the folder."""
+def plan_index(
+    options: argparse.Namespace, settings: Settings, sources: Mapping[str, Any]
+) -> tuple[int, dict[str, Any], str]:
+    """Plans a build. sources: all that `api.sources_of` takes, but the folder."""
     from gpu_rag.api import default_methods, open_models, sources_of
     from gpu_rag.index.saved_settings import check_same_models
     from gpu_rag.methods.registry import layers_for
@@ -60,9 +61,7 @@ def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping
         job = BuildJob(options.out, layers, settings, given, models, options.fresh)
         with Bars() as bars:
             document = plan_build(job, n_sample=options.plan_sample or DEFAULT_SAMPLE, progress=bars)
-    if not options.json:
-        print(visible(_index_text(document)))
-    return document
+    return 0, document, _index_text(document)
 
 
 def _index_text(document: Mapping[str, Any]) -> str:
@@ -96,8 +95,10 @@ def _counts(sizes: Mapping[str, int]) -> str:
 # --- answer ----------------------------------------------------------------------------------------
 
 
-def plan_answers(options: argparse.Namespace, engine: Engine, questions: list[Question]) -> dict[str, Any]:
-    """The plan of a job of answers to the questions of a file that are not answered yet."""
+def plan_answers(
+    options: argparse.Namespace, engine: Engine, questions: list[Question]
+) -> tuple[int, dict[str, Any], str]:
+    """Plans a job of answers to the questions of a file that are not answered yet."""
     from gpu_rag.jobs import read_rows
     from gpu_rag.plan import answer_plan
 
@@ -106,9 +107,7 @@ def plan_answers(options: argparse.Namespace, engine: Engine, questions: list[Qu
     todo = [question for question in questions if question.id not in kept]
     n_sample = options.plan_sample or answer_plan.DEFAULT_SAMPLE
     document = answer_plan.plan_answers(engine, options.method, todo, options.out, n_sample=n_sample, kept=len(kept))
-    if not options.json:
-        print(visible(_answer_text(document)))
-    return document
+    return 0, document, _answer_text(document)
 
 
 def _answer_text(document: Mapping[str, Any]) -> str:
@@ -144,47 +143,19 @@ def compared_index(options: argparse.Namespace, plan: Mapping[str, Any] | None, 
     return {"plan": found} if found is not None else {}
 
 
-class PlannedAnswers:
-    """The plan of a job of answers, where there is one, and the job's memory and disk from `begin` on."""
-
-    def __init__(self, out: Path, replies: Path):
-        """Reads the plan beside `out`. Raises BadInput where that is no plan."""
-        from gpu_rag.plan.answer_plan import KEYS, plan_path
-        from gpu_rag.plan.compare import read_plan
-
-        self._path, self._files, self._before = plan_path(out), (out, replies), 0
-        self._plan = read_plan(self._path, KEYS)
-
-    def begin(self) -> None:
-        """Memory and disk are counted from here on."""
-        from gpu_rag.index.memory import reset_peak_memory
-
-        reset_peak_memory()
-        self._before = self._bytes()
-
-    def compare(
-        self, config: Mapping[str, Any], ids: Sequence[str], usage: Mapping[str, float], wall_s: float
-    ) -> dict[str, Any]:
-        """{"plan": predicted against actual} for the questions of this run and their cost; {} without a plan of it."""
-        from gpu_rag.index.memory import peak_memory_bytes
-        from gpu_rag.plan.answer_plan import plain, predict
-        from gpu_rag.plan.compare import compare_answers
-
-        if self._plan is None or not ids:
-            return {}
-        if self._plan["config"] != plain(config):
-            say(f"{self._path} is of other settings: not compared")
-            return {}
-        memory, grown = (self._plan["peak_memory_bytes"], peak_memory_bytes()), self._bytes() - self._before
-        try:
-            predicted = predict(self._plan, ids)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            say(f"{self._path} is no plan that --plan has written: not compared")
-            return {}
-        return {"plan": compare_answers(predicted, usage, wall_s=wall_s, memory_bytes=memory, disk_bytes=grown)}
-
-    def _bytes(self) -> int:
-        return sum(file.stat().st_size for file in self._files if file.exists())
+def compared_answers(planned: PlannedAnswers, job: Any, wall_s: float) -> dict[str, Any]:
+    """{"plan": predicted against actual} for the questions that a job answered now, where they were planned; else {}."""
+    if not job.ids:
+        return {}
+    if not planned.is_of(job.config):
+        say(f"{planned.path} is of other settings: not compared")
+        return {}
+    try:
+        found = planned.compare(job.ids, job.new.usage, wall_s)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        say(f"{planned.path} is no plan that --plan has written: not compared")
+        return {}
+    return {"plan": found} if found is not None else {}
 
 
 def comparison(plan: Mapping[str, Any], what: str) -> str:

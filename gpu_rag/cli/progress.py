@@ -10,7 +10,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -22,10 +21,9 @@ from gpu_rag.types import Reply
 class Bars:
     """Progress of a build (gpu_rag.index.build.Progress) or of a run of questions. A context manager."""
 
-    def __init__(self, quiet: bool = False):
+    def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._live = self._console.is_terminal and not quiet
-        self._quiet = quiet
+        self._live = self._console.is_terminal
         self._bars = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:<18}"),
@@ -37,7 +35,7 @@ class Bars:
             console=self._console,
             disable=not self._live,
         )
-        self._task: TaskID | None = None
+        self._task = self._bars.add_task("", rate="", tokens="", visible=False)
         self._name, self._unit, self._done, self._tokens, self._since = "", "", 0, 0, 0.0
 
     def __enter__(self) -> Bars:
@@ -49,18 +47,17 @@ class Bars:
 
     def start(self, stage: str, total: int | None, unit: str) -> None:
         """A stage begins, or learns its total."""
-        if stage == self._name and self._task is not None:
-            self._bars.update(self._task, total=total)
-            self._unit = unit
-            return
-        self._name, self._unit, self._done, self._tokens, self._since = stage, unit, 0, 0, time.perf_counter()
-        self._task = self._bars.add_task(stage, total=total, rate="", tokens="")
+        if stage != self._name:
+            self._name, self._done, self._tokens, self._since = stage, 0, 0, time.perf_counter()
+            self._task = self._bars.add_task(stage, rate="", tokens="")
+        self._unit = unit
+        self._bars.update(self._task, total=total)
 
     def advance(self, n: int, tokens: int = 0) -> None:
         """n more units are done, with this many LLM tokens."""
         self._done += n
         self._tokens += tokens
-        if self._live and self._task is not None:
+        if self._live:
             spent = f"{self._tokens:,} tokens" if self._tokens else ""
             self._bars.update(self._task, advance=n, rate=self._rate(), tokens=spent)
 
@@ -71,9 +68,9 @@ class Bars:
 
     def finish(self, stage: str, skipped: bool) -> None:
         """A stage is done, or was up to date."""
-        if self._live and self._task is not None and stage == self._name:
+        if stage == self._name:
             self._bars.update(self._task, total=self._done, completed=self._done)
-        if not self._live and not self._quiet:
+        if not self._live:
             detail = "up to date" if skipped else f"{self._done:,} {self._unit} {self._rate()}"
             tokens = f", {self._tokens:,} LLM tokens" if self._tokens and not skipped else ""
             self._console.print(f"{stage}: {detail}{tokens}", highlight=False)

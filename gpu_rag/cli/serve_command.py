@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to bind (default 127.0.0.1)")
-    words = "the port; 0 takes a free one (default 8080)"
-    parser.add_argument("--port", type=_port, default=8080, metavar="PORT", help=words)
+    parser.add_argument("--port", type=_port, default=8080, metavar="PORT", help="0: a free one (default 8080)")
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file with the key that clients must send")
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help="keep model replies, and never ask twice")
     add_settings(parser)
@@ -36,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, None, str]:
     """Serves until a signal stops it. The JSON document is printed when it is ready, not at the end."""
-    _check_installed()
+    missing = [name for name in ("uvicorn", "starlette", "prometheus_client") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
     from gpu_rag.api import Index
     from gpu_rag.cli.trace_text import said
     from gpu_rag.serve import server
@@ -92,12 +93,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text[:6]) > 65535:
         raise UsageError("not a port", given=text, expected="0 to 65535")
     return int(text)
-
-
-def _check_installed() -> None:
-    missing = [name for name in ("uvicorn", "starlette", "prometheus_client") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
 
 
 def _key(file: Path) -> str:

@@ -112,13 +112,13 @@ def _step(step: dict[str, Any]) -> str:
 
 
 @cache
-def _words_of_all() -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]]]:
-    """Words by name, and by pattern where a name has a star."""
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    """Words by the names that they are for; names without a star first."""
     words = WORDS.copy()
     for module in parts("explain"):
         words.update(module.WORDS)
-    stars = {name: re.compile(re.escape(name).replace(r"\*", "([a-z0-9]+)")) for name in words if "*" in name}
-    return words, [(pattern, words[name]) for name, pattern in stars.items()]
+    names = sorted(words, key=lambda name: "*" in name)
+    return [(re.compile(re.escape(name).replace(r"\*", "([a-z0-9]+)")), words[name]) for name in names]
 
 
 def said(verb: str, n_candidates: int) -> str | None:
@@ -136,8 +136,5 @@ def said(verb: str, n_candidates: int) -> str | None:
 
 
 def _words(name: str, n: str) -> str | None:
-    words, patterns = _words_of_all()
-    if name in words:
-        return words[name].format(n=n)
-    found = ((pattern.fullmatch(name), text) for pattern, text in patterns)
+    found = ((pattern.fullmatch(name), text) for pattern, text in _patterns())
     return next((text.format(*match.groups(), n=n) for match, text in found if match), None)

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks everything; exit status 1 names each row and what differs."""
     from gpu_rag.evaluation.verify_answers import check_answers
+    from gpu_rag.index.folder import read_json
     from gpu_rag.index.index import Index
     from gpu_rag.jobs import read_pairs
 
@@ -29,7 +30,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     checker, found = check_answers(read_pairs(options.answers), index, options.corpus)
     for difference in found:
         say(f"gpu-rag: differs: {difference.id}: {difference.where}: {difference.what}")
-    same_index = _same_index(options.answers, index.manifest.digest())
+    beside = options.answers.with_name(options.answers.name + ".config.json")
+    config = read_json(beside) if beside.is_file() else None  # the settings, with the state of the index
+    same_index = config.get("index") == index.manifest.digest() if isinstance(config, dict) else None
     if same_index is False:
         say("the answers were made with another state of this index")
     document = {
@@ -46,12 +49,3 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     against = f"{options.index} and the corpus" if options.corpus else str(options.index)
     counts = f"{checker.n_rows:,} rows, {checker.n_evidence:,} quotations, {checker.n_edges:,} edges"
     return int(bool(found)), document, "" if found else f"{options.answers}: {counts}, all as in {against}"
-
-
-def _same_index(answers: Path, digest: str) -> bool | None:
-    """Whether the settings beside the answers name this state of the index; None where there are none."""
-    from gpu_rag.index.folder import read_json
-
-    beside = answers.with_name(answers.name + ".config.json")
-    config = read_json(beside) if beside.is_file() else None
-    return config.get("index") == digest if isinstance(config, dict) else None

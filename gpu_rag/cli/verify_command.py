@@ -14,8 +14,7 @@ EXAMPLE = "gpu-rag verify my-index --digest"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    words = "print one hash of the index: equal for equal inputs, settings and replies"
-    parser.add_argument("--digest", action="store_true", help=words)
+    parser.add_argument("--digest", action="store_true", help="print a hash: equal for equal inputs, settings, replies")
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:

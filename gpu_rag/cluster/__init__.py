@@ -4,9 +4,9 @@ An embedder and a language model whose work is done by processes on any node, be
 and below the same caches: an index built so is, given the same replies, the index built without. Graph ops, BM25 and
 programs stay in the process that runs the command. This package alone imports ray.
 
-worker.py a model in a worker's process; actors.py workers as Ray actors; task_queue.py the tasks that each worker has,
-and what follows from a death; pool.py workers at their tasks; ray.py the Ray that is started or joined; models.py the
-embedder and the language model over a pool; workers.py the workers of a run.
+worker.py a model in a worker's process; task_queue.py the tasks that each worker has, and what follows from a death;
+pool.py workers as Ray actors, at their tasks; ray.py the Ray that is started or joined; models.py the embedder and the
+language model over a pool; workers.py the workers of a run.
 """
 
 from gpu_rag.cluster.ray import look_at

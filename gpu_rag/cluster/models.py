@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,8 +20,6 @@ from gpu_rag.models.embed.interface import OnBatch, distinct
 from gpu_rag.models.llm.chat import ChatFormat
 from gpu_rag.models.llm.interface import OnReply, check_key, in_order
 from gpu_rag.types import Reply, Request
-
-Parts = Generator[tuple[list[int], np.ndarray], None, None]
 
 
 class RayEmbedder:
@@ -45,23 +43,16 @@ class RayEmbedder:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once. Raises ModelError."""
         once, index = distinct(texts)
         out = np.zeros((len(once), self.dim), dtype=np.float32)
-        with closing(self.parts(once, on_batch)) as parts:
-            for rows, vectors in parts:
-                out[rows] = vectors
-        return out[index]
-
-    def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
-        """(rows, f32[len(rows), D]) of distinct texts, a list as each is finished, in any order. Raises ModelError."""
-        order = sorted(range(len(texts)), key=lambda row: (len(texts[row]), row))
+        order = sorted(range(len(once)), key=lambda row: (len(once[row]), row))
         lists = [order[start : start + self._batch] for start in range(0, len(order), self._batch)]
         n_done = 0
-        with closing(self._pool.run([[texts[row] for row in rows] for rows in lists])) as results:
+        with closing(self._pool.run([[once[row] for row in rows] for rows in lists])) as results:
             for place, result in results:
-                vectors = self._vectors(lists[place], result, texts)
+                out[lists[place]] = self._vectors(lists[place], result, once)
                 n_done += len(lists[place])
-                yield lists[place], vectors
                 if on_batch is not None:
                     on_batch(n_done)
+        return out[index]
 
     def _vectors(self, rows: list[int], result: Any, texts: Sequence[str]) -> np.ndarray:
         if isinstance(result, GpuRagError):
@@ -118,7 +109,7 @@ class RayLLM:
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; it leaves at the next `poll`. Raises UsageError for a key that is open."""
         check_key(key, self._open)
-        task = self._open[key] = Task(request, partial(self._keep, key))
+        task = self._open[key] = Task(request, lambda reply: self._finished.append((key, reply)))
         self._pool.add([task])
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
@@ -148,9 +139,6 @@ class RayLLM:
         """End the workers."""
         self._pool.close()
         self._open.clear()
-
-    def _keep(self, key: int, reply: Any) -> None:
-        self._finished.append((key, reply))
 
 
 def _chat_format(files: dict[str, bytes]) -> ChatFormat:

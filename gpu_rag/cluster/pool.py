@@ -1,4 +1,4 @@
-"""The workers of one model at their tasks.
+"""The workers of one model: started, compared with one another, at their tasks, started again when they die.
 
 All of it happens in `pump`, in the caller's thread: nothing runs beside it here, so Ctrl-C is always heard.
 """
@@ -6,20 +6,55 @@ All of it happens in `pump`, in the caller's thread: nothing runs beside it here
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpu_rag.cluster.actors import ActorPool, Plan, Worker
-from gpu_rag.cluster.ray import attach, detach, first_line
+from gpu_rag.cluster.ray import attach, detach, first_line, resources
 from gpu_rag.cluster.task_queue import Task, TaskQueue
+from gpu_rag.cluster.worker import EmbedWorker, Facts, LLMWorker, installed_version
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError
 from gpu_rag.settings.sections import ScaleSettings
 
 POLL_S = 0.05  # how long a worker waits for a reply, and so what is new for it
 CALLS = 2  # calls in flight to a worker: one that runs, one that is there when it ends
 WAIT_S = 1.0  # how long a wait for workers keeps the clock from being looked at
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The workers that a pool shall have. role: embedder or llm; actor: their class; build: its argument, which loads
+    the model."""
+
+    role: str
+    actor: type[EmbedWorker] | type[LLMWorker]
+    build: Callable[[], Any]
+    n_workers: int
+    cpus: float
+    gpus: float
+
+
+@dataclass(eq=False)
+class Worker:
+    """One place for a worker. handle: its actor; loading, calls: calls that it has not answered.
+
+    facts: its answer when it was ready; joined: it was ready once; deaths: how often it died; gone: it is not started
+    again.
+    """
+
+    number: int
+    handle: Any = None
+    loading: Any = None
+    since: float = 0.0
+    calls: set[Any] = field(default_factory=set)
+    facts: Facts | None = None
+    joined: bool = False
+    deaths: int = 0
+    gone: bool = False
 
 
 class Pool:
@@ -33,35 +68,35 @@ class Pool:
 
     def __init__(self, settings: ScaleSettings, plan: Plan):
         """Starts the workers and waits for the first. Raises MissingBackend, ModelError, and what loading raises."""
-        self.plan = plan
+        self.plan, self._settings = plan, settings
+        self.about: dict[str, Any] = {}  # the facts of the model, on which all workers agree
         self.queue = TaskQueue()
+        self.workers = [Worker(number) for number in range(plan.n_workers)]
+        self._nodes, self._n_deaths, self._reason = set[str](), 0, object()
         self._lock = threading.RLock()
         self._dead: GpuRagError | None = None
         self._ray = attach(settings)
-        limits: dict[str, Any] = {"restarts": settings.restarts, "start_seconds": settings.start_seconds}
-        self.actors = ActorPool(self._ray, plan, **limits)
         try:
-            self.actors.start()
-            while not self.actors.about:
+            for worker in self.workers:
+                self._start(worker)
+            while not self.about:
                 self.pump(WAIT_S)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The facts of the model, on which all workers agree."""
-        return self.actors.about
 
     def describe(self) -> dict[str, Any]:
         """{"workers", "joined", "cpus", "gpus", "nodes", "deaths"}: for the record of a run.
 
         joined: how many were ever ready; fewer than workers where the cluster was too small for all.
         """
-        plan, actors = self.plan, self.actors
-        joined = sum(worker.joined for worker in actors.workers)
+        plan, joined = self.plan, sum(worker.joined for worker in self.workers)
         kind = {"workers": plan.n_workers, "joined": joined, "cpus": plan.cpus, "gpus": plan.gpus}
-        return {**kind, "nodes": sorted(actors.nodes), "deaths": actors.n_deaths}
+        return {**kind, "nodes": sorted(self._nodes), "deaths": self._n_deaths}
+
+    def ready(self) -> list[Worker]:
+        """The workers that have loaded the model."""
+        return [worker for worker in self.workers if worker.facts is not None]
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Have tasks done; nothing is sent before the next `pump`."""
@@ -78,7 +113,11 @@ class Pool:
         Raises as `pump` does, after all that was finished before. Closing the generator gives up the rest.
         """
         finished: deque[tuple[int, Any]] = deque()  # another thread that pumps may put something here
-        tasks = [Task(item, partial(_keep, finished, place)) for place, item in enumerate(items)]
+
+        def keep(place: int, result: Any) -> None:
+            finished.append((place, result))
+
+        tasks = [Task(item, partial(keep, place)) for place, item in enumerate(items)]
         self.add(tasks)
         left = len(tasks)
         try:
@@ -110,7 +149,7 @@ class Pool:
             if self._dead is not None:
                 raise self._dead
             try:
-                self.actors.check()
+                self._check()
                 self._send()
                 self._take(timeout_s)
                 self._send()
@@ -130,7 +169,7 @@ class Pool:
         """A worker's reply to a method of its own. Raises as `pump`."""
         with self._lock:
             while True:
-                ready = self.actors.ready()
+                ready = self.ready()
                 if not ready:
                     self.pump(WAIT_S)
                     continue
@@ -147,8 +186,8 @@ class Pool:
             if self._ray is None:
                 return
             self._die(Cancelled("the workers were ended"))
-            for worker in self.actors.workers:
-                self.actors.kill(worker)
+            for worker in self.workers:
+                self._kill(worker)
             self._ray = None
             detach()
 
@@ -156,10 +195,10 @@ class Pool:
 
     def _send(self) -> None:
         """Give out what waits, a call each or one call for all."""
-        free = {worker.number: worker for worker in self.actors.ready() if len(worker.calls) < CALLS}
+        free = {worker.number: worker for worker in self.ready() if len(worker.calls) < CALLS}
         for number, given in self.queue.shares(free):
             items = [(key, task.item) for key, task in given]
-            if not self.plan.streams:
+            if not self.plan.actor.streams:
                 for item in items:
                     self._call(free[number], [item], [])
                 continue
@@ -172,8 +211,8 @@ class Pool:
 
     def _take(self, timeout_s: float) -> None:
         """Hear what has ended: calls, starts, and workers."""
-        owner = {call: worker for worker in self.actors.workers for call in worker.calls}
-        owner.update((worker.loading, worker) for worker in self.actors.workers if worker.loading is not None)
+        owner = {call: worker for worker in self.workers for call in worker.calls}
+        owner.update((worker.loading, worker) for worker in self.workers if worker.loading is not None)
         if not owner:
             return
         first, _ = self._ray.wait(list(owner), timeout=timeout_s)
@@ -194,8 +233,7 @@ class Pool:
             self._restart(worker, first_line(death))
         else:
             if loading:
-                self.actors.join(worker, said)
-                self.queue.join(worker.number, self.plan.window or said.window)
+                self._join(worker, said)
                 return
             for number, result in said:
                 self.queue.finish(worker.number, number, result)
@@ -217,7 +255,15 @@ class Pool:
             raise ModelError(f"a worker of the {self.plan.role} failed", given=given) from raised
 
     def _restart(self, worker: Worker, reason: object) -> None:
-        self.actors.restart(worker, reason)
+        """A worker died: others have its tasks, and it starts again while it may."""
+        self._n_deaths += 1
+        worker.deaths += 1
+        self._reason = reason
+        self._kill(worker)
+        if worker.deaths <= self._settings.restarts:
+            self._start(worker)
+        else:
+            worker.gone = True
         self.queue.leave(worker.number, reason)
 
     def _die(self, error: GpuRagError) -> None:
@@ -225,6 +271,55 @@ class Pool:
             self._dead = error
             self.queue.give_up(error)
 
+    # --- workers -----------------------------------------------------------------------------------
 
-def _keep(finished: deque[tuple[int, Any]], place: int, result: Any) -> None:
-    finished.append((place, result))
+    def _start(self, worker: Worker) -> None:
+        plan = self.plan
+        needs: dict[str, Any] = {"num_cpus": plan.cpus, "num_gpus": plan.gpus, "max_restarts": 0}
+        # One a node first: Ray would pack embedders with parts of GPUs into few, and leave no GPU for an LLM.
+        needs["scheduling_strategy"] = "SPREAD"
+        worker.handle = self._ray.remote(plan.actor).options(**needs).remote(plan.build)
+        worker.loading, worker.since = worker.handle.load.remote(), time.monotonic()
+
+    def _join(self, worker: Worker, facts: Facts) -> None:
+        """A worker has loaded the model. Raises ModelError for one that differs from the others or this process."""
+        worker.loading = None
+        said = {"gpu-rag": facts.version, **facts.about}
+        for name, value in (self.about or {"gpu-rag": installed_version()}).items():
+            if said[name] != value:
+                raise ModelError(
+                    f"the workers of the {self.plan.role} differ",
+                    given=f"{name} {said[name]} on {facts.node}",
+                    expected=str(value),
+                    do="give every node the same gpu-rag, the same model folder, and processors of one kind",
+                )
+        self.about, worker.facts, worker.joined = said, facts, True
+        self._nodes.add(facts.node)
+        self.queue.join(worker.number, facts.window)
+
+    def _kill(self, worker: Worker) -> None:
+        """End its process and drop its calls."""
+        worker.loading, worker.facts = None, None
+        worker.calls.clear()
+        if worker.handle is not None:
+            with suppress(self._ray.exceptions.RayError):  # it may be gone by itself, or its cluster may
+                self._ray.kill(worker.handle)
+            worker.handle = None
+
+    def _check(self) -> None:
+        """Raises ModelError when no worker is left, or none has become ready for too long."""
+        role, left = self.plan.role, [worker for worker in self.workers if not worker.gone]
+        if not left:
+            given = f"{self._reason}; {self._n_deaths} deaths, scale.restarts={self._settings.restarts}"
+            raise ModelError(
+                f"no worker of the {role} is left", given=given, do="run again to go on with what is missing"
+            )
+        limit = time.monotonic() - self._settings.start_seconds
+        if all(worker.loading is not None and worker.since < limit for worker in left):
+            plan = self.plan
+            given = f"{plan.n_workers} with {plan.cpus:g} CPUs and {plan.gpus:g} GPUs each; the cluster has "
+            raise ModelError(
+                f"no worker of the {role} was ready within scale.start_seconds",
+                given=given + resources(self._ray),
+                do="ask for what a node has, add nodes, or give loading more time",
+            )

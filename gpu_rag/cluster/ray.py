@@ -95,18 +95,13 @@ def _start(ray: Any, settings: ScaleSettings) -> None:
         quiet.update(num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES)
     try:
         if settings.address not in ("local", "auto"):
-            _check_answers(settings.address)
+            host, _, port = settings.address.rpartition(":")  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
         ray.init(address=settings.address, **quiet)
     except (ConnectionError, TimeoutError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
         given = f"scale.address={settings.address}: {first_line(error)}"
         do = "start it (ray start --head), run this on one of its nodes, and set RAY_AUTH_MODE=token if it has a token"
         raise ModelError("no Ray cluster", given=given, do=None if local else do) from error
-
-
-def _check_answers(address: str) -> None:
-    """Raises OSError where nobody listens: Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
 
 
 def first_line(error: BaseException) -> str:

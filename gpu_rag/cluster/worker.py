@@ -1,4 +1,4 @@
-"""A model in a worker's process, behind `load` and `work`: plain classes, which `actors` turns into Ray actors.
+"""A model in a worker's process, behind `load` and `work`: plain classes, which `pool` turns into Ray actors.
 
 Models are loaded in `load`, not when a worker is made: so an error of loading comes back as itself, and nothing heavy
 is imported before the environment is set.
@@ -28,31 +28,26 @@ from gpu_rag.settings.sections import VllmSettings
 PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one two three four five six seven " * 12)
 
 
+def installed_version() -> str:
+    """The version of gpu-rag in this process."""
+    return next((found.version for found in metadata.distributions(name="gpu-rag")), "not installed")
+
+
 @dataclass(frozen=True)
 class Facts:
     """A worker's description of itself. about: name, content hash and whatever else all workers must agree on."""
 
-    node: str
-    pid: int
     window: int
-    version: str
-    about: dict[str, Any] = field(default_factory=dict)
-
-
-def _facts(window: int, about: dict[str, Any]) -> Facts:
-    return Facts(platform.node(), os.getpid(), window, installed_version(), about)
-
-
-def installed_version() -> str:
-    """The version of gpu-rag in this process."""
-    try:
-        return metadata.version("gpu-rag")
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    about: dict[str, Any]
+    node: str = field(default_factory=platform.node)
+    pid: int = field(default_factory=os.getpid)
+    version: str = field(default_factory=installed_version)
 
 
 class EmbedWorker:
     """An embedder. build: loads it."""
+
+    streams = False  # each task is a call of its own
 
     def __init__(self, build: Callable[[], Embedder]):
         prepare_environment()
@@ -64,7 +59,7 @@ class EmbedWorker:
         about = {"name": model.name, "content_hash": model.content_hash, "dim": model.dim, "device": model.device}
         bits = hashlib.sha256(model.embed(PROBE).tobytes()).hexdigest()
         # two calls: the next texts are there when the worker has finished those before
-        return _facts(2, {**about, "row_identical": model.row_identical, "bits": bits})
+        return Facts(2, {**about, "row_identical": model.row_identical, "bits": bits})
 
     def work(
         self, new: Sequence[tuple[int, list[str]]], unwanted: Sequence[int], wait_s: float
@@ -90,6 +85,8 @@ class Loaded:
 class LLMWorker:
     """A language model behind its streaming face. build: loads it."""
 
+    streams = True  # a call gives all that is new and brings what is finished
+
     def __init__(self, build: Callable[[], Loaded]):
         prepare_environment()
         self._build = build
@@ -101,7 +98,7 @@ class LLMWorker:
         self._loaded = self._build()
         self._llm = llm = as_streaming(self._loaded.llm)
         about = {"name": llm.name, "content_hash": llm.content_hash}
-        return _facts(self._loaded.window, {**about, "context_tokens": llm.context_tokens, "capable": llm.capable})
+        return Facts(self._loaded.window, {**about, "context_tokens": llm.context_tokens, "capable": llm.capable})
 
     def work(self, new: Sequence[tuple[int, Any]], unwanted: Sequence[int], wait_s: float) -> list[tuple[int, Any]]:
         """(number, reply) of the requests that have finished; waits up to wait_s for the first. Raises ModelError."""

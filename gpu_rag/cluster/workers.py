@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from gpu_rag.cluster.actors import Plan
 from gpu_rag.cluster.models import RayEmbedder, RayLLM
-from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.pool import Plan, Pool
 from gpu_rag.cluster.ray import check_installed
 from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, build_embedder, build_llm
 from gpu_rag.errors import UsageError
@@ -32,29 +32,21 @@ class RayWorkers:
 
     def embedder(self) -> RayEmbedder | None:
         """The embedder. Raises what starting its workers raises."""
-        scale = self._scale
-        if not scale.embed_workers:
-            return None
-        device = _device("embed", self._models.device, scale.embed_gpus)
-        build = partial(build_embedder, self._models, device, str(cache_dir()))
-        kind = (scale.embed_workers, scale.embed_cpus, scale.embed_gpus)
-        pool = self._open(Plan("embedder", EmbedWorker, build, *kind, streams=False))
-        return RayEmbedder(pool, scale.embed_batch)
+        pool = self._pool("embedder", "embed", partial(build_embedder, self._models), EmbedWorker)
+        return RayEmbedder(pool, self._scale.embed_batch) if pool is not None else None
 
     def llm(self) -> RayLLM | None:
         """The language model. Raises what starting its workers raises."""
-        scale = self._scale
-        if not scale.llm_workers:
-            return None
-        device = _device("llm", self._models.device, scale.llm_gpus)
-        build = partial(build_llm, self._models, self._vllm, device, str(cache_dir()))
-        kind = (scale.llm_workers, scale.llm_cpus, scale.llm_gpus)
-        return RayLLM(self._open(Plan("llm", LLMWorker, build, *kind, streams=True, window=scale.llm_window)))
+        pool = self._pool("llm", "llm", partial(build_llm, self._models, self._vllm), LLMWorker)
+        return RayLLM(pool) if pool is not None else None
 
-    def _open(self, plan: Plan) -> Pool:
-        if plan.role not in self._pools:
-            self._pools[plan.role] = Pool(self._scale, plan)
-        return self._pools[plan.role]
+    def _pool(self, role: str, prefix: str, build: Callable[..., Any], actor: Any) -> Pool | None:
+        """The workers of a role, with `scale.PREFIX_workers` and so on; None without any."""
+        n_workers, cpus, gpus = (getattr(self._scale, f"{prefix}_{name}") for name in ("workers", "cpus", "gpus"))
+        if n_workers and role not in self._pools:
+            build = partial(build, _device(prefix, self._models.device, gpus), str(cache_dir()))
+            self._pools[role] = Pool(self._scale, Plan(role, actor, build, n_workers, cpus, gpus))
+        return self._pools.get(role)
 
     def describe(self) -> dict[str, Any]:
         """By role that was asked for: `Pool.describe`."""

@@ -12,11 +12,11 @@ from gpu_rag_kernels.dispatch import spelled
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
-from gpu_rag.evaluation.judge import Judge
-from gpu_rag.evaluation.judged import check_rows, judge_answers
+from gpu_rag.evaluation.judge import Judge, check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
-from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
+from gpu_rag.jobs import Tally
+from gpu_rag.runtime.accounts import fallbacks_by_step
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
@@ -62,7 +62,7 @@ def compare(
 
     recall@k is over gold_ids per document (a document counts where its best passage ranks); questions without gold_ids
     are left out of it, questions without answers out of em / f1. Questions over a knowledge base: see `evaluation.kb`.
-    judge: what judges the answers of all methods, after the last one has run; see `evaluation.judged`.
+    judge: what judges the answers of all methods, after the last one has run; see `evaluation.judge`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
     if judge is not None:
@@ -174,16 +174,10 @@ def _entry(
         entry["em"] = entry["f1"] = None
         if "answer_on_path" in entry:
             entry["hits@1"] = None
-    entry["failed"] = sum(a.status == "failed" for a in answers)
-    entry["unsupported"] = None if retrieval_only else sum(a.status == "unsupported" for a in answers)
-    entry["malformed"] = sum(a.usage.malformed for a in answers)
-    fallbacks: dict[str, int] = {}
-    for answer in answers:
-        add_fallbacks(fallbacks, answer.usage.fallbacks)
-    entry["replies_read"] = sum(a.usage.replies_read for a in answers)
-    entry["fallbacks"] = fallbacks_by_step(fallbacks)
-    entry["cut"] = sum(a.usage.cut for a in answers)
-    entry.update({name: _mean([getattr(a.usage, name) for a in answers]) for name in _COSTS})
-    entry["wall_s"] = wall_s
-    entry.update({name: sum(getattr(a.usage, name) for a in answers) for name in _SECONDS})
-    return entry
+    tally = Tally.of(answers)
+    entry["failed"] = tally.statuses["failed"]
+    entry["unsupported"] = None if retrieval_only else tally.statuses["unsupported"]
+    entry["malformed"], entry["replies_read"] = tally.usage["malformed"], tally.usage["replies_read"]
+    entry["fallbacks"], entry["cut"] = fallbacks_by_step(tally.fallbacks), tally.usage["cut"]
+    entry.update({name: tally.usage[name] / len(answers) for name in _COSTS}, wall_s=wall_s)
+    return {**entry, **{name: tally.usage[name] for name in _SECONDS}}

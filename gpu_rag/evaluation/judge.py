@@ -1,4 +1,4 @@
-"""An LLM as judge of answers: does an answer say the same as one of the gold answers?
+"""An LLM as judge of answers: does an answer say the same as one of the gold answers? And is the judge right itself?
 
 It writes a short reason and then the verdict, under a JSON schema. Equal answers to a question are judged once,
 whichever methods gave them; a reply that is no verdict stays without one. A model that does not count as capable is
@@ -7,25 +7,36 @@ asked nothing. Papers call the share of correct answers by such a judge "accurac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
+from typing import Any
+
+import numpy as np
 
 from gpu_rag.engine import Engine
-from gpu_rag.errors import RequestFailed
-from gpu_rag.evaluation.metrics import token_f1
+from gpu_rag.errors import RequestFailed, UsageError
+from gpu_rag.evaluation.metrics import SPECIAL, exact_match, normalise_answer, token_f1
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import LLM, ApiKeys, OnReply
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings.sections import EvalSettings
+from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.text.lenient import read_reply
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
-from gpu_rag.types import JsonSchema, Malformed, Reply, Request
+from gpu_rag.types import Answer, JsonSchema, Malformed, Reply, Request
 
+LEAST_RIGHT = 0.8  # of a kind of control: below it the verdicts are not to be trusted
+KINDS = {
+    "planted_right": "planted right answers",
+    "planted_wrong": "planted wrong answers",
+    "exact": "answers equal to a gold answer",
+}
+_TOKENS = {"prompt_tokens": "n_prompt", "cached_tokens": "n_cached", "generated_tokens": "n_generated"}
 MOST_GOLD = 50  # gold answers that are shown: those nearest to the answer by token F1
 _SCHEMA = canonical_schema(
     {
@@ -142,3 +153,175 @@ def open_judge(engine: Engine, *, replies: Path | None = None, api_key: ApiKeys 
             stack.enter_context(closing(models))
             llm = models.llm()
         yield Judge(llm, settings)
+
+
+# --- the answers of a comparison, and controls ------------------------------------------------------
+
+Controls = dict[str, list[Claim]]
+
+
+def judge_answers(
+    judge: Judge, answers: Mapping[str, Sequence[Answer]], rows: Sequence[QuestionRow]
+) -> tuple[dict[str, list[float]], dict[str, dict[str, Any]], dict[str, Any]]:
+    """(scores by method, costs and counts by method, what is known of the judge).
+
+    Scores are of the questions with answers, in their order: 1 correct, else 0. Two kinds of answers need no judge: one
+    that equals a gold answer after normalisation (em = 1) is correct, and a question that was not answered is not. A
+    claim without a verdict scores 0 and is counted. All claims and controls are asked together. A judge that is not
+    capable is asked nothing and gives no scores. Raises UsageError, ModelError.
+    """
+    check_rows(rows)
+    if not judge.capable:
+        return {method: [] for method in answers}, {method: {} for method in answers}, _about(judge, {}, {})
+    claims = {method: [_claim(a, r) for a, r in zip(given, rows) if r.answers] for method, given in answers.items()}
+    controls = plant(rows, judge.settings.controls)
+    controls["exact"] = exact_claims(answers, rows, judge.settings.controls)
+    asked = [claim for of in claims.values() for claim in of if isinstance(claim, Claim)]
+    planned = list(dict.fromkeys([*asked, *(claim for of in controls.values() for claim in of)]))
+    verdicts = dict(zip(planned, judge.verdicts(planned), strict=True))
+    scores = {
+        method: [float(c if isinstance(c, float) else bool(verdicts[c].correct)) for c in of]
+        for method, of in claims.items()
+    }
+    entries = {method: _entry(of, verdicts, len(rows)) for method, of in claims.items()}
+    return scores, entries, _about(judge, controls, verdicts)
+
+
+def check_rows(rows: Sequence[QuestionRow]) -> None:
+    """Raises UsageError where no question says its answer."""
+    if not any(row.answers for row in rows):
+        raise UsageError("there is nothing to judge by", given="questions without answers", do="leave out --judge")
+
+
+def _claim(answer: Answer, row: QuestionRow) -> Claim | float:
+    """The claim to be judged, or the score where a rule settles it."""
+    if answer.status != "answered" or answer.text is None or not answer.text.strip():
+        return 0.0
+    if exact_match(answer.text, row.answers):
+        return 1.0
+    return Claim(row.question.text, tuple(row.answers), answer.text)
+
+
+def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
+    """Claims whose verdict is known: a question's own first gold answer, and that of another question.
+
+    At most n of each kind, chosen by hash: the same for equal questions, in whatever order. A planted wrong answer has
+    no word in common with any gold answer of its question; a question for which the set has none gets none.
+    """
+    own = [Claim(row.question.text, tuple(row.answers), row.answers[0]) for row in rows if row.answers]
+    own = sorted(own, key=claim_order)
+    wrong: list[Claim] = []
+    others = Negatives([claim.answer for claim in own])
+    for place, claim in enumerate(own):
+        if len(wrong) == n:
+            break
+        if (found := others.after(place, claim.gold)) is not None:
+            wrong.append(Claim(claim.question, claim.gold, own[found].answer))
+    return {"planted_right": own[:n], "planted_wrong": wrong}
+
+
+def exact_claims(answers: Mapping[str, Sequence[Answer]], rows: Sequence[QuestionRow], n: int) -> list[Claim]:
+    """At most n answers with em = 1, chosen by hash: no call is needed to score them, but the judge should agree."""
+    found = {
+        Claim(row.question.text, tuple(row.answers), answer.text)
+        for given in answers.values()
+        for answer, row in zip(given, rows)
+        if answer.text and row.answers and _claim(answer, row) == 1.0
+    }
+    return sorted(found, key=claim_order)[:n]
+
+
+def _entry(claims: Sequence[Claim | float], verdicts: Mapping[Claim, Verdict], n: int) -> dict[str, Any]:
+    """Counts and costs of one method, as if it had been judged alone."""
+    asked = [verdicts[claim] for claim in claims if isinstance(claim, Claim)]
+    replies = [verdict.reply for verdict in asked if verdict.reply is not None]
+    entry: dict[str, Any] = {
+        "judge_exact": sum(claim == 1.0 for claim in claims) / len(claims),
+        "judge_unanswered": sum(claim == 0.0 for claim in claims) / len(claims),
+        "judge_malformed": sum(verdict.problem == "malformed" for verdict in asked),
+        "judge_failed": sum(verdict.problem == "failed" for verdict in asked),
+        "judge_llm_calls": len(asked) / n,
+    }
+    entry.update({f"judge_{name}": sum(getattr(r, of) for r in replies) / n for name, of in _TOKENS.items()})
+    return entry
+
+
+def _about(judge: Judge, controls: Controls, verdicts: Mapping[Claim, Verdict]) -> dict[str, Any]:
+    """The judge: which model, how it was asked, and how it did on the controls."""
+    check = {kind: _checked([verdicts[c] for c in claims], kind) for kind, claims in controls.items()}
+    return {
+        "model": judge.llm.name,
+        "content_hash": judge.llm.content_hash,
+        "capable": judge.capable,
+        "prompt": judge.prompt.digest[:16],
+        "asked": judge.n_asked,
+        "from_cache": judge.n_from_cache,
+        "s": judge.s,
+        "check": check,
+        "doubts": _doubts(judge, check),
+    }
+
+
+def _checked(verdicts: Sequence[Verdict], kind: str) -> dict[str, int]:
+    """{"n", "right": verdicts as they should be, "unread": controls without one}."""
+    wanted = kind != "planted_wrong"
+    return {
+        "n": len(verdicts),
+        "right": sum(verdict.correct is wanted for verdict in verdicts),
+        "unread": sum(verdict.correct is None for verdict in verdicts),
+    }
+
+
+def _doubts(judge: Judge, check: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Why the verdicts are not to be trusted; empty where nothing speaks against them."""
+    if not judge.capable:
+        do = "set eval.judge to a model that is, or eval.judge_capable=true"
+        return [f"{judge.llm.name} is not held to be capable of judging and was not asked: {do}"]
+    doubts = []
+    if not (check["planted_right"]["n"] and check["planted_wrong"]["n"]):
+        doubts.append("the questions gave no right or no wrong answers to plant, so the judge was not checked")
+    for kind, found in check.items():
+        if found["right"] < LEAST_RIGHT * found["n"]:
+            doubts.append(f"it was right about {found['right']} of {found['n']} {KINDS[kind]}")
+    return doubts
+
+
+def unread(document: Mapping[str, Any]) -> tuple[int, int]:
+    """(claims without a verdict, claims that needed one) of all methods of an evaluation's document."""
+    entries = [entry for entry in document["methods"].values() if entry.get("judge") is not None]
+    lost = sum(entry["judge_malformed"] + entry["judge_failed"] for entry in entries)
+    return lost, round(sum(entry["judge_llm_calls"] for entry in entries) * document["n"])
+
+
+# --- answers of other questions -------------------------------------------------------------------
+
+
+def words_of(answer: str) -> frozenset[str]:
+    """The words by which `metrics.token_f1` compares an answer: two share one exactly where their F1 is not 0.
+
+    >>> sorted(words_of("The Port of Rome")), sorted(words_of("Yes.")), sorted(words_of("a"))
+    (['of', 'port', 'rome'], ['=yes'], [])
+    """
+    text = normalise_answer(answer)
+    return frozenset([f"={text}"] if text in SPECIAL else text.split())  # no word holds "=": it is punctuation
+
+
+class Negatives:
+    """n answers in a circle, to find behind each the next one that shares no word with some gold answers."""
+
+    def __init__(self, answers: Sequence[str]):
+        words = [words_of(answer) for answer in answers]
+        having: dict[str, list[int]] = {}
+        for place, word in ((place, word) for place, said in enumerate(words) for word in said):
+            having.setdefault(word, []).append(place)
+        self._having = {word: np.array(places) for word, places in having.items()}
+        self._said = np.array([bool(said) for said in words], bool)
+
+    def after(self, place: int, gold: Sequence[str]) -> int | None:
+        """The place of the first answer behind `place`, and then from the first on, without a word of `gold`."""
+        free = self._said.copy()
+        free[place] = False
+        for word in frozenset[str]().union(*map(words_of, gold)) & self._having.keys():
+            free[self._having[word]] = False
+        found = (place + int(np.roll(free, -place).argmax())) % len(free)
+        return found if free[found] else None

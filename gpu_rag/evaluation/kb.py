@@ -64,11 +64,8 @@ class KbGold:
         for given in dict.fromkeys(map(str, row.meta["answer_ids"])):
             nodes = self._known.get(given) or (self._known.get(f"n{given}") if given.isdecimal() else None)
             if not nodes:
-                raise BadInput(
-                    "an answer id is no node of the knowledge base",
-                    given=f"question {row.question.id} with {given}",
-                    do="index the knowledge base that the questions belong to, or leave the question out",
-                )
+                do = "index the knowledge base that the questions belong to, or leave the question out"
+                raise _bad("an answer id is no node of the knowledge base", row, given, do=do)
             if nodes not in found:
                 found.append(nodes)
         return found
@@ -80,19 +77,12 @@ class KbGold:
             return None
         known = self._kb.type_names
         if not isinstance(given, list) or not given or any(type not in known for type in given):
-            raise BadInput(
-                "answer_types are no types of the knowledge base",
-                given=f"question {row.question.id} with {given!r}",
-                expected=f"a list of {' | '.join(known[:20])}",
-            )
+            expected = f"a list of {' | '.join(known[:20])}"
+            raise _bad("answer_types are no types of the knowledge base", row, repr(given), expected=expected)
         types = frozenset(given)
         lost = next((nodes for nodes in self._gold[row.question.id] if not self._of_types(nodes, types)), None)
         if lost is not None:
-            raise BadInput(
-                "an answer is of none of the answer_types",
-                given=f"question {row.question.id} with {min(lost)}",
-                expected=" | ".join(sorted(types)),
-            )
+            raise _bad("an answer is of none of the answer_types", row, min(lost), expected=" | ".join(sorted(types)))
         return types
 
     def _of_types(self, nodes: Collection[str], types: Collection[str]) -> list[str]:
@@ -131,6 +121,10 @@ class KbGold:
             "recall@20": recall_at(ranking, wanted, DEPTH),
             "mrr": reciprocal_rank(ranking, wanted),
         }
+
+
+def _bad(what: str, row: QuestionRow, given: str, **parts: str) -> BadInput:
+    return BadInput(what, given=f"question {row.question.id} with {given}", **parts)
 
 
 def owners(kb: KnowledgeBase) -> dict[str, str]:

@@ -10,10 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.index import tables
+import pyarrow as pa
+
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import load_kb
-from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.index.stages.passages import are_of_nodes
 from gpu_rag.jobs import openai_row
 from gpu_rag.methods.registry import parts
 from gpu_rag.sources.corpus import read_corpus
@@ -161,19 +162,11 @@ class AnswerChecker:
 
     # --- the corpus --------------------------------------------------------------------------------
 
-    def _node_documents(self) -> set[str]:
-        """The documents that are texts of a knowledge base's nodes."""
-        path = self._index.folder("passages") / "origins.parquet"
-        if not path.exists():
-            return set()
-        origins = tables.read_table(path, ORIGINS)
-        return {name for name, node in zip(origins["document"].to_pylist(), origins["node"].to_pylist()) if node}
-
     def against_corpus(self, paths: Sequence[Path]) -> Iterator[Difference]:
         """Reads the corpus again and compares the characters of every span that the rows checked so far quote."""
         limit = self._index.manifest.stages["passages"].params["max_document_chars"]
-        of_nodes = self._node_documents()  # a knowledge base is no corpus
-        waiting = {name: spans for name, spans in self._spans.items() if name not in of_nodes}
+        left_out = are_of_nodes(self._index.folder("passages"), pa.chunked_array([list(self._spans)], pa.string()))
+        waiting = {name: spans for (name, spans), of in zip(self._spans.items(), left_out) if not of}
         for document in read_corpus(paths, Limits(limit)):
             if isinstance(document, Document) and document.id in waiting:
                 for (start, end, text), cited in waiting.pop(document.id).items():

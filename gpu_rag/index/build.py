@@ -182,7 +182,10 @@ def _bring_up_to_date(
 
 
 def fingerprint_of(
-    stage: Stage, inputs: Mapping[str, str], params: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]
+    stage: Stage | StageRecord,
+    inputs: Mapping[str, str],
+    params: Mapping[str, Any],
+    models: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """The hash of everything that a stage's output depends on: the stage is up to date while it stays the same."""
     identity = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -53,11 +54,15 @@ class Silent(Progress):
 
 @dataclass(frozen=True)
 class NamedSource:
-    """One source of a knowledge base. kind: kg (a file of triples), skb (a folder), documents or web (as a corpus)."""
+    """One source of a knowledge base. kind: kg (a file of triples), skb (a folder), documents or web (as a corpus).
+
+    most: the triples that are read of it, from its beginning.
+    """
 
     name: str
     kind: str
     path: Path
+    most: int = sys.maxsize
 
 
 @dataclass(frozen=True)

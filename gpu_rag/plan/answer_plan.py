@@ -13,15 +13,15 @@ from gpu_rag.engine import Engine
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index.folder import canonical_json
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
-from gpu_rag.jobs import STATUSES, row_of
-from gpu_rag.plan.compare import read_plan, write_plan
-from gpu_rag.types import Answer, Question, Reply
+from gpu_rag.jobs import Tally, row_of
+from gpu_rag.plan.compare import KINDS, Comparison, compared, read_plan, write_plan
+from gpu_rag.types import Question, Reply
 
 DEFAULT_SAMPLE = 5
 REPLY_BYTES = 300  # what the cache stores with a reply's text
-SECONDS = ("llm_s", "embed_s", "graph_s")
+SERVICES = {"llm": "llm_s", "embedding": "embed_s", "graph": "graph_s"}
+SECONDS = tuple(SERVICES.values())
 COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")
-RETRIEVAL = ("embed_s", "graph_s")
 KEYS = ("per_question", "asked_ids", "config", "load_s", "first_use")
 
 
@@ -30,21 +30,21 @@ def plan_path(answers: Path) -> Path:
     return answers.with_name(answers.name + ".plan.json")
 
 
-def plain(config: Mapping[str, Any]) -> Any:
+def _plain(config: Mapping[str, Any]) -> Any:
     """A configuration as it is read back from JSON: a tuple is a list."""
     return json.loads(canonical_json(config))
 
 
 def predict(plan: Mapping[str, Any], ids: Sequence[str]) -> dict[str, float]:
     """The cost of the questions with these ids by a plan. Those that the plan answered cost the LLM no time again."""
-    each, n = plan["per_question"], len(ids)
+    each, first_use, n = plan["per_question"], plan["first_use"] if ids else {}, len(ids)
     n_new = len(set(ids) - set(plan["asked_ids"]))
-    found: dict[str, float] = {name: round(each[name] * n) for name in (*COUNTS, "disk_bytes")}
-    found.update({name: each[name] * (n_new if name == "llm_s" else n) for name in (*SECONDS, "other_s")})
-    if n:
-        found.update({name: found[name] + plan["first_use"][name] for name in RETRIEVAL})
-    found["wall_s"] = plan["load_s"] + sum(found[name] for name in (*SECONDS, "other_s")) if n else 0.0
-    return found
+    counts = {name: round(each[name] * n) for name in (*COUNTS, "disk_bytes")}
+    seconds = {
+        name: each[name] * (n_new if name == "llm_s" else n) + first_use.get(name, 0.0)
+        for name in (*SECONDS, "other_s")
+    }
+    return {**counts, **seconds, "wall_s": plan["load_s"] + sum(seconds.values()) if ids else 0.0}
 
 
 def plan_answers(
@@ -64,7 +64,7 @@ def plan_answers(
     """
     reset_peak_memory()
     started = time.perf_counter()
-    config = plain(engine.config(method))  # loads the models
+    config = _plain(engine.config(method))  # loads the models
     earlier = read_plan(plan_path(out), KEYS)
     before = set(earlier["asked_ids"]) if earlier is not None and earlier["config"] == config else set()
     pool = [q for q in questions if q.id not in before] or list(questions)
@@ -78,54 +78,61 @@ def plan_answers(
         result = engine.run(method, sample)
     finally:
         engine.on_reply = None
-    done = result.answers
-    first_use = {name: max(0.0, _sum(first.answers, name) - _sum(warm.answers, name)) for name in RETRIEVAL}
+    n, n_fresh = len(questions), sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)
+    done, before_use, after_use = (Tally.of(run.answers) for run in (result, first, warm))
+    notes = [f"extrapolated from {done.n} of {n:,} questions"] if n > done.n else []
+    if n_fresh:
+        notes.append(f"the LLM was asked {n_fresh} times at once; one that takes more at once is faster than this")
+    elif replies:
+        notes.append("all replies of the sample were in the cache, so the LLM's time is not known")
+    each = {name: float(done.usage[name]) / max(done.n, 1) for name in (*COUNTS, *SECONDS)}
+    each["other_s"] = max(0.0, result.wall_s / max(done.n, 1) - sum(each[name] for name in SECONDS))
+    each["llm_s"] *= len(replies) / n_fresh if n_fresh else 1  # the cache took no time
+    texts = [json.dumps(row_of(answer), ensure_ascii=False) for answer in result.answers]
+    texts += [reply.text for reply in replies if isinstance(reply, Reply)]
+    stored = sum(len(text.encode("utf-8", "replace")) for text in texts) + REPLY_BYTES * len(replies)
     document: dict[str, Any] = {
         "method": method,
-        "todo": len(questions),
+        "todo": n,
         "sample": len(sample),
-        "asked_ids": sorted(before | {a.question_id for a in done if a.status != "failed"}),
-        "statuses": {name: sum(a.status == name for a in done) for name in STATUSES},
-        "per_question": _per_question(done, replies, result.wall_s),
+        "asked_ids": sorted(before | {a.question_id for a in result.answers if a.status != "failed"}),
+        "statuses": done.statuses,
+        "per_question": {**each, "disk_bytes": stored / max(done.n, 1)},
         "load_s": load_s,
-        "first_use": first_use,
+        "first_use": {
+            name: max(0.0, before_use.usage[name] - after_use.usage[name]) for name in ("embed_s", "graph_s")
+        },
     }
     document.update(predict(document, [q.id for q in questions]))
-    document.update(peak_memory_bytes=peak_memory_bytes(), notes=_notes(replies, len(done), len(questions)))
-    document.update(config=config, kept=kept, out=str(out), plan_s=time.perf_counter() - started)
+    document.update(peak_memory_bytes=peak_memory_bytes(), notes=notes, config=config, kept=kept, out=str(out))
+    document["plan_s"] = time.perf_counter() - started
     write_plan(plan_path(out), document)
     return document
 
 
-def _sum(answers: Sequence[Answer], name: str) -> float:
-    return float(sum(getattr(a.usage, name) for a in answers))
+class PlannedAnswers:
+    """The plan of a job of answers, where there is one, and the job's memory and disk from here on."""
 
+    def __init__(self, out: Path, replies: Path):
+        """Reads the plan beside `out`. Raises BadInput where that is no plan."""
+        self.path, self._files = plan_path(out), (out, replies)
+        self._plan = read_plan(self.path, KEYS)
+        self._before = self._bytes()
+        reset_peak_memory()
 
-def _n_fresh(replies: Sequence[Reply | RequestFailed]) -> int:
-    """Replies that were in no cache."""
-    return sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)
+    def _bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._files if file.exists())
 
+    def is_of(self, config: Mapping[str, Any]) -> bool:
+        """Whether nothing was planned, or a job of these settings."""
+        return self._plan is None or self._plan["config"] == _plain(config)
 
-def _per_question(
-    answers: Sequence[Answer], replies: Sequence[Reply | RequestFailed], wall_s: float
-) -> dict[str, float]:
-    n, fresh = max(len(answers), 1), _n_fresh(replies)
-    each = {name: _sum(answers, name) / n for name in (*COUNTS, *SECONDS)}
-    each["other_s"] = max(0.0, wall_s / n - sum(each[name] for name in SECONDS))
-    if 0 < fresh < len(replies):  # the cache took no time
-        each["llm_s"] *= len(replies) / fresh
-    texts = [json.dumps(row_of(a), ensure_ascii=False) for a in answers]
-    texts += [reply.text for reply in replies if isinstance(reply, Reply)]
-    stored = sum(len(text.encode("utf-8", "replace")) for text in texts) + REPLY_BYTES * len(replies)
-    each["disk_bytes"] = stored / n
-    return each
-
-
-def _notes(replies: Sequence[Reply | RequestFailed], n_done: int, n: int) -> list[str]:
-    notes = [f"extrapolated from {n_done} of {n:,} questions"] if n > n_done else []
-    fresh = _n_fresh(replies)
-    if replies and not fresh:
-        notes.append("all replies of the sample were in the cache, so the LLM's time is not known")
-    elif fresh:
-        notes.append(f"the LLM was asked {fresh} times at once; one that takes more at once is faster than this")
-    return notes
+    def compare(self, ids: Sequence[str], usage: Mapping[str, float], wall_s: float) -> Comparison | None:
+        """The questions of this run and their summed cost against the plan, by service; None without one."""
+        if self._plan is None or not ids:
+            return None
+        predicted, actual = predict(self._plan, ids), {**usage, "wall_s": wall_s}
+        seconds = {name: (predicted[key], actual[key]) for name, key in {**SERVICES, "wall": "wall_s"}.items()}
+        tokens = {kind: (predicted[f"{kind}_tokens"], usage[f"{kind}_tokens"]) for kind in KINDS}
+        memory = (self._plan["peak_memory_bytes"], peak_memory_bytes())
+        return compared(seconds, tokens, memory, (predicted["disk_bytes"], self._bytes() - self._before))

@@ -19,24 +19,23 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.nearest import nearest
-from gpu_rag.index import tables
 from gpu_rag.index.build import fingerprint_of, guard_folder, is_up_to_date
 from gpu_rag.index.folder import storage_errors
-from gpu_rag.index.knowledge_base.tables import KB_EDGES
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent
-from gpu_rag.plan.compare import identity_of, write_plan
-from gpu_rag.plan.sample import CorpusCount, count_corpus, sample_sources
-from gpu_rag.plan.trial import BuildJob, Cost, Sizes, TrialModels, run_stages, sizes_of
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.plan import trial
+from gpu_rag.plan.compare import write_plan
+from gpu_rag.plan.trial import BuildJob, Passages, RepeatingLLM
 
 DEFAULT_SAMPLE = 64
 N_TRIPLES = 100_000  # of each source of a knowledge base, that are really read, linked and written
 N_ASKED = 8  # passages of the sample where an LLM works for the build
 N_FRESH = 4  # replies that must be new, to tell how long one takes
 MIN_SHARE = 0.2  # of a cost that is taken to grow, however flat two noisy measurements look
-FOUND = {"entities": "entities", "relations": "entities", "mentions": "mentions"}  # and the stages that find them
+FOUND = ("entities", "relations", "mentions")
 UNPLANNED = ("kb_web",)  # grows with the pages of its snapshots, which nothing counts beforehand
 _DRIVERS = {  # sizes that the cost of a stage is proportional to; other stages: passages
     **dict.fromkeys(("passages", "bm25", "higra_exact"), "characters"),
@@ -57,8 +56,10 @@ _GROWTH: dict[str, tuple[str, float, float]] = {  # (what it grows with, smalles
     "mentions": ("passages", 1.0, 1.5),
     "nodes": ("triples", 0.0, 1.0),
     "kinds of relation": ("triples", 0.0, 1.0),
+    "in-questions": ("passages", 1.0, 1.0),
+    "out-questions": ("passages", 1.0, 1.0),
 }
-_TOKENS = ("llm_calls", "prompt_tokens", "generated_tokens")
+_COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "failures")
 _QUERIES, _BASE = 128, 65536  # vectors that the rate of pairs is measured on
 
 
@@ -89,8 +90,7 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     """The plan of a build, also written to `out`/plan.json; beside it only the reply cache is written.
 
     The whole corpus is read and cut, so documents, passages and rejects are exact. The stages run on n_sample passages
-    of it and on half of these, and on the first 100,000 triples of each source and half of these. Where an LLM works
-    they run on 8 passages, through the index's reply cache, so the build does not ask these again. Pages of the web
+    and on the first 100,000 triples of each source, below a temporary folder; stages whose input nothing can count
     are left out, and a note says so. Raises everything that the build raises before and in its first stage.
     """
     progress = progress or Silent()
@@ -98,20 +98,24 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     guard_folder(job.out)
     unplanned = [layer.name for layer in job.layers if layer.name in UNPLANNED]
     job = replace(job, layers=[layer for layer in job.layers if layer.name not in unplanned])
-    count = count_corpus(job.sources, job.settings, n_sample, progress)
+    reading = time.perf_counter()
+    counts, drawn = trial.read_corpus(job.sources, job.settings, n_sample, progress)
+    read_s = time.perf_counter() - reading
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
-    models = TrialModels(job.models)
-    job = replace(job, settings=settle(job.layers, job.settings, job.models), models=models)
+    job = replace(job, settings=settle(job.layers, job.settings, job.models))
+    roles = {role for layer in job.layers for role in layer.roles(job.settings)}
     loading = time.perf_counter()
-    models.load({role for layer in job.layers for role in layer.roles(job.settings)})
+    if "embedder" in roles:
+        job.models.embedder().embed(["one text, so that what is loaded on first use is loaded"])
+    llm = RepeatingLLM(job.models.llm()) if "llm" in roles else None
     load_s = time.perf_counter() - loading
     progress.start("trying", None, "passages")
     with tempfile.TemporaryDirectory(prefix="gpu-rag-plan-") as folder:
-        trial = _tried(job, count, Path(folder))
-    progress.advance(len(count.sample.rows()))
+        plan = _tried(job, llm, counts, drawn, Path(folder))
+    progress.advance(len(plan.sample))
     progress.finish("trying", skipped=False)
-    document = _Plan(job, models, count, trial).document(load_s)
+    document = plan.document(read_s, load_s)
     if unplanned:
         document["notes"].append(f"not predicted: {', '.join(unplanned)}; they grow with the pages")
     document["plan_s"] = time.perf_counter() - started
@@ -119,213 +123,181 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     return document
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """The costs of all stages on two samples, of these sizes, in five runs.
+def _tried(job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], drawn: Passages, folder: Path) -> _Plan:
+    """The plan of a build by five runs. Where an LLM works, its sample is 8 passages that were not asked about before.
 
-    first: of the larger, as the first run in this process, with the LLM really asked; small, full: of both, warm;
-    small_traced, full_traced: their memory. n_triples: predicted triples of the knowledge base.
+    first: of the larger sample, as the first run in this process, with the LLM really asked; small, full: of both,
+    warm; small_traced, full_traced: their memory.
     """
+    settings = job.settings.changed("index", min_yield=0.0)  # a bad yield is reported
+    n_triples = trial.count_triples(job.sources.of_kind("kg", "skb"))
 
-    runs: Mapping[str, Mapping[str, Cost]]
-    small: Sizes
-    full: Sizes
-    n_triples: float
+    def part(divisor: int) -> BuildJob:
+        named = (replace(one, most=math.ceil(min(n, N_TRIPLES) / divisor)) for one, n in n_triples.items())
+        return replace(job, settings=settings, sources=replace(job.sources, named=tuple(named)))
 
-    def points(self, by: str, name: str) -> tuple[float, float, float, float]:
-        """What was found by name, in the smaller and in the larger sample."""
-        return self.small[by], self.small[name], self.full[by], self.full[name]
-
-
-def _tried(job: BuildJob, count: CorpusCount, folder: Path) -> _Trial:
-    """The trial of a build. Where an LLM works, `count.sample` becomes 8 passages that were not asked about before."""
-    job = replace(job, settings=job.settings.changed("index", min_yield=0.0))  # a bad yield is reported
-    jobs, samples = [], []
-    for part, n in (("small", N_TRIPLES // 2), ("full", N_TRIPLES)):
-        samples = sample_sources(job.sources.of_kind("kg", "skb"), folder / f"sources-{part}", n)
-        named = tuple(sample.source for sample in samples)
-        jobs.append(replace(job, sources=replace(job.sources, named=named)))
-    asks = any("llm" in layer.roles(job.settings) for layer in job.layers)
-    drawn, size = count.sample, N_ASKED if asks else len(count.sample.rows())
-    for number in range(max(math.ceil(len(drawn.rows()) / max(size, 1)), 1)):
-        count.sample = drawn.part(number, size)
-        first = run_stages(jobs[1], folder / f"first-{number}", count.sample)
-        if sum(cost.fresh for cost in first.values()) >= min(N_FRESH, len(count.sample.extracted)):
+    n_extracted, step = drawn.n_extracted, len(drawn) if llm is None else N_ASKED
+    place = np.concatenate([np.arange(n_extracted), np.arange(len(drawn) - n_extracted)])  # in its kind
+    for start in range(0, max(n_extracted, 1), max(step, 1)):
+        sample = drawn.take(np.flatnonzero((place >= start) & (place < start + step)))
+        first = trial.run_stages(part(1), llm, folder / f"first-{start}", sample)
+        if sum(cost.llm_calls + cost.failures for cost in first.values()) >= min(N_FRESH, sample.n_extracted):
             break
-    parts = {"small": (jobs[0], count.sample.half()), "full": (jobs[1], count.sample)}
-    runs = {"first": first}
+    runs, half = {"first": first}, sample.take(np.arange(0, len(sample), 2))
     for ending in ("", "_traced"):
-        for name, (part_job, passages) in parts.items():
-            runs[name + ending] = run_stages(part_job, folder / (name + ending), passages, traced=bool(ending))
-    small, full = (sizes_of(folder / name, passages) for name, (_, passages) in parts.items())
-    for sizes in (small, full):
-        sizes["stand-ins"] = max(sizes["nodes"] - count.documents, 0)
-    n_triples = 0.0
-    if "kb" in first and not samples:  # of the corpus alone
-        n_triples = full["triples"] * count.extracted / max(full["extracted"], 1)
-    elif "kb" in first:
-        source = tables.read_table(folder / "full" / "kb" / "kb_edges.parquet", KB_EDGES)["source"].to_numpy()
-        n_triples = float(np.bincount(source, minlength=len(samples)) @ [sample.times for sample in samples])
-    return _Trial(runs, small, full, n_triples)
-
-
-@dataclass
-class StagePlan:
-    """The predicted cost of one stage."""
-
-    grows_with: str
-    s: float = 0.0
-    llm_calls: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    failures: int = 0
-    peak_memory_bytes: int = 0
-    disk_bytes: int = 0
-    work_bytes: int = 0
-    skipped: bool = False
+        for name, divisor, passages in (("small", 2, half), ("full", 1, sample)):
+            runs[name + ending] = trial.run_stages(
+                part(divisor), llm, folder / (name + ending), passages, traced=bool(ending)
+            )
+    n_read = sum(min(n, N_TRIPLES) for n in n_triples.values())
+    times = sum(n_triples.values()) / n_read if n_read else 0.0
+    small, full = trial.sizes_of(runs["small"], half), trial.sizes_of(runs["full"], sample)
+    return _Plan(job, llm, counts, sample, runs, small, full, times)
 
 
 @dataclass
 class _Plan:
-    """The plan that a trial adds up to."""
+    """The plan that trials add up to. counts: of the corpus; sample: the passages that they ran on; small, full: sizes
+    of both samples.
+
+    times: how many times as many triples the knowledge base has; 0 where it has no source but the corpus.
+    """
 
     job: BuildJob
-    models: TrialModels
-    count: CorpusCount
-    trial: _Trial
+    llm: RepeatingLLM | None
+    counts: Mapping[str, int]
+    sample: Passages
+    runs: Mapping[str, Mapping[str, trial.Cost]]
+    small: trial.Sizes
+    full: trial.Sizes
+    times: float
 
-    def document(self, load_s: float) -> dict[str, Any]:
-        """The plan as JSON."""
-        count = self.count
-        laws = {name: growth(*self.trial.points(by, name), *ends) for name, (by, *ends) in _GROWTH.items()}
-        sizes: Sizes = {name: vars(count)[name] for name in ("passages", "characters", "extracted")}
-        sizes["triples"] = round(self.trial.n_triples)
-        sizes |= {name: round(law["k"] * sizes[_GROWTH[name][0]] ** law["beta"]) for name, law in laws.items()}
+    def __post_init__(self) -> None:
+        """Predicts the sizes of the index."""
+        small, full = self.small, self.full
+        sizes = self.sizes = dict[str, float](self.counts)
+        self.laws = dict[str, dict[str, float]]()
+        for name, (by, *ends) in _GROWTH.items():
+            if name == "nodes":
+                sizes["triples"] = round(full["triples"] * self.times) if self.times else sizes["relations"]
+            law = self.laws[name] = growth(small[by], small[name], full[by], full[name], *ends)
+            sizes[name] = round(law["k"] * sizes[by] ** law["beta"])
         sizes["links"] = sizes["mentions"] + sizes["relations"]
-        sizes["stand-ins"] = max(sizes["nodes"] - count.documents, 0)
-        stages = self._stages(sizes)
-        running = [stage for stage in stages.values() if not stage.skipped]
+        sizes["stand-ins"] = max(sizes["nodes"] - sizes["documents"], 0)  # most nodes with documents are in passages
+
+    def document(self, read_s: float, load_s: float) -> dict[str, Any]:
+        """The plan as JSON."""
+        sizes, stages = self.sizes, self._stages(read_s)
+        running = [stage for stage in stages.values() if not stage["skipped"]]
         kb = {name: sizes[name] for name in ("triples", "nodes")}
         kb.update({"relations": sizes["kinds of relation"], "stand-ins": sizes["stand-ins"]})
+        found = {name: sizes[name] if trial.COUNTED[name][0] in stages else None for name in FOUND}
         return {
-            **{name: vars(count)[name] for name in ("documents", "passages", "characters")},
-            "extracted": count.extracted if "extraction" in stages else None,
-            "rejects": count.rejects,
-            "sample": len(count.sample.rows()),
-            **{name: sizes[name] if stage in stages else None for name, stage in FOUND.items()},
-            "growth": {name: laws[name] for name in ("entities", "relations") if count.passages},
+            **self.counts,
+            "extracted": self.counts["extracted"] if "extraction" in stages else None,
+            "sample": len(self.sample),
+            **found,
+            "growth": {name: self.laws[name] for name in FOUND[:2] if sizes["passages"]},
             "extraction": self._statuses(),
             "kb": kb if "kb" in stages else None,
-            "stages": {name: dict(vars(stage)) for name, stage in stages.items()},
-            **{key: sum(getattr(stage, key) for stage in running) for key in _TOKENS},
+            "stages": stages,
+            **{key: sum(stage[key] for stage in running) for key in ("llm_calls", "prompt_tokens", "generated_tokens")},
             "load_s": load_s,
-            "wall_s": load_s + sum(stage.s for stage in running),
-            "peak_memory_bytes": max((stage.peak_memory_bytes for stage in running), default=memory_bytes()),
-            "disk_bytes": sum(stage.disk_bytes for stage in stages.values()),
-            "work_bytes": sum(stage.work_bytes for stage in running),
-            "notes": self._notes(sizes, stages),
+            "wall_s": load_s + sum(stage["s"] for stage in running),
+            "peak_memory_bytes": max((stage["peak_memory_bytes"] for stage in running), default=memory_bytes()),
+            "disk_bytes": sum(stage["disk_bytes"] for stage in stages.values()),
+            "work_bytes": sum(stage["work_bytes"] for stage in running),
+            "notes": self._notes(),
             "out": str(self.job.out),
-            "identity": {layer.name: identity_of(layer.version, *self._made_of(layer)) for layer in self.job.layers},
+            "identity": {layer.name: fingerprint_of(layer, {}, *self._made_of(layer)) for layer in self.job.layers},
         }
 
     def _made_of(self, layer: Stage) -> tuple[dict[str, Any], dict[str, Any]]:
         settings = self.job.settings
-        described = {role: self.models.describe(role) for role in layer.roles(settings)}
+        described = {role: self.job.models.describe(role) for role in layer.roles(settings)}
         return layer.params(settings, self.job.sources), described
 
     def _skipped(self) -> set[str]:
         """The stages that the build will skip."""
-        names: set[str] = set()
-        out = self.job.out
+        names, out = set[str](), self.job.out
         resumes = not self.job.fresh and (out / "manifest.json").exists()
-        manifest = Manifest.read(out) if resumes else Manifest()
+        records = Manifest.read(out).stages if resumes else {}
         for layer in self.job.layers:
-            record, needs = manifest.stages.get(layer.name), layer.needs_of(self.job.sources)
-            if record is None or not names.issuperset(needs):
-                continue
-            inputs = {need: manifest.stages[need].output_hash for need in needs}
-            if is_up_to_date(out, layer, record, fingerprint_of(layer, inputs, *self._made_of(layer))):
-                names.add(layer.name)
+            record, needs = records.get(layer.name), layer.needs_of(self.job.sources)
+            if record is not None and names.issuperset(needs):
+                inputs = {need: records[need].output_hash for need in needs}
+                if is_up_to_date(out, layer, record, fingerprint_of(layer, inputs, *self._made_of(layer))):
+                    names.add(layer.name)
         return names
 
-    def _stages(self, sizes: Sizes) -> dict[str, StagePlan]:
-        skipped, before = self._skipped(), memory_bytes()
-        asked = any(cost.requests for cost in self.trial.runs["first"].values())
-        known = self.models.n_cached() if asked and not self.job.fresh else 0
-        stages: dict[str, StagePlan] = {}
-        for layer in self.job.layers:
-            stage, first = self._stage(layer, self.trial, sizes), self.trial.runs["first"][layer.name]
-            fresh = max(stage.llm_calls - known, 0)
-            known -= stage.llm_calls - fresh
-            stage.s += fresh * first.report.llm_s / max(first.fresh, 1)
-            stage.llm_calls = fresh
-            stage.s += self.count.s if layer.name == "passages" else 0.0
-            stage.peak_memory_bytes += before
-            stage.skipped = layer.name in skipped
-            stages[layer.name] = stage
+    def _stages(self, read_s: float) -> dict[str, dict[str, Any]]:
+        skipped, cache = self._skipped(), self.llm.inner if self.llm is not None else None
+        known = len(cache) if isinstance(cache, CachedLLM) and not self.job.fresh else 0  # replies
+        stages = {layer.name: self._stage(layer) for layer in self.job.layers}
+        for name, stage in stages.items():
+            first, n_calls = self.runs["first"][name], stage["llm_calls"]
+            stage["llm_calls"] = n_new = max(n_calls - known, 0)
+            known -= n_calls - n_new
+            stage["s"] += n_new * first.llm_s / max(first.llm_calls, 1)
+            stage["s"] += read_s if name == "passages" else 0.0
+            stage["skipped"] = name in skipped
         return stages
 
-    def _stage(self, layer: Stage, trial: _Trial, sizes: Sizes) -> StagePlan:
-        """One stage of an index of these sizes. Its memory is that of Python objects and NumPy's arrays alone."""
-        name, settings = layer.name, self.job.settings
-        stage = StagePlan(_DRIVERS.get(name, "passages"))
-        n_small, n_full, n = (s[stage.grows_with] for s in (trial.small, trial.full, sizes))
-        first, small, full, *traced = (run[name] for run in trial.runs.values())
-        stage.s = on_line(n_small, small.s, n_full, full.s, n)
+    def _stage(self, layer: Stage) -> dict[str, Any]:
+        """One stage of an index of these sizes, if all LLM calls took no time. Its memory is that of Python objects and
+        NumPy's arrays alone."""
+        name, settings, sizes = layer.name, self.job.settings, self.sizes
+        grows_with = _DRIVERS.get(name, "passages")
+        n_small, n_full, n = (of[grows_with] for of in (self.small, self.full, sizes))
+        first, small, full, *traced = (run[name] for run in self.runs.values())
+        seconds = on_line(n_small, small.s, n_full, full.s, n)
+        disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
+        grown = max(traced[1].peak_memory_bytes - traced[0].peak_memory_bytes, 0)
+        pairs = 0.0
         if name == "extraction" and settings.index.extractor == "import":
-            stage.grows_with, stage.s = "the file of --openie", full.s  # which is read whole for any sample
-        stage.s += max(0.0, first.s - full.s)  # for things loaded on first use
-        stage.disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
-        if "embedder" in layer.roles(settings):
-            stage.work_bytes = stage.disk_bytes  # blocks of vectors, beside the finished file
-        grown = traced[1].memory_bytes - traced[0].memory_bytes
-        stage.peak_memory_bytes = round(max(grown, 0) / max(n_full - n_small, 1) * n)
-        if (pairs := self._pairs(name, sizes)) is not None:
-            stage.grows_with = "entities squared" if name == "synonyms" else "questions squared"
-            stage.s += pairs / pairs_per_second(self.models.embedder().dim, settings.index.synonym_k + 1)
+            grows_with, seconds = "the file of --openie", full.s  # which is read whole for any sample
+        elif name == "synonyms":
+            grows_with, pairs = "entities squared", sizes["entities"] ** 2
+        elif name == "hop_edges":
+            n_in, n_out, grows_with = sizes["in-questions"], sizes["out-questions"], "questions squared"
+            pairs = n_in * n_out if max(n_in, n_out) <= settings.hops.exact_limit else 0.0  # else candidates alone
+        if pairs:
+            seconds += pairs / pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
         by = "extracted" if name == "extraction" else "passages"
-        ratio = sizes[by] / max(trial.full[by], 1)
-        stage.llm_calls = round(full.requests * ratio)
-        for key in ("prompt_tokens", "cached_tokens", "generated_tokens", "failures"):
-            setattr(stage, key, round(getattr(full.report, key) * ratio))
-        return stage
-
-    def _pairs(self, name: str, sizes: Sizes) -> float | None:
-        """Pairs of names or questions that a stage compares; None of stages that grow along a line."""
-        if name == "synonyms":
-            return sizes["entities"] ** 2
-        if name != "hop_edges":
-            return None
-        counts = self.trial.runs["full"]["hop_questions"].counts
-        ratio = sizes["passages"] / max(self.trial.full["passages"], 1)
-        n_in, n_out = (counts[f"hop_{side}_questions"] * ratio for side in ("in", "out"))
-        return 0.0 if max(n_in, n_out) > self.job.settings.hops.exact_limit else n_in * n_out
+        ratio = sizes[by] / max(self.full[by], 1)
+        return {
+            "grows_with": grows_with,
+            "s": seconds + max(0.0, first.s - full.s),  # for things loaded on first use
+            **{key: round(getattr(full, key) * ratio) for key in _COUNTS},
+            "peak_memory_bytes": memory_bytes() + round(grown / max(n_full - n_small, 1) * n),
+            "disk_bytes": disk_bytes,
+            "work_bytes": disk_bytes if "embedder" in layer.roles(settings) else 0,  # blocks, beside the finished file
+        }
 
     def _statuses(self) -> dict[str, int]:
         """Passages of the trial by the status of their extraction."""
-        extraction = self.trial.runs["full"].get("extraction")
-        counts = extraction.counts if extraction is not None else {}
+        counts = self.runs["full"]["extraction"].counts if "extraction" in self.runs["full"] else {}
         return {name.removeprefix("extraction_"): n for name, n in counts.items()}
 
-    def _notes(self, sizes: Sizes, stages: Mapping[str, StagePlan]) -> list[str]:
-        notes, tried = list[str](), len(self.count.sample.rows())
-        if self.count.passages > tried:
-            notes.append(f"extrapolated from {tried} of {self.count.passages:,} passages")
-        if "synonyms" in stages and tried:
-            n = f"{int(sizes['entities']):,}"
-            notes.append(
-                f"synonyms: every name is compared with every other, {n} x {n} pairs, so its time is quadratic"
+    def _notes(self) -> list[str]:
+        notes, tried, n = list[str](), len(self.sample), f"{int(self.sizes['entities']):,}"
+        if (n_passages := int(self.sizes["passages"])) > tried:
+            notes.append(f"extrapolated from {tried} of {n_passages:,} passages")
+        if "synonyms" in self.runs["full"] and tried:
+            notes.append(f"synonyms: every name is compared with every other, {n} x {n} pairs: its time is quadratic")
+        n_asked = self.sample.n_extracted
+        if self.llm is not None and n_asked:
+            passages, least, ok = (
+                f"{n_asked} passages",
+                self.job.settings.index.min_yield,
+                self._statuses().get("ok", 0),
             )
-        if "extraction" in stages and self.trial.runs["full"]["extraction"].requests:
-            least, n_asked = self.job.settings.index.min_yield, len(self.count.sample.extracted)
-            ok, asked = self._statuses().get("ok", 0), f"{n_asked} passages"
-            notes.append(f"the LLM was asked about {asked}; a server that takes more at once is faster than this")
-            if ok < least * n_asked:
-                said = f"the LLM found entities in {ok} of {asked}"
-                notes.append(f"{said}: below index.min_yield = {least:g} the build fails")
-        if (n_tried := int(self.trial.full["triples"])) < sizes["triples"]:
-            part = f"{n_tried:,} of about {sizes['triples']:,} triples"
+            notes.append(f"the LLM was asked about {passages}; a server that takes more at once is faster than this")
+            if (ok := self._statuses().get("ok", 0)) < least * n_asked:
+                low = f"below index.min_yield = {least:g} the build fails"
+                notes.append(f"the LLM found entities in {ok} of {passages}: {low}")
+        if (n_tried := int(self.full["triples"])) < self.sizes["triples"]:
+            part = f"{n_tried:,} of {int(self.sizes['triples']):,} triples"
             doubt = "where few nodes have most edges, there may be far fewer nodes"
             notes.append(f"knowledge base: extrapolated from {part}; {doubt}")
         return notes

@@ -1,112 +1,45 @@
-"""Stages of an index really run on a smaller and a larger sample: seconds, disk, memory, calls, and what was found."""
+"""A build tried on a sample: passages drawn from the whole corpus and the first triples of each source, run through all
+stages for their seconds, disk, memory, calls, and what they find."""
 
 from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpu_rag.errors import RequestFailed
-from gpu_rag.index import tables
-from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stage import Stage
-from gpu_rag.index.stages.passages import write_passages
-from gpu_rag.index.work import Models, Silent, Sources, StageReport, Work
+from gpu_rag.index.stages.node_documents import SCHEMAS
+from gpu_rag.index.stages.passages import no_passage, packed, read_passages, write_passages
+from gpu_rag.index.work import Models, NamedSource, Progress, Silent, Sources, StageReport, Work
 from gpu_rag.models.embed.interface import Embedder, OnBatch
-from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import LLM, OnReply
-from gpu_rag.plan.sample import Passages, Sampled
 from gpu_rag.settings import Settings
-from gpu_rag.types import Reply, Request
+from gpu_rag.sources.knowledge_base import read_edge_blocks
+from gpu_rag.sources.knowledge_graph import read_kg_blocks
+from gpu_rag.types import Reject, Reply, Request
 
 MAX_TEXTS = 1024  # that a stage of a trial really embeds
 Sizes = dict[str, float]  # of a corpus or a sample: passages, characters, entities, relations, mentions, ...
-COUNTED = {  # where what a cost may grow with is counted
-    "entities": "entities/entities.parquet",
-    "relations": "entities/relations.parquet",
-    "mentions": "mentions/mentions.parquet",
-    "triples": "kb/kb_edges.parquet",
-    "nodes": "kb/kb_nodes.parquet",
-    "kinds of relation": "kb/kb_relations.parquet",
+COUNTED = {  # the stages that count what a cost may grow with, and what they call it
+    "entities": ("entities", "entities"),
+    "relations": ("entities", "relations"),
+    "mentions": ("mentions", "mentions"),
+    "triples": ("kb", "kb_edges"),
+    "nodes": ("kb", "kb_nodes"),
+    "kinds of relation": ("kb", "kb_relations"),
+    "stand-ins": ("kb_texts", "kb_texts"),
+    "in-questions": ("hop_questions", "hop_in_questions"),
+    "out-questions": ("hop_questions", "hop_out_questions"),
 }
-
-
-class CappedEmbedder:
-    """An embedder that embeds at most `left` more texts: others get copies of their vectors, and `owed_s` counts the
-    seconds that they would have taken."""
-
-    def __init__(self, inner: Embedder):
-        self.inner, self.left, self.owed_s = inner, MAX_TEXTS, 0.0
-        self.name, self.content_hash, self.dim = inner.name, inner.content_hash, inner.dim
-        self.device, self.n_truncated, self.row_identical = inner.device, inner.n_truncated, inner.row_identical
-
-    def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
-        """A vector for each text."""
-        chosen, started = texts[: max(self.left, 1)], time.perf_counter()
-        vectors = self.inner.embed(chosen, on_batch)
-        self.owed_s += (time.perf_counter() - started) * (len(texts) - len(chosen)) / max(len(chosen), 1)
-        self.left -= len(chosen)
-        return np.resize(vectors, (len(texts), self.dim))
-
-
-class CountedLLM:
-    """An LLM that is asked everything once. n_requests: to it; n_fresh: replies that no cache had."""
-
-    def __init__(self, inner: LLM):
-        self.inner, self.n_requests, self.n_fresh = inner, 0, 0
-        self.name, self.content_hash = inner.name, inner.content_hash
-        self.context_tokens, self.capable = inner.context_tokens, inner.capable
-        self.count_tokens, self.close = inner.count_tokens, inner.close
-        self._known: dict[Request, Reply | RequestFailed] = {}
-
-    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """The replies, in order."""
-        unknown = [request for request in requests if request not in self._known]
-        replies = self.inner.complete(unknown) if unknown else []
-        self._known.update(zip(unknown, replies))
-        self.n_requests += len(requests)
-        self.n_fresh += sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)
-        return [self._known[request] for request in requests]
-
-
-class TrialModels:
-    """The models of a build, with the embedder capped and the LLM counted."""
-
-    def __init__(self, models: Models):
-        self.describe, self._models = models.describe, models
-
-    @cached_property
-    def _capped(self) -> CappedEmbedder:
-        return CappedEmbedder(self._models.embedder())
-
-    @cached_property
-    def _counted(self) -> CountedLLM:
-        return CountedLLM(self._models.llm())
-
-    def embedder(self) -> CappedEmbedder:
-        """The embedding model."""
-        return self._capped
-
-    def llm(self) -> CountedLLM:
-        """The language model."""
-        return self._counted
-
-    def load(self, roles: Collection[str]) -> None:
-        """Loads the models of these roles."""
-        if "embedder" in roles:
-            self.embedder().embed(["one text, so that what is loaded on first use is loaded"])
-        if "llm" in roles:
-            self.llm()
-
-    def n_cached(self) -> int:
-        """Replies in the index's cache: no build asks for them."""
-        return len(self._counted.inner) if isinstance(self._counted.inner, CachedLLM) else 0
 
 
 @dataclass(frozen=True)
@@ -121,77 +54,163 @@ class BuildJob:
     fresh: bool = False
 
 
+# --- passages --------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Cost:
-    """The cost of one stage on a sample. s: without the LLM's; requests, fresh: as `CountedLLM` counts."""
+class Passages:
+    """Passages, the first n_extracted of which are extracted from (texts of nodes may be left out), and all documents
+    of their corpus."""
 
-    s: float
-    disk_bytes: int
-    memory_bytes: int
-    requests: int
-    fresh: int
-    counts: Mapping[str, int]
-    report: StageReport
+    documents: pa.Table
+    origins: pa.Table
+    passages: pa.Table
+    n_extracted: int
+
+    def __len__(self) -> int:
+        return int(self.passages.num_rows)
+
+    def take(self, rows: np.ndarray) -> Passages:
+        """Some of the passages, by ascending row."""
+        n_extracted = int((rows < self.n_extracted).sum())
+        return replace(self, passages=self.passages.take(pa.array(rows)), n_extracted=n_extracted)
+
+    def sizes(self) -> dict[str, int]:
+        """The number of passages, of their characters, and of those that are extracted from."""
+        characters = pc.sum(pc.utf8_length(self.passages["text"])).as_py() or 0
+        return {"passages": len(self), "characters": characters, "extracted": self.n_extracted}
+
+    def write(self, folder: Path) -> dict[str, int]:
+        """Writes the tables of the first stage. Rows are made anew, as reading them does."""
+        ids = self.passages["doc_id"]
+        documents = self.documents.filter(pc.is_in(self.documents["id"], ids))
+        origins = self.origins.filter(pc.is_in(self.origins["document"], ids))
+        tables = {"documents": documents, "passages": self.passages, "origins": origins}
+        rows = packed({name: table.to_pylist() for name, table in tables.items()})
+        write_passages(folder, [rows], origins=origins.num_rows > 0)
+        return {"documents": documents.num_rows, "passages": len(self)}
 
 
-def run_stages(job: BuildJob, folder: Path, passages: Passages, *, traced: bool = False) -> dict[str, Cost]:
-    """Runs every stage of a job on these passages, in order, below `folder`. Its models are `TrialModels`.
+def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress) -> tuple[dict[str, int], Passages]:
+    """Counts all of a corpus, read and cut as the build will, and draws n passages; of both kinds as far as there are.
 
-    traced: measures the peak of Python's memory, NumPy's arrays included; its seconds are not true.
+    Returns the numbers of documents, passages, characters (overlaps counted twice), passages that are extracted from,
+    and rejects. Raises BadInput where there is no passage, but for a knowledge base without documents. Memory: the
+    text, as the build has it.
     """
-    return {layer.name: _run_stage(job, folder, layer, passages.rows(), traced) for layer in job.layers}
+    parts, n_rejects, first = [], 0, None
+    progress.start("reading", None, "documents")
+    for found in read_passages(sources, settings):
+        if isinstance(found, Reject):
+            n_rejects, first = n_rejects + 1, first or found
+        else:
+            parts.append(found)
+            progress.advance(found["documents"].num_rows)
+    documents, passages, origins = (pa.Table.from_batches([part[name] for part in parts]) for name in SCHEMAS)
+    if not passages.num_rows and (sources.corpus or not sources.named):
+        raise no_passage(n_rejects, first)
+    progress.finish("reading", skipped=False)
+    origins = origins.filter(pc.not_equal(origins["node"], ""))
+    left_out = pc.is_in(passages["doc_id"], origins["document"]).to_numpy() & (not settings.index.extract_nodes)
+    order = np.random.default_rng(settings.runtime.seed).permutation(passages.num_rows)
+    chosen, others = order[~left_out[order]], order[left_out[order]]
+    corpus = Passages(documents, origins, passages, len(chosen))
+    chosen = chosen[: max(n - len(others), (n + 1) // 2)]
+    rows = pa.array(np.concatenate([chosen, others[: n - len(chosen)]]))
+    sample = replace(corpus, passages=passages.take(rows), n_extracted=len(chosen))
+    return {"documents": documents.num_rows, **corpus.sizes(), "rejects": n_rejects}, sample
 
 
-def _run_stage(job: BuildJob, folder: Path, layer: Stage, rows: Sequence[Sampled], traced: bool) -> Cost:
-    out, report, roles = folder / layer.name, StageReport(), layer.roles(job.settings)
-    out.mkdir(parents=True)
-    embedder = job.models.embedder() if "embedder" in roles else None
-    if isinstance(embedder, CappedEmbedder):
-        embedder.left, embedder.owed_s = MAX_TEXTS, 0.0
-    llm = job.models.llm() if "llm" in roles else None
-    if isinstance(llm, CountedLLM):
-        llm.n_requests = llm.n_fresh = 0
-    # a base is tried without the triples of the corpus, where it has others
-    alone = layer.name.startswith("kb") and job.sources.named
-    sources = replace(job.sources, corpus=()) if alone else job.sources
-    inputs, partial = {need: folder / need for need in layer.needs_of(sources)}, folder / "work" / layer.name
-    work = Work(out, partial, inputs, job.settings, sources, job.models, Silent(), report)
-    if traced:
-        tracemalloc.start()
-    started = time.perf_counter()
-    try:
-        counts = _write_passages(out, rows) if layer.name == "passages" else layer.run(work)
-        seconds = time.perf_counter() - started
-        peak = tracemalloc.get_traced_memory()[1] if traced else 0
-    finally:
-        tracemalloc.stop()
-    return Cost(
-        max(seconds - report.llm_s, 0.0) + (embedder.owed_s if isinstance(embedder, CappedEmbedder) else 0.0),
-        sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
-        peak,
-        llm.n_requests if isinstance(llm, CountedLLM) else 0,
-        llm.n_fresh if isinstance(llm, CountedLLM) else 0,
-        counts,
-        report,
-    )
+def count_triples(sources: Sequence[NamedSource]) -> dict[NamedSource, int]:
+    """The triples of each source of kind kg or skb that can be used. Reads all of them."""
+    read = {"kg": read_kg_blocks, "skb": read_edge_blocks}
+    return {source: sum(block.n for block in read[source.kind](source.path)) for source in sources}
 
 
-def _write_passages(out: Path, rows: Sequence[Sampled]) -> dict[str, int]:
-    """The tables of the first stage. Rows are copied, as reading them would make them anew."""
-    documents = {row.document["id"]: dict(row.document) for row in rows}
-    passages = [{**row.passage, "text": "".join(list(row.passage["text"]))} for row in rows]
-    write_passages(out, list(documents.values()), passages)
-    origins = {row.document["id"]: (row.source, row.node) for row in rows if row.node}
-    if origins:
-        columns = {"document": list(origins), **dict(zip(("source", "node"), zip(*origins.values())))}
-        tables.write_table(out / "origins.parquet", ORIGINS, columns)
-    return {"documents": len(documents), "passages": len(passages)}
+# --- models ----------------------------------------------------------------------------------------
 
 
-def sizes_of(folder: Path, passages: Passages) -> Sizes:
-    """Everything that a cost may grow with in the stages below `folder`, 0 where a table was not made."""
-    lengths = [len(row.passage["text"]) for row in passages.rows()]
-    sizes: Sizes = {"passages": len(lengths), "characters": sum(lengths), "extracted": len(passages.extracted)}
-    for name, table in COUNTED.items():
-        sizes[name] = pq.read_metadata(folder / table).num_rows if (folder / table).exists() else 0
-    return sizes | {"links": sizes["mentions"] + sizes["relations"]}
+class CappedEmbedder:
+    """An embedder that embeds at most 1,024 texts: others get copies of their vectors, and `owed_s` counts the seconds
+    that they would have taken."""
+
+    def __init__(self, inner: Embedder):
+        self.inner, self.left, self.owed_s = inner, MAX_TEXTS, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
+        """A vector for each text."""
+        chosen, started = texts[: max(self.left, 1)], time.perf_counter()
+        vectors = self.inner.embed(chosen, on_batch)
+        self.owed_s += (time.perf_counter() - started) * (len(texts) - len(chosen)) / max(len(chosen), 1)
+        self.left -= len(chosen)
+        return np.resize(vectors, (len(texts), self.inner.dim))
+
+
+class RepeatingLLM:
+    """An LLM that is sent everything once. A reply that it repeats counts as new: as in a build without a cache."""
+
+    def __init__(self, inner: LLM):
+        self.inner, self.name, self.content_hash = inner, inner.name, inner.content_hash
+        self.context_tokens, self.capable = inner.context_tokens, inner.capable
+        self.count_tokens, self.close = inner.count_tokens, inner.close
+        self._known: dict[Request, Reply | RequestFailed] = {}
+
+    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
+        """The replies, in order."""
+        unknown = [request for request in requests if request not in self._known]
+        new = dict(zip(unknown, self.inner.complete(unknown))) if unknown else {}
+        for request, reply in new.items():
+            self._known[request] = replace(reply, from_cache=False) if isinstance(reply, Reply) else reply
+        return [new.get(request, self._known[request]) for request in requests]
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Cost(StageReport):
+    """The cost of one stage on a sample. s: without the LLM's; peak_memory_bytes: of Python's objects and NumPy's
+    arrays, 0 where it was not traced."""
+
+    disk_bytes: int = 0
+
+
+def run_stages(
+    job: BuildJob, llm: RepeatingLLM | None, folder: Path, sample: Passages, *, traced: bool = False
+) -> dict[str, Cost]:
+    """Runs every stage of a job on these passages, in order, below `folder`.
+
+    traced: measures the peak of Python's memory; its seconds are not true.
+    """
+    costs: dict[str, Cost] = {}
+    for layer in job.layers:
+        name, sources = layer.name, job.sources
+        cost, out = costs.setdefault(name, Cost()), folder / name
+        out.mkdir(parents=True)
+        embedder = CappedEmbedder(job.models.embedder()) if "embedder" in layer.roles(job.settings) else None
+        models: Any = SimpleNamespace(describe=job.models.describe, embedder=lambda one=embedder: one, llm=lambda: llm)
+        if name.startswith("kb") and sources.named:  # a base is tried without the triples of the corpus
+            sources = replace(sources, corpus=())
+        inputs = {need: folder / need for need in layer.needs_of(sources)}
+        work = Work(out, folder / "work" / name, inputs, job.settings, sources, models, Silent(), cost)
+        if traced:
+            tracemalloc.start()
+        started = time.perf_counter()
+        try:
+            cost.counts = sample.write(out) if name == "passages" else layer.run(work)
+            cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
+            cost.peak_memory_bytes = tracemalloc.get_traced_memory()[1] if traced else 0
+        finally:
+            tracemalloc.stop()
+        cost.s += embedder.owed_s if embedder is not None else 0.0
+        cost.disk_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    return costs
+
+
+def sizes_of(costs: Mapping[str, Cost], sample: Passages) -> Sizes:
+    """Everything that a cost may grow with in a run on a sample, 0 where no stage counts it."""
+    counts = {name: costs[stage].counts[key] if stage in costs else 0 for name, (stage, key) in COUNTED.items()}
+    return {**sample.sizes(), **counts, "links": counts["mentions"] + counts["relations"]}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_rag.evaluation.compare import Comparison
-from gpu_rag.evaluation.judged import KINDS
+from gpu_rag.evaluation.judge import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.methods.registry import needs
 from gpu_rag.report.accounts import fallbacks_section, servers_section, stage_table
@@ -22,15 +22,10 @@ _COSTS = ("judge_llm_calls", "judge_prompt_tokens", "judge_cached_tokens", "judg
 KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 
-def is_graph_method(name: str) -> bool:
-    """Whether a method needs a layer that is a graph: of entities, or of passages joined by questions."""
-    return not GRAPH_LAYERS.isdisjoint(needs(name))
-
-
 def verdict(document: dict[str, Any], measure: str) -> str:
     """In plain words: did the graph help here, and by how much, by the best graph method against the best other."""
     scored = {name: entry[measure] for name, entry in document["methods"].items() if entry.get(measure) is not None}
-    graph = [name for name in scored if is_graph_method(name)]
+    graph = [name for name in scored if not GRAPH_LAYERS.isdisjoint(needs(name))]
     others = [name for name in scored if name not in graph]
     if not graph or not others:
         return f"No verdict on the graph: {measure} needs a method with a graph and one without."
@@ -171,14 +166,6 @@ def _costs(document: dict[str, Any], measure: str) -> str:
     return table(header, rows) + note + stacked_bars("where the time went", bars, "s") + stages
 
 
-def _groups(rows: Sequence[QuestionRow], key: str, measure: str) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        if (row.gold_ids or measure in KB_MEASURES) and key in row.meta:
-            groups.setdefault(str(row.meta[key]), []).append(i)
-    return dict(sorted(groups.items()))
-
-
 def _scores_of(comparison: Comparison, rows: Sequence[QuestionRow], measure: str) -> dict[str, list[float]]:
     """The measure of each question by method; 0 where it has no gold (those are left out by the callers)."""
     if measure in KB_MEASURES:
@@ -192,12 +179,15 @@ def _breakdowns(comparison: Comparison, rows: Sequence[QuestionRow], measure: st
     scores = _scores_of(comparison, rows, measure)
     parts = []
     for key in ("hops", "type"):
-        groups = _groups(rows, key, measure)
+        groups: dict[str, list[int]] = {}
+        for i, row in enumerate(rows):
+            if (row.gold_ids or measure in KB_MEASURES) and key in row.meta:
+                groups.setdefault(str(row.meta[key]), []).append(i)
         if not groups:
             continue
         lines = [
             [name, len(members), *(f"{sum(s[i] for i in members) / len(members):.3f}" for s in scores.values())]
-            for name, members in groups.items()
+            for name, members in sorted(groups.items())
         ]
         parts.append(table([key, "questions", *(f"{m} {measure}" for m in scores)], lines))
     return parts or [paragraph("The questions say neither hops nor type.", "dim")]
@@ -213,22 +203,14 @@ def _disagreements(
     chosen = [i for i in sorted(range(len(rows)), key=lambda i: (-spread[i], i)) if spread[i] > 0][:N_EXAMPLES]
     if not chosen:
         return [paragraph(f"No question has different {measure} under different methods.", "dim")]
-    return [_example(comparison, rows[i], i, scores, document_of, measure) for i in chosen]
-
-
-def _example(
-    comparison: Comparison,
-    row: QuestionRow,
-    i: int,
-    scores: dict[str, list[float]],
-    document_of: dict[str, str],
-    measure: str,
-) -> str:
-    gold, methods = set(row.gold_ids), []
-    for method, answers in comparison.answers.items():
-        evidence = [(item.title, item.text[:160], document_of[item.passage_id] in gold) for item in answers[i].evidence]
-        methods.append((method, scores[method][i], answers[i].text, evidence[:5]))
-    return example(row.question.text, row.answers[0] if row.answers else "", measure, methods)
+    shown = []
+    for i in chosen:
+        row, methods = rows[i], []
+        for method, answers in comparison.answers.items():
+            found = [(e.title, e.text[:160], document_of[e.passage_id] in row.gold_ids) for e in answers[i].evidence]
+            methods.append((method, scores[method][i], answers[i].text, found[:5]))
+        shown.append(example(row.question.text, row.answers[0] if row.answers else "", measure, methods))
+    return shown
 
 
 def _fallback_sections(document: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -33,32 +34,37 @@ LONGEST_RETRY_S = 60
 class Batch:
     """The questions of one request. Closing gives up those that are open."""
 
-    def __init__(self, admission: Admission, prepared: Prepared, n_questions: int, shape: Shape):
+    def __init__(self, admission: Admission, prepared: Prepared, questions: Sequence[Question], shape: Shape):
+        """Submits them. Raises Refusal."""
         self.handles: dict[int, Handle] = {}  # of the questions that are open
-        self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, n_questions, shape
+        self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, len(questions), shape
         self._death: GpuRagError | None = None  # what ended the engine before a question of it
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._rows: asyncio.Queue[tuple[int, dict[str, Any]]] = asyncio.Queue()
-        self._began = time.perf_counter()
+        self._rows: asyncio.Queue[tuple[int, dict[str, Any]] | None] = asyncio.Queue()  # None: the client is gone
+        self._began, self._loop = time.perf_counter(), asyncio.get_running_loop()
+        limit_s = admission.settings.serve.question_seconds
+        late = BudgetExceeded("the question ran out of time", expected=f"an answer within {limit_s:g} s")
+        self._timer = self._loop.call_later(limit_s, self.close, late) if limit_s else None
+        try:
+            for place, question in enumerate(questions):
+                self.handles[place] = admission.live.submit(prepared, question, partial(self._ends, place), group=self)
+        except Refusal:
+            self.close()
+            raise
+        finally:
+            if self.handles:
+                admission.batches.add(self)
 
-    def send(self, place: int, question: Question) -> None:
-        """Submit a question. Raises Refusal."""
-        loop, live = asyncio.get_running_loop(), self._admission.live
-
-        def ended(outcome: Outcome) -> None:  # in the engine's thread
-            with suppress(RuntimeError):  # the loop is closed: the server has ended meanwhile
-                loop.call_soon_threadsafe(self._ended, place, outcome)
-
-        handle = self.handles[place] = live.submit(self._prepared, question, ended, group=self)
-        if limit_s := self._admission.settings.serve.question_seconds:
-            late = BudgetExceeded("the question ran out of time", expected=f"an answer within {limit_s:g} s")
-            self._timers[place] = loop.call_later(limit_s, live.cancel, handle, late)
+    def _ends(self, place: int, outcome: Outcome) -> None:
+        """A question ends, in the engine's thread."""
+        with suppress(RuntimeError):  # the loop is closed: the server has ended meanwhile
+            self._loop.call_soon_threadsafe(self._ended, place, outcome)
 
     def _ended(self, place: int, outcome: Outcome) -> None:
         del self.handles[place]
-        if place in self._timers:
-            self._timers.pop(place).cancel()
-        self._admission.one_ended(self)
+        self._admission.ends.append(time.monotonic())
+        if not self.handles:
+            self._admission.batches.discard(self)
+            self.close()
         cause = outcome.error.__cause__ if isinstance(outcome.error, Cancelled) else None
         if isinstance(cause, GpuRagError):
             self._death = cause
@@ -70,19 +76,20 @@ class Batch:
     async def rows(self, receive: Receive) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         """(place of the question, its row) in the order in which questions end. Raises ClientGone when `receive`, from
         which the body has been read, says so first."""
-        gone = asyncio.ensure_future(_until_gone(receive))
+        watching = asyncio.ensure_future(self._watch(receive))
         try:
             for _ in range(self._n_questions):
-                row = asyncio.ensure_future(self._rows.get())
-                try:
-                    await asyncio.wait({row, gone}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    row.cancel()
-                if not row.done():
+                row = await self._rows.get()
+                if row is None:
                     raise ClientGone
-                yield row.result()
+                yield row
         finally:
-            gone.cancel()
+            watching.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._rows.put_nowait(None)
 
     async def collected(self, receive: Receive) -> list[dict[str, Any]]:
         """All rows in the order of the questions. Raises Refusal (503) when the engine died, and ClientGone."""
@@ -95,16 +102,10 @@ class Batch:
 
     def close(self, reason: BaseException | None = None) -> None:
         """Give up what is still open."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         for handle in self.handles.values():
             self._admission.live.cancel(handle, reason)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class Streamed(Response):
@@ -132,7 +133,7 @@ class Admission:
         self.live, self.settings, self.counts = live, settings, Counts()
         self.batches: set[Batch] = set()  # with questions that are open
         self.closed = False
-        self._ends: deque[float] = deque(maxlen=N_RECENT)
+        self.ends: deque[float] = deque(maxlen=N_RECENT)  # of the last questions
         self._limit = settings.runtime.max_live + settings.serve.max_queue
 
     @property
@@ -160,29 +161,13 @@ class Admission:
             self.counts.refused.labels("overloaded").inc(len(questions))
             given, later = f"{n_open} open, {len(questions)} more", {"Retry-After": str(self._retry_s(n_over))}
             raise Refusal(429, "too many questions wait", given=given, expected=f"at most {self._limit}", headers=later)
-        batch = Batch(self, prepared, len(questions), shape)
-        try:
-            for place, question in enumerate(questions):
-                batch.send(place, question)
-        except Refusal:
-            batch.close()
-            raise
-        finally:
-            if batch.handles:
-                self.batches.add(batch)
-        return batch
+        return Batch(self, prepared, questions, shape)
 
     def _retry_s(self, n_over: int) -> int:
         """Seconds after which as many questions may have ended, by the rate of the last ones."""
-        seconds = time.monotonic() - self._ends[0] if self._ends else 0.0
-        rate = len(self._ends) / seconds if seconds > 0 else 0.0
+        seconds = time.monotonic() - self.ends[0] if self.ends else 0.0
+        rate = len(self.ends) / seconds if seconds > 0 else 0.0
         return min(max(math.ceil(n_over / rate), 1), LONGEST_RETRY_S) if rate else 1
-
-    def one_ended(self, batch: Batch) -> None:
-        """A question of a batch has ended."""
-        self._ends.append(time.monotonic())
-        if not batch.handles:
-            self.batches.discard(batch)
 
     async def close(self, grace_s: float) -> None:
         """Take no more questions; give those that are open some time, then fail the rest."""

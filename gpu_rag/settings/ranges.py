@@ -76,15 +76,6 @@ def check_value(name: str, value: object, allowed: Allowed) -> None:
         raise OutOfRange(name, value, allowed)
 
 
-def check_fields(values: object, **allowed: Allowed) -> None:
-    """check_value of each attribute of `values` that is named, in that order.
-
-    Example: check_fields(query, damping=DAMPING, order=("distance", "cosine")).
-    """
-    for name, of in allowed.items():
-        check_value(name, getattr(values, name), of)
-
-
 def check_filled(values: object, *names: str) -> None:
     """Raises OutOfRange where a text among the named attributes is empty: as a path it would be the working folder."""
     for name in names:

@@ -16,29 +16,18 @@ from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, 
 class ModelSettings(Declared):
     """The models that run, and their device."""
 
-    embedder: Annotated[
-        str, "minilm (packaged), a sentence-transformers folder or name, or hash (for tests); the index keeps it"
-    ] = "minilm"
+    embedder: Annotated[str, "minilm (packaged), a sentence-transformers folder or name, hash (for tests)"] = "minilm"
     llm: Annotated[
         str,
         "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several servers of it: "
         "separated by commas), replay:FILE, or none",
     ] = "smollm2"
-    connections: Annotated[
-        int, COUNT, "requests in flight at each model server; fewer for one that takes few at once (llama.cpp, Ollama)"
-    ] = 256
-    api_keys: Annotated[
-        tuple[str, ...],
-        '"http://HOST:PORT/v1=NAME" for each server with a key of its own, NAME the environment variable that has it',
-    ] = ()
-    think_tokens: Annotated[
-        int, NATURAL, "room beside each limit for the thought of a served model that cannot be kept from thinking"
-    ] = 2048
+    connections: Annotated[int, COUNT, "requests in flight at each model server; fewer for llama.cpp or Ollama"] = 256
+    api_keys: Annotated[tuple[str, ...], '"http://HOST:PORT/v1=NAME": the variable NAME has the key for it'] = ()
+    think_tokens: Annotated[int, NATURAL, "room beside each limit for the thought of a model that always thinks"] = 2048
     extra_body: Annotated[str, 'more of each request to a server, as JSON, such as {"reasoning_effort": "low"}'] = ""
     capable: Annotated[bool | None, "whether the LLM may extract and judge; empty: by its size"] = None
-    decider: Annotated[
-        Literal["auto", "llm", "similarity"], "who chooses among candidates; auto: the LLM where it is capable"
-    ] = "auto"
+    decider: Annotated[Literal["auto", "llm", "similarity"], "who chooses a candidate; auto: a capable LLM"] = "auto"
     reason: Annotated[
         bool, "whether each reply to a question's step begins with a sentence of reasoning: slower, for capable models"
     ] = False
@@ -72,16 +61,10 @@ class IndexSettings(Declared):
 
     chunk_words: Annotated[int, Range(8), "words of a passage, for documents longer than that"] = 300
     overlap_words: Annotated[int, NATURAL, "words that neighbouring passages share"] = 50
-    extractor: Annotated[
-        Literal["patterns", "llm", "import"], "who extracts entities and relations; import: the files of `--openie`"
-    ] = "patterns"
-    extract_nodes: Annotated[
-        bool, "false: nothing is extracted from the texts of nodes of knowledge bases (`--skb`); they are passages"
-    ] = True
-    min_yield: Annotated[
-        float, SHARE, "least share of passages in which an LLM must find an entity; below it the build fails"
-    ] = 0.5
-    extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names and 30 facts"] = 1536
+    extractor: Annotated[Literal["patterns", "llm", "import"], "who extracts; import: files of `--openie`"] = "patterns"
+    extract_nodes: Annotated[bool, "false: nothing is extracted from texts of nodes of a base (`--skb`)"] = True
+    min_yield: Annotated[float, SHARE, "share of passages in which an LLM must find an entity, or a build fails"] = 0.5
+    extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names, 30 facts"] = 1536
     synonym_threshold: Annotated[float, COSINE, "least cosine of two names that `ppr` joins"] = 0.8
     block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
 
@@ -101,9 +84,7 @@ class RuntimeSettings(Declared):
         "rounds: equal steps of open questions in batches, deterministic; streaming: LLM requests leave as they come",
     ] = "rounds"
     max_live: Annotated[int, COUNT, "questions that are open at once"] = 1024
-    low_water: Annotated[
-        int, COUNT, "streaming: open LLM requests below which the LLM is fed first; about twice what it decodes at once"
-    ] = 64
+    low_water: Annotated[int, COUNT, "streaming: the LLM is fed first below so many requests; twice its batch"] = 64
     seed: Annotated[int, SEED, "the seed of all requests"] = 0
     max_calls: Annotated[int, NATURAL, "LLM requests of a question; 0: no limit"] = 0
     max_tokens: Annotated[int, NATURAL, "LLM tokens of a question; 0: no limit"] = 0
@@ -126,15 +107,11 @@ class VllmSettings(Declared):
 
     tensor_parallel: Annotated[int, COUNT, "GPUs that share the model"] = 1
     max_model_len: Annotated[int, NATURAL, "tokens of prompt and reply together; 0: the model's own limit"] = 0
-    gpu_memory_utilization: Annotated[
-        float, Range(0.01, 1), "share of a GPU's memory for weights and kept keys and values"
-    ] = 0.9
+    gpu_memory_utilization: Annotated[float, Range(0.01, 1), "share of a GPU's memory for weights and cache"] = 0.9
     kv_cache_gib: Annotated[float, NATURAL, "size of the kept keys and values instead; 0 on a CPU: 1 GiB"] = 0.0
     max_num_seqs: Annotated[int, NATURAL, "requests that run together; 0: 32 on a CPU, 256 on a GPU"] = 0
     dtype: Annotated[Literal["auto", "bfloat16", "float16", "float32"], "type of the weights"] = "auto"
-    load_format: Annotated[
-        Literal["auto", "safetensors", "dummy"], "how weights are read; dummy: random ones, for tests"
-    ] = "auto"
+    load_format: Annotated[Literal["auto", "safetensors", "dummy"], "how weights are read; dummy: random"] = "auto"
     enforce_eager: Annotated[bool | None, "no compiled graphs; empty: on a CPU only"] = None
     child_process: Annotated[bool | None, "engines in processes of their own; empty: on a GPU"] = None
     engines: Annotated[int, NATURAL, "engines side by side, each with all of the model; 0: one for each GPU"] = 0
@@ -155,13 +132,8 @@ class GraphSettings(Declared):
         Literal["auto", "numba", "scipy", "torch", "cugraph"],
         "PageRank of the whole graph; auto: numba on a CPU, else scipy; torch on a GPU",
     ] = "auto"
-    ops: Annotated[
-        Literal["auto", "numba", "torch"],
-        "all other graph ops; auto: numba on a CPU; torch, with Triton kernels, on a GPU",
-    ] = "auto"
-    neighbours: Annotated[
-        Literal["auto", "torch", "faiss"], "exact search by vectors in a whole table; auto: torch"
-    ] = "auto"
+    ops: Annotated[Literal["auto", "numba", "torch"], "other graph ops; auto: numba on a CPU, torch on a GPU"] = "auto"
+    neighbours: Annotated[Literal["auto", "torch", "faiss"], "exact search by vectors; auto: torch"] = "auto"
 
     def preferences(self) -> dict[str, str]:
         """By family of ops, as `backend.preferring` takes them; those that are auto are left out."""
@@ -175,9 +147,7 @@ class EvalSettings(Declared):
 
     judge: Annotated[str, "the model that judges, named as in `models.llm`; empty: `models.llm` itself"] = ""
     judge_capable: Annotated[bool | None, "whether it may judge; empty: by its size"] = None
-    controls: Annotated[
-        int, NATURAL, "planted right, planted wrong and exact answers that the judge itself is checked on, of each"
-    ] = 20
+    controls: Annotated[int, NATURAL, "planted right, planted wrong and exact answers to check the judge, of each"] = 20
 
     judge_tokens: ClassVar[int] = 160  # of a verdict with its reason
 
@@ -187,15 +157,9 @@ class EvalSettings(Declared):
 class ServeSettings(Declared):
     """Limits for clients of `gpu-rag serve`. They change no answer, so they are in no hash."""
 
-    max_queue: Annotated[
-        int, NATURAL, "questions that may wait beyond the `runtime.max_live` that run; more are refused with status 429"
-    ] = 1024
-    max_connections: Annotated[
-        int, COUNT, "connections at once; more are answered with 503, and cut off from 64 more on"
-    ] = 1024
-    question_seconds: Annotated[
-        float, NATURAL, "from the arrival of a question until it fails, looked at between batches; 0: no limit"
-    ] = 300.0
+    max_queue: Annotated[int, NATURAL, "questions that may wait beyond `runtime.max_live`; more get status 429"] = 1024
+    max_connections: Annotated[int, COUNT, "connections; more get status 503, and from 64 more on are cut off"] = 1024
+    question_seconds: Annotated[float, NATURAL, "from the arrival of a question until it fails; 0: no limit"] = 300.0
     client_seconds: Annotated[
         float,
         Range(0.1),
@@ -230,12 +194,9 @@ class ScaleSettings(Declared):
     llm_workers: Annotated[int, NATURAL, "processes that hold the LLM; 0: it stays in this process"] = 1
     embed_cpus: Annotated[float, NATURAL, "CPUs that a worker of the embedder reserves"] = 1.0
     llm_cpus: Annotated[float, NATURAL, "CPUs that a worker of the LLM reserves"] = 1.0
-    embed_gpus: Annotated[
-        float, NATURAL, "GPUs that a worker of the embedder reserves, parts of one too; 0: it computes on the CPU"
-    ] = 0.0
+    embed_gpus: Annotated[float, NATURAL, "GPUs that a worker of the embedder reserves, or a part of one; 0: CPU"] = 0.0
     llm_gpus: Annotated[float, NATURAL, "GPUs that a worker of the LLM reserves, likewise"] = 0.0
     start_seconds: Annotated[float, COUNT, "time for the first worker to be ready, loading the model included"] = 900.0
     restarts: Annotated[int, NATURAL, "how often each worker that died is started again"] = 4
 
     embed_batch: ClassVar[int] = 256  # texts that a worker is given at once
-    llm_window: ClassVar[int] = 0  # requests that a worker holds; 0: twice what its engine runs together

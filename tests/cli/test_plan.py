@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kb_rows import read_edges, read_kg, read_nodes
+from kb_rows import read_edges, read_kg
 
+from gpu_rag.index.stages.knowledge_base.read import read_source
 from gpu_rag.index.work import NamedSource
 from gpu_rag.plan import index_plan
-from gpu_rag.plan.sample import sample_sources
+from gpu_rag.plan.trial import count_triples
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import IndexSettings
+from gpu_rag.types import Reject
 
 ALL = ("--for", "dense,bm25,hybrid,ppr")
 EXTRACT = ("--set", "index.extractor=llm", "--set", "models.capable=true", *ALL)
@@ -405,25 +408,28 @@ def table(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("ending", ["tsv", "TSV", "tsv.gz", "TSV.GZ", "parquet", "PARQUET", "skb", "stark"])
-def test_a_sample_is_the_beginning_and_says_how_much_there_is(tmp_path, ending):
+def test_a_sample_is_the_beginning_and_all_triples_are_counted(tmp_path, ending):
     makers = {"skb": skb, "stark": stark, "parquet": table}
     path = makers.get(ending.lower(), tsv)(tmp_path / f"kg.{ending}")
     kind = "skb" if ending in ("skb", "stark") else "kg"
-    (found,) = sample_sources([NamedSource("s", kind, path)], tmp_path / "out", 90)
-    read = read_edges if kind == "skb" else read_kg
-    whole, part = list(read(path)), list(read(found.source.path))
-    assert part == whole[:90]
-    if ending.lower() == "tsv.gz":  # a packed file of this size is read in one piece, which tells nothing
-        assert found.times >= 1
-    else:
-        assert found.times == pytest.approx(len(whole) / 90, rel=0.05)
+    source = NamedSource("s", kind, path)
+    whole = list((read_edges if kind == "skb" else read_kg)(path))
+    assert count_triples([source]) == {source: len(whole)}
+    rejects: list[Reject] = []
+    of = {n: read_source(replace(source, most=n), rejects.append, 1000) for n in (90, 2000)}
+    assert [len(one.edges.line) for one in of.values()] == [90, len(whole)] and not rejects
+    assert of[90].edges.line.tolist() == of[2000].edges.line.tolist()[:90]
     if kind == "skb":
-        assert [node.id for node in read_nodes(found.source.path)] == [node.id for node in read_nodes(path)]
+        assert of[90].ids.equals(of[2000].ids)
 
 
-def test_a_source_smaller_than_the_sample_is_the_sample(tmp_path):
-    (found,) = sample_sources([NamedSource("s", "kg", tsv(tmp_path / "kg.tsv"))], tmp_path / "out", 2000)
-    assert (found.times, found.source.path.read_bytes()) == (1.0, (tmp_path / "kg.tsv").read_bytes())
+@pytest.mark.parametrize("method", ["hybgrag", "hydrarag"])
+def test_a_base_may_have_the_corpus_alone_for_a_source(run, cli, tiny_corpus, tmp_path, method):
+    given = ("index", tiny_corpus, "--out", tmp_path / "ix", "--for", method, *cli.NO_LLM, "--json")
+    planned = run(*given, "--plan")
+    assert planned.status == 0, planned.err
+    built, kb = run(*given).document["kb"], planned.document["kb"]
+    assert (kb["triples"], kb["nodes"], kb["relations"]) == (built["edges"], built["nodes"], built["relations"])
 
 
 def test_every_stage_of_a_base_is_predicted_and_compared(run, cli, tmp_path):

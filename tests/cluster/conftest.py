@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.cluster.actors import Plan
-from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.pool import Plan, Pool
 from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings.sections import ScaleSettings
@@ -57,12 +56,12 @@ class Pools:
         def build() -> Loaded:
             return Loaded(ScriptedLLM(answer, name=name() if name else "scripted"), window)
 
-        return self._started(Plan("llm", LLMWorker, build, n, 1.0, 0.0, streams=True), changes)
+        return self._started(Plan("llm", LLMWorker, build, n, 1.0, 0.0), changes)
 
     def built(self, build: Callable[[], Any], *, n: int = 2, actor: type = EmbedWorker, **changes: Any) -> Pool:
         """Workers with what build() gives."""
         role = "embedder" if actor is EmbedWorker else "llm"
-        return self._started(Plan(role, actor, build, n, 1.0, 0.0, streams=actor is LLMWorker), changes)
+        return self._started(Plan(role, actor, build, n, 1.0, 0.0), changes)
 
     def close(self) -> None:
         for pool in self._open:
@@ -93,7 +92,7 @@ def until() -> Callable[..., Any]:
 @pytest.fixture
 def all_ready() -> Callable[[Pool], None]:
     """all_ready(pool): every worker has loaded its model."""
-    return lambda pool: _until(lambda: len(pool.actors.ready()) == pool.plan.n_workers, lambda: pool.pump(0.2)) and None
+    return lambda pool: _until(lambda: len(pool.ready()) == pool.plan.n_workers, lambda: pool.pump(0.2)) and None
 
 
 @pytest.fixture

@@ -172,11 +172,10 @@ def test_what_loading_raises_comes_back_as_itself(pools) -> None:
 
 
 def test_a_pool_that_no_node_has_room_for_says_so(local_ray) -> None:
-    from gpu_rag.cluster.actors import Plan
-    from gpu_rag.cluster.pool import Pool
+    from gpu_rag.cluster.pool import Plan, Pool
     from gpu_rag.settings.sections import ScaleSettings
 
-    plan = Plan("llm", LLMWorker, lambda: None, 1, 1.0, 999.0, streams=True)
+    plan = Plan("llm", LLMWorker, lambda: None, 1, 1.0, 999.0)
     wanted = "no worker of the llm was ready within .*1 with 1 CPUs and 999 GPUs each; the cluster has 1 node,"
     with pytest.raises(ModelError, match=wanted):
         Pool(ScaleSettings(address="local", start_seconds=1.0), plan)

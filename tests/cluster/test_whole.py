@@ -126,9 +126,8 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.cluster.actors import Plan
 from gpu_rag.cluster.models import RayLLM
-from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.pool import Plan, Pool
 from gpu_rag.cluster.worker import Loaded, LLMWorker
 from gpu_rag.settings.sections import ScaleSettings
 from gpu_rag.types import Request
@@ -141,7 +140,7 @@ def build():
         time.sleep(1000)
     return Loaded(ScriptedLLM(answer), 4)
 
-pool = Pool(ScaleSettings(address="local"), Plan("llm", LLMWorker, build, 1, 1.0, 0.0, streams=True))
+pool = Pool(ScaleSettings(address="local"), Plan("llm", LLMWorker, build, 1, 1.0, 0.0))
 try:
     RayLLM(pool).complete([Request("", "go on")])
 finally:
@@ -309,9 +308,8 @@ cluster.wait_for_nodes()
 
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.cluster.actors import Plan
 from gpu_rag.cluster.models import RayLLM
-from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.pool import Plan, Pool
 from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
 from gpu_rag.settings.sections import ScaleSettings
 from gpu_rag.types import Request
@@ -332,10 +330,10 @@ def build():
 
 settings = ScaleSettings(address=cluster.address)
 pools = [
-    Pool(settings, Plan("embedder", EmbedWorker, HashEmbedder, 2, 1.0, 0.25, streams=False)),
-    Pool(settings, Plan("llm", LLMWorker, build, 2, 1.0, 0.75, streams=True)),
+    Pool(settings, Plan("embedder", EmbedWorker, HashEmbedder, 2, 1.0, 0.25)),
+    Pool(settings, Plan("llm", LLMWorker, build, 2, 1.0, 0.75)),
 ]
-while any(len(pool.actors.ready()) < 2 for pool in pools):
+while any(len(pool.ready()) < 2 for pool in pools):
     for pool in pools:
         pool.pump(0.2)
 llm = RayLLM(pools[1])

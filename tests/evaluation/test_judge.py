@@ -12,9 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import RequestFailed
-from gpu_rag.evaluation import judged
-from gpu_rag.evaluation.judge import MOST_GOLD, Claim, Judge, claim_order, read_verdict
-from gpu_rag.evaluation.judged import Negatives, judge_answers, plant, words_of
+from gpu_rag.evaluation.judge import (
+    KINDS,
+    MOST_GOLD,
+    Claim,
+    Judge,
+    Negatives,
+    claim_order,
+    judge_answers,
+    plant,
+    read_verdict,
+    unread,
+    words_of,
+)
 from gpu_rag.evaluation.metrics import normalise_answer, token_f1
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings.sections import EvalSettings
@@ -169,7 +179,7 @@ def test_scores_counts_and_costs_of_two_methods() -> None:
     document = {"n": 5, "methods": entries}
     for entry in entries.values():
         entry["judge"] = 0.0
-    assert judged.unread(document) == (2, 7)
+    assert unread(document) == (2, 7)
 
 
 def test_a_method_alone_scores_as_beside_others() -> None:
@@ -193,9 +203,9 @@ def check(script: Callable[[Request], Any], **options: Any) -> dict[str, Any]:
     [
         (lambda request: said(True), ["planted_wrong"]),
         (lambda request: said(False), ["planted_right", "exact"]),
-        (lambda request: said(json.loads(by_words(request))["verdict"] != "correct"), list(judged.KINDS)),
-        (lambda request: Reply("?", "stop", 1, 0, 1), list(judged.KINDS)),
-        (lambda request: RequestFailed("gone"), list(judged.KINDS)),
+        (lambda request: said(json.loads(by_words(request))["verdict"] != "correct"), list(KINDS)),
+        (lambda request: Reply("?", "stop", 1, 0, 1), list(KINDS)),
+        (lambda request: RequestFailed("gone"), list(KINDS)),
     ],
 )
 def test_a_judge_that_cannot_judge_is_seen(script: Any, failed: list[str]) -> None:
@@ -203,7 +213,7 @@ def test_a_judge_that_cannot_judge_is_seen(script: Any, failed: list[str]) -> No
     bad = [kind for kind, found in about["check"].items() if found["right"] < found["n"]]
     assert bad == failed or set(bad) == set(failed)
     assert len(about["doubts"]) == len(failed)
-    assert all(f"0 of 4 {judged.KINDS[kind]}" in " ".join(about["doubts"]) for kind in failed)
+    assert all(f"0 of 4 {KINDS[kind]}" in " ".join(about["doubts"]) for kind in failed)
 
 
 def test_without_controls_the_judge_is_doubted() -> None:

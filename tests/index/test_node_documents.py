@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,27 @@ def test_texts_are_cut_as_each_alone(texts: list[str]) -> None:
 def test_an_overlap_that_cannot_be_is_an_error_for_whole_texts_too() -> None:
     with pytest.raises(UsageError, match="overlap"):
         cut(pa.array(["one"], pa.large_string()), IndexSettings(chunk_words=8, overlap_words=8))
+
+
+@dataclass
+class Pieces:
+    """One document and its passages, as rows, and the source and node that it is of."""
+
+    document: dict[str, Any]
+    passages: list[dict[str, Any]]
+    source: str
+    node: str
+
+
+def pieces_of(sources: Sources, settings: Settings) -> Iterator[Pieces | Reject]:
+    for found in read_passages(sources, settings):
+        if isinstance(found, Reject):
+            yield found
+            continue
+        documents, passages, origins = (found[name].to_pylist() for name in ("documents", "passages", "origins"))
+        for document, origin in zip(documents, origins, strict=True):
+            own = [row for row in passages if row["doc_id"] == document["id"]]
+            yield Pieces(document, own, origin["source"], origin["node"])
 
 
 # --- ids that are taken ------------------------------------------------------------------------------
@@ -101,7 +124,7 @@ def test_ids_are_given_away_in_turn(tmp_path: Path, left: Any, right: Any, corpu
     path = tmp_path / "c.jsonl"
     path.write_text("".join(json.dumps({"id": id, "text": text}) + "\n" for id, text in corpus))
     sources = Sources(corpus=(path,) if corpus else (), named=named)
-    given_rows = list(read_passages(sources, Settings(index=SMALL)))
+    given_rows = list(pieces_of(sources, Settings(index=SMALL)))
     found = [row for row in given_rows if not isinstance(row, Reject)]
     of_nodes = [row for row in given_rows if isinstance(row, Reject) and "taken by other documents" in row.reason]
     kept = [
@@ -138,7 +161,7 @@ def test_tables_are_those_of_rows_written_at_once(tmp_path: Path) -> None:
     index = gpu_rag.Index.open(tmp_path / "i")
     sources = Sources(corpus=(tmp_path / "c.jsonl",), named=(NamedSource("s", "skb", tmp_path / "s"),))
     index_settings = IndexSettings(chunk_words=20, overlap_words=5)
-    rows = [row for row in read_passages(sources, Settings(index=index_settings)) if not isinstance(row, Reject)]
+    rows = [row for row in pieces_of(sources, Settings(index=index_settings)) if not isinstance(row, Reject)]
     passages = sorted((part for row in rows for part in row.passages), key=lambda part: part["id"])
     documents = sorted((row.document for row in rows), key=lambda row: row["id"])
     written = {

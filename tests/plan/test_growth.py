@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.index.work import Sources
+from gpu_rag.index.work import Silent, Sources
 from gpu_rag.methods.registry import all_layers
 from gpu_rag.models.set import ModelSet
 from gpu_rag.plan import index_plan
 from gpu_rag.plan.index_plan import MIN_SHARE, growth, on_line, plan_index
-from gpu_rag.plan.sample import Draw
-from gpu_rag.plan.trial import BuildJob
+from gpu_rag.plan.trial import BuildJob, read_corpus
 from gpu_rag.settings import make_settings
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
@@ -71,33 +71,47 @@ def test_two_samples_tell_how_names_grow(seed: int) -> None:
 # --- draws -----------------------------------------------------------------------------------------
 
 
-def drawn(n: int, k: int, seed: int) -> list[int]:
-    draw: Draw[int] = Draw(k, seed)
-    for i in range(n):
-        draw.add(i)
-    return draw.shuffled()
+def rows(folder: Path, n: int) -> Path:
+    path = folder / "c.jsonl"
+    path.write_text("".join(json.dumps({"id": f"d{k:03d}", "text": f"text {k}"}) + "\n" for k in range(n)))
+    return path
 
 
-def check_draw(draw: Callable[[int, int, int], list[int]]) -> None:
-    for n in (0, 1, 7, 8, 9, 100):
-        for seed in range(5):
-            found = draw(n, 8, seed)
-            assert found == draw(n, 8, seed) and len(set(found)) == len(found) == min(n, 8)
-            assert all(0 <= i < n for i in found)
-    draws = [draw(1000, 8, seed) for seed in range(300)]
-    counts = np.bincount([i // 100 for found in draws for i in found], minlength=10) / 300
-    assert np.all(abs(counts - 0.8) < 0.2)  # every part of the stream has its share ...
-    assert len({i for found in draws for i in found}) > 800  # ... and any item may be drawn
+def drawn(corpus: Path, k: int, seed: int) -> list[int]:
+    settings = make_settings({"runtime": {"seed": seed}})
+    counts, sample = read_corpus(Sources((corpus,)), settings, k, Silent())
+    assert counts["passages"] == counts["extracted"] == counts["documents"] >= len(sample)
+    return [int(id[1:]) for id in sample.passages["id"].to_pylist()]
 
 
-def test_a_draw_is_fair_and_repeats() -> None:
-    check_draw(drawn)
+def check_draw(draw: Callable[[Path, int, int], list[int]], folder: Path) -> None:
+    for n in (1, 7, 8, 9, 100):
+        corpus = rows(folder, n)
+        for seed in range(2):
+            found = draw(corpus, 8, seed)
+            assert found == draw(corpus, 8, seed) and len(set(found)) == len(found) == min(n, 8)
+    draws = [draw(corpus, 8, seed) for seed in range(60)]
+    counts = np.bincount([i // 25 for found in draws for i in found], minlength=4) / 60
+    assert np.all(abs(counts - 2) < 0.5)  # every part of the corpus has its share ...
+    assert len({i for found in draws for i in found}) > 95  # ... and any passage may be drawn
+    assert any(found[:4] > found[4:] for found in draws) and any(found[:4] < found[4:] for found in draws)
 
 
-def test_the_check_of_draws_sees_wrong_ones() -> None:
-    for wrong in (lambda n, k, seed: list(range(min(n, k))), lambda n, k, seed: [i * n // k for i in range(min(n, k))]):
+def test_a_draw_is_fair_and_repeats(tmp_path: Path) -> None:
+    check_draw(drawn, tmp_path)
+
+
+def test_the_check_of_draws_sees_wrong_ones(tmp_path: Path) -> None:
+    def first(corpus: Path, k: int, seed: int) -> list[int]:
+        return list(range(min(len(corpus.read_text().splitlines()), k)))
+
+    def spread(corpus: Path, k: int, seed: int) -> list[int]:
+        n = len(corpus.read_text().splitlines())
+        return [i * n // k for i in range(min(n, k))]
+
+    for wrong in (first, spread):
         with pytest.raises(AssertionError):
-            check_draw(wrong)
+            check_draw(wrong, tmp_path)
 
 
 # --- pairs of hop questions ------------------------------------------------------------------------

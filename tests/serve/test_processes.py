@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -204,7 +205,7 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
         MissingBackend,
         match=r"uvicorn and starlette and prometheus_client not installed; pip install 'gpu-rag\[serve\]'",
     ):
-        serve_command._check_installed()
+        serve_command.run(argparse.Namespace())
 
 
 def test_the_parser_loads_neither_torch_nor_the_server():

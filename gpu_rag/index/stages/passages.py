@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,36 +69,12 @@ def content_hash(paths: tuple[Path, ...]) -> str:
     return total.hexdigest()
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """One document as a row of `documents`, and its passages as rows of `passages`, each with its `line` too.
-
-    source: the name of its source, where sources have names; node: the id that the document's node has there, or "".
-    """
-
-    document: Row
-    passages: list[Row]
-    source: str = ""
-    node: str = ""
-
-
-def read_passages(sources: Sources, settings: Settings) -> Iterator[Pieces | Reject]:
-    """The corpus cut into passages, document by document; what cannot be used as a Reject with a short file name.
+def read_passages(sources: Sources, settings: Settings) -> Iterator[Parts | Reject]:
+    """The corpus cut into passages, many documents at a time; what cannot be used as a Reject with a short file name.
 
     After it the documents of the nodes of knowledge bases, see `node_documents`.
     Raises BadInput for a corpus that does not exist, and for the first reject where `sources.strict`.
     """
-    for found in _documents(sources, settings):
-        if isinstance(found, Reject):
-            yield found
-            continue
-        passages = groupby(found["passages"].to_pylist(), key=itemgetter("doc_id"))
-        documents = zip(found["documents"].to_pylist(), found["origins"].to_pylist(), passages)
-        for document, origin, (_, some) in documents:
-            yield Pieces(document, list(some), origin["source"], origin["node"])
-
-
-def _documents(sources: Sources, settings: Settings) -> Iterator[Parts | Reject]:
     taken = Taken()
     return chain(read_documents(sources, settings, taken), node_documents(sources, settings, taken))
 
@@ -174,15 +148,13 @@ def _split(document: Document, settings: Settings) -> list[Row]:
     return rows
 
 
-def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> None:
-    """The tables `documents`, `passages` and `lines`, sorted by id."""
-    _write_all(folder, [packed({"documents": documents, "passages": passages})])
-
-
-def _write_all(folder: Path, parts: Sequence[Parts]) -> None:
+def write_passages(folder: Path, parts: Sequence[Parts], *, origins: bool) -> None:
+    """The tables `documents`, `passages`, `lines` and, if wanted, `origins`, sorted by id. Once, as `_write`."""
     _write(parts, "documents", {folder / "documents.parquet": tables.DOCUMENTS})
     files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
     _write(parts, "passages", files)
+    if origins:
+        _write(parts, "origins", {folder / "origins.parquet": ORIGINS})
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -208,7 +180,7 @@ def passages_stage(work: Work) -> dict[str, int]:
     """
     parts: list[Parts] = []
     with Rejects(work) as rejects:
-        for found in _documents(work.sources, work.settings):
+        for found in read_passages(work.sources, work.settings):
             if isinstance(found, Reject):
                 rejects.write(found)
             else:
@@ -217,7 +189,5 @@ def passages_stage(work: Work) -> dict[str, int]:
     n_documents, n_passages = (sum(part[name].num_rows for part in parts) for name in ("documents", "passages"))
     if not n_passages and (work.sources.corpus or not work.sources.named):
         raise no_passage(rejects.n, rejects.first)
-    _write_all(work.out, parts)
-    if work.sources.of_kind("skb", "documents"):
-        _write(parts, "origins", {work.out / "origins.parquet": ORIGINS})
+    write_passages(work.out, parts, origins=bool(work.sources.of_kind("skb", "documents")))
     return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n}

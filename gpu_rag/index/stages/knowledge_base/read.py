@@ -51,13 +51,22 @@ def read_source(
     """
     if source.kind == "skb":
         return _skb(source, on_reject, max_document_chars, on_rows)
-    blocks = _reported(read_kg_blocks(source.path), on_reject, on_rows)
+    blocks = _reported(_first(read_kg_blocks(source.path), source.most), on_reject, on_rows)
     if has_suffix(source.path, NT_SUFFIXES):
         statements = RdfStatements()
         for block in blocks:
             statements.take(block)
         return statements.finish(source.name, source.path.name)
     return _triples(source, blocks)
+
+
+def _first(blocks: Iterator[Block], most: int) -> Iterator[Block]:
+    """The first `most` triples."""
+    for block in blocks:
+        yield block if block.n <= most else block.take(np.arange(most))
+        most -= block.n
+        if most <= 0:
+            break
 
 
 def _reported(blocks: Iterator[Block], on_reject: OnReject, on_rows: OnRows) -> Iterator[Block]:
@@ -95,7 +104,7 @@ def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_r
     columns = EdgeColumns()
     heads, tails = list[np.ndarray](), list[np.ndarray]()
     at_once = max(_LEAST_LOOKED_UP, len(ids))  # each look-up goes through all ids once
-    for block in together(read_edge_blocks(source.path), at_once):
+    for block in together(_first(read_edge_blocks(source.path), source.most), at_once):
         rows = pc.index_in(pa.concat_arrays([block["head"], block["tail"]]), value_set=ids).fill_null(-1).to_numpy()
         head, tail = rows[: block.n], rows[block.n :]
         lost = np.flatnonzero((head < 0) | (tail < 0))
