@@ -144,7 +144,7 @@ def compared_index(options: argparse.Namespace, plan: Mapping[str, Any] | None, 
 
 
 def compared_answers(planned: PlannedAnswers, job: Any, wall_s: float) -> dict[str, Any]:
-    """{"plan": predicted against actual} for the questions that a job answered now, where they were planned; else {}."""
+    """{"plan": predicted against actual} for the planned questions that a job answered now, else {}."""
     if not job.ids:
         return {}
     if not planned.is_of(job.config):
