@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_MONTHS = (
+MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july"),
     *("august", "september", "october", "november", "december"),
 )
@@ -60,7 +60,7 @@ def one_form(text: str) -> str:
         text = unicodedata.normalize("NFKC", "".join(char for char in text if unicodedata.category(char) != "Mn"))
     text = _CLOCK.sub(lambda found: f"{int(found[1]) % 12 + 12 * (found[3] in 'pP')}.{found[2]}", text)
     text = _MONTH_YEAR.sub(_date, _DATE.sub(_date, text))
-    text = _SHORT_MONTH.sub(lambda found: next(m for m in _MONTHS if m.startswith(found[1][:3].casefold())), text)
+    text = _SHORT_MONTH.sub(lambda found: next(m for m in MONTHS if m.startswith(found[1][:3].casefold())), text)
     text = _UNIT.sub(lambda found: f"{found[1]} {_UNITS[found[2]]}", text)
     text = _REIGN.sub(lambda found: _ROMAN[found[1]], text)
     text = _ORDINAL_WORD.sub(lambda found: _ORDINAL_VALUES[found[0].casefold()], _ORDINAL.sub(r"\1", text))
@@ -70,7 +70,7 @@ def one_form(text: str) -> str:
 
 def _date(found: re.Match[str]) -> str:
     month, day = int(found["m"]), found.groupdict().get("d")
-    named = f"{_MONTHS[month - 1]} {found['y']}" if 1 <= month <= 12 else found[0]
+    named = f"{MONTHS[month - 1]} {found['y']}" if 1 <= month <= 12 else found[0]
     return f"{int(day)} {named}" if day and named != found[0] else named
 
 

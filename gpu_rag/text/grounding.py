@@ -13,11 +13,11 @@ for each side, or in one sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 
-from gpu_rag.text.figures import one_form
+from gpu_rag.text.figures import MONTHS, one_form
 from gpu_rag.text.keywords import names
 from gpu_rag.text.sentences import split_sentences, word_set
 from gpu_rag.text.tokens import tokenize
@@ -28,6 +28,13 @@ _PARTS = re.compile(r"\s*[;\n]\s*")
 _PIECES = re.compile(r"\s*,\s*(?:and\s+)?|\s+(?:and|or|&)\s+")
 _VERDICT = re.compile(r"\A\W*(?:yes|no|true|false)\b", re.IGNORECASE)
 _NEGATED = re.compile(r"\b(?:no|not|nor|without)\s+(?:(?:by|an?|the|any|in|of)\s+)?(?=\w)", re.IGNORECASE)
+_SCRIPT = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # a letter of another script than the Latin one
+_CAPITAL = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
+_MONTH_TERMS = frozenset(tokenize(" ".join(MONTHS)))
+_NUMBER = re.compile(r"\d+(?:p\d+)?")
+_RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # of units of time, length, weight
+_FIRST_YEAR = 1000
+_MOST_ADDED = 12
 _COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b", re.IGNORECASE)
 _MOST_COUNTED = 12  # things that a reader would count in a text
 _COMPARES = re.compile(
@@ -66,7 +73,7 @@ def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
         return NONE
     if all(_part_stated(part, asked, shown) for part in parts):
         return STATED
-    return NONE if len(parts) == 1 and _may_be_counted(asked, _words(parts[0]), shown) else UNSTATED
+    return UNSTATED if any(_is_absent(_words(part), asked, shown) for part in parts) else NONE
 
 
 class _Words:
@@ -136,13 +143,11 @@ def _sentence_stated(words: _Words, asked: _Words, shown: Sequence[_Words]) -> b
 
 
 def _confirmed(asked: _Words, shown: Sequence[_Words]) -> str:
-    """Yes or no: the names in the question are in the evidence; without names, its words, or at least its subject."""
+    """Yes or no: the names in the question are in the evidence; without names, its words."""
     operands = [_words(name) for name in names(asked.text)]
     if operands:
         return STATED if all(_in_one(name, shown) for name in operands) else UNSTATED
-    if _in_one(asked, shown):
-        return STATED
-    return NONE if any(text.find(term) for term in asked.terms[:1] for text in shown) else UNSTATED
+    return STATED if _in_one(asked, shown) else NONE
 
 
 def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> str:
@@ -155,15 +160,58 @@ def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> s
     together = any(map(all, zip(*have)))
     by_figure = all(any(has and said for has, said in zip(row, figured)) for row in have)
     named = any(has and superlative in s.text.casefold() for row in have for has, s in zip(row, sentences))
-    return STATED if together or by_figure or named else UNSTATED
+    if together or by_figure or named:
+        return STATED
+    absent = any(not all(any(t.find(term) for t in shown) for term in _capitalised(option.text)) for option in options)
+    return UNSTATED if absent else NONE
 
 
-def _may_be_counted(asked: _Words, answer: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether a small number may be the length of a list in the evidence: none that says how many is smaller."""
-    counts = _COUNTS.search(asked.text)
-    if counts is None or not answer.terms[0].isdigit() or int(answer.terms[0]) > _MOST_COUNTED:
-        return False
-    things = _words(asked.text[counts.end() :]).terms[:1]
-    numbers = {term for text in shown for term in text.places if term.isdigit()}
-    said = [int(n) for n in numbers if any(_near([thing, n], text, 0) for thing in things for text in shown)]
-    return all(int(answer.terms[0]) < number for number in said)
+def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
+    """Whether a part cannot come from the evidence: one of its names or numbers stands nowhere, or none of its words.
+
+    A count, a sum, a number in another unit and a name in another script may be what the evidence says in other words.
+    """
+    missing = [term for term in words.terms if not any(text.find(term) for text in shown)]
+    translated = any(_SCRIPT.search(text.text) for text in shown)
+    named = set() if translated else _capitalised(words.text)
+    if any(term in named or _SCRIPT.search(term) for term in missing):
+        return True
+    numbers = {_number(term) for term in missing if _NUMBER.fullmatch(term)}
+    if numbers:
+        known = {_number(term) for text in (*shown, asked) for term in text.places if _NUMBER.fullmatch(term)}
+        if _COUNTS.search(asked.text):
+            return any(number > _MOST_COUNTED and not _is_sum(number, known) for number in numbers)
+        in_units = len(missing) > len(numbers)
+        return any(not ((in_units and _is_multiple(number, known)) or _is_later(number, known)) for number in numbers)
+    new = {term for term in words.terms if term not in asked.places}
+    in_other_words = translated or _NEGATED.search(words.text) is not None
+    return bool(new) and new <= set(missing) and not in_other_words
+
+
+def _capitalised(text: str) -> set[str]:
+    """The terms of words with a capital letter, a first word before others left out."""
+    found = _CAPITAL.findall(text)
+    if found and text.lstrip().startswith(found[0]) and len(text.split()) > 1:
+        found = found[1:] if len(text.split()) > len(found) else found
+    terms = {term for word in found for term in _terms(word)} - _MONTH_TERMS
+    return {term for term in terms if not term[0].isdigit()}
+
+
+def _number(term: str) -> float:
+    return float(term.replace("p", "."))
+
+
+def _is_multiple(number: float, known: Set[float]) -> bool:
+    return any(
+        abs(one * by - number) < 1e-6 * number or abs(one - by * number) < 1e-6 * one for one in known for by in _RATIOS
+    )
+
+
+def _is_later(year: float, known: Set[float]) -> bool:
+    """Whether a year is some years after a known one, as "nine years later"."""
+    return any(year - one in known for one in known if one >= _FIRST_YEAR)
+
+
+def _is_sum(number: float, known: Set[float]) -> bool:
+    some = sorted(known)[:_MOST_ADDED]
+    return any(sum(added) == number for n in (2, 3) for added in combinations(some, n))

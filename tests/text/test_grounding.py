@@ -14,7 +14,13 @@ from gpu_rag.text import grounding as module
 from gpu_rag.text.figures import one_form
 from gpu_rag.text.grounding import NONE, STATED, UNSTATED, grounding
 
-PAIRS = [json.loads(line) for line in (Path(__file__).parent / "data/grounding.jsonl").read_text("utf-8").splitlines()]
+DATA = Path(__file__).parent / "data"
+SETS = [[json.loads(line) for line in (DATA / f"grounding_{n}.jsonl").read_text("utf-8").splitlines()] for n in (1, 2)]
+# Answers with a name, a number, a date or a script that stands nowhere in the evidence.
+NOWHERE = {
+    *("absent_name", "name_nowhere", "wrong_entity", "world", "true_world", "prompt_example", "question_name"),
+    *("name_in_question", "digit", "number_off", "other_date", "date", "script"),
+}
 EVIDENCE = [
     "Marta Orlo was an engineer born in Tamsin on May 12, 1890. She built twenty-one bridges.",
     "The Halden Bridge, designed by M. Orlo, cost 1,200 crowns. It is 310 m long.",
@@ -22,17 +28,18 @@ EVIDENCE = [
 ]
 
 
-def verdicts(pairs: list[dict]) -> Counter:
-    return Counter((p["held"], grounding(p["question"], p["answer"], p["evidence"])) for p in pairs)
+def share_unstated(held: bool, kinds: set[str]) -> float:
+    pairs = [pair for pairs in SETS for pair in pairs if pair["held"] is held and pair["kind"] in kinds]
+    return Counter(grounding(p["question"], p["answer"], p["evidence"]) for p in pairs)[UNSTATED] / len(pairs)
 
 
 def test_of_the_labelled_pairs_few_are_judged_wrongly() -> None:
+    kinds = {pair["kind"] for pairs in SETS for pair in pairs}
+    assert [len(pairs) for pairs in SETS] == [200, 200]
+    assert share_unstated(True, kinds) <= 0.05
+    assert share_unstated(False, NOWHERE) >= 0.9
     # "elsewhere": all words are in the evidence, said of another thing; that is not what grounding finds out.
-    found = verdicts([pair for pair in PAIRS if pair["kind"] != "elsewhere"])
-    n_held, n_not = (sum(n for (held, _), n in found.items() if held is which) for which in (True, False))
-    assert (n_held, n_not) == (100, 75)
-    assert found[True, UNSTATED] <= 0.05 * n_held
-    assert found[False, UNSTATED] >= 0.95 * n_not
+    assert share_unstated(False, kinds - {"elsewhere"}) >= 0.65
 
 
 @pytest.mark.parametrize(
@@ -57,8 +64,10 @@ def test_of_the_labelled_pairs_few_are_judged_wrongly() -> None:
         ("Did Marta Orlo build the Halden Bridge?", "yes", STATED),
         ("Did Piet Ammer build the Halden Bridge?", "No", UNSTATED),
         ("Which bridge is longer, the Halden Bridge or the Ves Bridge?", "Halden Bridge", UNSTATED),
-        ("Which was first, the Halden Bridge or the Kerling Bridge?", "Kerling Bridge", UNSTATED),
+        ("Which was first, the Halden Bridge or the Kerling Bridge?", "Kerling Bridge", NONE),
         ("What was lit on it?", "a lamp", UNSTATED),
+        ("How long is it?", "0.31 km", NONE),
+        ("When did her second bridge open?", "1916", NONE),
         ("Who?", "...", NONE),
     ],
 )
@@ -66,11 +75,11 @@ def test_the_rules(question: str, answer: str, verdict: str) -> None:
     assert grounding(question, answer, EVIDENCE) == verdict
 
 
-def test_a_small_number_may_have_been_counted() -> None:
-    texts = ["Her works are the Halden Bridge, the Kerling Bridge and a mill."]
+def test_a_number_may_have_been_counted_or_added() -> None:
+    texts = ["Her works are the Halden Bridge, the Kerling Bridge and a mill. She sold 20 drawings and 55 letters."]
     assert grounding("How many works did she leave?", "3", texts) == NONE
+    assert grounding("How many papers did she sell?", "75", texts) == NONE
     assert grounding("How many works did she leave?", "300", texts) == UNSTATED
-    assert grounding("How many works did she leave?", "4", ["She left three works."]) == UNSTATED
 
 
 @pytest.mark.parametrize(
