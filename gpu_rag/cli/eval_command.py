@@ -130,7 +130,16 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     from gpu_rag.report.evaluation import difference_rows, score_rows
 
     methods = document["methods"]
-    named = [*(f"recall@{k}" for k in at), "hit@1", "hit@5", "recall@20", "mrr", "hits@1", "answer_on_path"]
+    named = [
+        *(f"recall@{k}" for k in at),
+        f"whole@{at[len(at) // 2]}",
+        "hit@1",
+        "hit@5",
+        "recall@20",
+        "mrr",
+        "hits@1",
+        "answer_on_path",
+    ]
     named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "judge"])]
     measures = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
     measures = measures or [f"recall@{k}" for k in at]

@@ -14,13 +14,14 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.evaluation.judge import Judge, check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
-from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
+from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1, whole_at
 from gpu_rag.jobs import Tally
 from gpu_rag.runtime.accounts import fallbacks_by_step
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
 DEFAULT_AT = (2, 5, 10)
+RETRIEVED = {"recall": recall_at, "retrieval_f1": retrieval_f1_at, "whole": whole_at}
 _COSTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")
 _SECONDS = ("llm_s", "embed_s", "graph_s")
 
@@ -60,8 +61,9 @@ def compare(
 ) -> Comparison:
     """Runs each method over the same questions and scores it.
 
-    recall@k is over gold_ids per document (a document counts where its best passage ranks); questions without gold_ids
-    are left out of it, questions without answers out of em / f1. Questions over a knowledge base: see `evaluation.kb`.
+    recall@k is over gold_ids per document (a document counts where its best passage ranks), whole@k the share of
+    questions with all of them; questions without gold_ids are left out, of em / f1 those without answers. Questions
+    over a knowledge base: see `evaluation.kb`.
     judge: what judges the answers of all methods, after the last one has run; see `evaluation.judge`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
@@ -69,6 +71,7 @@ def compare(
         check_rows(rows)
         if retrieval_only:
             raise UsageError("there are no answers to judge", given="retrieval only", do="leave out one of the two")
+    retrieval_only = retrieval_only or not engine.models.has_llm()
     gold = KbGold(engine.index, rows)
     depth = DEPTH if any(map(gold.is_skb, rows)) else 0
     document: dict[str, Any] = {"n": len(rows), "methods": {}, "paired": {}}
@@ -131,15 +134,15 @@ def score(
     measure has depends on the questions alone, so that methods can be compared in pairs.
     """
     document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
-    names = [*(f"recall@{k}" for k in at), *(f"retrieval_f1@{k}" for k in at)]
+    names = [f"{measure}@{k}" for measure in RETRIEVED for k in at]
     scores: dict[str, list[float]] = {name: [] for name in names}
     scores.update({"em": [], "f1": []} if not retrieval_only else {})
     for answer, row in zip(answers, rows):
         ranking = ranked_documents([document_of[e.passage_id] for e in answer.evidence])
         if row.gold_ids:
             for k in at:
-                scores[f"recall@{k}"].append(recall_at(ranking, row.gold_ids, k))
-                scores[f"retrieval_f1@{k}"].append(retrieval_f1_at(ranking, row.gold_ids, k))
+                for measure, at_k in RETRIEVED.items():
+                    scores[f"{measure}@{k}"].append(at_k(ranking, row.gold_ids, k))
         if row.answers and not retrieval_only:
             scores["em"].append(exact_match(answer.text, row.answers))
             scores["f1"].append(token_f1(answer.text, row.answers))

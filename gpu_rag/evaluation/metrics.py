@@ -23,6 +23,11 @@ def recall_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
     return len(wanted.intersection(ranking[:k])) / len(wanted)
 
 
+def whole_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
+    """1 when the top k hold every gold document, the whole chain of a question of several hops; else 0."""
+    return float(set(gold) <= set(ranking[:k]))
+
+
 def hit_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
     """1 when one of the top k is gold, else 0 (STaRK's Hit@k)."""
     return float(not set(gold).isdisjoint(ranking[:k]))

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.sample import corpus_path, questions_path
+from gpu_rag.sample import corpus_path, questions_path, world_path
 
 Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def id_of(row: Row) -> str:
+    return "p_" + hashlib.sha1(f"{row['title']}\n{row['text']}".encode()).hexdigest()[:12]
 
 
 def mentions(text: str, name: str) -> bool:
@@ -32,8 +36,7 @@ def check_articles(corpus: list[Row], questions: list[Row]) -> None:
     assert 60 <= len(corpus) <= 75
     for row in corpus:
         assert set(row) == {"id", "title", "text"}
-        digest = hashlib.sha1(f"{row['title']}\n{row['text']}".encode()).hexdigest()
-        assert row["id"] == "p_" + digest[:12]
+        assert row["id"] == id_of(row)
         assert 50 <= len(row["text"].split()) <= 110, row["title"]
         assert row["text"] == " ".join(row["text"].split()), row["title"]
     for field in ("id", "title", "text"):
@@ -94,3 +97,39 @@ def test_the_sample(corpus, questions):
 def test_same_surname_distractors(corpus):
     last = Counter(row["title"].split()[-1] for row in corpus)
     assert sum(n >= 2 for n in last.values()) >= 5
+
+
+def test_the_larger_sample():
+    corpus, questions = read_rows(world_path("corpus.jsonl")), read_rows(world_path("questions.jsonl"))
+    passages = {row["id"]: row for row in corpus}
+    assert len(passages) == 440 and len({row["title"] for row in corpus}) == 440
+    assert all(
+        row["id"] == "p_" + hashlib.sha1(f"{row['title']}\n{row['text']}".encode()).hexdigest()[:12] for row in corpus
+    )
+    assert Counter(row["hops"] for row in questions) == {2: 24, 3: 24, 4: 12}
+    for row in questions:
+        assert len(set(row["gold_ids"])) == row["hops"] and row["type"] in ("bridge", "chain", "comparison")
+        *before, last = [passages[key]["text"] for key in row["gold_ids"]]
+        assert any(mentions(last, answer) for answer in row["answers"]), row["id"]
+        assert not any(mentions(text, answer) for text in [row["question"], *before] for answer in row["answers"]), row[
+            "id"
+        ]
+
+
+def test_ready_triples_stand_on_their_passages():
+    passages = {row["id"]: row for row in read_rows(world_path("corpus.jsonl"))}
+    rows = read_rows(world_path("openie.jsonl"))
+    assert [row["id"] for row in rows] == list(passages)
+    ends = [(row, end) for row in rows for subject, _, obj in row["triples"] for end in (subject, obj)]
+    assert all(end in row["entities"] for row, end in ends)
+    written = [end in passages[row["id"]]["title"] + " " + passages[row["id"]]["text"] for row, end in ends]
+    assert sum(written) > 0.98 * len(written)
+
+
+def test_the_sample_as_files(run, tmp_path):
+    folder = tmp_path / "sample"
+    result = run("sample", str(folder), "--json").ok
+    assert result.document["lines"] == {"corpus.jsonl": 440, "openie.jsonl": 440, "questions.jsonl": 60}
+    assert (folder / "questions.jsonl").read_bytes() == world_path("questions.jsonl").read_bytes()
+    again = run("sample", str(folder))
+    assert again.status == 2 and "DIR is not empty" in again.err
