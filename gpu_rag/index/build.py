@@ -142,7 +142,7 @@ def _bring_up_to_date(
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
     params = stage.params(settings, sources)
-    described = {role: models.describe(role) for role in stage.roles(settings)}
+    described = {role: _identity(models.describe(role)) for role in stage.roles(settings)}
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
     if old is not None and is_up_to_date(out, stage, old, fingerprint):
@@ -174,6 +174,12 @@ def _bring_up_to_date(
     manifest.write(out)
     progress.finish(stage.name, skipped=False)
     return manifest, report
+
+
+def _identity(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model as the manifest has it: of a served one its id, not where a server of it listens."""
+    name = str(model["name"])
+    return {**model, "name": f"server#{name.partition('#')[2]}" if name.startswith(("http://", "https://")) else name}
 
 
 def fingerprint_of(

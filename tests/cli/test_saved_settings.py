@@ -106,6 +106,20 @@ def test_another_model_does_not_write_over_it(written, tiny_corpus):
     assert fresh.manifest.stages["extraction"].models["llm"]["name"] == "b"
 
 
+def test_a_served_model_counts_and_not_where_it_listens(tiny_corpus, tmp_path):
+    manifests = []
+    for address in ("http://10.0.0.7:8000/v1", "https://elsewhere/v1"):
+        llm = ScriptedLLM(write, name=f"{address}#qwen")
+        llm.content_hash = "of the model"
+        settings = {"models": {"embedder": "hash"}, "index": {"extractor": "llm", "min_yield": 0.0}}
+        out = tmp_path / str(len(manifests))
+        gpu_rag.build(tiny_corpus, out, methods=["hoprag"], settings=settings, llm=llm)
+        manifests.append(Manifest.read(out))
+        assert b"10.0.0.7" not in (out / "manifest.json").read_bytes()
+    assert manifests[0].digest() == manifests[1].digest()
+    assert manifests[0].stages["extraction"].models["llm"]["name"] == "server#qwen"
+
+
 def test_rules_that_are_asked_for_by_name_take_its_place(written, tiny_corpus):
     named = {"index": {"extractor": "patterns"}, "hops": {"simulate": "templates"}}
     report = by("b", written, tiny_corpus, capable=False, **named)
