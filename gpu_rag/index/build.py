@@ -145,7 +145,7 @@ def _bring_up_to_date(
     described = {role: _identity(models.describe(role)) for role in stage.roles(settings)}
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
-    if old is not None and is_up_to_date(out, stage, old, fingerprint):
+    if old is not None and is_up_to_date(out, stage, old, fingerprint) and _is_whole(out, old):
         progress.finish(stage.name, skipped=True)
         return manifest, StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
@@ -206,7 +206,12 @@ def _last_state(out: Path, stage: Stage, old: StageRecord | None) -> Path | None
     """The folder of the stage's last state if its version is this one and every file still has its checksum."""
     if old is None or old.version != stage.version or not is_complete(out, old):
         return None
-    return out / old.folder if checksums(out / old.folder) == old.files else None
+    return out / old.folder if _is_whole(out, old) else None
+
+
+def _is_whole(out: Path, record: StageRecord) -> bool:
+    """Whether every file has its checksum: what was damaged is made anew, from replies that are kept."""
+    return checksums(out / record.folder) == record.files
 
 
 def _erase(out: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import IndexMismatch
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.methods.registry import method_names
+from gpu_rag.index.verify import verify
+from gpu_rag.methods.registry import method_names, stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 from gpu_rag.types import JsonSchema, Request
@@ -90,6 +91,19 @@ def written(tiny_corpus: Path, tmp_path: Path) -> Path:
 
 def test_the_same_model_finds_its_work_done(written, tiny_corpus):
     assert all(stage.skipped for stage in by("a", written, tiny_corpus).stages.values())
+
+
+def test_what_is_damaged_is_made_anew_from_kept_replies(written, tiny_corpus):
+    digest, whole = Manifest.read(written).digest(), by("a", written, tiny_corpus)
+    for file in sorted(path for path in written.glob("stages/*/*") if path.suffix in (".parquet", ".safetensors")):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1  # of equal size
+        file.write_bytes(bytes(data))
+        report = by("a", written, tiny_corpus)
+        assert [name for name, stage in report.stages.items() if not stage.skipped] == [file.parent.name.split("-")[0]]
+        assert sum(stage.llm_calls for stage in report.stages.values()) == 0
+    assert Manifest.read(written).digest() == digest and verify(written, stage_checks()) == []
+    assert all(stage.skipped for stage in whole.stages.values())
 
 
 def test_another_model_does_not_write_over_it(written, tiny_corpus):
