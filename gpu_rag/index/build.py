@@ -146,10 +146,10 @@ def _bring_up_to_date(
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
     params = stage.params(settings, sources)
-    described = {role: models.describe(role) for role in stage.roles(settings)}
+    described = {role: _identity(models.describe(role)) for role in stage.roles(settings)}
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
-    if old is not None and is_up_to_date(out, stage, old, fingerprint):
+    if old is not None and is_up_to_date(out, stage, old, fingerprint) and _is_whole(out, old):
         progress.finish(stage.name, skipped=True)
         return manifest, StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
@@ -181,6 +181,12 @@ def _bring_up_to_date(
     return manifest, report
 
 
+def _identity(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model as the manifest has it: of a served one its id, not where a server of it listens."""
+    name = str(model["name"])
+    return {**model, "name": f"server#{name.partition('#')[2]}" if name.startswith(("http://", "https://")) else name}
+
+
 def fingerprint_of(
     stage: Stage | StageRecord,
     inputs: Mapping[str, str],
@@ -208,7 +214,12 @@ def _last_state(out: Path, stage: Stage, old: StageRecord | None) -> Path | None
     """The folder of the stage's last state if its version is this one and every file still has its checksum."""
     if old is None or old.version != stage.version or not is_complete(out, old):
         return None
-    return out / old.folder if checksums(out / old.folder) == old.files else None
+    return out / old.folder if _is_whole(out, old) else None
+
+
+def _is_whole(out: Path, record: StageRecord) -> bool:
+    """Whether every file has its checksum: what was damaged is made anew, from replies that are kept."""
+    return checksums(out / record.folder) == record.files
 
 
 def _erase(out: Path) -> None:

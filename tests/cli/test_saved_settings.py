@@ -11,7 +11,8 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import IndexMismatch
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.methods.registry import method_names
+from gpu_rag.index.verify import verify
+from gpu_rag.methods.registry import method_names, stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 from gpu_rag.types import JsonSchema, Request
@@ -92,6 +93,19 @@ def test_the_same_model_finds_its_work_done(written, tiny_corpus):
     assert all(stage.skipped for stage in by("a", written, tiny_corpus).stages.values())
 
 
+def test_what_is_damaged_is_made_anew_from_kept_replies(written, tiny_corpus):
+    digest, whole = Manifest.read(written).digest(), by("a", written, tiny_corpus)
+    for file in sorted(path for path in written.glob("stages/*/*") if path.suffix in (".parquet", ".safetensors")):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1  # of equal size
+        file.write_bytes(bytes(data))
+        report = by("a", written, tiny_corpus)
+        assert [name for name, stage in report.stages.items() if not stage.skipped] == [file.parent.name.split("-")[0]]
+        assert sum(stage.llm_calls for stage in report.stages.values()) == 0
+    assert Manifest.read(written).digest() == digest and verify(written, stage_checks()) == []
+    assert all(stage.skipped for stage in whole.stages.values())
+
+
 def test_another_model_does_not_write_over_it(written, tiny_corpus):
     before = (written / "manifest.json").read_bytes()
     with pytest.raises(IndexMismatch, match="stage extraction was written by another model; given b; expected a"):
@@ -104,6 +118,20 @@ def test_another_model_does_not_write_over_it(written, tiny_corpus):
         tiny_corpus, written, methods=["hoprag"], settings=settings, llm=ScriptedLLM(write, name="b"), fresh=True
     )
     assert fresh.manifest.stages["extraction"].models["llm"]["name"] == "b"
+
+
+def test_a_served_model_counts_and_not_where_it_listens(tiny_corpus, tmp_path):
+    manifests = []
+    for address in ("http://10.0.0.7:8000/v1", "https://elsewhere/v1"):
+        llm = ScriptedLLM(write, name=f"{address}#qwen")
+        llm.content_hash = "of the model"
+        settings = {"models": {"embedder": "hash"}, "index": {"extractor": "llm", "min_yield": 0.0}}
+        out = tmp_path / str(len(manifests))
+        gpu_rag.build(tiny_corpus, out, methods=["hoprag"], settings=settings, llm=llm)
+        manifests.append(Manifest.read(out))
+        assert b"10.0.0.7" not in (out / "manifest.json").read_bytes()
+    assert manifests[0].digest() == manifests[1].digest()
+    assert manifests[0].stages["extraction"].models["llm"]["name"] == "server#qwen"
 
 
 def test_rules_that_are_asked_for_by_name_take_its_place(written, tiny_corpus):

@@ -26,7 +26,7 @@ from gpu_rag.types import JsonSchema
 
 INSTALL_LINE = "pip install 'gpu-rag[gpu]', or on a CPU scripts/install_vllm.sh VENV"
 CPU_CACHE_GIB = 1.0
-_ONE_START = threading.Lock()  # the environment is one for all threads
+_ONE_START = threading.Lock()  # the environment is one for all threads, and so is where vLLM registers its counts
 _EXAMPLE = '{"quantization": "fp8"}'
 MAX_NUM_SEQS = {"cpu": 32, "cuda": 256}
 # Prompts share whole blocks: vLLM's 128 tokens on a CPU would share nothing of short heads, and compute them again.
@@ -98,17 +98,15 @@ def visible_gpus() -> list[str]:
 @contextmanager
 def seeing(gpus: str) -> Iterator[None]:
     """Within the block a process that is started sees these GPUs alone; one block at a time. "": as this process."""
-    if not gpus:
-        yield
-        return
     with _ONE_START:
         before = os.environ.get("CUDA_VISIBLE_DEVICES")
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+        if gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
         try:
             yield
         finally:
             if before is None:
-                del os.environ["CUDA_VISIBLE_DEVICES"]
+                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             else:
                 os.environ["CUDA_VISIBLE_DEVICES"] = before
 
