@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from gpu_rag.models.llm.interface import LLM
 
-SHARE = 4  # a text in a reply is rarely longer than this part of what its schema allows
+PROSE = 600  # a text that may have so many characters is prose and fills them; a name rarely takes a quarter
 _TEXT = "Marta Orlo-Stroud of Tamsin, an engineer who built the Halden Bridge over the Ves at Kerling in 1931; "
 _SPARE = 16  # tokens of a code fence around the reply
 _counted: WeakKeyDictionary[LLM, dict[str, int]] = WeakKeyDictionary()
@@ -36,7 +36,8 @@ def longest(shape: dict[str, Any]) -> Any:
         case "array":
             return [longest(shape["items"])] * shape["maxItems"]
         case "string":
-            return (_TEXT * shape["maxLength"])[: shape["maxLength"] // SHARE]
+            most: int = shape["maxLength"]
+            return (_TEXT * most)[: most if most >= PROSE else most // 4]
         case "integer":
             return shape.get("maximum", 99)
         case kind:

@@ -93,7 +93,7 @@ ROOMS = {  # of replies whose room is fixed
     "stages/extract": SETTINGS.index.extract_tokens,
 }
 JSON = [name for name, schema in STEPS.items() if schema not in (CHOICE, TEXT)]
-MEASURED = {name: STEPS[name] for name in JSON if name not in ROOMS} | {"higra/merge": merge.pairs_schema(20)}
+MEASURED = {name: STEPS[name] for name in JSON if name not in ROOMS}
 
 # --- what stands in the slots -----------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ _AFTERTHOUGHT = re.compile(r",\s+(?=(?:the|a|an|who|which|where|whose|and)\b)|(?
 SCHEMA = canonical_schema(
     object_of(
         {
-            "evidence": {"type": "string", "maxLength": 1200},
+            "evidence": {"type": "string", "maxLength": 600},
             "answers": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": MAX_ANSWERS},
             "passages": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 10},
         }

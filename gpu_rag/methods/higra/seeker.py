@@ -22,6 +22,7 @@ from gpu_rag.text.rules.decomposition import Plan, PlanStep, fill, references
 from gpu_rag.text.rules.decomposition.compare import decide
 from gpu_rag.types import Evidence, Malformed, Path
 
+PROMPTS = "gpu_rag.methods.higra.prompts"
 MAX_ASKS = 6  # sub-questions of one call
 MAX_VARIANTS = 3  # of one sub-question, when a reference has several answers
 UNRESOLVED = (
@@ -158,10 +159,7 @@ async def _say(
         f"evidence: {found.evidence[:_EVIDENCE_CHARS]}"
         for number, found in enumerate(dialogue.findings, 1)
     ]
-    template, room = (
-        Prompt.read("gpu_rag.methods.higra.prompts", prompt),
-        reply_tokens(run.models.language_model, schema),
-    )
+    room, template = reply_tokens(run.models.language_model, schema), Prompt.read(PROMPTS, prompt)
     reply = await ask(
         run, template, fields, schema=schema, max_tokens=room, evidence=history, slot="history", name=name
     )

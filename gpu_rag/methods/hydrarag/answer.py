@@ -21,7 +21,7 @@ from gpu_rag.types import Evidence, RankedNode
 MOST_ANSWERS = 20
 _SHOWN_ANSWERS = 10
 _YES = {"type": "boolean"}
-_REASON, _ANSWER = {"type": "string", "maxLength": 2000}, {"type": "string", "maxLength": 500}
+_REASON, _ANSWER = {"type": "string", "maxLength": 600}, {"type": "string", "maxLength": 500}
 _FIELDS = {"reason": _REASON, "settled": json_list(_YES, 9), "sufficient": _YES, "answer": _ANSWER}
 ANSWER_SCHEMA = canonical_schema(object_of(_FIELDS))
 

@@ -117,10 +117,8 @@ async def _sentences(documents: Sequence[Document], query: np.ndarray, k: int) -
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in some sentences, each once."""
-    if search.run.models.model_decides:
-        made = await _paths_by_model(analysis, sentences, search)
-    else:
-        made = _paths_by_rule(sentences)
+    by_model = search.run.models.model_decides
+    made = await _paths_by_model(analysis, sentences, search) if by_model else _paths_by_rule(sentences)
     once = {(document.where, steps): (document, steps) for document, steps in made}
     return list(once.values())
 

@@ -92,23 +92,18 @@ def prompt_of(what: str) -> Prompt:
 
 
 def ask_clusters(
-    work: Work,
-    entities: Sequence[Row],
-    clusters: Clusters,
-    what: str,
-    schema: Callable[[int], str],
-    longest: Callable[[int], str],
+    work: Work, entities: Sequence[Row], clusters: Clusters, what: str, schema: Callable[[int], str]
 ) -> tuple[list[tuple[list[int], Row]], dict[str, int]]:
     """(cluster, reply) for every reply that could be read, and counts of the others by why not, under names of `what`.
 
-    One request a cluster. schema: of the reply, for a number of entities; longest: of one that is as long as may be.
+    One request a cluster. schema: of the reply, for a number of entities.
     """
     prompt, seed = prompt_of(what), work.settings.runtime.seed
 
     def request(cluster: list[int]) -> Request:
-        text, constraint = prompt.render(entities=listed(entities, cluster)), JsonSchema(schema(len(cluster)))
-        room = reply_tokens(work.models.llm(), longest(len(cluster)))
-        return Request(prompt.system, text, constraint, max_tokens=room, seed=seed)
+        text, reply = prompt.render(entities=listed(entities, cluster)), schema(len(cluster))
+        room = reply_tokens(work.models.llm(), reply)
+        return Request(prompt.system, text, JsonSchema(reply), max_tokens=room, seed=seed)
 
     read: list[tuple[list[int], Row]] = []
     unread: Counter[str] = Counter()

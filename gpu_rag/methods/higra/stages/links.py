@@ -78,7 +78,7 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
     vectors = torch.from_numpy(embed_blocks(work, [entity_text(row) for row in entities]))
     clusters = entity_clusters(work, vectors, chosen.link_radius)
     work.progress.start("higra_links", len(clusters), "clusters")
-    replies, unread = ask_clusters(work, entities, clusters, "link", relations_schema, relations_schema)
+    replies, unread = ask_clusters(work, entities, clusters, "link", relations_schema)
     found: dict[Triple, float] = {}
     n_unsure = 0
     for cluster, relation in ((cluster, relation) for cluster, reply in replies for relation in reply["relations"]):

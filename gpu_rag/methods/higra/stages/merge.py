@@ -137,7 +137,7 @@ def by_llm(
     group with two names whose numbers differ, which is counted.
     """
     work.progress.start("higra_merge", len(clusters), "clusters")
-    replies, unread = ask_clusters(work, entities, clusters, "merge", groups_schema, pairs_schema)
+    replies, unread = ask_clusters(work, entities, clusters, "merge", groups_schema)
     decisions: list[SameEntity] = []
     n_numbers = 0
     for cluster, group in ((cluster, group) for cluster, reply in replies for group in reply["groups"]):
@@ -150,16 +150,11 @@ def by_llm(
     return decisions, ({"higra_merge_numbers_differ": n_numbers} if n_numbers else {}) | unread
 
 
-def groups_schema(n: int, most: int = 0, size: int = 0) -> str:
-    """At most `most` groups of two to `size` of the numbers 1 to n; 0: n."""
+def groups_schema(n: int) -> str:
+    """Groups of two or more of the numbers 1 to n."""
     number = {"type": "integer", "minimum": 1, "maximum": n}
-    group = {"type": "array", "items": number, "minItems": 2, "maxItems": size or n}
-    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": most or n}}))
-
-
-def pairs_schema(n: int) -> str:
-    """The longest reply: all of the numbers in groups of two."""
-    return groups_schema(n, n // 2, 2)
+    group = {"type": "array", "items": number, "minItems": 2, "maxItems": n}
+    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": max(2, n // 2)}}))
 
 
 def _cosine(vectors: torch.Tensor, a: int, b: int) -> float:
