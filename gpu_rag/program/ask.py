@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpu_rag.program.reason import reason_room, reasoned, split_reason
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import embed_texts, llm
 from gpu_rag.runtime.trace import Slot
-from gpu_rag.text.lenient import EXACT, Read, read_reply, repairs
+from gpu_rag.text.lenient import EXACT, LENIENT, Read, read_reply, repairs
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 
@@ -60,16 +61,26 @@ async def ask_text(
 
 
 async def reply_of(
-    run: Run, prompt: Prompt, text: str, constraint: JsonSchema | Choice | None, *, max_tokens: int, name: str
+    run: Run,
+    prompt: Prompt,
+    text: str,
+    constraint: JsonSchema | Choice | None,
+    *,
+    max_tokens: int,
+    name: str,
+    rewrite: Callable[[str], str] | None = None,
 ) -> tuple[Read | Malformed, Reply]:
-    """What a reply says, or Malformed after one repair try with a larger budget; and the reply that was read."""
+    """What a reply says, or Malformed after one repair try with a larger budget; and the reply that was read.
+
+    rewrite: what else a reply that cannot be read may have meant, to be read as lenient.
+    """
     at, models = run.ctx.slot, run.models
     asked = constraint
     if models.reason:
         text, constraint, max_tokens = reasoned(models, text, constraint, max_tokens)
     run.ctx.usage.replies_read += 1
     reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at)
-    found = read_reply(reply, constraint)
+    found = _read(reply, constraint, rewrite)
     if isinstance(found, Read):
         if found.how != EXACT:
             count(run, name, found.how)
@@ -78,12 +89,23 @@ async def reply_of(
     ways = repairs(text, max_tokens, found)
     text, max_tokens = next((way for way in ways if fits(models.language_model, prompt.system, *way)), ways[-1])
     reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at, attempt=1)
-    found = read_reply(reply, constraint)
+    found = _read(reply, constraint, rewrite)
     if isinstance(found, Read):
         count(run, name, "repaired")
         return _without_reason(run, found, asked), reply
     note_malformed(run, name, reply)
     return found, reply
+
+
+def _read(
+    reply: Reply, constraint: JsonSchema | Choice | None, rewrite: Callable[[str], str] | None
+) -> Read | Malformed:
+    found = read_reply(reply, constraint)
+    exact = isinstance(found, Read) and found.how == EXACT
+    if exact or rewrite is None or (text := rewrite(reply.text)) == reply.text:
+        return found
+    meant = read_reply(replace(reply, text=text), constraint)
+    return Read(meant.value, LENIENT) if isinstance(meant, Read) else found
 
 
 def _without_reason(run: Run, found: Read, asked: JsonSchema | Choice | None) -> Read:

@@ -13,8 +13,10 @@ The prompt says what makes an option good; the list of options and the form of t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from string import ascii_uppercase
 
 import numpy as np
@@ -32,7 +34,7 @@ SLOT = "options"
 NONE_LABEL = "none"
 NONE_TEXT = "none of these"
 ONE_FORM = "Reply with the label of the best option, and nothing else."
-LIST_FORM = 'Reply as JSON: {{"chosen": [labels, best first]}}, {least} to {most} labels.'
+LIST_FORM = "Reply as JSON with the labels of {least} to {most} options, the best first, as in {example}"
 _LABEL_TOKENS = 8
 _NOTE_CHARS = 120
 
@@ -152,7 +154,8 @@ async def _by_labels(run: Run, decision: Decision) -> tuple[list[int], Reply] | 
     labels = option_labels(len(decision.options))
     k, single = min(decision.k, len(labels)), decision.k == 1
     max_tokens = _LABEL_TOKENS * (1 if single else k + 4)
-    form = ONE_FORM if single else LIST_FORM.format(least=0 if decision.allow_none else 1, most=k)
+    example = json.dumps({"chosen": labels[1:3][:k] or labels})
+    form = ONE_FORM if single else LIST_FORM.format(least=0 if decision.allow_none else 1, most=k, example=example)
     if single and decision.allow_none:
         form = f"{NONE_LABEL}. {NONE_TEXT}\n{form}"
     listed = [f"{label}. {' '.join(option.split())}" for label, option in zip(labels, decision.options)]
@@ -162,11 +165,24 @@ async def _by_labels(run: Run, decision: Decision) -> tuple[list[int], Reply] | 
         constraint: Choice | JsonSchema = Choice((*labels, NONE_LABEL) if decision.allow_none else tuple(labels))
     else:
         constraint = JsonSchema(_labels_schema(labels, min(k, n_shown), 0 if decision.allow_none else 1))
-    found, reply = await reply_of(run, decision.prompt, text, constraint, max_tokens=max_tokens, name=decision.name)
+    rewrite = partial(_labelled, dict(zip(labels, decision.options)))
+    found, reply = await reply_of(
+        run, decision.prompt, text, constraint, max_tokens=max_tokens, name=decision.name, rewrite=rewrite
+    )
     if not isinstance(found, Read):
         return None
     said = [found.value] if single else found.value["chosen"]
     return list(dict.fromkeys(labels.index(label) for label in said if label != NONE_LABEL)), reply
+
+
+def _labelled(options: Mapping[str, str], text: str) -> str:
+    """A reply that writes options out, as it writes their labels."""
+    for label, option in options.items():
+        for form in (" ".join(option.split()), f"{label}. {' '.join(option.split())}"):
+            if text.strip(" \n`\"'.") == form:
+                return label
+            text = text.replace(json.dumps(form, ensure_ascii=False), json.dumps(label))
+    return text
 
 
 def _shown(run: Run, decision: Decision, listed: list[str], form: str, max_tokens: int) -> tuple[str, int]:

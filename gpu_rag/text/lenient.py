@@ -159,6 +159,8 @@ def fitted(value: Any, shape: Any, drop: bool) -> Any:
         return _fitted_object(value, shape, properties, drop)
     if shape.get("type") == "array" and value is not None:
         return _fitted_list(value if isinstance(value, list) else [value], shape, drop)
+    if len(shape.get("enum", ())) == 1:  # there is nothing to choose
+        return shape["enum"][0]
     if "enum" in shape and isinstance(value, (str, int)) and value not in shape["enum"]:
         found = read_choice(str(value), [option for option in shape["enum"] if isinstance(option, str)])
         return found.value if isinstance(found, Read) else value

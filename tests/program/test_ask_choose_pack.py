@@ -442,6 +442,27 @@ def test_the_packer_leaves_room_for_the_reason():
     assert llm.count_tokens(request.system) + llm.count_tokens(request.prompt) + request.max_tokens <= 300
 
 
+@pytest.mark.parametrize(
+    ("k", "said", "chosen"),
+    [
+        (1, "a blue fish", [1]),
+        (1, "`B. a blue fish`", [1]),
+        (2, '{"chosen": ["a green tree", "A. a red bird"]}', [2, 0]),
+        (2, '{"chosen": ["a green tree", "B"]}', [2, 1]),
+    ],
+)
+def test_an_option_written_out_is_its_label(k, said, chosen):
+    outcome = outcome_of(chooser(k=k), WordLLM(said))
+    check_choice(outcome, chosen, "llm")
+    assert outcome.usage.fallbacks == {"choose/lenient": 1} and outcome.usage.llm_calls == 1
+
+
+def test_a_list_of_labels_is_shown_by_an_example():
+    llm = WordLLM('{"chosen": ["C"]}')
+    outcome_of(chooser(k=3), llm)
+    assert llm.requests[0].prompt.endswith('labels of 1 to 3 options, the best first, as in {"chosen": ["B", "C"]}')
+
+
 def rank_reply(*scores):
     return lambda request: Reply("?", "rank", 5, 0, 0, tuple(scores))
 

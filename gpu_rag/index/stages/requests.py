@@ -46,14 +46,23 @@ def ask(work: Work, requests: Iterable[Request], step: str) -> Iterator[Said]:
     after a killed one reuses them. A reply that stays unread counts as a failure of the stage. step: in the counts.
     """
     llm = work.models.llm()  # loading it is not asking it
-    found = _in_windows(work, llm, iter(requests), step)
+    requests = (_within(llm, request) for request in requests)
+    found = _in_windows(work, llm, requests, step)
     if isinstance(llm, StreamingLLM) and isinstance(
         getattr(llm, "llm", llm), StreamingLLM
     ):  # behind a cache, its engine
-        found = _streamed(work, llm, iter(requests), step)
+        found = _streamed(work, llm, requests, step)
     for said in found:
         work.report.failures += isinstance(said, str)
         yield said
+
+
+def _within(llm: LLM | StreamingLLM, request: Request) -> Request:
+    """The request, its limit lowered to what a short context leaves beside the prompt, at most to a quarter."""
+    room = llm.context_tokens - llm.count_tokens(request.system) - llm.count_tokens(request.prompt)
+    if room >= request.max_tokens:
+        return request
+    return replace(request, max_tokens=max(room, request.max_tokens // 4))
 
 
 def _in_windows(work: Work, llm: LLM, requests: Iterator[Request], step: str) -> Iterator[Said]:
