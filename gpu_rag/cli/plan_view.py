@@ -57,7 +57,7 @@ def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping
     with closing(models):
         if not options.fresh:
             check_same_models(options.out, layers, settings, models)
-        job = BuildJob(options.out, layers, settings, given, models, options.fresh)
+        job = BuildJob(options.out, layers, settings, given, models, options.fresh, options.forget_replies)
         with Bars() as bars:
             document = plan_build(job, n_sample=options.plan_sample or DEFAULT_SAMPLE, progress=bars)
     if not options.json:

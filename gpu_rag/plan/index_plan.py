@@ -252,7 +252,7 @@ class _Plan:
     def _stages(self, sizes: Sizes) -> dict[str, StagePlan]:
         skipped, before = self._skipped(), memory_bytes()
         asked = any(cost.requests for cost in self.trial.runs["first"].values())
-        known = self.models.n_cached() if asked and not self.job.fresh else 0
+        known = self.models.n_cached() if asked and not self.job.forget_replies else 0
         stages: dict[str, StagePlan] = {}
         for layer in self.job.layers:
             stage, first = self._stage(layer, self.trial, sizes), self.trial.runs["first"][layer.name]

@@ -119,6 +119,7 @@ class BuildJob:
     sources: Sources
     models: Models
     fresh: bool = False
+    forget_replies: bool = False
 
 
 @dataclass(frozen=True)
