@@ -44,6 +44,7 @@ def build(
     settings: Settings | Mapping[str, Any] | None = None,
     strict: bool = False,
     fresh: bool = False,
+    forget_replies: bool = False,
     progress: Progress | None = None,
     llm: LLM | None = None,
     api_key: ApiKeys = None,
@@ -55,9 +56,10 @@ def build(
     settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}, over what an index in `out`
     remembers. openie: ready extraction results; they switch the extractor to `import`. llm: an LLM object instead of
     the one that the settings name. Raises BadInput, IndexLocked, StorageError, IndexMismatch (other models than those
-    that made what is there, without fresh).
+    that made what is there, without fresh). fresh: from nothing, with the replies that are kept; forget_replies:
+    without them too.
     """
-    target = Path(out)
+    target, fresh = Path(out), fresh or forget_replies
     if isinstance(settings, Settings):
         chosen = settings
     else:
@@ -78,6 +80,7 @@ def build(
             saved_settings=settings_to_save(chosen),
             progress=progress,
             fresh=fresh,
+            forget_replies=forget_replies,
         )
 
 

@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "build what these methods, or all, need (ppr; without a corpus the knowledge base alone)"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row, with status 2")
-    parser.add_argument("--fresh", action="store_true", help="build from nothing, model replies included")
+    parser.add_argument("--fresh", action="store_true", help="build from nothing, with the model replies that are kept")
+    words = "build from nothing, and ask models everything again"
+    parser.add_argument("--forget-replies", action="store_true", help=words)
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
     add_limits(parser, "0")
@@ -64,6 +66,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.plan.compare import INDEX_KEYS, read_plan
 
     check_plan(options)
+    options.fresh |= options.forget_replies
     if not (options.corpus or options.kg or options.skb or options.sources):
         raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
     flags = {"index": {"extractor": "import"}} if options.openie else {}
@@ -92,6 +95,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             methods=None if options.methods is None else names(options.methods),
             settings=settings,
             fresh=options.fresh,
+            forget_replies=options.forget_replies,
             progress=bars,
             api_key=api_key(settings),
         )

@@ -58,7 +58,7 @@ def plan_index(
     with closing(models):
         if not options.fresh:
             check_same_models(options.out, layers, settings, models)
-        job = BuildJob(options.out, layers, settings, given, models, options.fresh)
+        job = BuildJob(options.out, layers, settings, given, models, options.fresh, options.forget_replies)
         with Bars() as bars:
             document = plan_build(job, n_sample=options.plan_sample or DEFAULT_SAMPLE, progress=bars)
     return 0, document, _index_text(document)

@@ -91,10 +91,12 @@ def build_index(
     saved_settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     fresh: bool = False,
+    forget_replies: bool = False,
 ) -> BuildReport:
     """Brings `stages` (in dependency order) up to date in the folder `out`.
 
-    fresh: start from nothing, model replies included. saved_settings: the settings that the manifest records.
+    fresh: start from nothing, with the model replies that are kept; forget_replies: without them too. saved_settings:
+    the settings that the manifest records.
     Raises IndexLocked when another build writes here, StorageError when the disk refuses, BadInput from the readers.
     """
     progress = progress or Silent()
@@ -103,8 +105,8 @@ def build_index(
         out.mkdir(parents=True, exist_ok=True)
     guard_folder(out)
     with WriteLock(out):
-        if fresh:
-            _erase(out)
+        if fresh or forget_replies:
+            _erase(out, forget_replies)
         settings = settle(stages, settings, models)
         manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
@@ -222,8 +224,8 @@ def _is_whole(out: Path, record: StageRecord) -> bool:
     return checksums(out / record.folder) == record.files
 
 
-def _erase(out: Path) -> None:
-    replies = [f"replies.sqlite{end}" for end in ("", "-wal", "-shm")]
+def _erase(out: Path, forget_replies: bool) -> None:
+    replies = [f"replies.sqlite{end}" for end in ("", "-wal", "-shm")] if forget_replies else []
     for name in ("manifest.json", "run.json", "rejects.jsonl", *replies):
         (out / name).unlink(missing_ok=True)
     for name in ("stages", "work"):

@@ -232,7 +232,7 @@ class _Plan:
 
     def _stages(self, read_s: float) -> dict[str, dict[str, Any]]:
         skipped, cache = self._skipped(), self.llm.inner if self.llm is not None else None
-        known = len(cache) if isinstance(cache, CachedLLM) and not self.job.fresh else 0  # replies
+        known = len(cache) if isinstance(cache, CachedLLM) and not self.job.forget_replies else 0  # replies
         stages = {layer.name: self._stage(layer) for layer in self.job.layers}
         for name, stage in stages.items():
             first, n_calls = self.runs["first"][name], stage["llm_calls"]

@@ -52,6 +52,7 @@ class BuildJob:
     sources: Sources
     models: Models
     fresh: bool = False
+    forget_replies: bool = False
 
 
 # --- passages --------------------------------------------------------------------------------------

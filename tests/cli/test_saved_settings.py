@@ -106,6 +106,17 @@ def test_what_is_damaged_is_made_anew_from_kept_replies(written, tiny_corpus):
     assert all(stage.skipped for stage in whole.stages.values())
 
 
+def test_fresh_keeps_replies_and_forgetting_them_asks_again(written, tiny_corpus):
+    digest, calls = Manifest.read(written).digest(), []
+    for options in ({"fresh": True}, {"forget_replies": True}):
+        settings = {"models": {"embedder": "hash"}, "index": {"extractor": "llm", "min_yield": 0.0}}
+        llm = ScriptedLLM(write, name="a")
+        report = gpu_rag.build(tiny_corpus, written, methods=["hoprag"], settings=settings, llm=llm, **options)
+        assert not any(stage.skipped for stage in report.stages.values()) and report.manifest.digest() == digest
+        calls.append(len(llm.calls))
+    assert calls[0] == 0 < calls[1]
+
+
 def test_another_model_does_not_write_over_it(written, tiny_corpus):
     before = (written / "manifest.json").read_bytes()
     with pytest.raises(IndexMismatch, match="stage extraction was written by another model; given b; expected a"):
