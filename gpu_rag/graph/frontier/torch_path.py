@@ -63,8 +63,10 @@ def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
         (first, FrontierQuery(vectors[first : first + words.batch], words))
         for first, words in pieces_of(query.keywords, QUESTION_TILE)
     ]
-    for tile in tiles(edges):
-        part_of_edges = _Tile.of(edges, *tile)
+    for u0, u1, p0, p1 in tiles(edges):
+        edge, column, used = edges.order[p0:p1], edges.column_of[p0:p1] - u0, edges.used[u0:u1]
+        targets, number = torch.unique(edges.target[edge], return_inverse=True)
+        part_of_edges = _Tile(p0, edge, column, edges.vectors[used].float(), targets.shape[0], number)
         for first, part in parts:
             last = first + part.keywords.batch
             _search(part, edges, part_of_edges, ids[first:last], scores[first:last])
@@ -82,14 +84,6 @@ class _Tile:
     vectors: torch.Tensor
     targets: int
     target: torch.Tensor
-
-    @classmethod
-    def of(cls, edges: HopEdges, u0: int, u1: int, p0: int, p1: int) -> _Tile:
-        """The edges of the used vectors u0..u1, at the places p0..p1."""
-        edge = edges.order[p0:p1]
-        targets, number = torch.unique(edges.target[edge], return_inverse=True)
-        vectors = edges.vectors[edges.used[u0:u1]].float()
-        return cls(p0, edge, edges.column_of[p0:p1] - u0, vectors, targets.shape[0], number)
 
 
 def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
