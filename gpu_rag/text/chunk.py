@@ -32,11 +32,8 @@ def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> lis
     if max_words < 1:
         raise UsageError("a chunk holds at least one word", given=f"max_words={max_words}", expected=">= 1")
     if not 0 <= overlap_words < max_words:
-        raise UsageError(
-            "the overlap must be smaller than the chunk",
-            given=f"overlap_words={overlap_words}, max_words={max_words}",
-            expected="0 <= overlap_words < max_words",
-        )
+        given, expected = f"overlap_words={overlap_words}, max_words={max_words}", "0 <= overlap_words < max_words"
+        raise UsageError("the overlap must be smaller than the chunk", given=given, expected=expected)
     units = _units(text, max_words, overlap_words)
     if not units:
         return []

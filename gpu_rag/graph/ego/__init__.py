@@ -209,7 +209,7 @@ def induced_subgraphs(csr: CSR | CheckedGraph, nodes: Ragged, *, implementation:
     Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
     implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
     (twice where these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights,
-    are asked for and mostly never written.
+    are reserved and mostly never written.
     Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3],

@@ -72,12 +72,9 @@ def blocks_pagerank(
     values, bound = solve(blocks, teleport, options)
     unsolved = np.flatnonzero(~(bound <= tol))
     if len(unsolved):
-        raise GpuRagError(
-            "PageRank of a block did not converge",
-            given=f"block {unsolved[0]}: L1 error up to {bound[unsolved[0]]:.2g} after {max_iter} steps",
-            expected=f"<= {tol:g}",
-            do=way_out(float(bound[unsolved[0]]), damping),
-        )
+        most = float(bound[unsolved[0]])
+        given, do = f"block {unsolved[0]}: L1 error up to {most:.2g} after {max_iter} steps", way_out(most, damping)
+        raise GpuRagError("PageRank of a block did not converge", given=given, expected=f"<= {tol:g}", do=do)
     return Ragged(values, blocks.offsets)
 
 

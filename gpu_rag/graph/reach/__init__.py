@@ -69,7 +69,7 @@ def reachable(
 
 
 def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> int:
-    """How long the longest chain is; found with all checks by one wait. Raises BadInput."""
+    """The length of the longest chain, found with all checks by one wait. Raises BadInput."""
     for lists, name in ((starts, "starts"), (relations, "relations"), (directions, "directions")):
         check_tensors(lists, name, graph.device)
     ranges = (relations.values, ANY, graph.n_relations - 1, "relation"), (directions.values, OUT, EITHER, "direction")

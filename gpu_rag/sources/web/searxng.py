@@ -62,7 +62,7 @@ def is_public(host: str, port: int) -> bool:
 class SearxngProvider:
     """Searches by GET {base}/search?q=...&format=json, reads pages by GET. The server must allow the format json.
 
-    base: such as http://127.0.0.1:8888; it alone is asked for results, its redirects are not followed. Pages: http and
+    base: such as http://127.0.0.1:8888; results come from it alone, its redirects are not followed. Pages: http and
     https, HTML or plain text, at most MAX_PAGE_BYTES and PAGE_S seconds, from the server itself or from public
     addresses, also behind redirects: what a result says never leads into the own network. (A name is looked up twice,
     to check it and to connect, so a lying name server can still send a request there.) HTML is parsed in the process
@@ -113,7 +113,7 @@ class SearxngProvider:
         return [self._page(url, *found) for url, found in zip(urls, fetched)]
 
     def _check(self, request: httpx.Request) -> None:
-        """Raises `_Inside` for a page that is neither on the server nor public; asked before every redirect too."""
+        """Raises `_Inside` for a page that is neither on the server nor public; called before every redirect too."""
         place = _place(request.url)
         if place != self._own and not is_public(*place):
             raise _Inside("its address is not public", request=request)
