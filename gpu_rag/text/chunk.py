@@ -70,13 +70,8 @@ def _pack(units: list[_Unit], max_words: int, overlap_words: int) -> list[tuple[
         spans.append((units[first][0], units[last - 1][1]))
         if last == n_units:
             return spans
-        first = _overlap_start(units, first, last, min(overlap_words, max_words - units[last][2]))
-
-
-def _overlap_start(units: list[_Unit], first: int, last: int, limit: int) -> int:
-    """The start of the next piece: the earliest unit after `first` from which at most `limit` words precede `last`."""
-    start, n_words = last, 0
-    while start - 1 > first and n_words + units[start - 1][2] <= limit:
-        start -= 1
-        n_words += units[start][2]
-    return start
+        start, n_words, limit = last, 0, min(overlap_words, max_words - units[last][2])
+        while start - 1 > first and n_words + units[start - 1][2] <= limit:
+            start -= 1  # the earliest unit behind `first` from which at most `limit` words precede `last`
+            n_words += units[start][2]
+        first = start

@@ -15,12 +15,6 @@ from gpu_rag.graph.ragged import expand, pieces_of, row_of_value
 from gpu_rag.types import Ragged, TopK
 
 
-def _scores(query: FrontierQuery, b: torch.Tensor, edges: HopEdges, edge: torch.Tensor) -> torch.Tensor:
-    """f32[P]: SIM of question b[p] and edge[p]."""
-    dots = exact_dots(query.vectors.detach(), b, edges.vectors.detach(), edges.vector_of[edge].long())
-    return ((_shares(query.keywords, b, edges, edge) + dots) / 2).float()
-
-
 def _shares(query: Ragged, b: torch.Tensor, things: Described | HopEdges, thing: torch.Tensor) -> torch.Tensor:
     """f64[P]: the Jaccard index of the keywords of question b[p] and thing[p]."""
     width = things.n_keywords + 1  # other words are in no list; a large one would not fit a key
@@ -96,7 +90,8 @@ def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tenso
     reach = torch.maximum(2 * scores[:, -1].double(), _least(approx, tile, ids.shape[1]) - slack)
     row, place = (approx >= (reach - slack)[:, None]).nonzero().T
     found = tile.edge[place]
-    _merge(ids, scores, row, found, _scores(query, row, edges, found), edges)
+    exact = exact_dots(query.vectors, row, edges.vectors.detach(), edges.vector_of[found].long())
+    _merge(ids, scores, row, found, ((_shares(query.keywords, row, edges, found) + exact) / 2).float(), edges)
 
 
 def _overlaps(query: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:

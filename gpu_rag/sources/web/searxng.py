@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
-from typing import Any
 
 import httpx
 
@@ -28,18 +27,6 @@ _PORTS = {"http": 80, "https": 443}
 
 class _Inside(httpx.RequestError):
     """A page of the own network."""
-
-
-def _address(base: str) -> httpx.URL:
-    try:
-        url = httpx.URL(base)
-    except httpx.InvalidURL as error:
-        raise BadInput(f"the address of a search server cannot be read: {error}", given=base) from error
-    if not url.host:
-        raise BadInput(
-            "the address of a search server has no host", given=base, expected="such as http://127.0.0.1:8888"
-        )
-    return url
 
 
 def _place(url: httpx.URL) -> tuple[str, int]:
@@ -71,7 +58,14 @@ class SearxngProvider:
 
     def __init__(self, base: str, *, transport: httpx.BaseTransport | None = None, timeout_s: float = TIMEOUT_S):
         self.name = base.rstrip("/")
-        self._own = _place(_address(self.name))
+        try:
+            url = httpx.URL(self.name)
+        except httpx.InvalidURL as error:
+            raise BadInput(f"the address of a search server cannot be read: {error}", given=self.name) from error
+        if not url.host:
+            expected = "such as http://127.0.0.1:8888"
+            raise BadInput("the address of a search server has no host", given=self.name, expected=expected)
+        self._own = _place(url)
         self._client = httpx.Client(timeout=timeout_s, transport=transport, trust_env=False)
         self._pages = httpx.Client(
             timeout=timeout_s,
@@ -94,8 +88,9 @@ class SearxngProvider:
         try:
             answer = self._client.get(f"{self.name}/search", params={"q": query, "format": "json"})
             answer.raise_for_status()
-            rows = answer.json()["results"]
-            return [found for found in map(_result, rows) if found.url][:k]
+            keys, rows = ("url", "title", "content"), answer.json()["results"]
+            found = [WebResult(*(" ".join(str(row.get(key) or "").split()) for key in keys)) for row in rows]
+            return [result for result in found if result.url][:k]
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return RequestFailed("the search server did not answer", given=f"{self.name}: {error}")
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -158,7 +153,3 @@ class SearxngProvider:
         self._client.close()
         self._pages.close()
         self._parser.close()
-
-
-def _result(row: Any) -> WebResult:
-    return WebResult(*(" ".join(str(row.get(key) or "").split()) for key in ("url", "title", "content")))
