@@ -263,11 +263,12 @@ def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, 
         check_form(ids, f"the {name} ids are no list", INTEGERS, tail.shape if tail.dim() else ["M"], tail.device)
         check_range(ids, size, f"the {name} of an edge", "relation" if name == "relation" else "node")
     check_memory(24 * (n + tail.shape[0]), tail.device, f"a graph of {n:,} nodes", "split it by relations")
-    order = lexsort(head.long(), relation.long(), tail.long())
-    edges = torch.stack([tail.long(), relation.long(), head.long()])[:, order]
-    new = torch.ones(edges.shape[1], dtype=torch.bool, device=edges.device)  # each edge once
-    new[1:] = (edges[:, 1:] != edges[:, :-1]).any(0)
-    tail, relation, head = edges[:, new]
+    tail, relation, head = tail.long(), relation.long(), head.long()
+    order = lexsort(head, relation, tail)
+    tail, relation, head = tail[order], relation[order], head[order]
+    new = torch.ones(tail.shape[0], dtype=torch.bool, device=tail.device)  # each edge once
+    new[1:] = (tail[1:] != tail[:-1]) | (relation[1:] != relation[:-1]) | (head[1:] != head[:-1])
+    tail, relation, head = tail[new], relation[new], head[new]
     nodes = torch.arange(n + 1, device=tail.device)
     order = lexsort(relation, head)  # by (head, relation, tail): the tails were ascending
     return TypedGraph(
