@@ -50,16 +50,11 @@ def csr_from_edges(
         key, order = torch.sort(key)
         values = None if values is None else torch.cat([values, values[off_diagonal]])[order]
     rows, columns = (key // n, key % n) if n else (key, key)
-    return _assembled(rows, columns, n, None if values is None else _in_f32(values))
-
-
-def _in_f32(weight: torch.Tensor) -> torch.Tensor:
-    """Raises BadInput where a sum of weights leaves the range of f32."""
-    narrow = weight.float()
-    if not bool(torch.isfinite(narrow).all()):
-        given = f"a sum of {float(weight.max()):.3g}"
+    narrow = None if values is None else values.float()
+    if values is not None and narrow is not None and not bool(torch.isfinite(narrow).all()):
+        given = f"a sum of {float(values.max()):.3g}"
         raise BadInput("the weights of an edge are too large", given=given, expected="sums below 3.4e38")
-    return narrow
+    return _assembled(rows, columns, n, narrow)
 
 
 def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Tensor | None) -> None:
@@ -80,9 +75,8 @@ def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> N
         bad |= nodes >= n
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
-        raise BadInput(
-            f"{what} is no {kind}", given=f"{int(nodes[at])} at position {at}", expected=f"0 <= {kind} < {n}"
-        )
+        given = f"{int(nodes[at])} at position {at}"
+        raise BadInput(f"{what} is no {kind}", given=given, expected=f"0 <= {kind} < {n}")
 
 
 def _check_weights(weight: torch.Tensor, edges: torch.Tensor) -> None:
@@ -90,11 +84,8 @@ def _check_weights(weight: torch.Tensor, edges: torch.Tensor) -> None:
     bad = _are_no_weights(weight)
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
-        raise BadInput(
-            "a weight is negative or not finite",
-            given=f"{float(weight[at])} at position {at}",
-            expected="finite and >= 0",
-        )
+        given = f"{float(weight[at])} at position {at}"
+        raise BadInput("a weight is negative or not finite", given=given, expected="finite and >= 0")
 
 
 def _are_no_weights(weight: torch.Tensor) -> torch.Tensor:
@@ -191,7 +182,8 @@ def _check_arrays(csr: CSR) -> None:
     check_form(csr.indptr, "indptr of a CSR has the wrong type", [torch.int64], ["N + 1"])
     check_form(csr.indices, "indices of a CSR have the wrong type", [torch.int32], ["E"], device)
     if csr.weight is not None:
-        check_form(csr.weight, "weight of a CSR has the wrong type", [torch.float32], [csr.m], device)
+        check_form(csr.weight, "weight of a CSR has the wrong type", [torch.float32], ["E"], device)
+        check_form(csr.weight, "weights do not match the edges", ANY_FLOAT, csr.indices.shape)
     if csr.indptr.shape[0] == 0:
         raise BadInput("indptr of a CSR has wrong ends", given="empty", expected=f"0 to {csr.m}")
 

@@ -1,6 +1,6 @@
 """Graphs of other libraries: SciPy, networkx, PyG, and any library that speaks DLPack, such as CuPy.
 
-Libraries are imported when asked for; one that is missing raises MissingBackend with the extra that installs it.
+Libraries are imported when needed; one that is missing raises MissingBackend with the extra that installs it.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def expand(
     """Every (i, p) with first[i] <= p < last[i], by (i, p), as pairs of i64 tensors of bounded length.
 
     first, last: i64[M]; whole: how many entries there are, where that is known. A piece holds at most EXPAND_AT_ONCE
-    entries, or one i if that has more by itself. The host waits for the device once, unless it is told `whole`, and
+    entries, or one i if that has more by itself. The host waits for the device once, unless `whole` is given, and
     where there are several pieces once more for each.
     """
     counts = last - first

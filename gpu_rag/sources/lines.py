@@ -77,7 +77,7 @@ def read_line_blocks(
 ) -> Iterator[LineBlock | Reject]:
     """The lines that `read_lines` gives, many at a time, with Rejects between and behind them.
 
-    Memory: some 4 blocks, whatever the file holds; a line that is longer is held whole up to its limit.
+    Memory: some 4 blocks, whatever the file holds; a longer line is in memory whole, up to its limit.
     """
     number = 0
     try:

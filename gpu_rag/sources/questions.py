@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,12 +30,7 @@ from gpu_rag.types import Question, Reject
 _HEADER = ["query-id", "corpus-id", "score"]
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """The judgements of a query, {document id: score} in the order of the file, and the line of the first."""
-
-    line: int
-    scores: dict[str, int] = field(default_factory=dict)
+_Judged = tuple[int, dict[str, int]]  # of a query: the line of its first judgement, {document id: score} in order
 
 
 def _read_qrels(path: Path, limits: Limits, into: dict[str, _Judged]) -> Iterator[Reject]:
@@ -55,12 +50,12 @@ def _read_qrels(path: Path, limits: Limits, into: dict[str, _Judged]) -> Iterato
             problem = f"{len(fields)} fields; expected query-id, corpus-id and score between tabs"
         elif not (score.lstrip("-").isdecimal() and len(score) < 10):
             problem = f"the score {score[:40]!r} is not an integer"
-        elif document in into.setdefault(query, _Judged(line.number)).scores:
+        elif document in into.setdefault(query, (line.number, {}))[1]:
             problem = f"{document!r} was already judged for {query!r}"
         if problem:
             yield Reject(shown(path), line.number, problem)
         else:
-            into[query].scores[document] = int(score)
+            into[query][1][document] = int(score)
 
 
 ACCEPTED = (
@@ -161,11 +156,11 @@ def _beir(queries: Path, path: Path, limits: Limits) -> Iterator[_Found]:
         line, file, row = found
         unread.pop(row.question.id, None)
         if row.question.id in qrels:
-            scores = qrels[row.question.id].scores
+            scores = qrels[row.question.id][1]
             gold_ids = tuple(document for document, score in scores.items() if score > 0)
             yield line, file, replace(row, gold_ids=gold_ids, meta={**row.meta, "qrels": scores})
-    for id, judged in unread.items():
-        yield Reject(shown(path), judged.line, f"the query {id!r} is not in {queries.name}", id)
+    for id, (line, _) in unread.items():
+        yield Reject(shown(path), line, f"the query {id!r} is not in {queries.name}", id)
 
 
 # --- one row -----------------------------------------------------------------------------------------

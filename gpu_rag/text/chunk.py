@@ -32,11 +32,8 @@ def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> lis
     if max_words < 1:
         raise UsageError("a chunk holds at least one word", given=f"max_words={max_words}", expected=">= 1")
     if not 0 <= overlap_words < max_words:
-        raise UsageError(
-            "the overlap must be smaller than the chunk",
-            given=f"overlap_words={overlap_words}, max_words={max_words}",
-            expected="0 <= overlap_words < max_words",
-        )
+        given, expected = f"overlap_words={overlap_words}, max_words={max_words}", "0 <= overlap_words < max_words"
+        raise UsageError("the overlap must be smaller than the chunk", given=given, expected=expected)
     units = _units(text, max_words, overlap_words)
     if not units:
         return []
@@ -73,13 +70,8 @@ def _pack(units: list[_Unit], max_words: int, overlap_words: int) -> list[tuple[
         spans.append((units[first][0], units[last - 1][1]))
         if last == n_units:
             return spans
-        first = _overlap_start(units, first, last, min(overlap_words, max_words - units[last][2]))
-
-
-def _overlap_start(units: list[_Unit], first: int, last: int, limit: int) -> int:
-    """The start of the next piece: the earliest unit after `first` from which at most `limit` words precede `last`."""
-    start, n_words = last, 0
-    while start - 1 > first and n_words + units[start - 1][2] <= limit:
-        start -= 1
-        n_words += units[start][2]
-    return start
+        start, n_words, limit = last, 0, min(overlap_words, max_words - units[last][2])
+        while start - 1 > first and n_words + units[start - 1][2] <= limit:
+            start -= 1  # the earliest unit behind `first` from which at most `limit` words precede `last`
+            n_words += units[start][2]
+        first = start

@@ -88,14 +88,9 @@ def clean_text(s: str) -> str:
     >>> clean_text("a\\u00a0 b\\r\\n\\r\\n\\r\\n\\r\\nc ")
     'a b\\n\\nc'
     """
-    s = (
-        s.replace("\r\n", "\n")
-        .replace("\r", "\n")
-        .replace("\x85", "\n")
-        .replace("\u2028", "\n")
-        .replace("\u2029", "\n\n")
-    )
-    s = _SURROGATE.sub("\ufffd", _INVISIBLE.sub("", s))
+    for end in ("\r\n", "\r", "\x85", "\u2028"):
+        s = s.replace(end, "\n")
+    s = _SURROGATE.sub("\ufffd", _INVISIBLE.sub("", s.replace("\u2029", "\n\n")))
     s = unicodedata.normalize("NFC", s)
     s = _LINES.sub("\n", _BLANK.sub(" ", s))
     return _PARAGRAPHS.sub("\n\n", s).strip()

@@ -99,12 +99,8 @@ def _full_stop_ends(text: str, at: int, next_word: str) -> bool:
     if low in _BEFORE_NUMBER and next_word[:1].isdigit():
         return False
     is_initial = len(word) == 1 and word.isalpha() and word.isupper()
-    if is_initial or low in _MAY_END or _is_dotted(word):
+    parts = word.split(".")
+    is_dotted = len(parts) > 1 and all(len(part) <= 2 and part.isalpha() for part in parts)  # "U.S", "J.R.R"
+    if is_initial or low in _MAY_END or is_dotted:
         return next_word.casefold() in _FIRST_WORDS and next_word[:1].isupper()
     return True
-
-
-def _is_dotted(word: str) -> bool:
-    """Letters with points between them, such as "U.S" or "J.R.R"."""
-    parts = word.split(".")
-    return len(parts) > 1 and all(len(part) <= 2 and part.isalpha() for part in parts)

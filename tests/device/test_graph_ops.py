@@ -126,8 +126,8 @@ def best_by_pagerank(w: World, put: Put, by: str) -> Any:
 @op
 def balls_and_blocks(w: World, put: Put, by: str) -> Any:
     graph = checked(put(w.csr))
-    balls = ego_balls(graph, put(w.seeds), 2, implementation=by, exclude=[(20, 24)])
-    blocks = induced_subgraphs(graph, balls, implementation=by, include=[(0, 40)])
+    balls = ego_balls(graph, put(w.seeds), 2, implementation=by, include=[(0, 20), (24, N)])
+    blocks = induced_subgraphs(graph, balls, implementation=by)
     return ego_balls(graph, put(w.seeds), 3, limit=9, implementation=by), balls, blocks
 
 

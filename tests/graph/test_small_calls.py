@@ -256,7 +256,7 @@ def reach_alone(asked: tuple[Ragged, Ragged, Ragged], b: int) -> Any:
 def balls_alone(asked: tuple[Ragged, Ragged, Ragged], b: int) -> Any:
     """A ball and its subgraph; the limit changes from question to question."""
     seeds = one_of(asked[0], b)
-    ball = ego_balls(world()[1], seeds, b % 4, limit=(None, 40, 0, 1000)[b // 4 % 4], exclude=[(0, b % 3)])
+    ball = ego_balls(world()[1], seeds, b % 4, limit=(None, 40, 0, 1000)[b // 4 % 4], include=[(b % 3, N)])
     blocks = induced_subgraphs(world()[1], ball)
     assert blocks.csr.weight is not None
     return torch.cat([ball.values, blocks.csr.indptr, blocks.csr.indices, blocks.csr.weight.view(torch.int32)])

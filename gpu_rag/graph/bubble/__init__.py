@@ -40,7 +40,7 @@ from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["ALONE", "INSIDE", "MEETING", "MOST_GROUPS", "Bubbles", "bubble_expansion"]
 
-STATE, STATE_BY_TORCH = 28, 16  # bytes of a node and group that are held at once, at least
+STATE, STATE_BY_TORCH = 28, 16  # bytes of a node and group in memory at once, at least
 _QUESTIONS = 16  # that a thread takes at a time
 
 
@@ -212,7 +212,7 @@ def localise(
 
     Where there are more, those with the most hops are dropped first, among them those that cost most, then those of
     the largest id; anchors always stay, however many. The result is what `induced_subgraphs` takes.
-    csr: the adjacency, or `checked(csr)`; anchors: Ragged of i32/i64 nodes, a list a question. costs: asked only for
+    csr: the adjacency, or `checked(csr)`; anchors: Ragged of i32/i64 nodes, a list a question. costs: called only for
     the hop that does not fit. implementation, threads: as in `ego_balls`. A question alone has the same nodes in any
     batch. Memory: the balls of 16 questions, whole. Raises BadInput, UsageError, MissingBackend.
 

@@ -62,7 +62,7 @@ def on_grid(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def f32_slack(n_dims: int) -> float:
-    """How far a score of unit rows by products in f32 may be from the exact one: D u |x||y| for the accumulation, the
+    """The error of a score of unit rows by products in f32, at most: D u |x||y| for the accumulation, the
     step of the grid, and what torch may round of the inputs where it has been allowed to.
 
     It covers what follows in f32. With u = 2^-24 and rows up to 1.01 long, accumulation takes 1.03 D u and the

@@ -59,7 +59,6 @@ def ego_balls(
     *,
     limit: int | None = None,
     include: Ranges | None = None,
-    exclude: Ranges = (),
     implementation: str = "auto",
     threads: int = 1,
 ) -> Ragged:
@@ -68,8 +67,8 @@ def ego_balls(
     Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}.
     csr: the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, a list a question; an
     empty list has an empty ball. radius >= 0. limit: at most so many nodes a ball, the first by (hop, node); hops are
-    those of the whole ball. include, exclude: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is
-    reached, and passed through, only if it lies in one of `include` (any if None) and in none of `exclude`.
+    those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is reached, and
+    passed through, only if it lies in one of them (any if None).
     implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
     Memory: the result and, a thread, 36 N bytes (numba; 5 N where a group has four questions or fewer, which are
     searched one by one); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and
@@ -85,7 +84,7 @@ def ego_balls(
     if limit is not None and limit < 0:
         raise BadInput("limit is out of range", given=limit, expected=">= 0 nodes, or None")
     check_threads(threads)
-    allowed, radius = node_mask(graph, include, exclude), min(radius, graph.n)  # no shortest path is longer
+    allowed, radius = node_mask(graph, include), min(radius, graph.n)  # no shortest path is longer
     if pick_implementation(graph.indptr.device, implementation, "ego_balls") == "numba":
         least = 5 * graph.n * min(threads, -(-seeds.batch // WORD))
         check_memory(least, graph.indptr.device, "marks of nodes", "ask with fewer threads")
@@ -95,18 +94,15 @@ def ego_balls(
     return _balls_by_torch(graph, seeds, radius, limit, allowed)
 
 
-def node_mask(graph: CSR, include: Ranges | None, exclude: Ranges) -> torch.Tensor | None:
-    """bool[N], nodes in a range of `include` (all if None) and in none of `exclude`; None where that is every node."""
-    for lo, hi in (*(include or ()), *exclude):
+def node_mask(graph: CSR, include: Ranges | None) -> torch.Tensor | None:
+    """bool[N], nodes in a range of `include`; None where that is every node."""
+    if include is None:
+        return None
+    mask = torch.zeros(graph.n, dtype=torch.bool, device=graph.indptr.device)
+    for lo, hi in include:
         if not 0 <= lo <= hi <= graph.n:
             raise BadInput("a range of nodes is not in the graph", given=f"({lo}, {hi})", expected=f"0..{graph.n}")
-    if include is None and not exclude:
-        return None
-    mask = torch.full((graph.n,), include is None, device=graph.indptr.device)
-    for lo, hi in include or ():
         mask[lo:hi] = True
-    for lo, hi in exclude:
-        mask[lo:hi] = False
     return mask
 
 
@@ -205,23 +201,15 @@ def without(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     return keys[torch.searchsorted(known, keys) == torch.searchsorted(known, keys, right=True)]
 
 
-def induced_subgraphs(
-    csr: CSR | CheckedGraph,
-    nodes: Ragged,
-    *,
-    include: Ranges | None = None,
-    exclude: Ranges = (),
-    implementation: str = "auto",
-) -> Blocks:
+def induced_subgraphs(csr: CSR | CheckedGraph, nodes: Ragged, *, implementation: str = "auto") -> Blocks:
     """The subgraph on each list of nodes, as blocks of one block-diagonal CSR.
 
     Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight.
-    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them). include, exclude: ranges
-    (lo, hi), lo <= v < hi; only listed nodes in one of `include` (any if None) and in none of `exclude` are taken.
+    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them).
     Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
     implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
     (twice where these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights,
-    are asked for and mostly never written.
+    are reserved and mostly never written.
     Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3],
@@ -229,7 +217,6 @@ def induced_subgraphs(
     """
     graph = checked(csr).csr
     check_ragged(nodes, "nodes", n=graph.n, device=graph.indptr.device, ascending=True)
-    allowed = node_mask(graph, include, exclude)
     picked = pick_implementation(graph.indptr.device, implementation, "induced_subgraphs")
     total = nodes.values.shape[0]
     if total >= 2**31:
@@ -237,9 +224,6 @@ def induced_subgraphs(
     least = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
     check_memory(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
     kept = Ragged(nodes.values.int(), nodes.offsets)
-    if allowed is not None:
-        keep = allowed[nodes.values.long()]
-        kept = Ragged(kept.values[keep], offsets_of(keep)[nodes.offsets])
     indptr, columns, entries = (_inside_by_numba if picked == "numba" else _inside_by_torch)(graph, kept)
     weight = None if graph.weight is None else graph.weight[entries]
     return Blocks(CSR(indptr, columns, weight), kept.offsets, kept.values)

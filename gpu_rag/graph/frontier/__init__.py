@@ -36,7 +36,7 @@ __all__ = [
 KERNELS = {"torch": "reference", "triton": "triton"}  # that does the dot products and finds the best of a list
 
 COMPILED = "gpu_rag.graph.frontier.numba_path"
-ANY_KEYWORD = 2**63 - 1  # above all that a question may ask for
+ANY_KEYWORD = 2**63 - 1  # above every keyword of a question
 
 
 def _check_query(query: FrontierQuery, vectors: torch.Tensor) -> None:

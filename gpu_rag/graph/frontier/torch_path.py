@@ -15,12 +15,6 @@ from gpu_rag.graph.ragged import expand, pieces_of, row_of_value
 from gpu_rag.types import Ragged, TopK
 
 
-def _scores(query: FrontierQuery, b: torch.Tensor, edges: HopEdges, edge: torch.Tensor) -> torch.Tensor:
-    """f32[P]: SIM of question b[p] and edge[p]."""
-    dots = exact_dots(query.vectors.detach(), b, edges.vectors.detach(), edges.vector_of[edge].long())
-    return ((_shares(query.keywords, b, edges, edge) + dots) / 2).float()
-
-
 def _shares(query: Ragged, b: torch.Tensor, things: Described | HopEdges, thing: torch.Tensor) -> torch.Tensor:
     """f64[P]: the Jaccard index of the keywords of question b[p] and thing[p]."""
     width = things.n_keywords + 1  # other words are in no list; a large one would not fit a key
@@ -63,8 +57,10 @@ def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
         (first, FrontierQuery(vectors[first : first + words.batch], words))
         for first, words in pieces_of(query.keywords, QUESTION_TILE)
     ]
-    for tile in tiles(edges):
-        part_of_edges = _Tile.of(edges, *tile)
+    for u0, u1, p0, p1 in tiles(edges):
+        edge, column, used = edges.order[p0:p1], edges.column_of[p0:p1] - u0, edges.used[u0:u1]
+        targets, number = torch.unique(edges.target[edge], return_inverse=True)
+        part_of_edges = _Tile(p0, edge, column, edges.vectors[used].float(), targets.shape[0], number)
         for first, part in parts:
             last = first + part.keywords.batch
             _search(part, edges, part_of_edges, ids[first:last], scores[first:last])
@@ -83,14 +79,6 @@ class _Tile:
     targets: int
     target: torch.Tensor
 
-    @classmethod
-    def of(cls, edges: HopEdges, u0: int, u1: int, p0: int, p1: int) -> _Tile:
-        """The edges of the used vectors u0..u1, at the places p0..p1."""
-        edge = edges.order[p0:p1]
-        targets, number = torch.unique(edges.target[edge], return_inverse=True)
-        vectors = edges.vectors[edges.used[u0:u1]].float()
-        return cls(p0, edge, edges.column_of[p0:p1] - u0, vectors, targets.shape[0], number)
-
 
 def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Takes the edges of a tile into the rows of some questions."""
@@ -102,7 +90,8 @@ def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tenso
     reach = torch.maximum(2 * scores[:, -1].double(), _least(approx, tile, ids.shape[1]) - slack)
     row, place = (approx >= (reach - slack)[:, None]).nonzero().T
     found = tile.edge[place]
-    _merge(ids, scores, row, found, _scores(query, row, edges, found), edges)
+    exact = exact_dots(query.vectors, row, edges.vectors.detach(), edges.vector_of[found].long())
+    _merge(ids, scores, row, found, ((_shares(query.keywords, row, edges, found) + exact) / 2).float(), edges)
 
 
 def _overlaps(query: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:

@@ -44,7 +44,7 @@ def prepared(
     vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, *, dtype: torch.dtype | None = None,
     n_left: int | None = None,
 ) -> Right:  # fmt: skip
-    """A checked right side. asked: how many rows it is asked for once; None: it is kept, with its rows rounded."""
+    """A checked right side. n_left: rows of the left that it serves once; None: it is kept, with its rows rounded."""
     n = vectors.shape[0]
     if dtype is None:
         dtype = torch.float32 if n_left is not None and n_left <= FEW else fastest_dtype()

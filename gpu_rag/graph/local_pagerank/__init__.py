@@ -72,12 +72,9 @@ def blocks_pagerank(
     values, bound = solve(blocks, teleport, options)
     unsolved = np.flatnonzero(~(bound <= tol))
     if len(unsolved):
-        raise GpuRagError(
-            "PageRank of a block did not converge",
-            given=f"block {unsolved[0]}: L1 error up to {bound[unsolved[0]]:.2g} after {max_iter} steps",
-            expected=f"<= {tol:g}",
-            do=way_out(float(bound[unsolved[0]]), damping),
-        )
+        most = float(bound[unsolved[0]])
+        given, do = f"block {unsolved[0]}: L1 error up to {most:.2g} after {max_iter} steps", way_out(most, damping)
+        raise GpuRagError("PageRank of a block did not converge", given=given, expected=f"<= {tol:g}", do=do)
     return Ragged(values, blocks.offsets)
 
 
@@ -129,7 +126,10 @@ def _spans(cost: Array, n_parts: int) -> list[tuple[int, int]]:
 def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[torch.Tensor, Array]:
     """`_by_numba` in torch, all blocks in each step. State q f64[T]; x is the iterate, y the one before."""
     device, d = blocks.csr.indptr.device, options.damping
-    restart, empty = _restart(blocks, teleport, d)
+    pi = np.zeros(blocks.csr.n)  # (1-d) pi of all blocks
+    np.add.at(pi, teleport.nodes, (1 - d) * teleport.mass)
+    restart = torch.from_numpy(pi).to(device)
+    empty = torch.from_numpy(teleport.is_empty(np.arange(teleport.batch))).to(device)  # restart nowhere
     pull, symmetric = _pull(blocks)
     rows, sizes = SegmentSum(pull.indptr.diff()), SegmentSum(blocks.offsets.diff())
     block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
@@ -153,15 +153,6 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
         omega = 1.0 if step == 0 else 2 / (2 - d * d) if step == 1 else 1 / (1 - d * d * omega / 4)
         x, y = y + torch.where(symmetric[block], omega, 1.0) * (z - y), x
     return values, bound.cpu().numpy()
-
-
-def _restart(blocks: Blocks, teleport: Teleport, damping: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """(1-d) pi f64[T] of all blocks, and bool[B]: blocks that restart nowhere."""
-    pi = np.zeros(blocks.csr.n)
-    np.add.at(pi, teleport.nodes, (1 - damping) * teleport.mass)
-    empty = teleport.is_empty(np.arange(teleport.batch))
-    device = blocks.csr.indptr.device
-    return torch.from_numpy(pi).to(device), torch.from_numpy(empty).to(device)
 
 
 def _pull(blocks: Blocks) -> tuple[CSR, torch.Tensor]:

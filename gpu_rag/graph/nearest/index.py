@@ -1,7 +1,7 @@
 """Nearest neighbours among rows that are kept: torch tiles or faiss, exact or approximate, with one meaning of a score.
 
 Either library proposes candidates with scores in f32; those are scored again exactly (`dots`: the same bits on every
-device) and sorted. Where exactness is asked for, a query is done when its k-th exact score is above the score of every
+device) and sorted. Where exact results are due, a query is done when its k-th exact score is above the score of every
 row that was not proposed, `slack` included; else more candidates are taken. So torch and faiss give equal bits.
 """
 

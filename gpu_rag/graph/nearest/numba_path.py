@@ -7,7 +7,6 @@ like, and in bf16 where the processor multiplies it. Few queries are scored dire
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,37 +59,24 @@ def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     return best
 
 
-@dataclass(frozen=True)
-class _Heaps:
-    """The best rows of all queries so far. exact: f64[B, D]; stored: the base; relative: what rounding a fast score may
-    take of it, twice."""
-
-    exact: Array
-    bits: Array
-    scores: Array
-    ids: Array
-    relative: float
-
-    def update(self, approx: Array, first: int, j0: int, slack: Array, threads: int) -> None:
-        """approx: scores of the queries first.. with the rows j0.., within slack f64[B]; threads take queries."""
-        n_queries = len(approx)
-        size = -(-n_queries // max(1, min(threads, n_queries // QUERY_PART)))
-
-        def search(start: int) -> None:
-            own = slice(first + start, first + min(start + size, n_queries))
-            search_tile(
-                approx[start : start + size], j0, slack[own], self.relative, self.exact[own], self.bits,
-                self.scores[own], self.ids[own],
-            )  # fmt: skip
-
-        run_parts(search, range(0, n_queries, size), threads)
-
-
 def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> TopK:
     n_queries, n, threads = queries.shape[0], base.shape[0], torch.get_num_threads()
     wide = queries.double().contiguous().numpy()  # memory of torch starts at a cache line: no load crosses one
     scores, ids = np.full((n_queries, k), -np.inf, np.float32), np.full((n_queries, k), NOBODY, np.int32)
-    heaps = _Heaps(wide, component_bits(base), scores, ids, rounding_of(dtype))
+    bits, relative = component_bits(base), rounding_of(dtype)
+
+    def update(approx: Array, first: int, j0: int, slack: Array) -> None:
+        """Brings the heaps of the queries first.. up to date with their fast scores of the rows j0.., within `slack`
+        f64[B]; threads take queries."""
+        size = -(-len(approx) // max(1, min(threads, len(approx) // QUERY_PART)))
+
+        def search(start: int) -> None:
+            own = slice(first + start, first + min(start + size, len(approx)))
+            part = approx[start : start + size]
+            search_tile(part, j0, slack[own], relative, wide[own], bits, scores[own], ids[own])
+
+        run_parts(search, range(0, len(approx), size), threads)
+
     left = low_precision_rows(queries, dtype)
     if not left.is_finite:
         refuse_infinite(queries, "queries")
@@ -105,6 +91,6 @@ def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, d
             part = left.rows[first : first + QUERY_TILE]
             tile_scores = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
             torch.mm(part, rows.rows.T, out=tile_scores)
-            heaps.update(score_bits(tile_scores), first, j0, slack, threads)
+            update(score_bits(tile_scores), first, j0, slack)
     in_order(scores, ids)
     return TopK(torch.from_numpy(ids), torch.from_numpy(scores))

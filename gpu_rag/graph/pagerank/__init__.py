@@ -159,7 +159,7 @@ def _job(
 
 SOLVERS = ("power", "chebyshev", "sor")
 STATES = ("f32", "f16")
-MOST_STEPS = 10**6  # that a call may allow: the factor of every step is held
+MOST_STEPS = 10**6  # that a call may allow: the factor of every step is in memory
 F32_STEPS = 2.0**-22  # a few units of f32: rounding cannot exchange two scores that differ by more
 
 

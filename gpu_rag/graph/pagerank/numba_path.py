@@ -1,4 +1,4 @@
-"""Tiles of PageRank on the CPU by numba: up to 32 questions side by side in each row of the state, as many as asked.
+"""Tiles of PageRank on the CPU by numba: up to 32 questions side by side in each row of the state.
 
 A pass reads the state of a node once for each edge, at random: the fewer bytes a row has, the more of it is in a cache.
 """

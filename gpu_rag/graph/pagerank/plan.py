@@ -291,12 +291,9 @@ def solve_questions(
             failed = solved.unsolved
             questions, bound, steps = questions[failed], solved.bound[failed], solved.steps[failed]
     if len(questions):
-        raise GpuRagError(
-            "PageRank did not converge",
-            given=f"question {questions[0]}: L1 error up to {bound[0]:.2g} after {int(steps[0])} steps",
-            expected=f"<= {plan.tol:g} within {plan.max_iter}",
-            do=way_out(float(bound[0]), plan.damping),
-        )
+        given = f"question {questions[0]}: L1 error up to {bound[0]:.2g} after {int(steps[0])} steps"
+        expected, do = f"<= {plan.tol:g} within {plan.max_iter}", way_out(float(bound[0]), plan.damping)
+        raise GpuRagError("PageRank did not converge", given=given, expected=expected, do=do)
 
 
 def way_out(bound: float, damping: float) -> str:

@@ -147,7 +147,7 @@ def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[t
 
 
 def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads: int) -> PathSet:
-    """The paths of `expand_paths`, each written once; space for other entries is asked for and never written."""
+    """The paths of `expand_paths`, each written once; space for other entries is reserved and never written."""
     from gpu_rag_kernels.checks import count_steps
     from gpu_rag_kernels.paths.numba import extend
 

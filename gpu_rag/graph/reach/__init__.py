@@ -69,7 +69,7 @@ def reachable(
 
 
 def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> int:
-    """How long the longest chain is; found with all checks by one wait. Raises BadInput."""
+    """The length of the longest chain, found with all checks by one wait. Raises BadInput."""
     for lists, name in ((starts, "starts"), (relations, "relations"), (directions, "directions")):
         check_tensors(lists, name, graph.device)
     ranges = (relations.values, ANY, graph.n_relations - 1, "relation"), (directions.values, OUT, EITHER, "direction")
@@ -263,24 +263,15 @@ def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, 
         check_form(ids, f"the {name} ids are no list", INTEGERS, tail.shape if tail.dim() else ["M"], tail.device)
         check_range(ids, size, f"the {name} of an edge", "relation" if name == "relation" else "node")
     check_memory(24 * (n + tail.shape[0]), tail.device, f"a graph of {n:,} nodes", "split it by relations")
-    tail, relation, head = _distinct(tail.long(), relation.long(), head.long(), n)
-    order = lexsort(relation, head)  # by (head, relation, tail): the tails were ascending
-    return TypedGraph(
-        _indptr(tail, n), relation.int(), head.int(),
-        _indptr(head[order], n), relation[order].int(), tail[order].int(), n_relations,
-    )  # fmt: skip
-
-
-def _distinct(
-    tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, n: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Edges by (tail, relation, head), each once."""
+    tail, relation, head = tail.long(), relation.long(), head.long()
     order = lexsort(head, relation, tail)
     tail, relation, head = tail[order], relation[order], head[order]
-    new = torch.ones(tail.shape[0], dtype=torch.bool, device=tail.device)
+    new = torch.ones(tail.shape[0], dtype=torch.bool, device=tail.device)  # each edge once
     new[1:] = (tail[1:] != tail[:-1]) | (relation[1:] != relation[:-1]) | (head[1:] != head[:-1])
-    return tail[new], relation[new], head[new]
-
-
-def _indptr(ascending: torch.Tensor, n: int) -> torch.Tensor:
-    return torch.searchsorted(ascending, torch.arange(n + 1, device=ascending.device))
+    tail, relation, head = tail[new], relation[new], head[new]
+    nodes = torch.arange(n + 1, device=tail.device)
+    order = lexsort(relation, head)  # by (head, relation, tail): the tails were ascending
+    return TypedGraph(
+        torch.searchsorted(tail, nodes), relation.int(), head.int(),
+        torch.searchsorted(head[order], nodes), relation[order].int(), tail[order].int(), n_relations,
+    )  # fmt: skip

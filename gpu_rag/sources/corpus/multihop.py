@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +94,7 @@ def _gold_by_title(row: dict[str, Any], contexts: list[Context]) -> tuple[tuple[
     missing = [title for title in titles if title not in first]
     if missing:
         return (), {**meta, "gold_missing": missing}
-    return _unique(first[title] for title in titles), meta
+    return tuple(dict.fromkeys(first[title] for title in titles)), meta
 
 
 def _gold_by_mark(row: dict[str, Any], contexts: list[Context]) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -118,7 +117,7 @@ def _gold_by_mark(row: dict[str, Any], contexts: list[Context]) -> tuple[tuple[s
     gold = [context for _, context in hops if context is not None] + supporting
     if any(context.problem for context in gold):
         return (), {**meta, "gold_missing": [context.problem for context in gold if context.problem]}
-    return _unique(context.id for context in gold), meta
+    return tuple(dict.fromkeys(context.id for context in gold)), meta
 
 
 def _hops(steps: object, by_number: dict[Any, Context]) -> list[tuple[dict[str, Any], Context | None]]:
@@ -133,7 +132,3 @@ def _hops(steps: object, by_number: dict[Any, Context]) -> list[tuple[dict[str, 
         context = by_number.get(number) if isinstance(number, int) else None
         found.append(({key: step[key] for key in ("question", "answer") if key in step}, context))
     return found
-
-
-def _unique(ids: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(ids))

@@ -96,7 +96,8 @@ class Parser:
         reply = answer["reply"]
         if "error" in reply:
             raise RowError(one_line(reply["error"]))
-        return _checked(reply, self._limits)
+        text, title = document_text(reply["text"], self._limits), clean_string(reply["title"], "title")
+        return Parsed(title, text, tuple(reply["pages"]), tuple(map(one_line, reply["problems"])))
 
     def close(self) -> None:
         """End the process."""
@@ -169,10 +170,3 @@ def _how_it_ended(process: subprocess.Popen[bytes], limits: Limits) -> str:
     if status < 0:
         return f"parsing it ended the parser with signal {-status}"
     return f"parsing it ended the parser with status {status}"
-
-
-def _checked(reply: dict[str, Any], limits: Limits) -> Parsed:
-    """The reply as a Parsed whose text a document can have."""
-    text = document_text(reply["text"], limits)
-    title = clean_string(reply["title"], "title")
-    return Parsed(title, text, tuple(reply["pages"]), tuple(map(one_line, reply["problems"])))

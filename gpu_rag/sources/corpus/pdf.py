@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from io import BytesIO
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from gpu_rag.sources.corpus.parser import Parsed
@@ -76,7 +77,11 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
         size += len(text) + 1
         if size > limits.max_document_chars:
             raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
-    return _joined(title, texts, problems)
+    if not any(map(str.strip, texts)):
+        why = "; ".join(problems[:3]) or "pages that are pictures only have none"
+        raise RowError(f"no page of the PDF has text: {why}")
+    starts = accumulate((len(text) + 1 for text in texts[:-1]), initial=0)
+    return Parsed(title, "\n".join(texts), tuple(starts), tuple(problems))
 
 
 def _missing_pages(reader: PdfReader, found: int) -> list[str]:
@@ -112,17 +117,6 @@ def _clean(text: str) -> str:
 def _title(reader: PdfReader) -> str:
     found = reader.metadata.title if reader.metadata else None
     return " ".join(_clean(str(found or "")).split())
-
-
-def _joined(title: str, texts: list[str], problems: list[str]) -> Parsed:
-    starts, at = [], 0
-    for text in texts:
-        starts.append(at)
-        at += len(text) + 1
-    if not any(map(str.strip, texts)):
-        why = "; ".join(problems[:3]) or "pages that are pictures only have none"
-        raise RowError(f"no page of the PDF has text: {why}")
-    return Parsed(title, "\n".join(texts), tuple(starts), tuple(problems))
 
 
 def _broken(what: str, error: Exception) -> RowError:

@@ -85,9 +85,7 @@ def _take(line: str, at: int, pattern: re.Pattern[str], name: str, expected: str
 def _object(found: re.Match[str]) -> str:
     if found[1] is not None or found[2] is not None:
         return _node(found, "object")
-    text = clean_string(_unescaped(found[3], "the literal"), "the literal")
-    if len(text) > MAX_ID_CHARS:
-        raise RowError(f"the literal has {len(text)} characters; expected at most {MAX_ID_CHARS}")
+    text = _short(clean_string(_unescaped(found[3], "the literal"), "the literal"), "literal")
     datatype = _iri(found[4], "datatype") if found[4] is not None else ""
     return literal_id(text, (found[5] or "").lower(), "" if datatype == STRING else datatype)
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
-from typing import Any
 
 import httpx
 
@@ -30,18 +29,6 @@ class _Inside(httpx.RequestError):
     """A page of the own network."""
 
 
-def _address(base: str) -> httpx.URL:
-    try:
-        url = httpx.URL(base)
-    except httpx.InvalidURL as error:
-        raise BadInput(f"the address of a search server cannot be read: {error}", given=base) from error
-    if not url.host:
-        raise BadInput(
-            "the address of a search server has no host", given=base, expected="such as http://127.0.0.1:8888"
-        )
-    return url
-
-
 def _place(url: httpx.URL) -> tuple[str, int]:
     """Host and port, as they are connected to."""
     return url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme, 0)
@@ -62,7 +49,7 @@ def is_public(host: str, port: int) -> bool:
 class SearxngProvider:
     """Searches by GET {base}/search?q=...&format=json, reads pages by GET. The server must allow the format json.
 
-    base: such as http://127.0.0.1:8888; it alone is asked for results, its redirects are not followed. Pages: http and
+    base: such as http://127.0.0.1:8888; results come from it alone, its redirects are not followed. Pages: http and
     https, HTML or plain text, at most MAX_PAGE_BYTES and PAGE_S seconds, from the server itself or from public
     addresses, also behind redirects: what a result says never leads into the own network. (A name is looked up twice,
     to check it and to connect, so a lying name server can still send a request there.) HTML is parsed in the process
@@ -71,7 +58,14 @@ class SearxngProvider:
 
     def __init__(self, base: str, *, transport: httpx.BaseTransport | None = None, timeout_s: float = TIMEOUT_S):
         self.name = base.rstrip("/")
-        self._own = _place(_address(self.name))
+        try:
+            url = httpx.URL(self.name)
+        except httpx.InvalidURL as error:
+            raise BadInput(f"the address of a search server cannot be read: {error}", given=self.name) from error
+        if not url.host:
+            expected = "such as http://127.0.0.1:8888"
+            raise BadInput("the address of a search server has no host", given=self.name, expected=expected)
+        self._own = _place(url)
         self._client = httpx.Client(timeout=timeout_s, transport=transport, trust_env=False)
         self._pages = httpx.Client(
             timeout=timeout_s,
@@ -94,8 +88,9 @@ class SearxngProvider:
         try:
             answer = self._client.get(f"{self.name}/search", params={"q": query, "format": "json"})
             answer.raise_for_status()
-            rows = answer.json()["results"]
-            return [found for found in map(_result, rows) if found.url][:k]
+            keys, rows = ("url", "title", "content"), answer.json()["results"]
+            found = [WebResult(*(" ".join(str(row.get(key) or "").split()) for key in keys)) for row in rows]
+            return [result for result in found if result.url][:k]
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return RequestFailed("the search server did not answer", given=f"{self.name}: {error}")
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -113,7 +108,7 @@ class SearxngProvider:
         return [self._page(url, *found) for url, found in zip(urls, fetched)]
 
     def _check(self, request: httpx.Request) -> None:
-        """Raises `_Inside` for a page that is neither on the server nor public; asked before every redirect too."""
+        """Raises `_Inside` for a page that is neither on the server nor public; called before every redirect too."""
         place = _place(request.url)
         if place != self._own and not is_public(*place):
             raise _Inside("its address is not public", request=request)
@@ -158,7 +153,3 @@ class SearxngProvider:
         self._client.close()
         self._pages.close()
         self._parser.close()
-
-
-def _result(row: Any) -> WebResult:
-    return WebResult(*(" ".join(str(row.get(key) or "").split()) for key in ("url", "title", "content")))

@@ -116,8 +116,8 @@ def partial_sums(typing, query, rows, i, n):
 
 @intrinsic
 def approx_sums(typing, questions, first, rows, i, n, found, block):
-    """In f32, over the first n components, a multiple of SUMS: found f32[Q] = asked[first + q] . rows[i] and found[Q] =
-    |rows[i]|^2, for as many q as the tuple `block` has elements: the row is read once."""
+    """In f32, over the first n components, a multiple of SUMS: found f32[Q] = questions[first + q] . rows[i] and
+    found[Q] = |rows[i]|^2, for as many q as the tuple `block` has elements: the row is read once."""
 
     def emit(context, builder, signature, args):
         size, narrow = signature.args[-1].count, ir.VectorType(ir.FloatType(), SUMS)

@@ -11,7 +11,7 @@ import torch
 from gpu_rag.types import CSR
 
 # torch calls its CSR tensors a beta; only their product with a dense matrix is used here. Up to 2.12 it also says that
-# invariants are not checked where it was told not to check them.
+# invariants are not checked where that was switched off.
 for _message in ("Sparse CSR tensor support is in beta state", "Sparse invariant checks are implicitly disabled"):
     warnings.filterwarnings("ignore", message=_message)
 

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 _GRID = 2.0**22
 _LOW = (1 << 32) - 1
 LINE = 16  # f32 of a cache line
-LINES = 64  # asked for ahead: far enough for memory to answer, few enough to stay in the cache
+LINES = 64  # requested ahead: far enough for memory to answer, few enough to stay in the cache
 
 
 @numba.njit(cache=True, nogil=True)
@@ -97,7 +97,7 @@ def vector_sums(vectors, edges, queries, question, dot, square):
     f64[B, D] of its question times s, square f64[P] = s times s; 0 for a row without edges.
 
     Rows side by side mostly share all edges but the last, whose sum is kept. The vector of the last edge is anywhere in
-    memory, which would be most of the time: it is asked for some rows ahead.
+    memory, which would be most of the time: it is requested some rows ahead.
     """
     total, kept = np.zeros(vectors.shape[1], np.float64), np.full(edges.shape[1], -1, np.int64)
     wait, most = ahead(vectors.shape[1]), edges.shape[1]

@@ -79,7 +79,7 @@ class MultiGraph:
         tails, heads = (ends.to(self.kind) for ends in own_edges(shard))
         nodes = torch.arange(shard.lo, shard.hi, dtype=self.kind, device=shard.device)
         with on_device(shard.device):
-            # lists, though of one array: an array is asked for its truth, which CuPy refuses
+            # lists, though of one array: cuGraph tests the truth of an array, which CuPy refuses
             self.graph = self.library.plc.MGGraph(
                 resource_handle=handle,
                 graph_properties=self.library.plc.GraphProperties(is_symmetric=shard.symmetric, is_multigraph=False),

@@ -18,7 +18,7 @@ _MAX_CHARS = 600
 
 @dataclass(frozen=True)
 class Compared:
-    """Two things and what is asked of each. how: the option of the least or the most value wins, or "same": yes or no.
+    """Two things and a question for each. how: the option of the least or the most value wins, or "same": yes or no.
 
     options: the two things as written; questions: one a thing; steps: the plan's steps that answer these.
     """
@@ -29,8 +29,7 @@ class Compared:
     steps: tuple[int, ...] = ()
 
 
-_OLDER = {"older": LEAST, "younger": MOST, "born first": LEAST, "born earlier": LEAST, "born later": MOST}
-_DIED = {"died first": LEAST, "died earlier": LEAST, "died later": MOST}
+_MOST = frozenset({"younger", "born later", "died later"})
 _OUT = r"(?:came out|was released|was published|appeared|was launched|was founded|was built|opened|started|began)"
 _WHEN = r"(?:first|earlier|later|last|more recently|most recently)"
 _LATE = frozenset({"later", "last", "more recently", "most recently"})
@@ -74,11 +73,10 @@ def _which(text: str) -> Compared | None:
     person, event = _PERSON.fullmatch(ask), _EVENT.fullmatch(ask)
     if person is not None:
         how = " ".join(person["how"].lower().split())
-        verb = "died" if how in _DIED else "born"
         maker = _MAKER.search(ask)
         things = [f"the {maker['role'].lower()} of {option}" if maker else option for option in options]
-        questions = [f"When did {t} die?" if verb == "died" else f"When was {t} born?" for t in things]
-        return Compared({**_OLDER, **_DIED}[how], options, (questions[0], questions[1]))
+        questions = [f"When did {t} die?" if how.startswith("died") else f"When was {t} born?" for t in things]
+        return Compared(MOST if how in _MOST else LEAST, options, (questions[0], questions[1]))
     if event is not None:
         how = MOST if " ".join(event["when"].lower().split()) in _LATE else LEAST
         questions = [_when(option, event["what"].lower()) for option in options]

@@ -50,7 +50,7 @@ def is_person(noun: str) -> bool:
 
 
 def is_relational(noun: str) -> bool:
-    """Whether "the NOUN of X" or "X's NOUN" names one thing or person that can be asked for."""
+    """Whether "the NOUN of X" or "X's NOUN" names one thing or person that a question can be about."""
     return is_person(noun) or noun in THINGS
 
 
