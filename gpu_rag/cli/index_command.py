@@ -132,12 +132,9 @@ def _document(report: BuildReport) -> dict[str, Any]:
     from gpu_rag.methods.registry import parts
 
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
-    document["extraction"] = {
-        name.removeprefix("extraction_"): n
-        for record in report.manifest.stages.values()
-        for name, n in record.counts.items()
-        if name.startswith("extraction_")
-    }
+    counts = [(stage, name, n) for stage, found in report.manifest.stages.items() for name, n in found.counts.items()]
+    of_extraction = ((name, n) for _, name, n in counts if name.startswith("extraction_"))
+    document["extraction"] = {name.removeprefix("extraction_"): n for name, n in of_extraction}
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
     fallbacks: dict[str, int] = {}
     for stage in report.stages.values():
@@ -148,13 +145,8 @@ def _document(report: BuildReport) -> dict[str, Any]:
     if report.workers:
         document["workers"] = report.workers
     if "kb" in report.manifest.stages:
-        document["kb"] = {
-            name.removeprefix("kb_"): n
-            for stage in report.manifest.stages
-            if stage.startswith("kb")
-            for name, n in report.manifest.stages[stage].counts.items()
-            if name != "rejects"
-        }
+        of_kb = ((name, n) for stage, name, n in counts if stage.startswith("kb") and name != "rejects")
+        document["kb"] = {name.removeprefix("kb_"): n for name, n in of_kb}
     for module in parts("report"):
         document.update(module.figures(report))
     return document
