@@ -23,8 +23,9 @@ LIBRARIES = (
 COLUMNS = {  # by title: the field of a row
     "op": "op", "graph": "graph", "n": "n", "m": "m", "damping": "damping", "hops": "hops", "B": "B", "ms": "ms",
     "ms a question": "ms", "CPU ms a question": "cpu_ms", "asked": "asked", "peer": "peer",
-    "peer ms a question": "peer_ms", "ratio": "ratio", "CPU ratio": "cpu_ratio", "sampled": "sampled", "L1 error": "l1_error", "peer's L1 error": "peer_l1_error",
-    "% of copy bandwidth": "pct_of_copy_bandwidth", "note": "note",
+    "peer ms a question": "peer_ms", "ratio": "ratio", "CPU ratio": "cpu_ratio", "sampled": "sampled",
+    "L1 error": "l1_error", "peer's L1 error": "peer_l1_error", "% of copy bandwidth": "pct_of_copy_bandwidth",
+    "note": "note",
 }  # fmt: skip
 HEADER = tuple(COLUMNS)
 SHORT = ("damping", "l1_error", "peer_l1_error")
