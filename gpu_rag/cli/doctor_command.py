@@ -40,6 +40,12 @@ BACKENDS = (
     ("ray", ("ray",), "models on the workers of a cluster", "ray"),
 )
 
+CAPABLE = "good for extraction, judging and answers"
+SMALL = (
+    "good for short answers from passages, not for extraction or judging: the extractor `patterns` and the decider "
+    "`similarity` stand in; name a stronger model with --set models.llm=FOLDER or http://HOST:PORT/v1#MODEL"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
@@ -117,18 +123,9 @@ def _models(settings: Any) -> dict[str, Any]:
         except GpuRagError as error:
             report[role] = {"name": name, "ready": False, "note": str(error)}
     if report["llm"]["ready"]:
-        report["llm"]["note"] = _good_for(models.llm().capable)
+        report["llm"]["note"] = CAPABLE if models.llm().capable else SMALL
     models.close()
     return report
-
-
-def _good_for(capable: bool) -> str:
-    if capable:
-        return "good for extraction, judging and answers"
-    return (
-        "good for short answers from passages, not for extraction or judging: the extractor `patterns` and the decider "
-        "`similarity` stand in; name a stronger model with --set models.llm=FOLDER or http://HOST:PORT/v1#MODEL"
-    )
 
 
 def _report(document: dict[str, Any]) -> str:

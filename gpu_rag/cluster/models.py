@@ -9,7 +9,6 @@ from contextlib import closing
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -48,19 +47,15 @@ class RayEmbedder:
         n_done = 0
         with closing(self._pool.run([[once[row] for row in rows] for rows in lists])) as results:
             for place, result in results:
-                out[lists[place]] = self._vectors(lists[place], result, once)
+                if isinstance(result, GpuRagError):
+                    given = f"{len(lists[place])} texts, the first {once[lists[place][0]][:80]!r}: {result}"
+                    raise ModelError("texts could not be embedded", given=given) from result
+                out[lists[place]], n_truncated = result
+                self.n_truncated += n_truncated
                 n_done += len(lists[place])
                 if on_batch is not None:
                     on_batch(n_done)
         return out[index]
-
-    def _vectors(self, rows: list[int], result: Any, texts: Sequence[str]) -> np.ndarray:
-        if isinstance(result, GpuRagError):
-            given = f"{len(rows)} texts, the first {texts[rows[0]][:80]!r}: {result}"
-            raise ModelError("texts could not be embedded", given=given) from result
-        vectors, n_truncated = result
-        self.n_truncated += n_truncated
-        return np.asarray(vectors)
 
 
 N_COUNTS = 4096  # token counts that are kept of a model without a tokenizer's files
