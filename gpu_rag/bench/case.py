@@ -175,11 +175,8 @@ class Row:
 
     def document(self) -> dict[str, Any]:
         """The row as plain JSON, rounded to what was measured."""
-        return {name: _short(value) for name, value in asdict(self).items()}
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+        found = asdict(self).items()
+        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in found}
 
 
 DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}

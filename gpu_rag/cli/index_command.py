@@ -26,7 +26,6 @@ from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
 if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
-    from gpu_rag.index.manifest import StageRecord
 
 HELP = "Index a corpus or a knowledge base into a folder; running it again continues where it stopped."
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
@@ -84,7 +83,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     stands = not options.fresh and (options.out / "manifest.json").is_file()
     before = Manifest.read(options.out).stages if stands else {}
-    _warn_of_another_extractor(before, settings.index.extractor)
+    used = before["extraction"].params.get("extractor") if "extraction" in before else None
+    if used not in (None, settings.index.extractor):  # as where a stage is added and --openie forgotten
+        again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
+        said = f"made by the extractor {used}, now {settings.index.extractor} makes them anew, with all that depends on"
+        say(f"gpu-rag: entities of this index were {said} them; {again} keeps them")
     with Bars() as bars:
         report = build(
             out=options.out,
@@ -114,17 +117,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     shown = f"requests to the model failed ({', '.join(f'{name} {n:,}' for name, n in lost.items())})"
     losses = [(n_failures, n_extracted, f"{n_failures} extractions failed"), (sum(lost.values()), n_read, shown)]
     return exit_status(options, losses, [(document["fallbacks"], n_read)]), document, _summary(document)
-
-
-def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:
-    """Warns that entities will be others, as where a stage is added and --openie forgotten."""
-    used = before["extraction"].params.get("extractor") if "extraction" in before else None
-    if used is not None and used != extractor:
-        again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
-        say(
-            f"gpu-rag: entities of this index were made by the extractor {used}, now {extractor} makes them anew, "
-            f"with all that depends on them; {again} keeps them"
-        )
 
 
 def _document(report: BuildReport) -> dict[str, Any]:

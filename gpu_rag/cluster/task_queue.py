@@ -80,7 +80,9 @@ class TaskQueue:
             if running:
                 return []
             self._trials.discard(worker)
-        group = self._next_group() if not running else []
+        group: list[Task] = []
+        while self._groups and not running and not group:
+            group = [task for task in self._groups.popleft() if not task.over]
         if group:
             self._trials.add(worker)
             return self._numbered(worker, group)
@@ -93,13 +95,6 @@ class TaskQueue:
             if not task.over:
                 chosen.append(task)
         return self._numbered(worker, chosen)
-
-    def _next_group(self) -> list[Task]:
-        while self._groups:
-            group = [task for task in self._groups.popleft() if not task.over]
-            if group:
-                return group
-        return []
 
     def _next_free(self) -> int | None:
         """The worker that suspects wait for; None while one is on trial, which takes the next group itself."""
