@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import os
 import platform
@@ -63,11 +62,6 @@ def _cpu_model() -> str:
     text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
     found = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
     return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def now() -> str:
-    """Date and minute in UTC."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def cells(row: Row) -> list[str]:
