@@ -33,12 +33,16 @@ HOW = {
 
 
 _WIDTH = 100
-_MOST_CHARS = 320  # of a passage
+_MOST_CHARS = 323  # of a passage
 
 
 def _wrapped(text: str, indent: str, hanging: str | None = None) -> str:
     following = indent if hanging is None else hanging
     return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=following)
+
+
+def _shortened(text: str) -> str:
+    return textwrap.shorten(text, _MOST_CHARS, placeholder=" ...", break_on_hyphens=False)
 
 
 def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
@@ -65,7 +69,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
     for number, item in enumerate(row["evidence"][:evidence], 1):
         lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
-        lines.append(_wrapped(textwrap.shorten(item["text"], _MOST_CHARS, placeholder=" ..."), "     "))
+        lines.append(_wrapped(_shortened(item["text"]), "     "))
     usage = row["usage"]
     lines.append(
         f"\ncost      {usage['llm_calls']} LLM calls, {usage['prompt_tokens']} prompt and {usage['generated_tokens']} "
