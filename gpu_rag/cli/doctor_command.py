@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from gpu_rag.cli.options import add_settings, api_key, settings_of, table
+from gpu_rag.errors import GpuRagError
 
 HELP = "Show the device, the backends found or missing, the models, and what they are good for."
 EXAMPLE = "gpu-rag doctor"
@@ -75,7 +76,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 def _cluster(settings: Any) -> dict[str, Any]:
     """The Ray cluster that the settings name: what it has, or why it is not there."""
     from gpu_rag.cluster import look_at
-    from gpu_rag.errors import GpuRagError
 
     try:
         return {"address": settings.scale.address, "has": look_at(settings.scale), "note": ""}
@@ -109,7 +109,6 @@ def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: s
 
 
 def _models(settings: Any) -> dict[str, Any]:
-    from gpu_rag.errors import GpuRagError
     from gpu_rag.models.set import ModelSet
 
     models = ModelSet(settings.models, api_key=api_key(settings), vllm=settings.vllm)

@@ -41,10 +41,6 @@ def _wrapped(text: str, indent: str, hanging: str | None = None) -> str:
     return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=following)
 
 
-def _shortened(text: str) -> str:
-    return textwrap.shorten(text, _MOST_CHARS, placeholder=" ...", break_on_hyphens=False)
-
-
 def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
     """The text that `explain` and `ask` print. evidence: how many passages to show (default all)."""
     lines = [f"question  {row['question']}", f"method    {row['method']}"]
@@ -69,7 +65,8 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
     for number, item in enumerate(row["evidence"][:evidence], 1):
         lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
-        lines.append(_wrapped(_shortened(item["text"]), "     "))
+        text = textwrap.shorten(item["text"], _MOST_CHARS, placeholder=" ...", break_on_hyphens=False)
+        lines.append(_wrapped(text, "     "))
     usage = row["usage"]
     lines.append(
         f"\ncost      {usage['llm_calls']} LLM calls, {usage['prompt_tokens']} prompt and {usage['generated_tokens']} "
