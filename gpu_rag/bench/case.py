@@ -12,7 +12,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from gpu_rag.errors import UsageError
+from gpu_rag.settings.ranges import COUNT, DAMPING, Range, check_value
 from gpu_rag.types import CSR
 
 MOST_ALONE = 16  # questions that a peer which takes one at a time is timed on, at most
@@ -44,16 +44,12 @@ class Config:
     hops: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, given, sound, expected in (
-            ("threads", self.threads, self.threads >= 1, ">= 1"),
-            ("rounds", self.rounds, self.rounds >= 1, ">= 1"),
-            ("batch", self.batches, min(self.batches, default=0) >= 1, "numbers above 0"),
-            ("sizes", self.sizes, min(self.sizes, default=16) >= 16, "16 or more"),
-            ("hops", self.hops, min(self.hops, default=1) >= 1, "numbers above 0"),
-            ("damping", self.dampings, all(0 <= d < 1 for d in self.dampings), "0 <= damping < 1"),
-        ):
-            if not sound:
-                raise UsageError(f"--{name} is out of range", given=given, expected=expected)
+        for name, values, allowed in (
+            ("threads", (self.threads,), COUNT), ("rounds", (self.rounds,), COUNT), ("batch", self.batches, COUNT),
+            ("sizes", self.sizes, Range(16)), ("hops", self.hops, COUNT), ("damping", self.dampings, DAMPING),
+        ):  # fmt: skip
+            for value in values:
+                check_value(f"--{name}", value, allowed)
 
     @property
     def pool(self) -> int:
@@ -179,11 +175,8 @@ class Row:
 
     def document(self) -> dict[str, Any]:
         """The row as plain JSON, rounded to what was measured."""
-        return {name: _short(value) for name, value in asdict(self).items()}
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+        found = asdict(self).items()
+        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in found}
 
 
 DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import os
 import platform
@@ -22,9 +21,10 @@ LIBRARIES = (
 
 COLUMNS = {  # by title: the field of a row
     "op": "op", "graph": "graph", "n": "n", "m": "m", "damping": "damping", "hops": "hops", "B": "B", "ms": "ms",
-    "ms a question": "ms", "asked": "asked", "peer": "peer", "peer ms a question": "peer_ms", "ratio": "ratio",
-    "CPU ratio": "cpu_ratio", "sampled": "sampled", "L1 error": "l1_error", "peer's L1 error": "peer_l1_error",
-    "% of copy bandwidth": "pct_of_copy_bandwidth", "note": "note",
+    "ms a question": "ms", "CPU ms a question": "cpu_ms", "asked": "asked", "peer": "peer",
+    "peer ms a question": "peer_ms", "ratio": "ratio", "CPU ratio": "cpu_ratio", "sampled": "sampled",
+    "L1 error": "l1_error", "peer's L1 error": "peer_l1_error", "% of copy bandwidth": "pct_of_copy_bandwidth",
+    "note": "note",
 }  # fmt: skip
 HEADER = tuple(COLUMNS)
 SHORT = ("damping", "l1_error", "peer_l1_error")
@@ -64,11 +64,6 @@ def _cpu_model() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
-def now() -> str:
-    """Date and minute in UTC."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
 def cells(row: Row) -> list[str]:
     """A row in the order of HEADER; what was not measured is empty."""
     texts = []
@@ -98,7 +93,7 @@ def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
-    """The page: when, where, how, a table of all rows, and what a question costs at each batch size."""
+    """The page: when, where, how, and a table of all rows."""
     found = document["machine"]
     libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
     gpu = f"; {found['gpu']}" if found["gpu"] else ""
@@ -117,10 +112,6 @@ def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
         "",
         *_grid(*shown(rows)),
     ]
-    shares = batch_costs(rows)
-    if shares:
-        kind = "of processor time" if rows[0].device == "cpu" else "on the clock"
-        lines += ["", "## What a question costs, by batch size", "", f"Milliseconds {kind}.", "", *_costs(shares)]
     return "\n".join(lines) + "\n"
 
 
@@ -134,23 +125,3 @@ def _grid(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     ruler = ["---" if title in ("op", "graph", "peer", "note") else "---:" for title in header]
     escaped = ([text.replace("|", "\\|") for text in line] for line in (header, ruler, *lines))
     return [f"| {' | '.join(line)} |" for line in escaped]
-
-
-def batch_costs(rows: Sequence[Row]) -> dict[tuple[Any, ...], dict[int, float]]:
-    """Milliseconds a question by batch, for each (op, graph, n, damping, hops) with two batches or more: of processor
-    time, on a GPU on the clock."""
-    costs: dict[tuple[Any, ...], dict[int, float]] = {}
-    for row in rows:
-        if row.ms is not None:
-            spent = row.ms if row.cpu_ms is None else row.cpu_ms
-            costs.setdefault((row.op, row.graph, row.n, row.damping, row.hops), {})[row.B] = spent / row.B
-    return {key: by_batch for key, by_batch in costs.items() if len(by_batch) > 1}
-
-
-def _costs(costs: dict[tuple[Any, ...], dict[int, float]]) -> list[str]:
-    batches = sorted({batch for by_batch in costs.values() for batch in by_batch})
-    lines = []
-    for (op, graph, n, damping, hops), by_batch in costs.items():
-        d = "" if damping is None else f"{damping:g}"
-        lines.append([op, graph or "", f"{n:,}", d, _shown(hops), *(_shown(by_batch.get(b)) for b in batches)])
-    return _grid(["op", "graph", "n", "damping", "hops", *(f"B = {b:,}" for b in batches)], lines)

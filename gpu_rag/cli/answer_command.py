@@ -79,7 +79,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     with closing(engine.models):
         if options.plan:
             return plan_answers(options, engine, questions)
-        _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
+        rejected = _beside(options.out, ".rejects.jsonl")
+        rejected.unlink(missing_ok=True)
+        if rejects:
+            say(f"{len(rejects)} rows of the questions file could not be read: {rejected}")
+            rejected.write_text("".join(json.dumps(vars(reject)) + "\n" for reject in rejects), encoding="utf-8")
         job = _answered(options, engine, questions, style)
     document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
@@ -158,14 +162,6 @@ def batch_sizes(stats: Any) -> dict[str, Any]:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _write_rejects(path: Path, rejects: list[Any]) -> None:
-    if not rejects:
-        path.unlink(missing_ok=True)
-        return
-    say(f"{len(rejects)} rows of the questions file could not be read: {path}")
-    path.write_text("".join(json.dumps(vars(reject)) + "\n" for reject in rejects), encoding="utf-8")
 
 
 def _summary(document: dict[str, Any]) -> str:

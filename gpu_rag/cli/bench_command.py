@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import shlex
 import sys
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     rows = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
     document = {
         "rows": [row.document() for row in rows],
-        "date": report.now(),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": command_line(options),
         "machine": report.machine(config.device),
         "threads": config.threads,

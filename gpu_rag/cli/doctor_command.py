@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from gpu_rag.cli.options import add_settings, api_key, settings_of, table
+from gpu_rag.errors import GpuRagError
 
 HELP = "Show the device, the backends found or missing, the models, and what they are good for."
 EXAMPLE = "gpu-rag doctor"
@@ -38,6 +39,12 @@ BACKENDS = (
     ("starlette", ("starlette",), "HTTP routes", "serve"),
     ("prometheus_client", ("prometheus-client",), "counts of the HTTP server", "serve"),
     ("ray", ("ray",), "models on the workers of a cluster", "ray"),
+)
+
+CAPABLE = "good for extraction, judging and answers"
+SMALL = (
+    "good for short answers from passages, not for extraction or judging: the extractor `patterns` and the decider "
+    "`similarity` stand in; name a stronger model with --set models.llm=FOLDER or http://HOST:PORT/v1#MODEL"
 )
 
 
@@ -69,7 +76,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 def _cluster(settings: Any) -> dict[str, Any]:
     """The Ray cluster that the settings name: what it has, or why it is not there."""
     from gpu_rag.cluster import look_at
-    from gpu_rag.errors import GpuRagError
 
     try:
         return {"address": settings.scale.address, "has": look_at(settings.scale), "note": ""}
@@ -103,7 +109,6 @@ def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: s
 
 
 def _models(settings: Any) -> dict[str, Any]:
-    from gpu_rag.errors import GpuRagError
     from gpu_rag.models.set import ModelSet
 
     models = ModelSet(settings.models, api_key=api_key(settings), vllm=settings.vllm)
@@ -117,18 +122,9 @@ def _models(settings: Any) -> dict[str, Any]:
         except GpuRagError as error:
             report[role] = {"name": name, "ready": False, "note": str(error)}
     if report["llm"]["ready"]:
-        report["llm"]["note"] = _good_for(models.llm().capable)
+        report["llm"]["note"] = CAPABLE if models.llm().capable else SMALL
     models.close()
     return report
-
-
-def _good_for(capable: bool) -> str:
-    if capable:
-        return "good for extraction, judging and answers"
-    return (
-        "good for short answers from passages, not for extraction or judging: the extractor `patterns` and the decider "
-        "`similarity` stand in; name a stronger model with --set models.llm=FOLDER or http://HOST:PORT/v1#MODEL"
-    )
 
 
 def _report(document: dict[str, Any]) -> str:

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from gpu_rag.errors import BadInput
+
 HELP = "Explain one answer of an answers file."
 EXAMPLE = "gpu-rag explain answers.jsonl q07 --index my-index"
 
@@ -21,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Finds the row and prints it."""
     from gpu_rag.cli.trace_text import trace_text
-    from gpu_rag.errors import BadInput
     from gpu_rag.jobs import read_rows
 
     known = []
@@ -37,7 +38,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 def _look_up(row: dict[str, Any], folder: Path) -> None:
     """Fills in where each passage stands now. Raises BadInput for a passage that the index lacks or has changed."""
-    from gpu_rag.errors import BadInput
     from gpu_rag.index.index import Index
 
     index = Index.open(folder)

@@ -26,7 +26,6 @@ from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
 if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
-    from gpu_rag.index.manifest import StageRecord
 
 HELP = "Index a corpus or a knowledge base into a folder; running it again continues where it stopped."
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
@@ -87,7 +86,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     stands = not options.fresh and (options.out / "manifest.json").is_file()
     before = Manifest.read(options.out).stages if stands else {}
-    _warn_of_another_extractor(before, settings.index.extractor)
+    used = before["extraction"].params.get("extractor") if "extraction" in before else None
+    if used not in (None, settings.index.extractor):  # as where a stage is added and --openie forgotten
+        again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
+        said = f"made by the extractor {used}, now {settings.index.extractor} makes them anew, with all that depends on"
+        say(f"gpu-rag: entities of this index were {said} them; {again} keeps them")
     with Bars() as bars:
         report = build(
             out=options.out,
@@ -120,28 +123,14 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     return exit_status(options, losses, [(document["fallbacks"], n_read)]), document, _summary(document)
 
 
-def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:
-    """Warns that entities will be others, as where a stage is added and --openie forgotten."""
-    used = before["extraction"].params.get("extractor") if "extraction" in before else None
-    if used is not None and used != extractor:
-        again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
-        say(
-            f"gpu-rag: entities of this index were made by the extractor {used}, now {extractor} makes them anew, "
-            f"with all that depends on them; {again} keeps them"
-        )
-
-
 def _document(report: BuildReport) -> dict[str, Any]:
     """The --json document of a build."""
     from gpu_rag.methods.registry import parts
 
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
-    document["extraction"] = {
-        name.removeprefix("extraction_"): n
-        for record in report.manifest.stages.values()
-        for name, n in record.counts.items()
-        if name.startswith("extraction_")
-    }
+    counts = [(stage, name, n) for stage, found in report.manifest.stages.items() for name, n in found.counts.items()]
+    of_extraction = ((name, n) for _, name, n in counts if name.startswith("extraction_"))
+    document["extraction"] = {name.removeprefix("extraction_"): n for name, n in of_extraction}
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
     fallbacks: dict[str, int] = {}
     for stage in report.stages.values():
@@ -151,13 +140,8 @@ def _document(report: BuildReport) -> dict[str, Any]:
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
     document.update(places(report.workers, report.servers, report.wall_s))
     if "kb" in report.manifest.stages:
-        document["kb"] = {
-            name.removeprefix("kb_"): n
-            for stage in report.manifest.stages
-            if stage.startswith("kb")
-            for name, n in report.manifest.stages[stage].counts.items()
-            if name != "rejects"
-        }
+        of_kb = ((name, n) for stage, name, n in counts if stage.startswith("kb") and name != "rejects")
+        document["kb"] = {name.removeprefix("kb_"): n for name, n in of_kb}
     for module in parts("report"):
         document.update(module.figures(report))
     return document

@@ -40,7 +40,13 @@ def add_limit(parser: argparse.ArgumentParser, what: str = "questions") -> None:
 
 def add_count(parser: argparse.ArgumentParser, name: str, what: str, words: str) -> None:
     """An option with a whole number above 0."""
-    parser.add_argument(name, type=lambda text: count_of(text, what), metavar="N", help=words)
+
+    def count(text: str) -> int:
+        if not text.isdecimal() or not int(text):
+            raise UsageError(f"not a number of {what}", given=text, expected="a whole number above 0")
+        return int(text)
+
+    parser.add_argument(name, type=count, metavar="N", help=words)
 
 
 def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, words: str, **more: Any) -> None:
@@ -53,17 +59,6 @@ def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, words: st
 def add_report(parser: argparse.ArgumentParser, what: str) -> None:
     """--report."""
     parser.add_argument("--report", type=Path, metavar="FILE.html", help=f"write {what} as one HTML file")
-
-
-def count_of(text: str, what: str) -> int:
-    """A whole number above 0. Raises UsageError saying of `what`."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"not a number of {what}", given=text, expected="a whole number above 0")
-    return number
 
 
 def add_limits(parser: argparse.ArgumentParser, failures: str) -> None:

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     settings = settings_of(options, index.manifest.defaults())
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
-    address = bound.getsockname()[0]
+    address, port = bound.getsockname()[:2]
     if is_loopback(address):  # then a Host header is checked; the name in --host, which stands for it, is one of ours
         serve = replace(settings.serve, hosts=(*settings.serve.hosts, options.host))
         settings = replace(settings, serve=serve)
@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
         return index.engine(settings, replies=options.replies, api_key=api_key(settings))
 
     def ready() -> None:
-        url, methods = server.url_of(bound), [name for name, lack in live.lacking.items() if lack is None]
+        url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+        methods = [name for name, lack in live.lacking.items() if lack is None]
         document = json.dumps({"url": url, "methods": methods, "pid": os.getpid()})
         line = f"{url} serves {options.index} by {', '.join(methods) or 'no method'}; Ctrl-C stops it"
         print(document if options.json else visible(line), flush=True)

@@ -33,16 +33,12 @@ HOW = {
 
 
 _WIDTH = 100
+_MOST_CHARS = 323  # of a passage
 
 
 def _wrapped(text: str, indent: str, hanging: str | None = None) -> str:
     following = indent if hanging is None else hanging
     return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=following)
-
-
-def _shortened(text: str, limit: int = 320) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[: flat.rfind(" ", 0, limit)] + " ..."
 
 
 def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
@@ -69,7 +65,8 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
     for number, item in enumerate(row["evidence"][:evidence], 1):
         lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
-        lines.append(_wrapped(_shortened(item["text"]), "     "))
+        text = textwrap.shorten(item["text"], _MOST_CHARS, placeholder=" ...", break_on_hyphens=False)
+        lines.append(_wrapped(text, "     "))
     usage = row["usage"]
     lines.append(
         f"\ncost      {usage['llm_calls']} LLM calls, {usage['prompt_tokens']} prompt and {usage['generated_tokens']} "

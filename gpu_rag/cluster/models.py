@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,8 @@ from gpu_rag.models.embed.interface import OnBatch, distinct
 from gpu_rag.models.llm.chat import ChatFormat
 from gpu_rag.models.llm.interface import OnReply, check_key, in_order
 from gpu_rag.types import Reply, Request
+
+Parts = Generator[tuple[list[int], np.ndarray], None, None]
 
 
 class RayEmbedder:
@@ -43,24 +44,29 @@ class RayEmbedder:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once. Raises ModelError."""
         once, index = distinct(texts)
         out = np.zeros((len(once), self.dim), dtype=np.float32)
-        order = sorted(range(len(once)), key=lambda row: (len(once[row]), row))
-        lists = [order[start : start + self._batch] for start in range(0, len(order), self._batch)]
-        n_done = 0
-        with closing(self._pool.run([[once[row] for row in rows] for rows in lists])) as results:
-            for place, result in results:
-                out[lists[place]] = self._vectors(lists[place], result, once)
-                n_done += len(lists[place])
-                if on_batch is not None:
-                    on_batch(n_done)
+        with closing(self.parts(once, on_batch)) as parts:
+            for rows, vectors in parts:
+                out[rows] = vectors
         return out[index]
 
-    def _vectors(self, rows: list[int], result: Any, texts: Sequence[str]) -> np.ndarray:
-        if isinstance(result, GpuRagError):
-            given = f"{len(rows)} texts, the first {texts[rows[0]][:80]!r}: {result}"
-            raise ModelError("texts could not be embedded", given=given) from result
-        vectors, n_truncated = result
-        self.n_truncated += n_truncated
-        return np.asarray(vectors)
+    def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
+        """(rows, f32[len(rows), D]) of distinct texts, a list as each is finished, in any order: a vector cache keeps
+        them at once. Raises ModelError."""
+        order = sorted(range(len(texts)), key=lambda row: (len(texts[row]), row))
+        lists = [order[start : start + self._batch] for start in range(0, len(order), self._batch)]
+        n_done = 0
+        with closing(self._pool.run([[texts[row] for row in rows] for rows in lists])) as results:
+            for place, result in results:
+                rows = lists[place]
+                if isinstance(result, GpuRagError):
+                    given = f"{len(rows)} texts, the first {texts[rows[0]][:80]!r}: {result}"
+                    raise ModelError("texts could not be embedded", given=given) from result
+                vectors, n_truncated = result
+                self.n_truncated += n_truncated
+                n_done += len(rows)
+                yield rows, np.asarray(vectors)
+                if on_batch is not None:
+                    on_batch(n_done)
 
 
 N_COUNTS = 4096  # token counts that are kept of a model without a tokenizer's files

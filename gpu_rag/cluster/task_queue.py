@@ -80,11 +80,14 @@ class TaskQueue:
             if running:
                 return []
             self._trials.discard(worker)
-        group = self._next_group() if not running else []
+        group: list[Task] = []
+        while self._groups and not running and not group:
+            group = [task for task in self._groups.popleft() if not task.over]
         if group:
             self._trials.add(worker)
             return self._numbered(worker, group)
-        if self._groups and worker == self._next_free():
+        freest = min(self._running, key=lambda other: (len(self._running[other]), other))
+        if self._groups and not self._trials and worker == freest:  # one on trial takes the next group itself
             return []  # let it run empty: nobody else will soon
         chosen: list[Task] = []
         limit = min(most, self._windows[worker] - len(running))
@@ -93,19 +96,6 @@ class TaskQueue:
             if not task.over:
                 chosen.append(task)
         return self._numbered(worker, chosen)
-
-    def _next_group(self) -> list[Task]:
-        while self._groups:
-            group = [task for task in self._groups.popleft() if not task.over]
-            if group:
-                return group
-        return []
-
-    def _next_free(self) -> int | None:
-        """The worker that suspects wait for; None while one is on trial, which takes the next group itself."""
-        if self._trials:
-            return None
-        return min(self._running, key=lambda worker: (len(self._running[worker]), worker))
 
     def _numbered(self, worker: int, tasks: list[Task]) -> list[tuple[int, Task]]:
         numbered = list(enumerate(tasks, self._n_given + 1))

@@ -69,12 +69,10 @@ def check_scale(scale: ScaleSettings, models: ModelSettings) -> None:
     if scale.llm_workers and models.llm.startswith(("http://", "https://")):
         do = "a model server has its own: --set scale.llm_workers=0"
         raise UsageError("a model server is not put on workers", given=f"models.llm={models.llm}", do=do)
-    for role, n_workers, gpus in (
-        ("embed", scale.embed_workers, scale.embed_gpus),
-        ("llm", scale.llm_workers, scale.llm_gpus),
-    ):
-        if n_workers:
-            _device(role, models.device, gpus)
+    if scale.embed_workers:
+        _device("embed", models.device, scale.embed_gpus)
+    if scale.llm_workers:
+        _device("llm", models.device, scale.llm_gpus)
     check_installed()
 
 

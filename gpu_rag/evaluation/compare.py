@@ -126,12 +126,11 @@ def score(
     rows: Sequence[QuestionRow],
     at: Sequence[int],
     retrieval_only: bool,
-    gold: KbGold | None = None,
+    gold: KbGold,
 ) -> dict[str, list[float]]:
     """Per-question scores by measure. A failed question scores 0: a failure is never left out of a mean.
 
-    gold: what questions over a knowledge base are scored by; None: their measures are left out. Which questions a
-    measure has depends on the questions alone, so that methods can be compared in pairs.
+    Which questions a measure has depends on the questions alone, so that methods can be compared in pairs.
     """
     document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
     names = [f"{measure}@{k}" for measure in RETRIEVED for k in at]
@@ -146,7 +145,7 @@ def score(
         if row.answers and not retrieval_only:
             scores["em"].append(exact_match(answer.text, row.answers))
             scores["f1"].append(token_f1(answer.text, row.answers))
-        for name, value in gold.scores(answer, row).items() if gold is not None else ():
+        for name, value in gold.scores(answer, row).items():
             if not (retrieval_only and name == "hits@1"):  # retrieval gives no answer
                 scores.setdefault(name, []).append(value)
     return scores

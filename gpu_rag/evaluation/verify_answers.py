@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -79,7 +79,7 @@ class AnswerChecker:
             yield f"status {status}, but there is an answer"
         if (status == "failed") != (error is not None):
             yield f"status {status}, but " + ("there is no error" if error is None else "there is an error")
-        if raw is not row and raw != openai_row(row, _model(raw)):
+        if raw is not row and raw != openai_row(row, str(raw["response"]["body"].get("model"))):
             yield "the batch row around it is not made from it (its message, usage, ids or error)"
 
     # --- evidence ----------------------------------------------------------------------------------
@@ -191,10 +191,6 @@ def check_answers(
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [None]  # which is then no evidence and no edge
-
-
-def _model(raw: Mapping[str, Any]) -> str:
-    return str(raw["response"]["body"].get("model"))
 
 
 def _differing(what: str, item: Row, expected: Row) -> Iterator[str]:

@@ -60,8 +60,8 @@ def compare_index(plan: Mapping[str, Any], report: BuildReport) -> Comparison | 
     None for a plan of another corpus, and where no planned stage ran.
     """
     records, planned, actual = report.manifest.stages, plan["stages"], report.stages
-    identities = {name: fingerprint_of(made, {}, made.params, made.models) for name, made in records.items()}
-    same = {name for name in records if plan["identity"].get(name) == identities[name]}
+    made = {name: fingerprint_of(record, {}, record.params, record.models) for name, record in records.items()}
+    same = {name for name in records if plan["identity"].get(name) == made[name]}
     ran = [name for name, stage in actual.items() if not stage.skipped and name in same]
     if "passages" not in same or not ran:
         return None

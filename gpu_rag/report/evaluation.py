@@ -69,6 +69,9 @@ def evaluation_page(
     measure = main_measure(document, [name for name, scores in first.items() if len(scores) == len(rows)])
     measures = [n for n in first if not n.startswith("retrieval_f1")]
     measures = [n for n in measures if any(e.get(n) is not None for e in document["methods"].values())]
+    fallbacks = {}
+    for method, entry in document["methods"].items():
+        fallbacks.update({f"{method}: {step}": kinds for step, kinds in entry["fallbacks"].items()})
     sections = [
         paragraph(verdict(document, measure), "verdict"),
         heading("Scores"),
@@ -78,7 +81,7 @@ def evaluation_page(
         _differences(document, measures, measure),
         heading("Costs"),
         _costs(document, measure),
-        *_fallback_sections(document),
+        *fallbacks_section(fallbacks, sum(entry["replies_read"] for entry in document["methods"].values())),
         *servers_section(document),
         *_judge_section(document),
         heading("By hops and by type"),
@@ -211,14 +214,6 @@ def _disagreements(
             methods.append((method, scores[method][i], answers[i].text, found[:5]))
         shown.append(example(row.question.text, row.answers[0] if row.answers else "", measure, methods))
     return shown
-
-
-def _fallback_sections(document: Mapping[str, Any]) -> list[str]:
-    """The replies that were not in the form asked for, a row a step of each method."""
-    entries, fallbacks = document["methods"], {}
-    for method, entry in entries.items():
-        fallbacks.update({f"{method}: {step}": kinds for step, kinds in entry["fallbacks"].items()})
-    return fallbacks_section(fallbacks, sum(entry["replies_read"] for entry in entries.values()))
 
 
 def _judge_section(document: Mapping[str, Any]) -> list[str]:

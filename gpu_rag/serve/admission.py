@@ -159,15 +159,12 @@ class Admission:
         n_over = n_open + len(questions) - self._limit
         if n_over > 0:
             self.counts.refused.labels("overloaded").inc(len(questions))
-            given, later = f"{n_open} open, {len(questions)} more", {"Retry-After": str(self._retry_s(n_over))}
-            raise Refusal(429, "too many questions wait", given=given, expected=f"at most {self._limit}", headers=later)
+            # seconds after which as many questions may have ended, by the rate of the last ones
+            each_s = (time.monotonic() - self.ends[0]) / len(self.ends) if self.ends else 0.0
+            later = {"Retry-After": str(min(max(math.ceil(n_over * each_s), 1), LONGEST_RETRY_S))}
+            given, expected = f"{n_open} open, {len(questions)} more", f"at most {self._limit}"
+            raise Refusal(429, "too many questions wait", given=given, expected=expected, headers=later)
         return Batch(self, prepared, questions, shape)
-
-    def _retry_s(self, n_over: int) -> int:
-        """Seconds after which as many questions may have ended, by the rate of the last ones."""
-        seconds = time.monotonic() - self.ends[0] if self.ends else 0.0
-        rate = len(self.ends) / seconds if seconds > 0 else 0.0
-        return min(max(math.ceil(n_over / rate), 1), LONGEST_RETRY_S) if rate else 1
 
     async def close(self, grace_s: float) -> None:
         """Take no more questions; give those that are open some time, then fail the rest."""

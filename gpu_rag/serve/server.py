@@ -62,12 +62,6 @@ def allow_files(n_connections: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def url_of(bound: socket.socket) -> str:
-    """The address of a bound socket, for people and programs."""
-    host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serves until SIGINT or SIGTERM, then ends as the settings say; a second signal fails all that is open at once."""
     server = _Server(config_of(app, admission.settings.serve), admission, on_ready)

@@ -15,11 +15,7 @@ MOST_SEED = 2**63 - 1
 
 def Range(low: float | None = None, high: float | None = None, above: bool = False, below: bool = False) -> Meta:
     """The numbers from `low` to `high`; `above`: without low itself; `below`: without high itself."""
-    ends: dict[str, Any] = {}
-    if low is not None:
-        ends["gt" if above else "ge"] = low
-    if high is not None:
-        ends["lt" if below else "le"] = high
+    ends: dict[str, Any] = {"gt" if above else "ge": low, "lt" if below else "le": high}
     return Meta(**ends)
 
 

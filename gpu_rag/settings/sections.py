@@ -115,9 +115,7 @@ class VllmSettings(Declared):
     enforce_eager: Annotated[bool | None, "no compiled graphs; empty: on a CPU only"] = None
     child_process: Annotated[bool | None, "engines in processes of their own; empty: on a GPU"] = None
     engines: Annotated[int, NATURAL, "engines side by side, each with all of the model; 0: one for each GPU"] = 0
-    arguments: Annotated[
-        str, 'more arguments of vLLM\'s EngineArgs, as JSON, such as {"quantization": "fp8", "kv_cache_dtype": "fp8"}'
-    ] = ""
+    arguments: Annotated[str, 'more arguments of vLLM\'s EngineArgs, as JSON: {"kv_cache_dtype": "fp8"}'] = ""
 
     seed: ClassVar[int] = 0  # of the engine; a request's own seed decides what it samples
     restarts: ClassVar[int] = 2  # of a dead engine; a request that was running at two deaths fails
@@ -160,17 +158,10 @@ class ServeSettings(Declared):
     max_queue: Annotated[int, NATURAL, "questions that may wait beyond `runtime.max_live`; more get status 429"] = 1024
     max_connections: Annotated[int, COUNT, "connections; more get status 503, and from 64 more on are cut off"] = 1024
     question_seconds: Annotated[float, NATURAL, "from the arrival of a question until it fails; 0: no limit"] = 300.0
-    client_seconds: Annotated[
-        float,
-        Range(0.1),
-        "for a client to send headers, to send a body, to take a piece of a response, or 64 KiB of one that waits",
-    ] = 30.0
+    client_seconds: Annotated[float, Range(0.1), "for a client to send headers or a body, or take a piece"] = 30.0
     grace_seconds: Annotated[float, NATURAL, "for the questions in flight when the server is stopped"] = 10.0
     hosts: Annotated[tuple[str, ...], "names that a Host header may give, beside the address bound"] = ()
-    params: Annotated[
-        tuple[str, ...],
-        'parameters that a request may set: "ppr.damping", or "ppr.*" for all that are numbers or switches',
-    ] = ()
+    params: Annotated[tuple[str, ...], 'parameters that a request may set: "ppr.damping"; "ppr.*": all but texts'] = ()
     warm: Annotated[bool, "ask each method a question before the first client can"] = True
 
     max_questions: ClassVar[int] = 256  # of one request
