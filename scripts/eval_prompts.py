@@ -10,8 +10,8 @@ questions), `2wikimultihopqa` (triples) and `advhotpotqa` (questions that do not
 names in a request, never on its wording, so that two versions of a prompt get nearly the same inputs.
 
 ask: sends up to `--each` requests of a prompt, with replies of at most `--tokens` tokens, in two ways. forced: the
-engine masks what is not in the form, as engines in this process do. words: the form is asked for in words alone, as of a
-server that takes none. A reply that cannot be read is asked for once more. The counts are saved after each prompt; a
+engine masks what is not in the form, as engines in this process do. words: the form is asked for in words alone, as of
+a server that takes none. A reply that cannot be read is asked for once more. The counts are saved after each prompt; a
 second run goes on where the first stopped.
 
 table: shares by room, in Markdown. strict: usable when only an exact reply was; road: usable now.
