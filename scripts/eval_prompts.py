@@ -51,6 +51,7 @@ from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 
 N_QUESTIONS, N_UNLIKE, N_PASSAGES, N_WRITTEN = 16, 10, 160, 40
 MOST = 64  # recorded requests of a prompt
+MOST_CHARS = 28_000  # of the requests of a prompt that are sent: reading them takes most of the time
 PRODUCT = Path(gpu_rag.__file__).parent
 KINDS = (EXACT, LENIENT, SALVAGED, "repaired", "rule", "failed")
 WAYS = ("forced", "words")
@@ -185,9 +186,11 @@ def in_words(request: Request) -> Request:
     return replace(request, system=said.get("system", ""), prompt=said["user"], constraint=None)
 
 
-def spread(rows: Sequence[Any], n: int) -> list[Any]:
-    """n of the rows at even distances, or all."""
-    return [rows[i * len(rows) // n] for i in range(n)] if n < len(rows) else list(rows)
+def spread(requests: Sequence[Request], n: int) -> list[Request]:
+    """n of the requests at even distances, or all; fewer of long ones, at least two."""
+    mean = sum(len(request.prompt) for request in requests) / len(requests)
+    n = min(n, len(requests), max(2, int(MOST_CHARS / mean)))
+    return [requests[i * len(requests) // n] for i in range(n)]
 
 
 def readings(llm: LLM, requests: Sequence[Request], way: str, tokens: int) -> list[tuple[str, str, str]]:
@@ -240,8 +243,11 @@ def ask(requests: Path, out: Path, spec: str, each: int, tokens: int, replies: P
         if name in document["prompts"]:
             continue
         started, counts = perf_counter(), {}
+        chosen = spread(found, each)
         for way in WAYS:
-            chosen = spread(found, each)
+            if way == "words" and chosen[0].constraint is None:
+                counts[way] = counts["forced"]  # the same requests
+                continue
             read = readings(llm, chosen, way, tokens)
             counts[way] = dict(Counter(kind for kind, _, _ in read))
             if replies is not None:
