@@ -242,7 +242,8 @@ def ask(requests: Path, out: Path, spec: str, each: int, tokens: int, replies: P
     for name, found in sorted(by_prompt.items()):
         if name in document["prompts"]:
             continue
-        started, counts = perf_counter(), {}
+        started = perf_counter()
+        counts: dict[str, dict[str, int]] = {}
         chosen = spread(found, each)
         for way in WAYS:
             if way == "words" and chosen[0].constraint is None:
