@@ -1,7 +1,7 @@
 """Every prompt of the product, put to a real small model: how its replies are read, strictly and leniently.
 
     python scripts/eval_prompts.py record DATA REQUESTS.jsonl           about a minute, no language model
-    python scripts/eval_prompts.py ask REQUESTS.jsonl RESULT.json [--model smollm2] [--each 8] [--tokens 1024]
+    python scripts/eval_prompts.py ask REQUESTS.jsonl RESULT.json [--model smollm2] [--each 8] [--tokens 1024] [--only NAME]
     python scripts/eval_prompts.py table NAME=RESULT.json ... [--csv FILE]
 
 record: runs every method, every index stage and the judge on real questions, under an engine whose replies are well
@@ -230,11 +230,12 @@ def _repair(llm: LLM, request: Request, malformed: Malformed, tokens: int) -> Re
     return replace(request, prompt=text, max_tokens=min(n_tokens, tokens), attempt=1)
 
 
-def ask(requests: Path, out: Path, spec: str, each: int, tokens: int, replies: Path | None) -> None:
+def ask(requests: Path, out: Path, spec: str, each: int, tokens: int, only: str, replies: Path | None) -> None:
     """The counts of all prompts as JSON, saved after each; those that `out` holds already are left as they are."""
     by_prompt: dict[str, list[Request]] = defaultdict(list)
     for row in read_rows(requests):
-        by_prompt[row["prompt"]].append(as_request(row))
+        if only in row["prompt"]:
+            by_prompt[row["prompt"]].append(as_request(row))
     llm = load_llm(spec, threads=1, capable=True, max_batch=8)
     document: dict[str, Any] = {"model": spec.rstrip("/").split("/")[-1], "tokens": tokens, "prompts": {}}
     if out.exists():
@@ -318,6 +319,7 @@ def main() -> None:
     step.add_argument("--model", default="smollm2", help="smollm2 or a model folder")
     step.add_argument("--each", type=int, default=8, help="requests of a prompt")
     step.add_argument("--tokens", type=int, default=1024, help="the most of a reply")
+    step.add_argument("--only", default="", help="prompts whose names hold this, such as methods/hoprag")
     step.add_argument("--replies", type=Path, help="a file for the replies and why they could not be read")
     step = steps.add_parser("table")
     step.add_argument("results", nargs="+", help="NAME=RESULT.json")
@@ -326,7 +328,7 @@ def main() -> None:
     if given.step == "record":
         record(given.data, given.out)
     elif given.step == "ask":
-        ask(given.requests, given.out, given.model, given.each, given.tokens, given.replies)
+        ask(given.requests, given.out, given.model, given.each, given.tokens, given.only, given.replies)
     else:
         named = (text.partition("=") for text in given.results)
         results = {name: json.loads(Path(path).read_text(encoding="utf-8")) for name, _, path in named}
