@@ -1,7 +1,7 @@
 """Every prompt of the product, put to a real small model: how its replies are read, strictly and leniently.
 
     python scripts/eval_prompts.py record DATA REQUESTS.jsonl           about a minute, no language model
-    python scripts/eval_prompts.py ask REQUESTS.jsonl RESULT.json [--model smollm2] [--each 8] [--tokens 1024] [--only NAME]
+    python scripts/eval_prompts.py ask REQUESTS.jsonl RESULT.json [--model M] [--each 8] [--tokens 1024] [--only NAME]
     python scripts/eval_prompts.py table NAME=RESULT.json ... [--csv FILE]
 
 record: runs every method, every index stage and the judge on real questions, under an engine whose replies are well
