@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import gpu_rag.methods.registry  # noqa: F401  (declares the sections of methods)
 from gpu_rag.cli.options import PROFILES
 from gpu_rag.settings import make_settings, read_profile
 
