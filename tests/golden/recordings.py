@@ -100,6 +100,7 @@ class Recording:
         for run in self.runs:
             models = record.NoisyModels(index.engine(self.settings(run)).models, generator)
             models.llm = lambda: load_llm(f"replay:{self.replies}")
+            models.has_llm = lambda: True
             found[run] = self._briefs(Engine(index, make_settings(self.settings(run)), models), self.candidates, run)
         return found
 
