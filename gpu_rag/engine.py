@@ -14,7 +14,7 @@ from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.methods.registry import Program as ProgramModule
-from gpu_rag.methods.registry import check_stages, check_passages, inexact_ops, load_method, needs
+from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.models import Models

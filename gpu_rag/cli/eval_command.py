@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.evaluation.compare import compare
     from gpu_rag.evaluation.judge import unread
-    from gpu_rag.methods.registry import check_stages, check_passages
+    from gpu_rag.methods.registry import check_passages, check_stages
 
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
