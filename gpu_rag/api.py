@@ -17,7 +17,7 @@ from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, build_index
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
-from gpu_rag.methods.registry import layers_for
+from gpu_rag.methods.registry import stages_for
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet, OpenWorkers
 from gpu_rag.settings import Settings, make_settings, merge
@@ -49,7 +49,7 @@ def build(
     llm: LLM | None = None,
     api_key: ApiKeys = None,
 ) -> BuildReport:
-    """Indexes a corpus into the folder `out`, with the layers that `methods` need; resumes what is there.
+    """Indexes a corpus into the folder `out`, with the stages that `methods` need; resumes what is there.
 
     methods: ppr unless given; none for a knowledge base alone, whose tables are built in any case. kg: files of
     triples; skb: folders of nodes and edges; sources: "NAME=kg|documents|web:PATH". The corpus may then be ().
@@ -66,14 +66,14 @@ def build(
         imported = {"index": {"extractor": "import"}} if _paths(openie) else {}
         chosen = make_settings(merge(imported, settings or {}), saved_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
-    layers = layers_for(default_methods(given) if methods is None else methods, given)
+    stages = stages_for(default_methods(given) if methods is None else methods, given)
     models = open_models(chosen, target / "replies.sqlite", llm=llm, api_key=api_key)
     with closing(models):
         if not fresh:
-            check_same_models(target, layers, chosen, models)
+            check_same_models(target, stages, chosen, models)
         return build_index(
             target,
-            layers,
+            stages,
             chosen,
             given,
             models,

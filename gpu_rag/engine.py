@@ -14,7 +14,7 @@ from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.methods.registry import Program as ProgramModule
-from gpu_rag.methods.registry import check_layers, check_passages, inexact_ops, load_method, needs
+from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.models import Models
@@ -150,7 +150,7 @@ class Engine:
         """
         retrieval_only = retrieval_only or not self.models.has_llm()
         module = load_method(method)
-        check_layers(method, self.index.layers, str(self.index.path), self.index.manifest.sources)
+        check_stages(method, self.index.stages, str(self.index.path), self.index.manifest.sources)
         check_passages(method, self.index.n_passages, str(self.index.path))
         config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params)
         chosen = self.params(method, params)

@@ -39,7 +39,7 @@ class MissingBackend(UsageError):
 
 
 class MissingLayer(UsageError):
-    """The index lacks a layer that the method needs. Names the command that builds it."""
+    """The index lacks a stage that the method needs. Names the command that builds it."""
 
 
 class IndexMismatch(UsageError):

@@ -1,4 +1,4 @@
-"""The nouns of gpu-rag: frozen dataclasses that every layer may import.
+"""The nouns of gpu-rag: frozen dataclasses that every room may import.
 
 Axes: N nodes, E edges, B questions, K results, D dimensions, T ragged total.
 torch is imported for type checking only, so this module costs nothing to import.

@@ -69,7 +69,7 @@ def drawn(n: int) -> tuple[Side, Side, int]:
 def of_index(folder: Path) -> tuple[Side, Side, int]:
     """The same of a finished index."""
     index = Index.open(folder)
-    folders = {name: index.folder(name) for name in index.layers}
+    folders = {name: index.folder(name) for name in index.stages}
     work = replace(work_in(Path("."), 1), stage_folders=folders)
     ids = read_vertices(work)["id"].to_pylist()
     return read_side(work, "out", ids), read_side(work, "in", ids), len(ids)

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     from gpu_rag.api import Index, load_questions
     from gpu_rag.engine import check_unique
-    from gpu_rag.methods.registry import check_layers
+    from gpu_rag.methods.registry import check_stages
     from gpu_rag.plan.answer_plan import PlannedAnswers
 
     check_plan(options)
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.defaults(), flags)
     # before a model is loaded or a file written
-    check_layers(options.method, index.layers, str(index.path), index.manifest.sources)
+    check_stages(options.method, index.stages, str(index.path), index.manifest.sources)
     replies = _beside(options.out, ".replies.sqlite")
     planned = PlannedAnswers(options.out, replies)
     if options.plan:

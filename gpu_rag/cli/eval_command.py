@@ -55,14 +55,14 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.evaluation.compare import compare
     from gpu_rag.evaluation.judge import unread
-    from gpu_rag.methods.registry import check_layers, check_passages
+    from gpu_rag.methods.registry import check_passages, check_stages
 
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
     index = Index.open(options.index)
     settings = settings_of(options, index.manifest.defaults())
     for method in methods:  # all of them before the first one runs
-        check_layers(method, index.layers, str(index.path), index.manifest.sources)
+        check_stages(method, index.stages, str(index.path), index.manifest.sources)
         check_passages(method, index.n_passages, str(index.path))
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")

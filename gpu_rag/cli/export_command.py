@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     index = Index.open(options.index)
     written = export(index, options.format, options.out)
-    if options.format == "pyg" and "kb" in index.layers:
+    if options.format == "pyg" and "kb" in index.stages:
         say("gpu-rag: the knowledge base is not in the graph for PyG; --format parquet and graphml have it")
     document = {"format": options.format, "files": [{"path": str(p), "bytes": p.stat().st_size} for p in written]}
     return 0, document, "\n".join(map(str, written))

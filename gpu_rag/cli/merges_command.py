@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.index.index import Index
     from gpu_rag.methods.registry import part
 
-    if "higra_merge" not in Index.open(options.index).layers:
+    if "higra_merge" not in Index.open(options.index).stages:
         raise MissingLayer(
             "this index has merged no names",
             given=f"{options.index} without higra_merge",

@@ -46,19 +46,19 @@ def plan_index(
     """Plans a build. sources: all that `api.sources_of` takes, but the folder."""
     from gpu_rag.api import default_methods, open_models, sources_of
     from gpu_rag.index.saved_settings import check_same_models
-    from gpu_rag.methods.registry import layers_for
+    from gpu_rag.methods.registry import stages_for
     from gpu_rag.plan.index_plan import DEFAULT_SAMPLE
     from gpu_rag.plan.index_plan import plan_index as plan_build
     from gpu_rag.plan.trial import BuildJob
 
     given = sources_of(out=options.out, **sources)
     methods = default_methods(given) if options.methods is None else names(options.methods)
-    layers, settings = layers_for(methods, given), settings.changed("models", **PLANNED)
+    stages, settings = stages_for(methods, given), settings.changed("models", **PLANNED)
     models = open_models(settings, options.out / "replies.sqlite", api_key=api_key(settings))
     with closing(models):
         if not options.fresh:
-            check_same_models(options.out, layers, settings, models)
-        job = BuildJob(options.out, layers, settings, given, models, options.fresh, options.forget_replies)
+            check_same_models(options.out, stages, settings, models)
+        job = BuildJob(options.out, stages, settings, given, models, options.fresh, options.forget_replies)
         with Bars() as bars:
             document = plan_build(job, n_sample=options.plan_sample or DEFAULT_SAMPLE, progress=bars)
     return 0, document, _index_text(document)

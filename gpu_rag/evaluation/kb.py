@@ -33,7 +33,7 @@ class KbGold:
 
     def __init__(self, index: Index, rows: Sequence[QuestionRow]):
         self._index = index
-        self.is_kb = "kb" in index.layers
+        self.is_kb = "kb" in index.stages
         self._known = self._records() if self.is_kb and any(row.meta.get("answer_ids") for row in rows) else {}
         self._gold = {row.question.id: self._nodes(row) for row in rows if self.is_skb(row)}
         self._types = {row.question.id: self._answer_types(row) for row in rows if self.is_skb(row)}

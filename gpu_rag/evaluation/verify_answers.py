@@ -111,7 +111,7 @@ class AnswerChecker:
     def _stated(self) -> dict[tuple[str, str, str], set[str]]:
         """The ids of the passages that state each relation, by its names as written."""
         stated: dict[tuple[str, str, str], set[str]] = {}
-        if "entities" in self._index.layers:
+        if "entities" in self._index.stages:
             ids = self._index.passage_ids
             for row, passages in enumerate(self._index.relations["passages"].to_pylist()):
                 stated.setdefault(self._index.relation_text(row), set()).update(ids[p] for p in passages)
@@ -129,7 +129,7 @@ class AnswerChecker:
 
     @property
     def _has_kb(self) -> bool:
-        return "kb" in self._index.layers
+        return "kb" in self._index.stages
 
     def _edge(self, edge: Any) -> Iterator[str]:
         if not (isinstance(edge, list) and len(edge) == 4 and all(isinstance(part, str) for part in edge)):

@@ -47,7 +47,7 @@ def export(index: Index, form: str, out: Path) -> list[Path]:
 def _parquet(index: Index, out: Path) -> list[Path]:
     out.mkdir()
     written = []
-    for stage in index.layers:
+    for stage in index.stages:
         for source in sorted(index.folder(stage).glob("*.parquet")):
             written.append(Path(shutil.copyfile(source, out / source.name)))
     return written
@@ -69,7 +69,7 @@ def _graphml(index: Index, out: Path) -> list[Path]:
             weights = edges.get("edge_weight", np.ones(ends.shape[1])).tolist()
             data = [f"{kind}{label}{_data('e_weight', str(w))}" for label, w in zip(said.to_pylist(), weights)]
             file.write(_edge_lines(source[0], ends[0], target[0], ends[1], pa.array(data, pa.string())))
-        if "kb" in index.layers:
+        if "kb" in index.stages:
             file.writelines(_kb_edge_lines(index.loaded("kb", load_kb)))
         file.write("</graph>\n</graphml>\n")
     return [out]
@@ -84,10 +84,10 @@ def _write_nodes(index: Index, file: IO[str]) -> None:
     for number, (passage, title, text) in enumerate(rows):
         data = _data("n_kind", "passage") + _data("n_name", f"{title} [{passage}]") + _data("n_text", text)
         file.write(f'<node id="p{number}">{data}</node>\n')
-    if "entities" in index.layers:
+    if "entities" in index.stages:
         for number, name in enumerate(index.entity_names):
             file.write(f'<node id="e{number}">{_data("n_kind", "entity")}{_data("n_name", name)}</node>\n')
-    if "kb" in index.layers:
+    if "kb" in index.stages:
         kb = index.loaded("kb", load_kb)
         for number, (name, type) in enumerate(zip(kb.node_names, kb.node_type.tolist())):
             data = _data("n_kind", "node") + _data("n_name", name) + _data("n_type", kb.type_names[type])

@@ -43,7 +43,7 @@ def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
     graph.nodes["passage"] = {
         "num_nodes": index.n_passages, "id": index.passage_ids, "title": index.passages["title"].to_pylist(),
     }  # fmt: skip
-    if "entities" in index.layers:
+    if "entities" in index.stages:
         graph.nodes["entity"] = {"num_nodes": index.n_entities, "name": index.entity_names}
         written = index.relations["label"].to_pylist()
         labels = sorted(set(written))
@@ -52,15 +52,15 @@ def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
             "edge_index": np.stack(index.relation_ends), "labels": labels,
             "label": np.array([number[label] for label in written], np.int64),
         }  # fmt: skip
-    if "mentions" in index.layers:
+    if "mentions" in index.stages:
         pairs = np.stack([index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage")])
         graph.edges["entity", "mentioned_in", "passage"] = {"edge_index": np.unique(pairs, axis=1)}
-    if "synonyms" in index.layers:
+    if "synonyms" in index.stages:
         synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
         ends = np.stack([synonyms[name].to_numpy().astype(np.int64) for name in ("left", "right")])
         graph.edges["entity", "synonym", "entity"] = {"edge_index": ends, "edge_weight": synonyms["score"].to_numpy()}
     for kind, stage in VECTORS.items() if vectors else ():
-        if kind in graph.nodes and stage in index.layers:
+        if kind in graph.nodes and stage in index.stages:
             graph.nodes[kind]["x"] = index.vectors(stage).float().cpu().numpy()
     return graph
 

@@ -65,7 +65,7 @@ class Index:
             )
 
     @property
-    def layers(self) -> tuple[str, ...]:
+    def stages(self) -> tuple[str, ...]:
         """Names of the stages that are built."""
         return tuple(self.manifest.stages)
 
@@ -73,7 +73,7 @@ class Index:
         """The folder of a stage. Raises MissingLayer when it was not built, IndexCorrupt when files are missing."""
         record = self.manifest.stages.get(stage)
         if record is None:
-            raise MissingLayer("the index lacks a layer", given=f"{self.path} without {stage}")
+            raise MissingLayer("the index lacks a stage", given=f"{self.path} without {stage}")
         folder = self.path / record.folder
         if not is_complete(self.path, record):
             do = "run gpu-rag verify, then gpu-rag index again"

@@ -34,14 +34,14 @@ def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]
     if broken:
         return broken
     every = {**_CHECKS, **(checks or {})}
-    for check in (_inputs, *dict.fromkeys(check for stage, check in every.items() if stage in index.layers)):
+    for check in (_inputs, *dict.fromkeys(check for stage, check in every.items() if stage in index.stages)):
         broken.extend(_guarded(check, index))
     return broken
 
 
 def unchecked(folder: Path, checks: Mapping[str, Check]) -> list[str]:
     """The stages that no check knows: of their files `verify` compares the checksums alone."""
-    return [stage for stage in Index.open(folder).layers if stage not in _CHECKS and stage not in checks]
+    return [stage for stage in Index.open(folder).stages if stage not in _CHECKS and stage not in checks]
 
 
 def _guarded(check: Check, index: Index) -> list[str]:
@@ -134,7 +134,7 @@ _ROWS_OF = {"passage_vectors": "passages", "entity_vectors": "entities", "relati
 
 def _vectors(index: Index) -> Iterator[str]:
     for stage, table in _ROWS_OF.items():
-        if stage in index.layers:
+        if stage in index.stages:
             yield from wrong_vectors(index, stage, getattr(index, table).num_rows, table)
 
 

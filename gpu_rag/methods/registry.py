@@ -108,7 +108,7 @@ def part(folder: str, file: str) -> Any:
 
 
 @cache
-def all_layers() -> dict[str, Stage]:
+def all_stages() -> dict[str, Stage]:
     """Every stage by name, in an order in which they can be built."""
     from gpu_rag.index.stages.knowledge_base.texts import kb_stages
     from gpu_rag.index.stages.text import text_stages
@@ -132,7 +132,7 @@ def inexact_ops(method: str) -> list[str]:
     return [family for stage, family in families.items() if stage in needs(method)]
 
 
-def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
+def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
     """The stages that the methods need, with all that those need, in building order.
 
     methods: names; "all" stands for every method over a corpus, else for those over a knowledge base. sources: what
@@ -145,7 +145,7 @@ def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[S
     first = ["passages", *(need for name in names for need in needs(name))]
     first += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
     wanted = _with_needs(first, lambda stage: stage.needs_of(sources))
-    return [stage for name, stage in all_layers().items() if name in wanted]
+    return [stage for name, stage in all_stages().items() if name in wanted]
 
 
 def _with_needs(first: Iterable[str], needs_of: Callable[[Stage], Iterable[str]]) -> set[str]:
@@ -156,11 +156,11 @@ def _with_needs(first: Iterable[str], needs_of: Callable[[Stage], Iterable[str]]
         need = stack.pop()
         if need not in found:
             found.add(need)
-            stack.extend(needs_of(all_layers()[need]))
+            stack.extend(needs_of(all_stages()[need]))
     return found
 
 
-def check_layers(method: str, present: Sequence[str], folder: str, sources: Mapping[str, Any]) -> None:
+def check_stages(method: str, present: Sequence[str], folder: str, sources: Mapping[str, Any]) -> None:
     """Raises MissingLayer, with the methods that can run and the line to run, when a stage of the method is missing.
 
     What a stage was made of is there when the stage is: `kb` of a knowledge base alone has no extraction.
@@ -168,7 +168,7 @@ def check_layers(method: str, present: Sequence[str], folder: str, sources: Mapp
     """
     missing = _missing(method, present)
     if missing:
-        names = ", ".join(name for name in all_layers() if name in missing)
+        names = ", ".join(name for name in all_stages() if name in missing)
         able = [name for name in method_names() if not _missing(name, present)]
         raise MissingLayer(
             f"the index lacks what {method} needs",

@@ -96,15 +96,15 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     progress = progress or Silent()
     started = time.perf_counter()
     guard_folder(job.out)
-    unplanned = [layer.name for layer in job.layers if layer.name in UNPLANNED]
-    job = replace(job, layers=[layer for layer in job.layers if layer.name not in unplanned])
+    unplanned = [stage.name for stage in job.stages if stage.name in UNPLANNED]
+    job = replace(job, stages=[stage for stage in job.stages if stage.name not in unplanned])
     reading = time.perf_counter()
     counts, drawn = trial.read_corpus(job.sources, job.settings, n_sample, progress)
     read_s = time.perf_counter() - reading
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
-    job = replace(job, settings=settle(job.layers, job.settings, job.models))
-    roles = {role for layer in job.layers for role in layer.roles(job.settings)}
+    job = replace(job, settings=settle(job.stages, job.settings, job.models))
+    roles = {role for stage in job.stages for role in stage.roles(job.settings)}
     loading = time.perf_counter()
     if "embedder" in roles:
         job.models.embedder().embed(["one text, so that what is loaded on first use is loaded"])
@@ -209,31 +209,31 @@ class _Plan:
             "work_bytes": sum(stage["work_bytes"] for stage in running),
             "notes": self._notes(),
             "out": str(self.job.out),
-            "identity": {layer.name: fingerprint_of(layer, {}, *self._made_of(layer)) for layer in self.job.layers},
+            "identity": {stage.name: fingerprint_of(stage, {}, *self._made_of(stage)) for stage in self.job.stages},
         }
 
-    def _made_of(self, layer: Stage) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _made_of(self, stage: Stage) -> tuple[dict[str, Any], dict[str, Any]]:
         settings = self.job.settings
-        described = {role: self.job.models.describe(role) for role in layer.roles(settings)}
-        return layer.params(settings, self.job.sources), described
+        described = {role: self.job.models.describe(role) for role in stage.roles(settings)}
+        return stage.params(settings, self.job.sources), described
 
     def _skipped(self) -> set[str]:
         """The stages that the build will skip."""
         names, out = set[str](), self.job.out
         resumes = not self.job.fresh and (out / "manifest.json").exists()
         records = Manifest.read(out).stages if resumes else {}
-        for layer in self.job.layers:
-            record, needs = records.get(layer.name), layer.needs_of(self.job.sources)
+        for stage in self.job.stages:
+            record, needs = records.get(stage.name), stage.needs_of(self.job.sources)
             if record is not None and names.issuperset(needs):
                 inputs = {need: records[need].output_hash for need in needs}
-                if is_up_to_date(out, layer, record, fingerprint_of(layer, inputs, *self._made_of(layer))):
-                    names.add(layer.name)
+                if is_up_to_date(out, stage, record, fingerprint_of(stage, inputs, *self._made_of(stage))):
+                    names.add(stage.name)
         return names
 
     def _stages(self, read_s: float) -> dict[str, dict[str, Any]]:
         skipped, cache = self._skipped(), self.llm.inner if self.llm is not None else None
         known = len(cache) if isinstance(cache, CachedLLM) and not self.job.forget_replies else 0  # replies
-        stages = {layer.name: self._stage(layer) for layer in self.job.layers}
+        stages = {stage.name: self._stage(stage) for stage in self.job.stages}
         for name, stage in stages.items():
             first, n_calls = self.runs["first"][name], stage["llm_calls"]
             stage["llm_calls"] = n_new = max(n_calls - known, 0)
@@ -243,10 +243,10 @@ class _Plan:
             stage["skipped"] = name in skipped
         return stages
 
-    def _stage(self, layer: Stage) -> dict[str, Any]:
+    def _stage(self, stage: Stage) -> dict[str, Any]:
         """One stage of an index of these sizes, if all LLM calls took no time. Its memory is that of Python objects and
         NumPy's arrays alone."""
-        name, settings, sizes = layer.name, self.job.settings, self.sizes
+        name, settings, sizes = stage.name, self.job.settings, self.sizes
         grows_with = _DRIVERS.get(name, "passages")
         n_small, n_full, n = (of[grows_with] for of in (self.small, self.full, sizes))
         first, small, full, *traced = (run[name] for run in self.runs.values())
@@ -271,7 +271,7 @@ class _Plan:
             **{key: round(getattr(full, key) * ratio) for key in _COUNTS},
             "peak_memory_bytes": memory_bytes() + round(grown / max(n_full - n_small, 1) * n),
             "disk_bytes": disk_bytes,
-            "work_bytes": disk_bytes if "embedder" in layer.roles(settings) else 0,  # blocks, beside the finished file
+            "work_bytes": disk_bytes if "embedder" in stage.roles(settings) else 0,  # blocks, beside the finished file
         }
 
     def _statuses(self) -> dict[str, int]:

@@ -47,7 +47,7 @@ class BuildJob:
     """Everything that `build_index` takes."""
 
     out: Path
-    layers: Sequence[Stage]
+    stages: Sequence[Stage]
     settings: Settings
     sources: Sources
     models: Models
@@ -187,21 +187,21 @@ def run_stages(
     traced: measures the peak of Python's memory; its seconds are not true.
     """
     costs: dict[str, Cost] = {}
-    for layer in job.layers:
-        name, sources = layer.name, job.sources
+    for stage in job.stages:
+        name, sources = stage.name, job.sources
         cost, out = costs.setdefault(name, Cost()), folder / name
         out.mkdir(parents=True)
-        embedder = CappedEmbedder(job.models.embedder()) if "embedder" in layer.roles(job.settings) else None
+        embedder = CappedEmbedder(job.models.embedder()) if "embedder" in stage.roles(job.settings) else None
         models: Any = SimpleNamespace(describe=job.models.describe, embedder=lambda one=embedder: one, llm=lambda: llm)
         if name.startswith("kb") and sources.named:  # a base is tried without the triples of the corpus
             sources = replace(sources, corpus=())
-        inputs = {need: folder / need for need in layer.needs_of(sources)}
+        inputs = {need: folder / need for need in stage.needs_of(sources)}
         work = Work(out, folder / "work" / name, inputs, job.settings, sources, models, Silent(), cost)
         if traced:
             tracemalloc.start()
         started = time.perf_counter()
         try:
-            cost.counts = sample.write(out) if name == "passages" else layer.run(work)
+            cost.counts = sample.write(out) if name == "passages" else stage.run(work)
             cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
             cost.peak_memory_bytes = tracemalloc.get_traced_memory()[1] if traced else 0
         finally:

@@ -47,12 +47,12 @@ def search_hybrid(
     return rankings(rrf([on_host(dense), words], k, constants=[constant, constant]))
 
 
-def nearest_rows(index: Index, layer: str, queries: torch.Tensor, k: int) -> TopK:
+def nearest_rows(index: Index, stage: str, queries: torch.Tensor, k: int) -> TopK:
     """The k rows of a stage's vectors with the largest dot product with each query f32[B, D]: see `NearestRows`.
 
     Not wider than the stage has rows, so a k without bound takes no more memory than all of them.
     """
-    rows = index.loaded(f"rows of {layer}", lambda _: NearestRows(index.vectors(layer)))
+    rows = index.loaded(f"rows of {stage}", lambda _: NearestRows(index.vectors(stage)))
     return rows.search(queries, min(k, rows.base.shape[0]))
 
 

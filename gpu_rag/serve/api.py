@@ -157,7 +157,7 @@ class _Api:
         found = {
             "index": Path(index.path).resolve().name,
             "digest": manifest.digest(),
-            "layers": list(index.layers),
+            "layers": list(index.stages),
             "counts": index.counts(),
             "sources": manifest.sources,
             "models": {"embedder": manifest.model("embedder"), "llm": self._live.llm},

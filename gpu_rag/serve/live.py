@@ -130,7 +130,7 @@ class Live:
         self.state, self.reason = READY, ""
 
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
-        """Why a method cannot be served, if it cannot: a layer, a language model, a package, a setting."""
+        """Why a method cannot be served, if it cannot: a stage, a language model, a package, a setting."""
         try:
             self._prepare(method, retrieval_only)
         except UsageError as error:

@@ -14,7 +14,7 @@ from gpu_rag.api import sources_of
 from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.methods.registry import layers_for
+from gpu_rag.methods.registry import stages_for
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.plan.index_plan import plan_index
@@ -172,7 +172,7 @@ def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(tiny_co
     settings = make_settings({"models": {"embedder": "hash"}, "index": {"extractor": "llm", "extract_nodes": False}})
     llm, out = ScriptedLLM(lambda request: said(request.prompt)), tmp_path / "i"
     sources = sources_of(tiny_corpus, out, skb=skb(tmp_path / "b", n_nodes))
-    job = BuildJob(out, layers_for(["ppr"], sources), settings, sources, ModelSet(settings.models, llm=llm))
+    job = BuildJob(out, stages_for(["ppr"], sources), settings, sources, ModelSet(settings.models, llm=llm))
     plan = plan_index(job)
     asked = llm.calls[:]
     report = gpu_rag.build(tiny_corpus, out, skb=tmp_path / "b", settings=settings, llm=llm)

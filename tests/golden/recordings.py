@@ -93,7 +93,7 @@ class Recording:
         """The same by replay, over vectors with noise and an embedder with noise."""
         generator = np.random.default_rng(seed)
         index = gpu_rag.Index.open(folder)
-        for layer in self.layers:
+        for layer in self.stages:
             held = index.vectors(layer)
             held += torch.from_numpy(generator.normal(0, record.NOISE, held.shape).astype(np.float32))
         found = {}

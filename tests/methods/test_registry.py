@@ -61,7 +61,7 @@ async def retrieve(question, run, params):
 RUN = """
 import json, sys
 import gpu_rag
-from gpu_rag.methods.registry import all_layers, method_names
+from gpu_rag.methods.registry import all_stages, method_names
 from gpu_rag.types import Question
 
 corpus, out, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
@@ -73,7 +73,7 @@ for shortest in (False, True):
     found.append([[evidence.passage_id for evidence in answer.evidence] for answer in result.answers])
 steps = {name: stats.batch_sizes for name, stats in result.stats.steps.items()}
 texts = dict(zip(engine.index.passage_ids, engine.index.passages["text"].to_pylist()))
-print(json.dumps([method_names(), [*all_layers()], found, texts, [*engine.index.manifest.stages], str(steps)]))
+print(json.dumps([method_names(), [*all_stages()], found, texts, [*engine.index.manifest.stages], str(steps)]))
 """
 
 
@@ -81,7 +81,7 @@ def test_a_method_of_another_package_is_built_and_asked(tiny_corpus: Path, tmp_p
     install(tmp_path / "site", "longest", LONGEST, {"longest": "longest"})
     printed = python(RUN, tiny_corpus, tmp_path / "ix", json.dumps(SETTINGS), site=tmp_path / "site")
     names, stages, found, texts, built, steps = json.loads(printed.splitlines()[-1])
-    assert names == [*registry.method_names(), "longest"] and {*stages} == {*registry.all_layers(), "lengths"}
+    assert names == [*registry.method_names(), "longest"] and {*stages} == {*registry.all_stages(), "lengths"}
     assert sorted(built) == ["lengths", "passages"], "what it needs, and no more"
     by_length = sorted(texts, key=lambda passage: -len(texts[passage]))
     assert found == [[by_length[:2]] * 3, [by_length[:-3:-1]] * 3]
@@ -94,7 +94,7 @@ def test_a_method_of_another_package_is_built_and_asked(tiny_corpus: Path, tmp_p
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """installed(files, entries): a package in this process, until the end of the test."""
-    caches = (registry._packages, registry._found, registry.all_layers)
+    caches = (registry._packages, registry._found, registry.all_stages)
 
     def put(files: dict[str, str], entries: dict[str, str]) -> None:
         install(tmp_path, "other", files, entries)
@@ -152,7 +152,7 @@ def test_every_built_in_method_is_whole() -> None:
     for name in registry.method_names():
         module = registry.load_method(name)
         assert callable(module.retrieve) and callable(module.program) and isinstance(module.Params, type), name
-        assert {*registry.needs(name)} <= {*registry.all_layers()}, name
+        assert {*registry.needs(name)} <= {*registry.all_stages()}, name
     assert Method("x", ()).program == "program"
 
 

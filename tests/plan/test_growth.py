@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index.work import Silent, Sources
-from gpu_rag.methods.registry import all_layers
+from gpu_rag.methods.registry import all_stages
 from gpu_rag.models.set import ModelSet
 from gpu_rag.plan import index_plan
 from gpu_rag.plan.index_plan import MIN_SHARE, growth, on_line, plan_index
@@ -120,7 +120,7 @@ def test_the_check_of_draws_sees_wrong_ones(tmp_path: Path) -> None:
 def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:
     settings = make_settings({"models": {"embedder": "hash", "llm": "none"}, "hops": hops})
     names = ["passages", "extraction", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors"]
-    layers = [all_layers()[name] for name in [*names, "hop_out_vectors", "hop_edges"]]
+    layers = [all_stages()[name] for name in [*names, "hop_out_vectors", "hop_edges"]]
     job = BuildJob(folder, layers, settings, Sources((corpus,)), ModelSet(settings.models))
     stage: dict[str, float] = plan_index(job)["stages"]["hop_edges"]
     return stage

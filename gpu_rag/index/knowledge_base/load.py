@@ -69,7 +69,7 @@ def _check_rows(loaded: Mapping[str, pa.Table], n_passages: int) -> None:
 
 def _texts(index: Index, n: int) -> tuple[list[str], np.ndarray]:
     row = np.full(n, -1, np.int32)
-    if "kb_texts" not in index.layers:
+    if "kb_texts" not in index.stages:
         return [], row
     table = tables.read_table(index.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
     row[_ints(table, "node")] = np.arange(table.num_rows)

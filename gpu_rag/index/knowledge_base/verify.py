@@ -21,7 +21,7 @@ _LINK_ROWS = (("links", "left", "records"), ("links", "right", "records"))
 
 def check_kb(index: Index) -> Iterator[str]:
     """The faults in the stages of the knowledge base, one line each."""
-    if "kb" in index.layers:
+    if "kb" in index.stages:
         loaded = read_kb_tables(index.folder("kb"), KB_TABLES)
         yield from _names(loaded)
         strange = list(_strange_rows(loaded, index.n_passages))
@@ -36,7 +36,7 @@ def check_kb(index: Index) -> Iterator[str]:
         if loaded["passages"].num_rows != index.n_passages:
             yield f"kb passages: {loaded['passages'].num_rows} rows for {index.n_passages} passages"
         yield from _texts_and_vectors(index, loaded)
-    if "kb_web" in index.layers:
+    if "kb_web" in index.stages:
         pages = tables.read_table(index.folder("kb_web") / "web_pages.parquet", WEB_PAGES)
         yield from _ascending(pages["id"], "kb_web pages")
         if (n := Bm25.load(index.folder("kb_web")).n) != pages.num_rows:
@@ -120,11 +120,11 @@ def _records(loaded: dict[str, pa.Table]) -> Iterator[str]:
 def _texts_and_vectors(index: Index, loaded: dict[str, pa.Table]) -> Iterator[str]:
     sizes = {f"kb_{one}_vectors": loaded[f"{one}s"].num_rows for one in ("edge", "relation")}
     sizes["kb_name_vectors"] = loaded["nodes"].num_rows
-    if "kb_texts" in index.layers:
+    if "kb_texts" in index.stages:
         table = tables.read_table(index.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
         if not np.array_equal(table["node"].to_numpy(), np.flatnonzero(_sizes(loaded["nodes"]) == 0)):
             yield "kb_texts: not one text for each node without passages, in order"
         sizes["kb_text_vectors"] = index.manifest.stages["kb_texts"].counts["kb_texts"]
     for stage, n in sizes.items():
-        if stage in index.layers:
+        if stage in index.stages:
             yield from wrong_vectors(index, stage, n)

@@ -10,7 +10,7 @@ from gpu_rag.methods.higra.graph import higra_graph
 
 def stated(index: Index) -> Iterator[tuple[str, str, str, list[int]]]:
     """(subject, label, object, rows of passages) of every relation; nothing where the index has no such graph."""
-    if "higra_graph" not in index.layers:
+    if "higra_graph" not in index.stages:
         return
     graph = higra_graph(index)
     names = graph.entities["name"].to_pylist()

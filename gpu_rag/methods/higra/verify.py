@@ -127,7 +127,7 @@ VECTORS_OF = {
 
 def _vectors(index: Index) -> Iterator[str]:
     for stage, name in VECTORS_OF.items():
-        if stage in index.layers:
+        if stage in index.stages:
             yield from wrong_vectors(index, stage, read_of(index, name).num_rows)
 
 

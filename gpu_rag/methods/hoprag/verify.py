@@ -1,4 +1,4 @@
-"""Checks of HopRAG's layers: vertices, questions, keywords, vectors, matches and edges against each other."""
+"""Checks of HopRAG's stages: vertices, questions, keywords, vectors, matches and edges against each other."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _n_rows(index: Index, side: str) -> int:
     return int(read_questions(index.folder("hop_questions"), side).num_rows)
 
 
-def _vertices(index: Index, layer: str) -> Iterator[str]:
-    rows = _table(index, layer, "vertices.parquet", VERTICES)
+def _vertices(index: Index, stage: str) -> Iterator[str]:
+    rows = _table(index, stage, "vertices.parquet", VERTICES)
     passage, start, end = rows["passage"], rows["start"], rows["end"]
     if len(np.unique(rows["id"].astype(str))) != len(rows["id"]):
         yield "vertices: an id comes twice"
@@ -40,9 +40,9 @@ def _vertices(index: Index, layer: str) -> Iterator[str]:
         yield f"vertices: {bad} lie outside their passage"
 
 
-def _questions(index: Index, layer: str) -> Iterator[str]:
+def _questions(index: Index, stage: str) -> Iterator[str]:
     for side in ("in", "out"):
-        table = read_questions(index.folder(layer), side)
+        table = read_questions(index.folder(stage), side)
         vertex = table["vertex"].to_numpy()
         if outside(vertex, _n_rows(index, "vertex")):
             yield f"{side}_questions: a row number that no vertex has"
@@ -51,12 +51,12 @@ def _questions(index: Index, layer: str) -> Iterator[str]:
             yield f"{side}_questions: not sorted by vertex and text, each once"
 
 
-def _keywords(index: Index, layer: str) -> Iterator[str]:
-    words = _table(index, layer, "keywords.parquet", KEYWORDS)["keyword"].tolist()
+def _keywords(index: Index, stage: str) -> Iterator[str]:
+    words = _table(index, stage, "keywords.parquet", KEYWORDS)["keyword"].tolist()
     if any(a >= b for a, b in zip(words, words[1:])):
         yield "keywords: not sorted, each once"
     for side in SIDES:
-        lists = read_lists(index.folder(layer) / f"{side}.safetensors")
+        lists = read_lists(index.folder(stage) / f"{side}.safetensors")
         values, offsets = lists.values.numpy(), lists.offsets.numpy()
         if len(offsets) != _n_rows(index, side) + 1 or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
             yield f"keywords of {side}: {len(offsets) - 1} lists for {_n_rows(index, side)} rows"
@@ -67,13 +67,13 @@ def _keywords(index: Index, layer: str) -> Iterator[str]:
             yield f"keywords of {side}: a list is not ascending rows of the vocabulary"
 
 
-def _vectors(index: Index, layer: str) -> Iterator[str]:
-    side = layer.removeprefix("hop_").removesuffix("_vectors")
-    yield from wrong_vectors(index, layer, _n_rows(index, side), "rows", zeros=True)
+def _vectors(index: Index, stage: str) -> Iterator[str]:
+    side = stage.removeprefix("hop_").removesuffix("_vectors")
+    yield from wrong_vectors(index, stage, _n_rows(index, side), "rows", zeros=True)
 
 
-def _edges(index: Index, layer: str) -> Iterator[str]:
-    matches = _table(index, layer, "matches.parquet", MATCHES)
+def _edges(index: Index, stage: str) -> Iterator[str]:
+    matches = _table(index, stage, "matches.parquet", MATCHES)
     vertex = {side: read_questions(index.folder("hop_questions"), side)["vertex"].to_numpy() for side in ("in", "out")}
     question, sim = matches["question"], matches["sim"]
     if len(question) != len(vertex["out"]):
@@ -89,9 +89,9 @@ def _edges(index: Index, layer: str) -> Iterator[str]:
     if not np.array_equal(sim[found], scores) or not np.isneginf(np.delete(sim, found)).all():
         yield "matches: a SIM is not that of its two questions"
         return
-    factor = index.manifest.stages[layer].params["edge_budget"]
+    factor = index.manifest.stages[stage].params["edge_budget"]
     expected, _ = edges_of_matches(question, sim, vertex["out"], vertex["in"], _n_rows(index, "vertex"), factor)
-    stored = _table(index, layer, "edges.parquet", EDGES)
+    stored = _table(index, stage, "edges.parquet", EDGES)
     if not all(np.array_equal(stored[name], expected[name]) for name in EDGES.names):
         yield "edges: not those of the matches"
 
@@ -121,7 +121,7 @@ _CHECKS = {
 def check_hops(index: Index) -> Iterator[str]:
     """The faults of the hop stages that the index has, one line each; of the first stage with faults alone."""
     for stage, check in _CHECKS.items():
-        if stage in index.layers:
+        if stage in index.stages:
             broken = list(check(index, stage))
             yield from broken
             if broken:  # what reads it would fail

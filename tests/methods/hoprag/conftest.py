@@ -11,7 +11,7 @@ from stage_bench import bench, benches, plant  # noqa: F401
 
 from gpu_rag.index.build import BuildReport, build_index
 from gpu_rag.index.work import Sources
-from gpu_rag.methods.registry import all_layers
+from gpu_rag.methods.registry import all_stages
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
@@ -27,8 +27,8 @@ def build_hops() -> Callable[..., BuildReport]:
         wanted, stack = set(), ["hop_edges", "hop_vertex_vectors"]
         while stack:
             wanted.add(name := stack.pop())
-            stack.extend(all_layers()[name].needs)
-        layers = [layer for name, layer in all_layers().items() if name in wanted]
+            stack.extend(all_stages()[name].needs)
+        layers = [layer for name, layer in all_stages().items() if name in wanted]
         model_set = ModelSet(settings.models, out / "replies.sqlite", llm=llm)
         try:
             return build_index(out, layers, settings, Sources((corpus,)), model_set)

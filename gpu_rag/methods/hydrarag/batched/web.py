@@ -27,7 +27,7 @@ def web_provider(index: Index, location: str) -> WebProvider | None:
 
 
 def _snapshot(index: Index) -> WebProvider | None:
-    if "kb_web" not in index.layers:
+    if "kb_web" not in index.stages:
         return None
     table, bm25 = index.loaded("kb_web", load_web)
     rows = table.select(["id", "title", "text"]).to_pylist()
