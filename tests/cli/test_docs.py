@@ -115,6 +115,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         "bench": ("bench", "rrf", "--sizes", 200, "--batch", 1, "--rounds", 1),
         "models": ("models", "probe", f"replay:{replay}"),
         "doctor": ("doctor", *llm),
+        "sample": ("sample", tmp_path / "sample"),
         "demo": ("demo", "--out", tmp_path / "demo", "--questions", 1, *llm),
     }
     aligned = ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "aligned", "--for", "higra-retriever")

@@ -96,6 +96,7 @@ def expected_scores(folder, rows, method, at):
             precision, recall = h / len(ranking[:k]), h / len(gold)
             f1.append(2 * precision * recall / (precision + recall) if h else 0.0)
         means[f"retrieval_f1@{k}"] = np.mean(f1)
+        means[f"whole@{k}"] = np.mean([gold <= set(ranking[:k]) for ranking, gold in ranked])
     return means
 
 
@@ -132,7 +133,8 @@ def test_the_document_has_the_documented_keys(run, cli, index, questions):
 def test_cut_offs_of_ones_own(run, cli, index, questions):
     given = ("eval", index, questions, "--method", "bm25", "--retrieval-only", "--at", "3,1,3", *cli.NO_LLM, "--json")
     entry = run(*given).document["methods"]["bm25"]
-    assert [name for name in entry if "@" in name] == ["recall@1", "recall@3", "retrieval_f1@1", "retrieval_f1@3"]
+    named = [f"{m}@{k}" for m in ("recall", "retrieval_f1", "whole") for k in (1, 3)]
+    assert [name for name in entry if "@" in name] == named
 
 
 def test_paired_differences_are_differences_of_the_means(run, cli, people, asked):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import GpuRagError, IndexMismatch, RequestFailed, UsageError
+from gpu_rag.errors import GpuRagError, IndexMismatch, RequestFailed
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.reader import clean_answer
 from gpu_rag.settings import merge
@@ -61,7 +61,7 @@ def test_a_reader_that_finds_nothing_leaves_the_question_unsupported(
 
 def test_an_answer_that_begins_like_unknown_is_an_answer(index: gpu_rag.Index, fast: Any) -> None:
     answer, _ = ask(index, lambda request: "Unknown Soldier", fast)
-    assert (answer.status, answer.text) == ("answered", "Unknown Soldier")
+    assert (answer.status, answer.text, answer.grounding) == ("unsupported", "Unknown Soldier", "unstated")
 
 
 def test_passages_are_shown_in_rank_order_as_many_as_the_reader_takes(index: gpu_rag.Index, fast: Any) -> None:
@@ -101,6 +101,7 @@ def test_what_does_not_fit_is_cut_from_the_end_and_counted(index: gpu_rag.Index,
     evidence, question = shown.split("\n\nQuestion: ")
     assert question == full.split("\n\nQuestion: ")[1]
     whole_evidence = full.split("\n\nQuestion: ")[0]
+    evidence, whole_evidence = (text.removesuffix("\n</data>") for text in (evidence, whole_evidence))
     assert whole_evidence.startswith(evidence) and evidence != whole_evidence
     assert not re.match(r"\w", whole_evidence[len(evidence) :])
     assert count(system) + count(shown) + 48 <= context
@@ -121,7 +122,7 @@ def test_a_failed_request_disturbs_no_other_question(index: gpu_rag.Index, fast:
     questions = [Question(f"q{i}", f"Who designed the Halden Bridge, {name}?") for i, name in enumerate("abcdef")]
 
     def said(request: Request) -> str:
-        return f"answer {request.prompt.split('Bridge, ')[-1][0]}"
+        return f"Marta Orlo; {'Halden Bridge ' * ord(request.prompt.split('Bridge, ')[-1][0])}"
 
     def flaky(request: Request) -> str | RequestFailed:
         return RequestFailed("the server hung up") if ", c?" in request.prompt else said(request)
@@ -249,7 +250,7 @@ def test_a_budget_ends_its_question_alone(index: gpu_rag.Index, fast: Any) -> No
     settings = merge(fast, {"runtime": {"max_calls": 2}})  # bm25 needs two calls, dense three
     (cheap,) = index.answer("Who designed the bridge?", method="bm25", settings=settings, llm=ScriptedLLM(said))
     (dear,) = index.answer("Who designed the bridge?", method="dense", settings=settings, llm=ScriptedLLM(said))
-    assert cheap.status == "answered" and dear.status == "failed"
+    assert cheap.status != "failed" and dear.status == "failed"
     assert dear.error is not None and dear.error["type"] == "BudgetExceeded"
 
 
@@ -259,9 +260,9 @@ def test_questions_need_ids_of_their_own(index: gpu_rag.Index, fast: Any) -> Non
         index.answer(twice, method="dense", settings=fast, retrieval_only=True)
 
 
-def test_reading_needs_a_model_and_the_right_embedder(index: gpu_rag.Index, fast: Any) -> None:
-    with pytest.raises(UsageError, match="needs a language model"):
-        index.answer("Who?", method="dense", settings=fast)
+def test_without_a_model_there_is_evidence_and_another_embedder_is_refused(index: gpu_rag.Index, fast: Any) -> None:
+    (answer,) = index.answer("Who?", method="dense", settings=fast)  # without a model: evidence alone
+    assert (answer.status, answer.text, answer.usage.llm_calls) == ("unsupported", None, 0) and answer.evidence
     built = index.manifest.model("embedder")
     assert built is not None
     built["content_hash"] = "0" * 64

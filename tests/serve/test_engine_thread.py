@@ -323,7 +323,7 @@ def test_a_dead_engine_is_told_and_comes_back(here):
     mood["dead"] = False
     until(lambda: server.ask("GET", "/ready").status_code == 200)
     rows = server.ask("POST", "/v1/answer", json=asked(2)).json()["answers"]
-    assert [row["status"] for row in rows] == ["answered"] * 2
+    assert [row["status"] for row in rows] == ["unsupported"] * 2  # "x" stands in no passage
     assert server.said[-1] == "the engine answers again" and "the model is gone" in server.said[0]
 
 
@@ -396,7 +396,7 @@ def test_metrics_are_lines_that_prometheus_reads(here):
     assert {family.name for family in found} == {f"gpu_rag_{name}" for name in NAMES.split()}
     assert "_created" not in got.text
     samples = {(sample.name, *sorted(sample.labels.values())): sample.value for f in found for sample in f.samples}
-    assert samples["gpu_rag_questions_total", "answered", "ppr"] == 3
+    assert samples["gpu_rag_questions_total", "ppr", "unsupported"] == 3
     assert samples["gpu_rag_requests_total", "/v1/passages/{name:path}", "404"] == 1
     assert samples["gpu_rag_question_seconds_bucket", "+Inf", "ppr"] == 3
     assert samples["gpu_rag_service_seconds_total", "graph"] > 0

@@ -7,7 +7,7 @@ def test_a_question_that_fails_is_a_row_with_its_reason(answer, driver, out, cli
     forget("Who was mayor")
     result = answer("--driver", driver, "--json")
     assert result.status == 3
-    assert "1 questions failed" in result.err and "above 5%" in result.err
+    assert "1 questions failed" in result.err and "above --max-failures 5%" in result.err
     rows = {row["id"]: row for row in cli.read_rows(out)}
     assert (rows["q4"]["status"], rows["q4"]["answer"]) == ("failed", None)
     assert rows["q4"]["error"]["type"] == "RequestFailed" and "not on record" in rows["q4"]["error"]["message"]
