@@ -234,9 +234,7 @@ def extractor(chat_server):
 def test_an_llm_is_asked_about_eight_passages_and_about_none_of_them_again(run, cli, extractor, tmp_path, by_processor):
     llm = (*EXTRACT, *cli.HASH, "--set", f"models.llm={extractor.spec}")
     corpus = cli.write_rows(tmp_path / "forty.jsonl", cli.read_rows(corpus_path())[:40])
-    assert (
-        run("index", corpus, "--out", tmp_path / "warm", *cli.NO_LLM).status == 0
-    )  # compiles loops
+    assert run("index", corpus, "--out", tmp_path / "warm", *cli.NO_LLM).status == 0  # compiles loops
     given = ("index", corpus, "--out", tmp_path / "i", *llm, "--json")
     first = run(*given, "--plan").ok
     assert sum(extractor.begun.values()) == 8
