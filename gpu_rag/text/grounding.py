@@ -139,7 +139,8 @@ def _sentence_stated(words: _Words, asked: _Words, shown: Sequence[_Words]) -> b
     if len(words.terms) < 2 or not new or any(f"no{term}" in text.places for term in new for text in shown):
         return False
     missing = [term for term in new if not any(text.find(term) for text in shown)]
-    return not set(missing) & set(sure) and len(missing) <= len(new) // _PER_SLIP
+    in_one = any(all(text.find(term) for term in sure) for text in shown)
+    return in_one and len(missing) <= len(new) // _PER_SLIP
 
 
 def _confirmed(asked: _Words, shown: Sequence[_Words]) -> str:
