@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.program.pack import SEPARATOR, fits, overflow, pack
+from gpu_rag.models.llm.interface import fits
+from gpu_rag.program.pack import SEPARATOR, overflow, pack
 from gpu_rag.program.reason import reason_room, reasoned, split_reason
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import embed_texts, llm

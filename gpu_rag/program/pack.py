@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpu_rag.errors import ContextOverflow, UsageError
-from gpu_rag.models.llm.interface import LLM
+from gpu_rag.models.llm.interface import LLM, fits
 from gpu_rag.text.prompts import Prompt
 
 SEPARATOR = "\n\n"
@@ -60,15 +60,6 @@ def pack(
             return text, len(kept), max(0, sum(counts) - n_shown)
         room = min(room, n_shown) - excess
     return bare, 0, sum(counts)
-
-
-def fits(llm: LLM, system: str, text: str, max_tokens: int) -> bool:
-    """Whether a request with this system part, user text and room for the reply is within the model's context."""
-    room = llm.context_tokens - max_tokens
-    # A token is one byte or more, so a short text needs no tokenizer.
-    if len(system.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace")) <= room:
-        return True
-    return _count(llm, system, text) <= room
 
 
 def overflow(llm: LLM, prompt: Prompt, n_tokens: int, max_tokens: int) -> ContextOverflow:

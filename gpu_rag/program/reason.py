@@ -32,10 +32,9 @@ def reasoned(
 ) -> tuple[str, JsonSchema | Choice | None, int]:
     """A request (user text, constraint, max_tokens) that asks for a reason first."""
     if isinstance(constraint, JsonSchema):
-        schema = json.loads(constraint.schema)
-        if next(iter(schema["properties"])) in REASONS:
+        form, properties = OBJECT_FORM, json.loads(constraint.schema)["properties"]
+        if _reasoning(properties):
             return text, constraint, max_tokens
-        form, properties = OBJECT_FORM, schema["properties"]
     else:
         wanted = {"enum": list(constraint.options)} if isinstance(constraint, Choice) else {"type": "string"}
         form, properties = REPLY_FORM, {_REPLY: wanted}
@@ -47,5 +46,11 @@ def split_reason(value: Any, asked: JsonSchema | Choice | None) -> tuple[str, An
     """The reason in what was read, and the value under the constraint that the step has."""
     if not isinstance(asked, JsonSchema):
         return value["reason"], value[_REPLY].strip()
-    begins = next(iter(json.loads(asked.schema)["properties"]))
-    return str(value[begins] if begins in REASONS else value.pop("reason")), value
+    own = _reasoning(json.loads(asked.schema)["properties"])
+    return str(value[own] if own else value.pop("reason")), value
+
+
+def _reasoning(properties: dict[str, Any]) -> str | None:
+    """The first property, where it is reasoning."""
+    first = next(iter(properties))
+    return first if first in REASONS else None

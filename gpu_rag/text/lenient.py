@@ -159,8 +159,6 @@ def fitted(value: Any, shape: Any, drop: bool) -> Any:
         return _fitted_object(value, shape, properties, drop)
     if shape.get("type") == "array" and value is not None:
         return _fitted_list(value if isinstance(value, list) else [value], shape, drop)
-    if len(shape.get("enum", ())) == 1:  # there is nothing to choose
-        return shape["enum"][0]
     if "enum" in shape and isinstance(value, (str, int)) and value not in shape["enum"]:
         found = read_choice(str(value), [option for option in shape["enum"] if isinstance(option, str)])
         return found.value if isinstance(found, Read) else value
@@ -177,7 +175,13 @@ def _fitted_object(value: Any, shape: dict[str, Any], properties: dict[str, Any]
     found = {name: value[name] for name in known if name in value}
     if drop:
         found.update((name, []) for name in lists if name in shape.get("required", ()) and name not in found)
-    return {name: fitted(inner, properties.get(name), drop) for name, inner in found.items()}
+    return {name: _fitted_property(inner, properties.get(name), drop) for name, inner in found.items()}
+
+
+def _fitted_property(value: Any, shape: Any, drop: bool) -> Any:
+    """A property that has one value only has that one. Of a list an item may be left out instead."""
+    one = shape["enum"] if isinstance(shape, dict) and len(shape.get("enum", ())) == 1 else None
+    return one[0] if one is not None else fitted(value, shape, drop)
 
 
 def _fitted_list(value: list[Any], shape: dict[str, Any], drop: bool) -> list[Any]:

@@ -60,7 +60,7 @@ def near(actual: float, predicted: float, share: float) -> bool:
 
 
 def check_index_plan(plan: Json, built: Json, tokens: float = 0.35, names: float = 0.35, seconds: float = 10) -> None:
-    """What a plan said against what the build then did."""
+    """What a plan said against what the build then did; seconds: the factor that its seconds may be wrong by."""
     for name in ("documents", "passages", "rejects"):
         assert plan[name] == built[name], name
     for name in ("entities", "relations", "mentions"):
@@ -247,7 +247,8 @@ def test_an_llm_is_asked_about_eight_passages_and_about_none_of_them_again(run, 
     built = run(*given).document
     assert sum(extractor.begun.values()) == 40 == len(extractor.begun)
     for plan in (first.document, second):
-        check_index_plan(plan, built, names=0.5)
+        # Eight requests on a busy machine say little of the build's seconds.
+        check_index_plan(plan, built, names=0.5, seconds=1000)
     assert built["plan"]["tokens"]["prompt"]["actual"] > 5_000
     for kind in ("prompt", "generated"):
         assert built["plan"]["tokens"][kind]["ratio"] == pytest.approx(1, abs=0.35)

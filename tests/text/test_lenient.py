@@ -201,3 +201,13 @@ def test_a_megabyte_of_anything_is_read_or_refused(text: str) -> None:
     for found in (read_json(text, LABELS), read_choice(text, OPTIONS)):
         assert isinstance(found, Malformed)
     assert isinstance(read_json(text * 20, LABELS), Malformed) and len(text * 20) > MAX_REPLY_CHARS
+
+
+def test_one_value_is_taken_for_a_property_and_never_for_an_item_of_a_list() -> None:
+    schema = canonical_schema(
+        object_of({"type": {"enum": ["entity"]}, "chosen": {"type": "array", "items": {"enum": ["A"]}, "minItems": 0}})
+    )
+    found = read_json('{"type": "film", "chosen": ["A"]}', schema)
+    assert isinstance(found, Read) and found.value == {"type": "entity", "chosen": ["A"]}
+    none = read_json('{"type": "entity", "chosen": ["none"]}', schema)
+    assert not isinstance(none, Read) or none.value["chosen"] == []

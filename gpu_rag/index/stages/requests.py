@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index.work import Work
-from gpu_rag.models.llm.interface import LLM, StreamingLLM
+from gpu_rag.models.llm.interface import LLM, StreamingLLM, fits
 from gpu_rag.text.lenient import CUT_OFF, EXACT, Read, read_reply, repairs
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
@@ -59,9 +59,9 @@ def ask(work: Work, requests: Iterable[Request], step: str) -> Iterator[Said]:
 
 def _within(llm: LLM | StreamingLLM, request: Request) -> Request:
     """The request, its limit lowered to what a short context leaves beside the prompt, at most to a quarter."""
-    room = llm.context_tokens - llm.count_tokens(request.system) - llm.count_tokens(request.prompt)
-    if room >= request.max_tokens:
+    if fits(llm, request.system, request.prompt, request.max_tokens):
         return request
+    room = llm.context_tokens - llm.count_tokens(request.system) - llm.count_tokens(request.prompt)
     return replace(request, max_tokens=max(room, request.max_tokens // 4))
 
 
@@ -116,9 +116,8 @@ def _advance(work: Work, request: Request, reply: Outcome) -> None:
 
 
 def _repair(llm: LLM | StreamingLLM, request: Request, malformed: Malformed) -> Request:
-    room = llm.context_tokens - llm.count_tokens(request.system)
     ways = repairs(request.prompt, request.max_tokens, malformed)
-    prompt, max_tokens = next((way for way in ways if llm.count_tokens(way[0]) + way[1] <= room), ways[-1])
+    prompt, max_tokens = next((way for way in ways if fits(llm, request.system, *way)), ways[-1])
     return replace(request, prompt=prompt, max_tokens=max_tokens, attempt=1, temperature=REPAIR_TEMPERATURE)
 
 

@@ -18,12 +18,13 @@ import numpy as np
 from gpu_rag.methods.hybgrag.examples import read_examples
 from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Params, Topic
+from gpu_rag.models.llm.interface import fits
 from gpu_rag.program.ask import ask
 from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.choose import choose
 from gpu_rag.program.knowledge_base.relations import Shown, relations_of, shown_names
 from gpu_rag.program.knowledge_base.views import kb_of
-from gpu_rag.program.pack import fits
+from gpu_rag.program.reason import reason_room
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -116,7 +117,7 @@ class Router:
 
         def overflows(share: int) -> bool:
             text = prompt.render(**self._fields(part_of(share), history))
-            return not fits(self.run.models.language_model, prompt.system, text, room)
+            return not fits(self.run.models.language_model, prompt.system, text, room + reason_room(self.run.models))
 
         fitting = max(1, bisect_left(range(1, longest), True, key=overflows)) if overflows(longest) else longest
         part = part_of(fitting)

@@ -37,6 +37,15 @@ class Model(Protocol):
         ...
 
 
+def fits(llm: Model, system: str, text: str, max_tokens: int) -> bool:
+    """Whether a request with this system part, user text and room for the reply is within the model's context."""
+    room = llm.context_tokens - max_tokens
+    # A token is one byte or more, so a short text needs no tokenizer.
+    if len(system.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace")) <= room:
+        return True
+    return llm.count_tokens(system) + llm.count_tokens(text) <= room
+
+
 class LLM(Model, Protocol):
     """An engine that answers requests."""
 
