@@ -54,6 +54,7 @@ def test_beir_folder(tmp_path):
         folder.mkdir()
         lines(folder / f"corpus{suffix}", rows)
         (folder / "notes.txt").write_text("not a document: the folder is a BEIR folder")
+        (folder / "queries.jsonl").write_text("")
         assert plain(read(folder)[0]) == [(d["id"], d["title"], d["text"]) for d in DOCS]
     lines(tmp_path / ".jsonl" / "corpus.jsonl.gz", rows)
     with pytest.raises(BadInput, match="two corpora"):
@@ -115,7 +116,7 @@ def test_folder_of_text_files(tmp_path):
         "a.md": "\ufeff# First\r\nbody\r\n",
         ".hidden.md": "x",
         ".git/config.txt": "x",
-        "table.csv": "1,2",
+        "table.doc": "1,2",
     }.items():
         (tmp_path / name).write_bytes(text.encode())
     documents, rejects = read(tmp_path)
@@ -126,16 +127,20 @@ def test_folder_of_text_files(tmp_path):
         ("z.txt", "z", "# not a heading in a text file"),
     ]
     assert [(r.file, r.reason) for r in rejects] == [
-        (str(tmp_path / "table.csv"), "in a folder only .txt, .md, .pdf, .html, .htm files are read")
+        (
+            str(tmp_path / "table.doc"),
+            "in a folder only .txt, .md, .pdf, .html, .htm, .docx, .epub, .jsonl, .jsonl.gz, .json, .json.gz, .csv, "
+            ".csv.gz, .tsv, .tsv.gz, .parquet files are read",
+        )
     ]
     assert plain(read(tmp_path / "a.md")[0]) == plain(documents)[:1]
 
 
 def test_what_cannot_be_read_in_a_folder_is_a_reject(tmp_path):
     contents = {
-        "bom16.txt": "x".encode("utf-16"),
+        "bom16.txt": "x".encode("utf-16") + b"y",
         "empty.md": b" \n\t",
-        "latin.txt": b"caf\xe9",
+        "half.txt": "Ünïcode".encode() + b"\xe9",
         "long.txt": b"0123456789a",
         "huge.txt": b"x" * 100,
         "nul.txt": b"a\x00b",
@@ -153,9 +158,9 @@ def test_what_cannot_be_read_in_a_folder_is_a_reject(tmp_path):
     assert [d.id for d in documents] == ["ok.txt"]
     reasons = {r.file.rsplit("/", 1)[1]: r.reason for r in rejects}
     expected = {
-        "bom16.txt": "UTF-16",
+        "bom16.txt": "not UTF-16-LE, the charset of the file: byte 0x79 at offset 4",
         "empty.md": "text is empty",
-        "latin.txt": "byte 0xe9 at offset 3",
+        "half.txt": "not UTF-8, the charset of the file: byte 0xe9 at offset 9",
         "long.txt": "11 characters, more than max_document_chars = 10",
         "huge.txt": "more than",
         "nul.txt": "NUL",
