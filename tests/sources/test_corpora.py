@@ -10,11 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from package_files import chapter, docx, epub, paragraph
+from pdf_files import pdf
 from source_files import DOCS, lines, plain, sha
 from source_files import documents_of as read
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.sources.corpus import read_corpus, unread
 
 # --- formats -----------------------------------------------------------------------------------------
 
@@ -134,6 +136,68 @@ def test_folder_of_text_files(tmp_path):
         )
     ]
     assert plain(read(tmp_path / "a.md")[0]) == plain(documents)[:1]
+
+
+CHARSETS = {
+    "utf-8-sig": "Ünï",
+    "utf-16": "Ünï",
+    "utf-32": "Ünï",
+    "utf-16-le": "Words without a mark.",
+    "cp1252": "Le café de Montréal où l’on dîne – à 5 €.",
+    "cp1250": "Zażółć gęślą jaźń. Most zbudowano w Łodzi.",
+    "iso8859-2": "Zażółć gęślą jaźń. Most zbudowano w Łodzi.",
+    "cp1251": "Мост построили в 1902 году.",
+    "cp866": "Мост построили в 1902 году.",
+    "cp1253": "Η γέφυρα χτίστηκε το 1902.",
+    "gb18030": "这座桥由工程师建造，横跨河流。",
+    "big5": "這座橋由工程師建造，橫跨河流。",
+    "shift_jis": "この橋は1902年に建てられた。",
+    "euc_jp": "この橋は1902年に建てられた。",
+    "euc_kr": "이 다리는 1902년에 지었다.",
+}
+
+
+@pytest.mark.parametrize("charset", CHARSETS)
+def test_the_charset_of_a_text_is_found(tmp_path, charset):
+    text = f"Halden Bridge\r\n{CHARSETS[charset]}\n"
+    (tmp_path / "a.txt").write_bytes(text.encode(charset))
+    (tmp_path / "b.csv").write_bytes(("id,text\r\n1," + CHARSETS[charset]).encode(charset))
+    documents, rejects = read(tmp_path)
+    if charset == "utf-16-le":  # such a table is for its mark alone
+        assert documents[0].text == text
+        return
+    assert [d.text for d in documents] == [text, CHARSETS[charset]] and not rejects
+
+
+def test_a_folder_of_files_of_all_kinds(tmp_path):
+    (tmp_path / "sub").mkdir()
+    lines(tmp_path / "a.jsonl", [{"id": 1, "text": "one", "year": 1999}])
+    (tmp_path / "b.csv").write_text("id,text,year\n1,two,2001\n2,both\n")
+    (tmp_path / "sub" / "c.tsv").write_text("id\ttext\n1\tthree\n2\tboth\n")
+    pq.write_table(pa.Table.from_pylist([{"text": "four", "year": 7}]), tmp_path / "d.parquet")
+    (tmp_path / "e.json").write_text(json.dumps([{"title": "T", "text": "five"}]))
+    (tmp_path / "f.docx").write_bytes(docx(paragraph("six")))
+    (tmp_path / "g.epub").write_bytes(epub({"a.xhtml": chapter("seven")}))
+    (tmp_path / "h.pdf").write_bytes(pdf(["eight"]))
+    (tmp_path / "i.html").write_text("<p>nine")
+    (tmp_path / "j.txt").write_text("ten")
+    (tmp_path / "k.md").write_text("# K\neleven")
+    (tmp_path / "l.xlsx").write_text("no")
+    (tmp_path / "Makefile").write_text("no")
+    outside = lines(tmp_path.parent / "outside.jsonl", DOCS)
+    (tmp_path / "m.jsonl").symlink_to(outside)
+    documents, rejects = read(tmp_path)
+    texts = ["one", "two", "both", "four", "five", "six", "seven", "eight", "nine", "ten", "#", "K\neleven", "three"]
+    assert [d.text for d in documents] == [*texts[:10], "# K\neleven", "three"]
+    ids = [d.id for d in documents]
+    assert ids[:3] == ["1", "b.csv:1", "2"] and ids[-1] == "sub/c.tsv:1" and ids[5:7] == ["f.docx", "g.epub"]
+    assert [d.metadata.get("year") for d in documents[:4]] == [1999, 2001, None, 7]
+    reasons = {Path(r.file).name: r.reason for r in rejects}
+    assert reasons.keys() == {"Makefile", "l.xlsx", "m.jsonl", "c.tsv"}
+    assert "only .txt" in reasons["l.xlsx"] and "leads out" in reasons["m.jsonl"] and "duplicate" in reasons["c.tsv"]
+    assert unread([tmp_path, outside]) == [
+        f"not read in {tmp_path}: 1 without an ending (no reader), 1 .xlsx (no reader)"
+    ]
 
 
 def test_what_cannot_be_read_in_a_folder_is_a_reject(tmp_path):
