@@ -67,7 +67,8 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
         raise RowError(f"the PDF is encrypted in a way that needs another library: {error}") from error
     except refusals as error:
         raise _broken("the PDF", error) from error
-    title, metadata = "", {}
+    title = ""
+    metadata: dict[str, str] = {}
     try:
         title, metadata = _about(reader)
     except refusals as error:
