@@ -29,6 +29,7 @@ from gpu_rag.sources.rows import (
     RowError,
     SeenIds,
     document_text,
+    metadata_of,
     optional_string,
     passage_id,
     row_id,
@@ -53,7 +54,7 @@ def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Docu
       types are Rejects; names that begin with "." are left out. A folder with corpus.jsonl or corpus.jsonl.gz (BEIR)
       is that file alone. .pdf and .html are parsed in a process of their own, see `parser`; it ends with the iterator.
     - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .parquet, a JSON array (HippoRAG's corpus files). title may be
-      missing; without an id it is "p_" + sha1(title + newline + text)[:12]; other keys are not read.
+      missing; without an id it is "p_" + sha1(title + newline + text)[:12]; other keys are metadata.
     - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above.
     Of rows with one id the first is kept, across all paths; the others are Rejects that say where it was. Order of
     paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (but of .pdf and
@@ -145,7 +146,8 @@ def _document(path: Path, row: Row, limits: Limits) -> Document | Reject:
         text = document_text(row.value.get("text"), limits)
     except RowError as error:
         return Reject(shown(path), row.line, str(error), id or "")
-    return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line)
+    metadata = metadata_of(row.value, ("id", "_id", "title", "text"))
+    return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line, metadata=metadata)
 
 
 def _contexts(path: Path, row: Row, limits: Limits) -> Iterator[Document | Reject]:
