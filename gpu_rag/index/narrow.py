@@ -35,7 +35,8 @@ from gpu_rag.settings import Settings, make_settings
 @dataclass
 class Part:
     """A part that is being made of the index `base`. rows: the rows that stay, ascending, by what they are rows of;
-    new: i64[rows of the base] their numbers in the part, -1 where they are gone. folders: of the stages that are done.
+    new: i64[rows of the base] their numbers in the part, -1 where they are gone. folders, counts: of the stages that
+    are done.
     """
 
     base: Index
@@ -44,6 +45,7 @@ class Part:
     rows: dict[str, np.ndarray] = field(default_factory=dict)
     new: dict[str, np.ndarray] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def keep(self, what: str, rows: np.ndarray, n: int) -> None:
         """Notes which of n rows of the base stay; `rows` are in the order of the part."""
@@ -77,14 +79,16 @@ class Part:
         vectors = tables.read_arrays(self.base.folder(stage) / "vectors.safetensors")["vectors"]
         tables.write_arrays(self.folders[stage] / "vectors.safetensors", {"vectors": vectors[rows]})
 
+    def work(self, stage: str) -> Work:
+        """What a stage is given that is made of the stages of the part, without models."""
+        no_models: Any = None
+        merges, partial = Sources(merges=self.base.path / "merges.jsonl"), self.path / "work"
+        folders, settings = dict(self.folders), self.settings
+        return Work(folders[stage], partial, folders, settings, merges, no_models, Silent(), StageReport())
+
     def run(self, stage: Stage) -> None:
         """Makes a stage that needs no model, of the stages of the part."""
-        merges = Sources(merges=self.base.path / "merges.jsonl")
-        folders, partial = dict(self.folders), self.path / "work"
-        no_models: Any = None
-        stage.run(
-            Work(folders[stage.name], partial, folders, self.settings, merges, no_models, Silent(), StageReport())
-        )
+        self.counts[stage.name] = stage.run(self.work(stage.name))
 
 
 Narrow = Callable[[Part], None]
@@ -121,7 +125,7 @@ def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -
                 files = checksums(part.folders[record.name])
                 records[record.name] = StageRecord(
                     record.name, record.version, record.fingerprint, folder, inputs, record.params, record.models,
-                    files, {},
+                    files, part.counts.get(record.name, {}),
                 )  # fmt: skip
         Manifest(base.manifest.settings, base.manifest.sources, records).write(part.path)
     found = Index.open(part.path, device=base.device)

@@ -15,8 +15,10 @@ import pytest
 import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.engine import Engine
+from gpu_rag.errors import UsageError
 from gpu_rag.index import narrow
 from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base.tables import KB_TABLES, read_kb_tables
 from gpu_rag.index.tables import read_arrays
 from gpu_rag.index.verify import verify
 from gpu_rag.jobs import row_of
@@ -191,6 +193,16 @@ def brief(answer: Answer) -> dict[str, Any]:
     return {**row, "config_hash": ""}
 
 
+def test_a_method_whose_stages_cannot_be_narrowed_is_refused(
+    index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_rag.engine.stage_narrowers", dict)
+    engine, _ = asked(index)
+    with pytest.raises(UsageError, match="hoprag cannot be filtered by metadata of documents"):
+        engine.run("hoprag", QUESTIONS, where=WHERE)
+    assert engine.run("ppr", QUESTIONS, where=WHERE, retrieval_only=True).answers[0].evidence
+
+
 # --- against an index of the allowed documents alone ------------------------------------------------------
 
 
@@ -250,3 +262,80 @@ def test_questions_of_several_filters_share_one_driver(index: gpu_rag.Index) -> 
     assert len(found) == 3 and all(found[w].evidence == expected[w].evidence for w in found)
     sides = {w: {e.metadata["side"] for e in draft.evidence} for w, draft in found.items()}
     assert sides[WHERE] == {"open"} and sides["side = 'secret'"] == {"secret"}
+
+
+# --- beside knowledge bases -------------------------------------------------------------------------------
+
+GRAPH = [
+    ("Marta Orlo", "designed", "Halden Bridge"),
+    ("Piet Ruyven", "taught", "Marta Orlo"),
+    ("Hugo Brandt", "founded", "University of Loss"),
+    ("Kerling", "lies on", "Ves"),
+]
+SKB = (
+    [
+        {"id": "1", "name": "Hugo Brandt", "type": "person", "text": "Hugo Brandt was a founder of schools."},
+        {"id": "2", "name": "Loss", "type": "town", "text": "Loss is a town with a university."},
+    ],
+    [{"head": "1", "relation": "born in", "tail": "2"}],
+)
+KB_METHODS = ("hybgrag", "hydrarag", "hydrarag-e")
+
+
+def kb_build(folder: Path, name: str, sides: Sequence[str]) -> gpu_rag.Index:
+    """An index of some documents beside a knowledge graph and a knowledge base, extracted by patterns."""
+    (folder / "facts.tsv").write_text("".join("\t".join(triple) + "\n" for triple in GRAPH))
+    (folder / "skb").mkdir(exist_ok=True)
+    for file, rows in zip(("nodes", "edges"), SKB):
+        (folder / "skb" / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = corpus(folder / f"{name}.jsonl", sides)
+    given: dict[str, Any] = {"kg": [folder / "facts.tsv"], "skb": [folder / "skb"]}
+    gpu_rag.build(files, folder / name, methods=["hybgrag", "hydrarag"], settings=SETTINGS, **given)
+    return gpu_rag.Index.open(folder / name)
+
+
+@pytest.fixture(scope="module")
+def kb_index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
+    return kb_build(tmp_path_factory.mktemp("kb"), "whole", ("open", "secret"))
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_nothing_of_excluded_documents_is_to_be_seen_beside_a_knowledge_base(
+    kb_index: gpu_rag.Index, driver: str
+) -> None:
+    engine, llm = asked(kb_index, driver)
+    with closing(engine.models):
+        for method in KB_METHODS:
+            llm.calls.clear()
+            found = engine.run(method, QUESTIONS, where=WHERE).answers
+            rows = [row_of(answer) for answer in found]
+            seen = [json.dumps(rows), *map(trace_text, rows), *(r.system + r.prompt for r in llm.calls)]
+            assert llm.calls and not [text for text in seen if "qux" in text.casefold()], method
+            assert {e.metadata["side"] for answer in found for e in answer.evidence} <= {"open"}
+            assert any(answer.paths or answer.nodes or answer.evidence for answer in found)
+            for answer in engine.run(method, QUESTIONS, where="n > 1000").answers:
+                assert (answer.status, answer.evidence, answer.nodes, answer.paths) == ("unsupported", (), (), ())
+
+
+def test_the_knowledge_base_of_a_part_is_that_of_the_allowed_documents(kb_index: gpu_rag.Index, tmp_path: Path) -> None:
+    # texts of nodes have no metadata, and stay here
+    part = kb_index.engine(SETTINGS).narrowed("side = 'open' or side is missing")
+    assert part is not None and verify(part.path) == []
+    alone = kb_build(tmp_path, "alone", ("open",))
+    found, expected = (read_kb_tables(ix.folder("kb"), KB_TABLES) for ix in (part, alone))
+    for name in KB_TABLES:
+        ours, theirs = (
+            table.drop(["files"]) if name == "sources" else table for table in (found[name], expected[name])
+        )
+        assert ours.num_rows or name == "links"
+        assert ours.to_pylist() == theirs.to_pylist(), name
+    for stage in ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors"):
+        assert part.vectors(stage).shape == alone.vectors(stage).shape
+    assert part.vectors("kb_relation_vectors").equal(alone.vectors("kb_relation_vectors"))
+
+
+def test_a_knowledge_base_without_documents_has_nothing_to_filter(tmp_path: Path) -> None:
+    (tmp_path / "facts.tsv").write_text("".join("\t".join(triple) + "\n" for triple in GRAPH))
+    gpu_rag.build((), tmp_path / "ix", kg=[tmp_path / "facts.tsv"], methods=["hydrarag"], settings=SETTINGS)
+    with pytest.raises(UsageError, match="have no metadata to filter by"):
+        gpu_rag.Index.open(tmp_path / "ix").answer("Who?", method="hydrarag", settings=SETTINGS, where="year = 1")
