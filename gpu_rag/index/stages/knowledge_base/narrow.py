@@ -49,8 +49,9 @@ def _source(of_all: _Tables, number: int, name: str, kind: str) -> SourceColumns
     used, relation = np.unique(_ints(edges, "relation"), return_inverse=True)
     named = of_all["relations"].take(pa.array(used))
     head, tail = ends
+    ids, names, aliases, types = (_large(records[column]) for column in ("id", "name", "aliases", "types"))
     return SourceColumns(
-        name, kind, [], *(_large(records[column]) for column in ("id", "name", "aliases", "types")),
+        name, kind, [], ids, names, aliases, types,
         edges=Edges(head, relation.astype(np.int32), tail, np.zeros(len(head), np.int64)),
         relations=list(zip(named["id"].to_pylist(), named["name"].to_pylist())),
     )  # fmt: skip
