@@ -200,6 +200,7 @@ class QuietServer(ThreadingHTTPServer):
     """open: connections that were accepted and are not yet ended."""
 
     daemon_threads, open, _lock = True, 0, threading.Lock()
+    request_queue_size = 1024  # five, the default, leaves connections of a burst unanswered for minutes
 
     def process_request(self, *arguments: Any) -> None:
         with self._lock:
