@@ -83,6 +83,8 @@ class Blocks:
 
 # --- text ------------------------------------------------------------------------------------------
 
+Scalar = str | int | float | bool  # a value of metadata
+
 
 @dataclass(frozen=True)
 class Document:
@@ -90,6 +92,7 @@ class Document:
 
     pages: where each page begins, as ascending character offsets into `text`, the first 0; empty when the source has
     no pages. `index.index.page_of` turns an offset into a page number.
+    metadata: what the source says of the document beside its text, by name of column, see `sources.rows.metadata_of`.
     """
 
     id: str
@@ -98,6 +101,7 @@ class Document:
     file: str = ""
     line: int = 0
     pages: tuple[int, ...] = ()
+    metadata: dict[str, Scalar] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
