@@ -28,14 +28,15 @@ from gpu_rag.index.folder import (
     write_atomic,
 )
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
-from gpu_rag.types import Answer, Question, Usage
+from gpu_rag.types import Answer, Evidence, Question, Usage
 
 TRIES = 3  # deaths that a question may be part of, the last of them alone
 STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it; nodes, pools and support only where there are some."""
+    """The row of an answer, as the command line documents it; where, nodes, pools and support only where there are
+    some."""
     row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
@@ -43,7 +44,7 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "status": answer.status,
         "answer": answer.text,
         "grounding": answer.grounding,
-        "evidence": [dict(vars(e)) for e in answer.evidence],
+        "evidence": [evidence_row(e) for e in answer.evidence],
         "paths": [{"text": p.text, "edges": [list(e) for e in p.edges], "source": p.source} for p in answer.paths],
         "trace": [{**vars(step), "chosen": list(step.chosen)} for step in answer.trace],
         "usage": {**vars(answer.usage), "fallbacks": dict(answer.usage.fallbacks)},
@@ -51,12 +52,22 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "error": answer.error,
         "config_hash": answer.config_hash,
     }
+    if answer.where:
+        row["where"] = answer.where
     if answer.nodes:
         row["nodes"] = [dict(vars(node)) for node in answer.nodes]
     if answer.support:
         row["support"] = [dict(vars(sentence)) for sentence in answer.support]
     if answer.pools:
         row["pools"] = [{**vars(pool), "entities": list(pool.entities)} for pool in answer.pools]
+    return row
+
+
+def evidence_row(evidence: Evidence) -> dict[str, Any]:
+    """A passage as rows have it: its metadata only where there is some."""
+    row = dict(vars(evidence))
+    if not row["metadata"]:
+        del row["metadata"]
     return row
 
 
@@ -317,7 +328,9 @@ class AnswersFile:
             self._file.flush()
         return row
 
-    def set_aside(self, questions: Iterable[Question], method: str, config_hash: str) -> list[dict[str, Any]]:
+    def set_aside(
+        self, questions: Iterable[Question], method: str, config_hash: str, where: str = ""
+    ) -> list[dict[str, Any]]:
         """Appends the failed rows of those of `questions` that have had their tries."""
         message = (
             f"the process died {TRIES} times while this question was answered, at last with no other beside, or the "
@@ -325,7 +338,7 @@ class AnswersFile:
         )
         reason = {"type": "SetAside", "message": message}
         return [
-            self.add(Answer(q.id, q.text, method, "failed", None, error=reason, config_hash=config_hash))
+            self.add(Answer(q.id, q.text, method, "failed", None, error=reason, config_hash=config_hash, where=where))
             for q in questions
             if self.journal.is_set_aside(q.id)
         ]

@@ -151,7 +151,7 @@ class Question:
 class Evidence:
     """A passage that supports an answer. start, end: character offsets into the source document.
 
-    file, place: where that document lies, such as "report.pdf", "pages 3-4"; see `index.places`.
+    file, place: where that document lies, such as "report.pdf", "pages 3-4"; see `index.places`. metadata: its own.
     """
 
     passage_id: str
@@ -163,6 +163,7 @@ class Evidence:
     why: str = ""
     file: str = ""
     place: str = ""
+    metadata: dict[str, Scalar] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ class Answer:
     """The recorded result of one question. status: answered | unsupported | failed.
 
     grounding: whether the evidence states the text, see `text.grounding`; where it does not, status is unsupported.
-    error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`.
+    error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`. where: the filter of documents.
     """
 
     question_id: str
@@ -284,6 +285,7 @@ class Answer:
     pools: tuple[Pool, ...] = ()
     grounding: str = "none"
     support: tuple[Sentence, ...] = ()
+    where: str = ""
 
 
 # --- model requests --------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class Batch:
         if isinstance(cause, GpuRagError):
             self._death = cause
             outcome = replace(outcome, error=cause)
-        row = self._shape(row_of(answer_of(outcome, self._prepared.method, self._prepared.config_hash)))
+        row = self._shape(row_of(answer_of(outcome, self._prepared)))
         self._admission.counts.ended(row, time.perf_counter() - self._began)
         self._rows.put_nowait((place, row))
 
@@ -143,13 +143,13 @@ class Admission:
 
     async def ask(
         self, method: str, questions: Sequence[Question], *, retrieval: bool = False, passages: int | None = None,
-        params: Given = None, shape: Shape = dict,
+        params: Given = None, where: str = "", shape: Shape = dict,
     ) -> Batch:  # fmt: skip
         """Submit questions to a method as `Live.prepare` gives it. shape: makes of a row what the client gets.
 
         Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping; and what preparing raises.
         """
-        chosen = (method, retrieval, passages, params)
+        chosen = (method, retrieval, passages, params, where)
         prepared = self.live.cached(*chosen)
         if prepared is None:
             prepared = await asyncio.to_thread(self.live.prepare, *chosen)

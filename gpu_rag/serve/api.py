@@ -88,7 +88,7 @@ class _Api:
         raw = await read_body(request, self._settings)
         body, questions, single = read_ask(raw, self._settings.params, retrieval=retrieval)
         batch = await self._admission.ask(
-            body.method, questions, retrieval=retrieval, passages=body.passages, params=body.params,
+            body.method, questions, retrieval=retrieval, passages=body.passages, params=body.params, where=body.where,
             shape=partial(self._shaped, retrieval, bool(body.words)),
         )  # fmt: skip
         if NDJSON in request.headers.get("accept", ""):
@@ -109,7 +109,7 @@ class _Api:
     async def chat(self, request: Request) -> Response:
         """A chat completion: the model is a method, the last user message the question."""
         body, question = read_chat(await read_body(request, self._settings))
-        batch = await self._admission.ask(self._method_of(body.model), [question])
+        batch = await self._admission.ask(self._method_of(body.model), [question], where=body.where)
         if body.stream:
             return Streamed(batch, partial(events, body), SSE)
         (row,) = await batch.collected(request.receive)
@@ -174,7 +174,9 @@ class _Api:
         (found,) = self._index.passages.take([row]).to_pylist()
         file, place = self._index.places([row])[0]
         kept = {key: found[key] for key in ("doc_id", "title", "text", "start", "end")}
-        return Json({"passage_id": name, **kept, "file": file, "place": place})
+        more = self._index.metadata_of(row)
+        more = {"metadata": more} if more else {}
+        return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
 
     async def health(self, request: Request) -> Response:
         """Whether the process is worth keeping: not once its engine has ended for good."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from gpu_rag.index.where import MOST_CHARS
 from gpu_rag.methods.registry import load_method
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings.check import declared
@@ -19,6 +20,7 @@ from gpu_rag.types import Question
 
 T = TypeVar("T")
 _bad = partial(Refusal, 400)
+Filter = Annotated[str, Meta(max_length=MOST_CHARS)]
 LAST = "the last user message"
 _UNSERVED = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio", "modalities")
 
@@ -31,13 +33,15 @@ class AskedQuestion(Struct):
 
 
 class AskBody(Struct, forbid_unknown_fields=True):
-    """The body of /v1/answer and /v1/retrieve. passages: of a retrieval. words: the trace in words too."""
+    """The body of /v1/answer and /v1/retrieve. passages: of a retrieval. words: the trace in words too. where: a filter
+    of documents, see `index.where`."""
 
     questions: Annotated[list[AskedQuestion], Meta(min_length=1, max_length=ServeSettings.max_questions)]
     method: str = "ppr"
     params: dict[str, Any] | None = None
     passages: Annotated[int, Meta(ge=1, le=ServeSettings.max_passages)] | None = None
     words: bool | None = None
+    where: Filter = ""
 
 
 class StreamOptions(Struct):
@@ -51,6 +55,7 @@ class ChatBody(Struct):
 
     model: str
     messages: list[Any]
+    where: Filter = ""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

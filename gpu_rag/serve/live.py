@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from gpu_rag.engine import Engine, Given, Prepared
+from gpu_rag.engine import MOST_PARTS, Engine, Given, Prepared
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import method_names
 from gpu_rag.runtime.accounts import RunStats
@@ -57,27 +57,34 @@ class Live:
         self._adopt(self.engine)
         self._thread.start()
 
-    def prepare(self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None) -> Prepared:
+    def prepare(
+        self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None, where: str = ""
+    ) -> Prepared:
         """`Engine.prepare`, cached. For any thread; may load files. Raises as it does, and Refusal."""
         self._check_ready()
         with self._lock:
             self._check_ready()  # its models may be closed meanwhile: preparing would open them again
-            return self._prepare(method, retrieval_only, passages, params)
+            return self._prepare(method, retrieval_only, passages, params, where)
 
     def _prepare(
-        self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None
+        self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None, where: str = ""
     ) -> Prepared:
-        found = self.cached(method, retrieval_only, passages, params)
+        found = self.cached(method, retrieval_only, passages, params, where)
         if found is None:
-            found = self.engine.prepare(method, limit=passages, retrieval_only=retrieval_only, params=params)
-            while len(self._prepared) >= N_PREPARED:
-                del self._prepared[next(iter(self._prepared))]
-            self._prepared[_key(method, retrieval_only, passages, params)] = found
+            options: dict[str, Any] = {"retrieval_only": retrieval_only, "params": params, "where": where}
+            found = self.engine.prepare(method, limit=passages, **options)
+            # one with a filter keeps a part of the index in memory
+            like = [key for key, prepared in self._prepared.items() if bool(prepared.where) == bool(where)]
+            if len(like) >= (MOST_PARTS if where else N_PREPARED):
+                del self._prepared[like[0]]
+            self._prepared[_key(method, retrieval_only, passages, params, where)] = found
         return found
 
-    def cached(self, method: str, retrieval_only: bool, passages: int | None, params: Given) -> Prepared | None:
+    def cached(
+        self, method: str, retrieval_only: bool, passages: int | None, params: Given, where: str
+    ) -> Prepared | None:
         """The result of `prepare` for the same arguments, if it is cached; never waits."""
-        return self._prepared.get(_key(method, retrieval_only, passages, params))
+        return self._prepared.get(_key(method, retrieval_only, passages, params, where))
 
     def _check_ready(self) -> None:
         if self.state != READY:
@@ -168,5 +175,5 @@ class Live:
             self._say(self.reason)
 
 
-def _key(method: str, retrieval_only: bool, passages: int | None, params: Given) -> Hashable:
-    return method, retrieval_only, passages, repr(sorted((params or {}).items()))
+def _key(method: str, retrieval_only: bool, passages: int | None, params: Given, where: str) -> Hashable:
+    return method, retrieval_only, passages, repr(sorted((params or {}).items())), where

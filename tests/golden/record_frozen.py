@@ -62,6 +62,15 @@ def short_hash(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
 
+def plain(answer: Any) -> dict[str, Any]:
+    """An answer as a mapping; the filter, and metadata of evidence, only where there is some, as in rows."""
+    found = asdict(answer)
+    found["where"] or found.pop("where")
+    for item in found["evidence"]:
+        item["metadata"] or item.pop("metadata")
+    return found
+
+
 def short(value: Any) -> Any:
     """A value without what differs from run to run (times), long texts by their beginnings and hashes. Objects of a
     list have one line each: [texts, number...]."""
@@ -194,7 +203,7 @@ class Work:
         settings = {**given, "models": {**SETTINGS["models"], **given.get("models", {})}}
         settings["runtime"] = {**given.get("runtime", {}), "driver": driver}
         answers = self.index(name).answer(questions, method=method, settings=settings, llm=llm)
-        return {a.question_id: short(asdict(a)) for a in answers}, llm.requests
+        return {a.question_id: short(plain(a)) for a in answers}, llm.requests
 
 
 def run(line: str) -> tuple[int, str, str]:
@@ -263,7 +272,7 @@ def retrieved(work: Work) -> Any:
         given: dict[str, Any] = {"retrieval_only": True, "limit": 4, "settings": settings}
         for method in methods:
             answers = work.index(name).answer(work.questions[name], method=method, **given)
-            mine[method] = {a.question_id: short(asdict(a)) for a in answers}
+            mine[method] = {a.question_id: short(plain(a)) for a in answers}
     return found
 
 
