@@ -24,13 +24,14 @@ KEEP_ALIVE_S = 30.0  # an idle connection is closed after it
 class Failure:
     """An exchange that brought no answer to the request.
 
-    broken: no answer at all, so the server may be gone; busy: the server had too much to do; alive: it said so itself,
-    and did not stand for another one that is gone; again: whether another try makes sense; wait_s: the pause that the
-    server asks for.
+    broken: no answer at all, so the server may be gone; unreached: not even a connection; busy: the server had too
+    much to do; alive: it said so itself, and did not stand for another one that is gone; again: whether another try
+    makes sense; wait_s: the pause that the server asks for.
     """
 
     why: str
     broken: bool = False
+    unreached: bool = False
     busy: bool = False
     alive: bool = False
     again: bool = True
@@ -91,8 +92,9 @@ class Exchanger:
         except TimeoutError:
             return Failure(f"no answer in time ({timeout_s:g} s)", busy=True, again=False)
         except (aiohttp.ClientError, OSError) as error:
+            unreached = isinstance(error, aiohttp.ClientConnectorError)
             cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-            return Failure(f"{type(error).__name__}: {cause}", broken=True)
+            return Failure(f"{type(error).__name__}: {cause}", broken=True, unreached=unreached)
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -373,15 +373,19 @@ class Servers:
                 job.task.cancel()  # and `_sent` sends it again
 
     def _silent(self, server: Server, failure: Failure, n_looks: int | None = None) -> ModelError:
-        n_looks = n_looks or self._patience.retries + 1
+        n_looks = n_looks or self._n_looks(failure)
         given = f"{server.exchanger.url}: {failure.why}" + (f", {n_looks} times" if n_looks > 1 else "")
         return ModelError("the model server does not answer", given=given, do="start it, then run again")
 
+    def _n_looks(self, failure: Failure) -> int:
+        """The looks before a run begins: as many as a request has tries, two where nobody listens at the address."""
+        return min(self._patience.retries, 1 if failure.unreached else self._patience.retries) + 1
+
     async def _patient_look(self, server: Server) -> Card | Failure | ModelError:
-        """The last of as many looks as a request has tries, or the first that says something."""
+        """The last of `_n_looks`, or the first that says something."""
         for n_before in range(self._patience.retries):
             look = await self._look(server)
-            if not isinstance(look, Failure):
+            if not isinstance(look, Failure) or n_before + 1 >= self._n_looks(look):
                 return look
             await asyncio.sleep(look.wait_s if look.wait_s is not None else self._patience.pause_s(n_before))
         return await self._look(server)
