@@ -70,7 +70,7 @@ def openai_row(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
     body = {**(openai_error(row) if row["status"] == "failed" else completion(row, model, created)), "gpu_rag": row}
     failure = body.get("error")
     error = {"code": failure["code"], "message": failure["message"]} if failure else None
-    name = sha256_text(canonical_json([row["id"], row["config_hash"]]))[:24]
+    name = _name(row)
     response = {"status_code": 500 if failure else 200, "request_id": f"req_{name}", "body": body}
     return {"id": f"batch_req_{name}", "custom_id": row["id"], "response": response, "error": error}
 
@@ -80,7 +80,7 @@ def completion(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
     usage: dict[str, Any] = row["usage"]
     message = {"role": "assistant", "content": row["answer"] or ""}
     return {
-        "id": f"chatcmpl-{sha256_text(canonical_json([row['id'], row['config_hash'], created]))[:24]}",
+        "id": f"chatcmpl-{_name(row)}",
         "created": created,
         "object": "chat.completion",
         "model": model,
@@ -91,6 +91,10 @@ def completion(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
             "total_tokens": usage["prompt_tokens"] + usage["generated_tokens"],
         },
     }
+
+
+def _name(row: dict[str, Any]) -> str:
+    return sha256_text(canonical_json([row["id"], row["config_hash"]]))[:24]
 
 
 def openai_error(row: dict[str, Any]) -> dict[str, Any]:
