@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
+from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ServerAccount, aborted
 
@@ -43,12 +43,13 @@ class Patience:
 class Job:
     """A request on its way. body: makes what is sent; done(job, outcome) is called once, in the event loop's thread.
 
-    again: an earlier job asked the same.
+    again: an earlier job asked the same. on_text: see `Exchanger.post`; None once a server has refused to stream.
     """
 
     body: Callable[[], bytes]
     done: Callable[[Job, bytes | GpuRagError], None]
     again: bool = False
+    on_text: Callable[[str], None] | None = None
     n_tries: int = 0
     sent_at: float = 0.0  # at first when it was taken
     tried: Server | None = None  # the server that it was sent to last
@@ -238,7 +239,7 @@ class Servers:
 
     async def _send(self, job: Job, server: Server) -> None:
         """One try."""
-        outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s)
+        outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s, job.on_text)
         server.left(job, self._loop.time())
         job.task = None
         self._judge(job, server, outcome)
@@ -262,6 +263,9 @@ class Servers:
                 self._end(job, outcome)
             case ModelError():
                 self._put_down(server, outcome)
+                self._send_again(job)
+            case RequestFailed() if job.on_text is not None and not isinstance(outcome, ContextOverflow):
+                job.on_text = None  # it may be what the server refuses
                 self._send_again(job)
             case RequestFailed():
                 self._end(job, outcome)
