@@ -15,7 +15,7 @@ from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.methods.registry import Program as ProgramModule
 from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs
-from gpu_rag.models.fingerprint import file_sha256
+from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
@@ -94,7 +94,7 @@ class Engine:
         if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
         if not retrieval_only:
-            config["llm"] = {**self.models.describe("llm"), "capable": self.models.llm().capable}
+            config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
             if settings.models.reason:
                 config["reason"] = True

@@ -93,6 +93,9 @@ class Exchanger:
         except (aiohttp.ClientError, OSError) as error:
             cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
             return Failure(f"{type(error).__name__}: {cause}", broken=True)
+        # Whatever else the bytes of a server make a library raise is the failure of this exchange alone.
+        except Exception as error:  # noqa: BLE001
+            return Failure(f"{type(error).__name__}: {error}"[:300], broken=True)
 
 
 class _Connector(aiohttp.TCPConnector):
