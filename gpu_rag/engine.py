@@ -18,7 +18,7 @@ from gpu_rag.index.narrow import narrowed
 from gpu_rag.index.where import matching
 from gpu_rag.methods.registry import Program as ProgramModule
 from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs, stage_narrowers
-from gpu_rag.models.fingerprint import file_sha256
+from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.history import Turn, condensed
 from gpu_rag.program.models import Models
@@ -132,7 +132,7 @@ class Engine:
         if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
         if not retrieval_only:
-            config["llm"] = {**self.models.describe("llm"), "capable": self.models.llm().capable}
+            config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
             if settings.models.reason:
                 config["reason"] = True

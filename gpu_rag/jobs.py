@@ -29,6 +29,7 @@ from gpu_rag.index.folder import (
     sync,
     write_atomic,
 )
+from gpu_rag.models.fingerprint import identity
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.types import Answer, Evidence, Question, Usage
 
@@ -37,7 +38,7 @@ STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it; where, nodes, pools, support and condensed only where there
+    """The row of an answer, as the command line documents it; where, nodes, pools, support, condensed only where there
     are some."""
     row: dict[str, Any] = {
         "id": answer.question_id,
@@ -327,7 +328,10 @@ class AnswersFile:
                 do="choose another --out",
             )  # fmt: skip
         now = json.loads(canonical_json(self._config))  # as it was written: a tuple is a list in both
-        differing = list(_differences(read_json(self._sidecar), now))
+        before = read_json(self._sidecar)
+        if isinstance(before, dict) and isinstance(before.get("llm"), dict):  # the address of a server stood there once
+            before["llm"] = identity({"name": "", **before["llm"]})
+        differing = list(_differences(before, now))
         differing = [name for name in differing if name.startswith("method ")] or differing  # it has other parameters
         if differing:
             raise IndexMismatch(

@@ -109,6 +109,9 @@ class Exchanger:
             unreached = isinstance(error, aiohttp.ClientConnectorError)
             cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
             return Failure(f"{type(error).__name__}: {cause}", broken=True, unreached=unreached)
+        # Whatever else the bytes of a server make a library raise is the failure of this exchange alone.
+        except Exception as error:  # noqa: BLE001
+            return Failure(f"{type(error).__name__}: {error}"[:300], broken=True)
 
 
 class _Connector(aiohttp.TCPConnector):

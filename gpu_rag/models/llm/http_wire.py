@@ -187,7 +187,7 @@ def _count(number: Any) -> int:
 def _scores(options: tuple[str, ...], choice: dict[str, Any]) -> tuple[float, ...] | None:
     try:
         return _label_scores(options, choice["logprobs"]["content"][0]["top_logprobs"])
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError):
         return None
 
 
@@ -212,11 +212,12 @@ def _label_scores(options: tuple[str, ...], alternatives: list[dict[str, Any]]) 
     """Log-probability of each option's letter, or None when the model considered none of them.
 
     "A" and " A" are one letter: their probabilities add up. A letter that is not among the alternatives is less
-    likely than each of them: it gets the lowest one's value less 1.
+    likely than each of them: it gets the lowest one's value less 1. So does one whose number is not finite.
     """
     found: dict[str, list[float]] = {}
     for alternative in alternatives:
-        found.setdefault(str(alternative["token"]).strip(), []).append(float(alternative["logprob"]))
+        if math.isfinite(number := float(alternative["logprob"])):
+            found.setdefault(str(alternative["token"]).strip(), []).append(number)
     labels = LABELS[: len(options)]
     if not any(label in found for label in labels):
         return None
@@ -233,7 +234,7 @@ def _message(text: str) -> str:
     """The message inside an error body, or the body."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if isinstance(content, dict):
         inner = content.get("error", content)
