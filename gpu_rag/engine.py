@@ -131,7 +131,7 @@ class Engine:
             config["where"] = where
         if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
-        if not retrieval_only:
+        if not retrieval_only and self.models.has_llm():
             config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
             if settings.models.reason:

@@ -176,8 +176,8 @@ class _Api:
         (found,) = self._index.passages.take([row]).to_pylist()
         file, place = self._index.places([row])[0]
         kept = {key: found[key] for key in ("doc_id", "title", "text", "start", "end")}
-        more = self._index.metadata_of(row)
-        more = {"metadata": more} if more else {}
+        metadata = self._index.metadata_of(row)
+        more = {"metadata": metadata} if metadata else {}
         return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
 
     async def health(self, request: Request) -> Response:

@@ -226,8 +226,10 @@ def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:
 def _is_counted(asked: _Words, shown: Sequence[_Words]) -> bool:
     """Whether the evidence has a number before the word for the things asked for, not "of the nine muses"."""
     of = _HOW_MANY.search(asked.text)
-    said = of and re.compile(rf"(?<!of the )\b\d+ {re.escape(of[1])}\b", re.IGNORECASE)
-    return bool(said) and any(said.search(one_form(text.text)) for text in shown)
+    if of is None:
+        return False
+    said = re.compile(rf"(?<!of the )\b\d+ {re.escape(of[1])}\b", re.IGNORECASE)
+    return any(said.search(one_form(text.text)) for text in shown)
 
 
 def _capitalised(text: str) -> set[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gpu_rag.sources.corpus.package import properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
+from gpu_rag.types import Scalar
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
@@ -67,7 +68,8 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
         raise RowError(f"the PDF is encrypted in a way that needs another library: {error}") from error
     except refusals as error:
         raise _broken("the PDF", error) from error
-    title, metadata = "", {}
+    title = ""
+    metadata: dict[str, Scalar] = {}
     try:
         title, metadata = _about(reader)
     except refusals as error:
