@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from gpu_rag.sources.corpus.package import properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
-from gpu_rag.types import Scalar
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
@@ -69,7 +68,7 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     except refusals as error:
         raise _broken("the PDF", error) from error
     title = ""
-    metadata: dict[str, Scalar] = {}
+    metadata: dict[str, str] = {}
     try:
         title, metadata = _about(reader)
     except refusals as error:
