@@ -114,6 +114,9 @@ def sources_of(
     """The sources that `build` is given, as its stages take them. Raises BadInput, and UsageError for wrong names."""
     named = all_sources(_paths(kg), _paths(skb), [named_source(text) for text in sources])
     documents = tuple(source.path for source in named if source.kind == "documents")
+    for path in _paths(corpus):
+        if not path.exists():
+            raise BadInput("no such corpus", given=path, expected="a file or folder that exists")
     return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / "merges.jsonl", named)
 
 

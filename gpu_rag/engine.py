@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_rag_kernels.dispatch import preferring, recording, taken
 
@@ -18,8 +18,9 @@ from gpu_rag.index.narrow import narrowed
 from gpu_rag.index.where import matching
 from gpu_rag.methods.registry import Program as ProgramModule
 from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs, stage_narrowers
-from gpu_rag.models.fingerprint import file_sha256
+from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
+from gpu_rag.program.history import Turn, condensed
 from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import LLMCalls
@@ -38,6 +39,7 @@ from gpu_rag.types import Answer, Draft, Question, Reply
 
 Program = Callable[[Question, Run, Any], Any]
 MOST_PARTS = 8  # parts of the index by filter that are kept
+OnText = Callable[[str], None] | None
 Given = Mapping[str, Any] | None  # parameters of a method by name, stronger than those of the settings
 
 
@@ -50,14 +52,25 @@ class RunResult:
     wall_s: float
 
 
+class Bind(Protocol):
+    """See `Prepared`."""
+
+    def __call__(self, question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
+        """What a driver runs."""
+        ...
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A method that was checked against an index and bound to it: `bind(question)` is what a driver runs. where: the
-    filter of documents, "" for none."""
+    """A method that was checked against an index and bound to it: `bind(question)` is what a driver runs.
+
+    on_text: see `program.run.Run`. history: what was said before the question, see `program.history`. where: the filter
+    of documents, "" for none.
+    """
 
     method: str
     config_hash: str
-    bind: Callable[[Question], Bound]
+    bind: Bind
     where: str = ""
 
 
@@ -119,7 +132,7 @@ class Engine:
         if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
         if not retrieval_only and self.models.has_llm():
-            config["llm"] = {**self.models.describe("llm"), "capable": self.models.llm().capable}
+            config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
             if settings.models.reason:
                 config["reason"] = True
@@ -188,13 +201,16 @@ class Engine:
         reader, k = self.settings.reader, limit or self.settings.reader.passages
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
-        def bind(question: Question) -> Bound:
+        def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
             def bound(ctx: Context) -> Coroutine[Any, Any, Draft]:
                 if index is None:
                     return _nothing()
                 if index is not self.index:
                     ctx.resources = {"index": index}
-                found = program_of(question, Run(ctx, index, models, reader, k), chosen)
+                run = Run(ctx, index, models, reader, k, on_text)
+                if history:
+                    return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
+                found = program_of(question, run, chosen)
                 return _with_support(question.text, found) if support else found
 
             return bound
@@ -330,6 +346,20 @@ async def _with_support(question: str, program: Coroutine[Any, Any, Draft]) -> D
     return replace(draft, support=await supported(question, draft))
 
 
+async def _after(
+    history: Sequence[Turn],
+    question: Question,
+    run: Run,
+    program: Callable[[Question], Coroutine[Any, Any, Draft]],
+    support: bool,
+) -> Draft:
+    """The draft for a question that comes after others."""
+    text = await condensed(run, question.text, history)
+    found = program(replace(question, text=text))
+    draft = await (_with_support(text, found) if support else found)
+    return draft if text == question.text else replace(draft, condensed=text)
+
+
 def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     """The recorded result of one question."""
     question, draft, error, method = outcome.question, outcome.draft, outcome.error, prepared.method
@@ -338,9 +368,10 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     if draft is None:
         reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
-    found = NONE if draft.text is None else grounding(question.text, draft.text, shown_texts(draft))
+    found = NONE if draft.text is None else grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
     status = "unsupported" if found == UNSTATED else draft.status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
+    common.update(condensed=draft.condensed)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
 
 

@@ -80,7 +80,7 @@ class AnswerChecker:
             yield f"status {status}, but there is an answer"
         if (status == "failed") != (error is not None):
             yield f"status {status}, but " + ("there is no error" if error is None else "there is an error")
-        if raw is not row and raw != openai_row(row, str(raw["response"]["body"].get("model"))):
+        if raw is not row and not _is_made_from(raw, row):
             yield "the batch row around it is not made from it (its message, usage, ids or error)"
 
     # --- evidence ----------------------------------------------------------------------------------
@@ -199,6 +199,13 @@ def _normal(subject: str, label: str, object_: str) -> tuple[str, str, str]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [None]  # which is then no evidence and no edge
+
+
+def _is_made_from(raw: Row, row: Row) -> bool:
+    """Whether a batch row is the one that `row` makes; its time and model are its own."""
+    body = raw["response"]["body"]
+    created, model = body.get("created", 0), body.get("model", row["method"])
+    return isinstance(created, int) and bool(raw == openai_row(row, str(model), created))
 
 
 def _differing(what: str, item: Row, expected: Row) -> Iterator[str]:

@@ -140,6 +140,11 @@ def inexact_ops(method: str) -> list[str]:
     return [family for stage, family in families.items() if stage in needs(method)]
 
 
+def methods_over(corpus: bool) -> list[str]:
+    """Every method; without a corpus those over a knowledge base."""
+    return [name for name in method_names() if corpus or "kb" in needs(name)]
+
+
 def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
     """The stages that the methods need, with all that those need, in building order.
 
@@ -148,8 +153,7 @@ def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[S
     read the corpus too, where there is one, do.
     """
     sources = Sources(corpus=(Path(),)) if sources is None else sources
-    able = [name for name in method_names() if sources.corpus or "kb" in needs(name)]
-    names = [name for given in methods for name in (able if given == ALL else [given])]
+    names = [name for given in methods for name in (methods_over(bool(sources.corpus)) if given == ALL else [given])]
     first = ["passages", *(need for name in names for need in needs(name))]
     first += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
     wanted = _with_needs(first, lambda stage: stage.needs_of(sources))

@@ -78,7 +78,10 @@ def short(value: Any) -> Any:
         value = re.sub(r"\bgpu_rag(\.\w+)+", "gpu_rag...", value)  # prompts are named by their modules in errors
         return value if len(value) <= 64 and "\n" not in value else f"{value[:30]!r}... {short_hash(value)}"
     if isinstance(value, Mapping):
-        return {k: short(v) for k, v in value.items() if k != "s" and not k.endswith(("_s", "_idle_share"))}
+        dropped = {k for k in value if k in ("s", "created") or k.endswith(("_s", "_idle_share"))}
+        if not value.get("condensed", True):  # of a question without a history
+            dropped.add("condensed")
+        return {k: short(v) for k, v in value.items() if k not in dropped}
     if not isinstance(value, (list, tuple)):
         return value
     if not (value and all(isinstance(item, Mapping) for item in value)):
