@@ -62,9 +62,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         comparison = _compare(engine, methods, rows, show)
         best, words = _best(comparison, methods)
         _difference(comparison.scores[best], comparison.scores[words], f"{best} - {words}", show)
-        show(
-            f"\n3. A chain that {best} finds: passages, facts that join them, sentences that bear on the question"
-        )
+        show(f"\n3. A chain that {best} finds: passages, facts that join them, sentences that bear on the question")
         chain = _chain(engine, comparison, rows, (best, words), picture, show)
         show(f"\n4. Beside: the same passages with triples by {settings.index.extractor}")
         other = _beside(out, f"-{settings.index.extractor}")
