@@ -34,11 +34,14 @@ from gpu_rag.index.manifest import Manifest, StageRecord, is_complete
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
+from gpu_rag.models.fingerprint import identity
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
     from gpu_rag.models.llm.interface import ServerAccount
     from gpu_rag.models.set import ModelSet
+
+ASKED = "work/asked.json"
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,16 @@ def build_index(
         out.mkdir(parents=True, exist_ok=True)
     guard_folder(out)
     with WriteLock(out):
-        if fresh or forget_replies:
-            _erase(out, forget_replies)
+        if forget_replies:  # before a model opens them
+            for end in ("", "-wal", "-shm"):
+                (out / f"replies.sqlite{end}").unlink(missing_ok=True)
         settings = settle(stages, settings, models)
+        for role in dict.fromkeys(role for stage in stages for role in stage.roles(settings)):
+            models.describe(role)  # one that cannot be loaded is said before anything is erased or read
+        if fresh or forget_replies:
+            _erase(out)
+        with storage_errors(out):
+            _write_asked(out, stages)
         manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
         _clean(out, manifest)
@@ -123,6 +133,21 @@ def build_index(
         report = BuildReport(out, manifest, reports, wall_s, models.on_workers(), models.servers())
         _write_run(report)
     return report
+
+
+def _write_asked(out: Path, stages: Sequence[Stage]) -> None:
+    """The stages of this build, in `work`, which only a build that ends removes: see `unfinished`."""
+    (out / "work").mkdir(exist_ok=True)
+    write_atomic(out / ASKED, canonical_json([stage.name for stage in stages]).encode())
+
+
+def unfinished(out: Path) -> list[str]:
+    """The stages that the last build was to make, where it was ended before; [] where it ran to its end."""
+    try:
+        names = json.loads((out / ASKED).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _described(sources: Sources) -> dict[str, Any]:
@@ -148,7 +173,7 @@ def _bring_up_to_date(
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
     params = stage.params(settings, sources)
-    described = {role: _identity(models.describe(role)) for role in stage.roles(settings)}
+    described = {role: identity(models.describe(role)) for role in stage.roles(settings)}
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
     if old is not None and is_up_to_date(out, stage, old, fingerprint) and _is_whole(out, old):
@@ -181,12 +206,6 @@ def _bring_up_to_date(
     manifest.write(out)
     progress.finish(stage.name, skipped=False)
     return manifest, report
-
-
-def _identity(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A model as the manifest has it: of a served one its id, not where a server of it listens."""
-    name = str(model["name"])
-    return {**model, "name": f"server#{name.partition('#')[2]}" if name.startswith(("http://", "https://")) else name}
 
 
 def fingerprint_of(
@@ -224,9 +243,8 @@ def _is_whole(out: Path, record: StageRecord) -> bool:
     return checksums(out / record.folder) == record.files
 
 
-def _erase(out: Path, forget_replies: bool) -> None:
-    replies = [f"replies.sqlite{end}" for end in ("", "-wal", "-shm")] if forget_replies else []
-    for name in ("manifest.json", "run.json", "rejects.jsonl", *replies):
+def _erase(out: Path) -> None:
+    for name in ("manifest.json", "run.json", "rejects.jsonl"):
         (out / name).unlink(missing_ok=True)
     for name in ("stages", "work"):
         shutil.rmtree(out / name, ignore_errors=True)

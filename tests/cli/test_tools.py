@@ -47,6 +47,16 @@ def test_damage_gives_status_1_and_the_name_of_the_file(run, index):
     assert run("verify", index, "--json").document["digest"] is None
 
 
+def test_verify_for_a_method_names_what_it_lacks(run, index):
+    assert run("verify", index, "--for", "ppr,bm25").status == 0
+    result = run("verify", index, "--for", "ppr,hoprag", "--json")
+    assert (result.status, result.document["ok"]) == (1, False)
+    (line,) = result.document["broken"]
+    assert "lacks what hoprag needs" in line and "hop_edges" in line and "--for hoprag" in line
+    assert len(run("verify", index, "--for", "all", "--json").document["broken"]) > 1
+    assert run("verify", index, "--for", "hopfrog").status == 2
+
+
 # --- export ----------------------------------------------------------------------------------------
 
 
