@@ -172,6 +172,7 @@ class Index(opened.Index):
         method: str = ...,
         k: int | None = ...,
         settings: SettingsLike = ...,
+        where: str = ...,
     ) -> Result: ...
 
     @overload
@@ -182,6 +183,7 @@ class Index(opened.Index):
         method: str = ...,
         k: int | None = ...,
         settings: SettingsLike = ...,
+        where: str = ...,
     ) -> Results: ...
 
     def retrieve(
@@ -191,12 +193,14 @@ class Index(opened.Index):
         method: str = "ppr",
         k: int | None = None,
         settings: SettingsLike = None,
+        where: str = "",
     ) -> Result | Results:
         """The k best passages (default 5), with scores and the paths that led to them; no language model is asked.
 
-        One question gives one result, with the sentences that bear on it; a list gives a list, without these.
+        One question gives one result, with the sentences that bear on it; a list gives a list, without these. where:
+        as in `answer`.
         """
-        run = partial(self._run, method=method, settings=settings, limit=k, retrieval_only=True)
+        run = partial(self._run, method=method, settings=settings, limit=k, retrieval_only=True, where=where)
         return run([question], support=True)[0] if isinstance(question, (str, Question)) else run(question)
 
     def ask(
@@ -207,9 +211,11 @@ class Index(opened.Index):
         settings: SettingsLike = None,
         llm: LLM | None = None,
         api_key: ApiKeys = None,
+        where: str = "",
     ) -> Result:
         """The answer to one question, with the sentences that bear on it: what `gpu-rag ask` prints."""
-        return self._run([question], method=method, settings=settings, llm=llm, api_key=api_key, support=True)[0]
+        run = partial(self._run, method=method, settings=settings, llm=llm, api_key=api_key)
+        return run([question], support=True, where=where)[0]
 
     def answer(
         self,
@@ -221,12 +227,16 @@ class Index(opened.Index):
         limit: int | None = None,
         llm: LLM | None = None,
         api_key: ApiKeys = None,
+        where: str = "",
     ) -> Results:
-        """Answers questions (texts or Question objects), in order. limit: passages retrieved a question. llm: an LLM
-        object instead of the one that the settings name. api_key: of its server, or a mapping from address to key."""
+        """Answers questions (texts or Question objects), in order. limit: passages retrieved a question.
+
+        llm: an LLM object instead of the one that the settings name. api_key: of its server, or a mapping from address
+        to key. where: a filter of documents by their metadata, such as "year >= 2020", in the language of `--where`.
+        """
         given = [questions] if isinstance(questions, (str, Question)) else questions
         run = partial(self._run, method=method, settings=settings, llm=llm, api_key=api_key)
-        return run(given, retrieval_only=retrieval_only, limit=limit)
+        return run(given, retrieval_only=retrieval_only, limit=limit, where=where)
 
     def _run(
         self,
@@ -314,15 +324,16 @@ def evaluate(
     judge: bool = False,
     replies: Path | None = None,
     api_key: ApiKeys = None,
+    where: str = "",
 ) -> Comparison:
     """Compares methods on questions with gold ids or answers; `.document` is what `eval --json` prints.
 
     judge: whether a model judges the answers too (`eval.judge`, else the one that answers). replies: a file that keeps
-    what models replied. llm: an LLM object instead of the one that the settings name.
+    what models replied. llm: an LLM object instead of the one that the settings name. where: as in `Index.answer`.
     """
     chosen = index if isinstance(index, Index) else Index.open(index)
     rows = load_questions(questions)[0] if isinstance(questions, (str, Path)) else list(questions)
     engine = chosen.engine(settings, replies=replies, llm=llm, api_key=api_key)
     opened_judge = open_judge(engine, replies=replies, api_key=api_key) if judge else nullcontext()
     with closing(engine.models), opened_judge as judging:
-        return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at, judge=judging)
+        return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at, judge=judging, where=where)

@@ -34,6 +34,7 @@ from gpu_rag.index.manifest import Manifest, StageRecord, is_complete
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
+from gpu_rag.models.fingerprint import identity
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _bring_up_to_date(
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
     params = stage.params(settings, sources)
-    described = {role: _identity(models.describe(role)) for role in stage.roles(settings)}
+    described = {role: identity(models.describe(role)) for role in stage.roles(settings)}
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
     if old is not None and is_up_to_date(out, stage, old, fingerprint) and _is_whole(out, old):
@@ -205,12 +206,6 @@ def _bring_up_to_date(
     manifest.write(out)
     progress.finish(stage.name, skipped=False)
     return manifest, report
-
-
-def _identity(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A model as the manifest has it: of a served one its id, not where a server of it listens."""
-    name = str(model["name"])
-    return {**model, "name": f"server#{name.partition('#')[2]}" if name.startswith(("http://", "https://")) else name}
 
 
 def fingerprint_of(

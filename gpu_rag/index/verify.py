@@ -118,6 +118,8 @@ def _passages(index: Index) -> Iterator[str]:
     known = set(documents)
     if lost := [d for d in index.passage_doc_ids if d not in known]:
         yield f"passages: {len(lost)} name a document that does not exist, such as {lost[0]}"
+    if index.metadata is not None and not any(len(c) - c.null_count for c in index.metadata.columns):
+        yield "metadata: no document has any"
     if len(index.passage_lines) != index.n_passages:
         yield f"lines: {len(index.passage_lines)} rows for {index.n_passages} passages"
     rows = zip(

@@ -5,6 +5,7 @@ program    or the module that its METHODS name: Params, retrieve, program
 stages     `stages()`: the index stages that only it has
 settings   its sections of settings, declared with `section`
 verify     `CHECKS`: the checks of these stages
+narrow     `NARROW`: what makes these stages for a part of the documents, see `index.narrow`
 explain    `WORDS`: step name -> words
 report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
 relations  `stated(index)`: (subject, label, object, passages) of relations that only the method has
@@ -120,6 +121,11 @@ def all_stages() -> dict[str, Stage]:
 def stage_checks() -> dict[str, Any]:
     """The checks for `verify` of the stages that one method alone has, by stage."""
     return {name: check for part in parts("verify") for name, check in part.CHECKS.items()}
+
+
+def stage_narrowers() -> dict[str, Any]:
+    """What narrows the stages that one method alone has, by stage."""
+    return {name: narrow for part in parts("narrow") for name, narrow in part.NARROW.items()}
 
 
 def inexact_ops(method: str) -> list[str]:
