@@ -1,9 +1,15 @@
-"""Text for a terminal: what documents, models and arguments say is shown, and never obeyed."""
+"""Text for a terminal: what documents, models and arguments say is shown, never obeyed; styles where it has them."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 # escapes, and characters that change the direction of what stands around them or begin lines; not tab and line feed
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -16,6 +22,22 @@ def visible(text: str) -> str:
     a\x1b[2Jb\u202ec
     """
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def has_styles() -> bool:
+    """Whether stdout is a terminal that shows styles, and nobody asked for none (NO_COLOR)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
+
+
+def show(text: str | Text) -> None:
+    """Print a result: styled text with its styles."""
+    if isinstance(text, str):
+        print(visible(text), flush=True)
+        return
+    from rich.console import Console
+
+    Console(highlight=False, markup=False, emoji=False).print(text, soft_wrap=True)
+    sys.stdout.flush()
 
 
 class Visible(logging.Formatter):
