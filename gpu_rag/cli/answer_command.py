@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "one durable row a question, in the style of QUESTIONS"
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help=words)
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
+    words = "ask questions again that were set aside because the process died over them"
+    parser.add_argument("--retry-set-aside", action="store_true", help=words)
     add_limit(parser)
     add_plan(parser, "questions", 5)
     add_report(parser, "costs and batches")
@@ -118,7 +120,8 @@ class _Job:
 def _answered(options: argparse.Namespace, engine: Engine, questions: list[Question], style: str) -> _Job:
     """Answers what has no row yet, the suspects of an earlier death last and fewer at a time."""
     job = _Job(engine.config(options.method))
-    with AnswersFile(options.out, job.config, style=style) as answers, Bars() as bars:
+    file = AnswersFile(options.out, job.config, style=style, retry_set_aside=options.retry_set_aside)
+    with file as answers, Bars() as bars:
         journal, ids = answers.journal, {question.id for question in questions}
         for row in read_rows(options.out) if answers.done else ():
             if row["id"] in ids:
