@@ -114,6 +114,9 @@ def sources_of(
     """The sources that `build` is given, as its stages take them. Raises BadInput, and UsageError for wrong names."""
     named = all_sources(_paths(kg), _paths(skb), [named_source(text) for text in sources])
     documents = tuple(source.path for source in named if source.kind == "documents")
+    for path in _paths(corpus):
+        if not path.exists():
+            raise BadInput("no such corpus", given=path, expected="a file or folder that exists")
     return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / "merges.jsonl", named)
 
 
@@ -149,14 +152,16 @@ class Index(opened.Index):
         retrieval_only: bool = False,
         limit: int | None = None,
         llm: LLM | None = None,
+        where: str = "",
     ) -> list[Answer]:
-        """Answers questions (texts or Question objects), in order. limit: passages retrieved a question."""
+        """Answers questions (texts or Question objects), in order. limit: passages retrieved a question. where: a
+        filter of documents by their metadata, such as "year >= 2020"; the language is that of `--where`."""
         given = [questions] if isinstance(questions, (str, Question)) else list(questions)
         chosen = [q if isinstance(q, Question) else Question(f"q{i}", q) for i, q in enumerate(given, 1)]
         check_unique(chosen)
         engine = self.engine(settings, llm=llm)
         with closing(engine.models):
-            return engine.run(method, chosen, limit=limit, retrieval_only=retrieval_only).answers
+            return engine.run(method, chosen, limit=limit, retrieval_only=retrieval_only, where=where).answers
 
     def to_pyg(self) -> Any:
         """This index as torch_geometric.data.HeteroData; kinds and attributes are those of `index.hetero`.
@@ -203,15 +208,16 @@ def evaluate(
     judge: bool = False,
     replies: Path | None = None,
     api_key: ApiKeys = None,
+    where: str = "",
 ) -> Comparison:
     """Compares methods on questions with gold ids or answers; `.document` is what `eval --json` prints.
 
     judge: whether a model judges the answers too (`eval.judge`, else the one that answers). replies: a file that keeps
-    what models replied. llm: an LLM object instead of the one that the settings name.
+    what models replied. llm: an LLM object instead of the one that the settings name. where: as in `Index.answer`.
     """
     chosen = index if isinstance(index, Index) else Index.open(index)
     rows = load_questions(questions)[0] if isinstance(questions, (str, Path)) else list(questions)
     engine = chosen.engine(settings, replies=replies, llm=llm, api_key=api_key)
     opened_judge = open_judge(engine, replies=replies, api_key=api_key) if judge else nullcontext()
     with closing(engine.models), opened_judge as judging:
-        return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at, judge=judging)
+        return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at, judge=judging, where=where)

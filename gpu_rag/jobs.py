@@ -12,6 +12,7 @@ import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,20 +24,22 @@ from gpu_rag.index.folder import (
     read_json,
     remove_leftovers,
     replacing,
+    sha256_text,
     storage_errors,
     sync,
     write_atomic,
 )
 from gpu_rag.models.fingerprint import identity
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
-from gpu_rag.types import Answer, Question, Usage
+from gpu_rag.types import Answer, Evidence, Question, Usage
 
 TRIES = 3  # deaths over a question alone, after which it is set aside
 STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it; nodes, pools and support only where there are some."""
+    """The row of an answer, as the command line documents it; where, nodes, pools, support, condensed only where there
+    are some."""
     row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
@@ -44,7 +47,7 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "status": answer.status,
         "answer": answer.text,
         "grounding": answer.grounding,
-        "evidence": [dict(vars(e)) for e in answer.evidence],
+        "evidence": [evidence_row(e) for e in answer.evidence],
         "paths": [{"text": p.text, "edges": [list(e) for e in p.edges], "source": p.source} for p in answer.paths],
         "trace": [{**vars(step), "chosen": list(step.chosen)} for step in answer.trace],
         "usage": {**vars(answer.usage), "fallbacks": dict(answer.usage.fallbacks)},
@@ -52,21 +55,45 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "error": answer.error,
         "config_hash": answer.config_hash,
     }
+    if answer.where:
+        row["where"] = answer.where
     if answer.nodes:
         row["nodes"] = [dict(vars(node)) for node in answer.nodes]
     if answer.support:
         row["support"] = [dict(vars(sentence)) for sentence in answer.support]
+    if answer.condensed:
+        row["condensed"] = answer.condensed
     if answer.pools:
         row["pools"] = [{**vars(pool), "entities": list(pool.entities)} for pool in answer.pools]
     return row
 
 
-def openai_row(row: dict[str, Any], model: str) -> dict[str, Any]:
-    """The same row in the output format of OpenAI batch files; the answer is the message's content."""
-    failed = row["status"] == "failed"
-    message = {"role": "assistant", "content": row["answer"] or ""}
+def evidence_row(evidence: Evidence) -> dict[str, Any]:
+    """A passage as rows have it: its metadata only where there is some."""
+    row = dict(vars(evidence))
+    if not row["metadata"]:
+        del row["metadata"]
+    return row
+
+
+def openai_row(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
+    """The same row in the output format of OpenAI batch files; the answer is the message's content, the body of a
+    failed row an error. created: when, in seconds since 1970."""
+    body = {**(openai_error(row) if row["status"] == "failed" else completion(row, model, created)), "gpu_rag": row}
+    failure = body.get("error")
+    error = {"code": failure["code"], "message": failure["message"]} if failure else None
+    name = _name(row)
+    response = {"status_code": 500 if failure else 200, "request_id": f"req_{name}", "body": body}
+    return {"id": f"batch_req_{name}", "custom_id": row["id"], "response": response, "error": error}
+
+
+def completion(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
+    """A row as a chat completion."""
     usage: dict[str, Any] = row["usage"]
-    body = {
+    message = {"role": "assistant", "content": row["answer"] or ""}
+    return {
+        "id": f"chatcmpl-{_name(row)}",
+        "created": created,
         "object": "chat.completion",
         "model": model,
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -75,11 +102,17 @@ def openai_row(row: dict[str, Any], model: str) -> dict[str, Any]:
             "completion_tokens": usage["generated_tokens"],
             "total_tokens": usage["prompt_tokens"] + usage["generated_tokens"],
         },
-        "gpu_rag": row,
     }
-    response = {"status_code": 500 if failed else 200, "request_id": row["id"], "body": body}
-    error = {"code": row["error"]["type"], "message": row["error"]["message"]} if failed else None
-    return {"id": f"batch_{row['id']}", "custom_id": row["id"], "response": response, "error": error}
+
+
+def _name(row: dict[str, Any]) -> str:
+    return sha256_text(canonical_json([row["id"], row["config_hash"]]))[:24]
+
+
+def openai_error(row: dict[str, Any]) -> dict[str, Any]:
+    """The error of a failed row, as OpenAI's protocol has it."""
+    error = row["error"]
+    return {"error": {"message": error["message"], "type": "server_error", "param": None, "code": error["type"]}}
 
 
 _ROW_KEYS = frozenset(row_of(Answer("", "", "", "failed", None)))
@@ -295,11 +328,11 @@ class AnswersFile:
         """Drops failed rows and a torn line; fills `done`. Returns the ids of all rows, the failed ones too."""
         ended: set[str] = set()
         with replacing(self.path) as file:
-            for row in read_rows(self.path):
+            for raw, row in read_pairs(self.path):
                 ended.add(row["id"])
                 if row["status"] != "failed" and row["id"] not in self.done:
                     self.done.add(row["id"])
-                    file.write(self._line(row))
+                    file.write(self._line(row, None if raw is row else raw["response"]["body"].get("created")))
         return ended
 
     def _check_config(self) -> None:
@@ -321,8 +354,10 @@ class AnswersFile:
                 do="choose another --out, or give the same settings to continue",
             )
 
-    def _line(self, row: dict[str, Any]) -> bytes:
-        shaped = openai_row(row, row["method"]) if self.style == "openai" else row
+    def _line(self, row: dict[str, Any], created: int | None = None) -> bytes:
+        """The line of a row. created: when it was made, where that is known."""
+        now = int(time.time()) if created is None else created
+        shaped = openai_row(row, row["method"], now) if self.style == "openai" else row
         return json.dumps(shaped, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
 
     def add(self, answer: Answer) -> dict[str, Any]:
@@ -335,7 +370,9 @@ class AnswersFile:
             self._file.flush()
         return row
 
-    def set_aside(self, questions: Iterable[Question], method: str, config_hash: str) -> list[dict[str, Any]]:
+    def set_aside(
+        self, questions: Iterable[Question], method: str, config_hash: str, where: str = ""
+    ) -> list[dict[str, Any]]:
         """Appends the failed rows of those of `questions` that have had their tries."""
         message = (
             f"the process died {TRIES} times over this question alone, or the engine named it as what killed it; "
@@ -343,7 +380,7 @@ class AnswersFile:
         )
         reason = {"type": "SetAside", "message": message}
         return [
-            self.add(Answer(q.id, q.text, method, "failed", None, error=reason, config_hash=config_hash))
+            self.add(Answer(q.id, q.text, method, "failed", None, error=reason, config_hash=config_hash, where=where))
             for q in questions
             if self.journal.is_set_aside(q.id)
         ]

@@ -6,7 +6,7 @@ import argparse
 from contextlib import closing
 from typing import Any
 
-from gpu_rag.cli.options import add_index, add_settings, api_key, settings_of
+from gpu_rag.cli.options import add_index, add_settings, add_where, api_key, settings_of
 
 HELP = "Ask one question."
 EXAMPLE = 'gpu-rag ask my-index "Who taught the composer of the Eroica?" --method ppr --explain'
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("question", metavar="QUESTION", help="the question")
     parser.add_argument("--method", default="ppr", metavar="M", help="a method, such as higra-agent (default ppr)")
     parser.add_argument("--explain", action="store_true", help="print the decisions and the paths too")
+    add_where(parser)
     add_settings(parser)
 
 
@@ -35,6 +36,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     settings = settings_of(options, index.manifest.defaults())
     engine = index.engine(settings, api_key=api_key(settings))
     with closing(engine.models):
-        (answer,) = engine.run(options.method, [Question("ask", options.question)], support=True).answers
+        question = Question("ask", options.question)
+        (answer,) = engine.run(options.method, [question], support=True, where=options.where or "").answers
     row = row_of(answer)
     return int(answer.status == "failed"), row, trace_text(row, decisions=options.explain)

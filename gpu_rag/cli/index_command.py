@@ -36,7 +36,9 @@ FAILED = ("failed", "malformed", "truncated")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    formats = "folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json"
+    formats = (
+        "folder of files, .txt .md .pdf .html .docx .epub .csv .tsv .jsonl .parquet, BEIR folder, HotpotQA ... json"
+    )
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or one")
     add_list(parser, "--openie", "FILE", "triples: jsonl of {id, entities, triples}, or HippoRAG json")
@@ -63,6 +65,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.index.manifest import Manifest
     from gpu_rag.index.saved_settings import saved_settings
     from gpu_rag.plan.compare import INDEX_KEYS, read_plan
+    from gpu_rag.sources.corpus import unread
+    from gpu_rag.sources.named import named_source
 
     check_plan(options)
     options.fresh |= options.forget_replies
@@ -81,6 +85,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         if not path.is_file():
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     sources = {key: getattr(options, key) for key in ("corpus", "openie", "kg", "skb", "sources", "strict")}
+    named = (source.path for source in map(named_source, options.sources) if source.kind in ("documents", "web"))
+    for line in unread([*options.corpus, *named]):
+        say(f"gpu-rag: {line}; each such file is a reject")
     if options.plan:
         return plan_index(options, settings, sources)
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)

@@ -1,9 +1,13 @@
-"""Text for a terminal: what documents, models and arguments say is shown, and never obeyed."""
+"""Text for a terminal: what documents, models and arguments say is shown, and never obeyed; stderr that may go away."""
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import re
+import sys
+from typing import Any
 
 # escapes, and characters that change the direction of what stands around them or begin lines; not tab and line feed
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -24,3 +28,31 @@ class Visible(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The message, visible."""
         return visible(super().format(record))
+
+
+class _Remarks(io.FileIO):
+    """Bytes to stderr. Where they cannot be written, since its reader is gone or its disk full, the rest is dropped."""
+
+    def write(self, data: Any) -> int:
+        """Writes, or drops for good: a remark that nobody reads ends no work."""
+        try:
+            return super().write(data)
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
+            return len(data)
+
+
+def keep_stderr() -> None:
+    """Makes stderr of this process outlive its reader.
+
+    Standard streams that were closed (`2>&-`) are opened to nothing first: else the next file that is opened, of the
+    index perhaps, takes the number, and what libraries print to stderr goes into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
+    remarks: Any = _Remarks(2, "w", closefd=False)
+    sys.stderr = io.TextIOWrapper(remarks, encoding, errors="backslashreplace", write_through=True)

@@ -11,6 +11,7 @@ import textwrap
 from functools import cache
 from typing import Any
 
+from gpu_rag.index.metadata import in_words
 from gpu_rag.methods.registry import parts
 
 WORDS = {
@@ -44,6 +45,8 @@ def _wrapped(text: str, indent: str, hanging: str | None = None) -> str:
 def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
     """The text that `explain` and `ask` print. evidence: how many passages to show (default all)."""
     lines = [f"question  {row['question']}", f"method    {row['method']}"]
+    if row.get("where"):
+        lines.append(f"where     {row['where']}")
     if decisions and row["trace"]:
         lines.append("\ndecisions")
         lines.extend(_step(step) for step in row["trace"])
@@ -65,6 +68,8 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
     for number, item in enumerate(row["evidence"][:evidence], 1):
         lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
+        if item.get("metadata"):
+            lines.append(_wrapped(in_words(item["metadata"]), "     "))
         text = textwrap.shorten(item["text"], _MOST_CHARS, placeholder=" ...", break_on_hyphens=False)
         lines.append(_wrapped(text, "     "))
     usage = row["usage"]

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from gpu_rag.models.llm.interface import ServerAccount
     from gpu_rag.models.set import ModelSet
 
+ASKED = "work/asked.json"
+
 
 @dataclass(frozen=True)
 class BuildReport:
@@ -106,9 +108,16 @@ def build_index(
         out.mkdir(parents=True, exist_ok=True)
     guard_folder(out)
     with WriteLock(out):
-        if fresh or forget_replies:
-            _erase(out, forget_replies)
+        if forget_replies:  # before a model opens them
+            for end in ("", "-wal", "-shm"):
+                (out / f"replies.sqlite{end}").unlink(missing_ok=True)
         settings = settle(stages, settings, models)
+        for role in dict.fromkeys(role for stage in stages for role in stage.roles(settings)):
+            models.describe(role)  # one that cannot be loaded is said before anything is erased or read
+        if fresh or forget_replies:
+            _erase(out)
+        with storage_errors(out):
+            _write_asked(out, stages)
         manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
         _clean(out, manifest)
@@ -124,6 +133,21 @@ def build_index(
         report = BuildReport(out, manifest, reports, wall_s, models.on_workers(), models.servers())
         _write_run(report)
     return report
+
+
+def _write_asked(out: Path, stages: Sequence[Stage]) -> None:
+    """The stages of this build, in `work`, which only a build that ends removes: see `unfinished`."""
+    (out / "work").mkdir(exist_ok=True)
+    write_atomic(out / ASKED, canonical_json([stage.name for stage in stages]).encode())
+
+
+def unfinished(out: Path) -> list[str]:
+    """The stages that the last build was to make, where it was ended before; [] where it ran to its end."""
+    try:
+        names = json.loads((out / ASKED).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _described(sources: Sources) -> dict[str, Any]:
@@ -219,9 +243,8 @@ def _is_whole(out: Path, record: StageRecord) -> bool:
     return checksums(out / record.folder) == record.files
 
 
-def _erase(out: Path, forget_replies: bool) -> None:
-    replies = [f"replies.sqlite{end}" for end in ("", "-wal", "-shm")] if forget_replies else []
-    for name in ("manifest.json", "run.json", "rejects.jsonl", *replies):
+def _erase(out: Path) -> None:
+    for name in ("manifest.json", "run.json", "rejects.jsonl"):
         (out / name).unlink(missing_ok=True)
     for name in ("stages", "work"):
         shutil.rmtree(out / name, ignore_errors=True)

@@ -14,10 +14,10 @@ import torch
 
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
-from gpu_rag.index import tables
+from gpu_rag.index import metadata, tables
 from gpu_rag.index.manifest import Manifest, is_complete
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.types import CSR, Evidence
+from gpu_rag.types import CSR, Evidence, Scalar
 
 T = TypeVar("T")
 
@@ -32,6 +32,7 @@ class Index:
     def __init__(self, path: Path, manifest: Manifest, device: str):
         self.path, self.manifest, self._device = path, manifest, device
         self.threads = 1
+        self.lies_in: object = None  # a temporary folder that goes with it, see `narrow`
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
 
@@ -87,6 +88,14 @@ class Index:
     def documents(self) -> pa.Table:
         """Table of documents, sorted by id."""
         return self._table("passages", "documents.parquet", tables.DOCUMENTS)
+
+    @cached_property
+    def metadata(self) -> pa.Table | None:
+        """Table of the documents' metadata, in the order of `documents`; None where they have none."""
+        folder = self.folder("passages")
+        if metadata.FILE not in self.manifest.stages["passages"].files:
+            return None
+        return metadata.read_metadata(folder / metadata.FILE, self.documents.num_rows)
 
     @cached_property
     def passages(self) -> pa.Table:
@@ -190,13 +199,21 @@ class Index:
         """Evidence records of passages, in the order given."""
         part = self._taken(rows)
         return tuple(
-            Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place)
-            for row, score, place in zip(part, scores, self._places(rows, part))
+            Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place, more)
+            for row, score, place, more in zip(part, scores, self._places(rows, part), self._metadata(part))
         )
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
         """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `place_of`."""
         return self._places(rows, self._taken(rows))
+
+    def metadata_of(self, row: int) -> dict[str, Scalar]:
+        """The metadata of a passage's document."""
+        return self._metadata(self._taken([row]))[0]
+
+    def _metadata(self, part: Sequence[dict[str, Any]]) -> list[dict[str, Scalar]]:
+        """The metadata of passages whose table rows are `part`."""
+        return metadata.rows_of(self.metadata, [self.document_rows[row["doc_id"]] for row in part])
 
     def _taken(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of the passage table."""

@@ -12,6 +12,7 @@ import torch
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
+from gpu_rag.index.build import unfinished
 from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.folder import checksums
 from gpu_rag.index.index import Index
@@ -34,7 +35,7 @@ def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]
     if broken:
         return broken
     every = {**_CHECKS, **(checks or {})}
-    for check in (_inputs, *dict.fromkeys(check for stage, check in every.items() if stage in index.stages)):
+    for check in (_asked, _inputs, *dict.fromkeys(check for stage, check in every.items() if stage in index.stages)):
         broken.extend(_guarded(check, index))
     return broken
 
@@ -88,6 +89,12 @@ def _files(index: Index) -> Iterator[str]:
             yield f"{record.folder}/{name}: not part of the index"
 
 
+def _asked(index: Index) -> Iterator[str]:
+    """The stages that a build was to make, was ended before, and that are not there."""
+    if missing := [name for name in unfinished(index.path) if name not in index.stages]:
+        yield f"missing: {', '.join(missing)}, which the last build was to make; run the same gpu-rag index again"
+
+
 def _inputs(index: Index) -> Iterator[str]:
     stages = index.manifest.stages
     for record in stages.values():
@@ -111,6 +118,8 @@ def _passages(index: Index) -> Iterator[str]:
     known = set(documents)
     if lost := [d for d in index.passage_doc_ids if d not in known]:
         yield f"passages: {len(lost)} name a document that does not exist, such as {lost[0]}"
+    if index.metadata is not None and not any(len(c) - c.null_count for c in index.metadata.columns):
+        yield "metadata: no document has any"
     if len(index.passage_lines) != index.n_passages:
         yield f"lines: {len(index.passage_lines)} rows for {index.n_passages} passages"
     rows = zip(

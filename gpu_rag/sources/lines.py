@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
@@ -204,8 +204,8 @@ def _as_text(array: pa.LargeBinaryArray) -> pa.LargeStringArray:
 # --- whole files ---------------------------------------------------------------------------------------
 
 
-def read_whole(path: Path, limit: int, limit_name: str) -> str:
-    """The text of a UTF-8 file, gzip when the name ends in .gz. Raises RowError with the reason."""
+def read_whole(path: Path, limit: int, limit_name: str, decode: Callable[[bytes], str] = decode_utf8) -> str:
+    """The text of a file (UTF-8, unless `decode` says else), gzip when the name ends in .gz. Raises RowError."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -218,7 +218,7 @@ def read_whole(path: Path, limit: int, limit_name: str) -> str:
                 parts.append(chunk)
     except (OSError, EOFError, zlib.error) as error:
         raise RowError(read_problem(error)) from error
-    return decode_utf8(b"".join(parts))
+    return decode(b"".join(parts))
 
 
 def open_binary(path: Path) -> BinaryIO:

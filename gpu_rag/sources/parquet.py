@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
@@ -25,7 +26,8 @@ class Columns:
     """The columns to read of a table.
 
     names: those that are read where they are there; required: alternatives, of which one must be there whole; integers:
-    columns that may hold integers; lists: columns of lists of strings; expected: in words.
+    columns that may hold integers; lists: columns of lists of strings; expected: in words; others: whether all other
+    columns of scalars are read too.
     """
 
     names: tuple[str, ...]
@@ -33,9 +35,10 @@ class Columns:
     integers: tuple[str, ...]
     expected: str
     lists: tuple[str, ...] = ()
+    others: bool = False
 
 
-DOCUMENTS = Columns(("id", "_id", "title", "text"), (("text",),), ("id", "_id"), "id, title and text")
+DOCUMENTS = Columns(("id", "_id", "title", "text"), (("text",),), ("id", "_id"), "id, title and text", others=True)
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reje
     """
     for block in read_table_blocks(path, wanted, 1, 1):
         if block.batches:
-            yield from rows_at(path, block.by_name(), np.arange(block.n_rows), block.before)
+            yield from rows_at(path, block.by_name(), np.arange(block.n_rows), block.before, wanted.names)
         if block.problem is not None:
             yield block.problem
 
@@ -149,7 +152,14 @@ def _checked_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
         if not _is_readable(found, name in wanted.integers, name in wanted.lists):
             expected = "list of string" if name in wanted.lists else "string"
             raise RowError(f"the column {name} has the type {found}; expected {expected}")
-    return columns
+    others = (field for field in schema if wanted.others and field.name not in columns)
+    return columns + [field.name for field in others if schema.names.count(field.name) == 1 and _is_scalar(field.type)]
+
+
+def _is_scalar(found: pa.DataType) -> bool:
+    value = found.value_type if types.is_dictionary(found) else found
+    number = types.is_integer(value) or types.is_floating(value) or types.is_decimal(value) or types.is_boolean(value)
+    return number or types.is_date(value) or types.is_timestamp(value) or _is_readable(value, False, False)
 
 
 def _is_readable(found: pa.DataType, integers: bool, lists: bool) -> bool:
@@ -162,9 +172,14 @@ def _is_readable(found: pa.DataType, integers: bool, lists: bool) -> bool:
 
 
 def as_bytes(column: pa.Array) -> pa.Array:
-    """Strings as bytes, because a table may hold strings that are no UTF-8; other types as they are."""
+    """Strings as bytes, because a table may hold strings that are no UTF-8; dates and times to the second as ISO text,
+    of a time zone in UTC; other types as they are."""
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if types.is_date(column.type):
+        return column.cast(pa.date32(), safe=False).cast(pa.string())
+    if types.is_timestamp(column.type):
+        return pc.replace_substring(column.cast(pa.timestamp("s"), safe=False).cast(pa.string()), " ", "T")
     if types.is_string_view(column.type):
         return column.cast(pa.binary_view()).cast(pa.large_binary())  # of which rows can be taken
     if types.is_string(column.type) or types.is_large_string(column.type):
@@ -172,14 +187,26 @@ def as_bytes(column: pa.Array) -> pa.Array:
     return column
 
 
-def rows_at(path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int) -> Iterator[Row | Reject]:
-    """Some rows of a block of columns, `before` rows of the file being before it."""
+def rows_at(
+    path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int, strict: Collection[str] = ()
+) -> Iterator[Row | Reject]:
+    """Some rows of a block of columns, `before` rows of the file being before it. strict: names of those columns (all
+    without any) whose text must be UTF-8; that of others is null where it is not."""
     values: list[list[Any]] = [column.take(pa.array(rows)).to_pylist() for column in columns.values()]
     for row, *given in zip(rows.tolist(), *values):
         number = before + row + 1
-        yield attempted(path, number, _decoded, number, dict(zip(columns, given)))
+        yield attempted(path, number, _decoded, number, dict(zip(columns, given)), strict or columns)
 
 
-def _decoded(number: int, row: dict[str, Any]) -> Row:
-    """A row with its bytes as text. Raises RowError where they are not UTF-8."""
-    return Row(number, {key: decode_utf8(v) if isinstance(v, bytes) else v for key, v in row.items()})
+def _decoded(number: int, row: dict[str, Any], strict: Collection[str]) -> Row:
+    """A row with its bytes as text. Raises RowError where those of `strict` columns are not UTF-8."""
+    return Row(number, {k: _text(v, k in strict) if isinstance(v, bytes) else v for k, v in row.items()})
+
+
+def _text(data: bytes, strict: bool) -> str | None:
+    try:
+        return decode_utf8(data)
+    except RowError:
+        if strict:
+            raise
+        return None

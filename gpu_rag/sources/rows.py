@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_rag.text.strict_json import JsonError
-from gpu_rag.types import Document, Reject
+from gpu_rag.types import Document, Reject, Scalar
 
 T = TypeVar("T")
 
@@ -121,6 +123,40 @@ def optional_string(row: Mapping[str, Any], key: str) -> str:
     """row[key], or "" where it is missing or null. Raises RowError when it is no string."""
     value = row.get(key)
     return "" if value is None else clean_string(value, key)
+
+
+def metadata_of(row: Mapping[str, Any], read: Collection[str]) -> dict[str, Scalar]:
+    """The scalars of a row beside the columns that are `read`, by name; those of an object `metadata` are its own.
+
+    Decimals become numbers (readers make ISO text of dates). Left out: null, nested values, numbers beyond 64 bits,
+    names and texts of more than 1,000 characters (they are no metadata) or that UTF-8 cannot hold.
+    """
+    found: dict[str, Scalar] = {}
+    inner = row.get("metadata")
+    for name, value in [*(inner.items() if isinstance(inner, dict) else ()), *row.items()]:
+        value = _scalar(value)
+        if name not in read and value is not None and _is_short(name) and name:
+            found[name] = value
+    return found
+
+
+def _scalar(value: object) -> Scalar | None:
+    if isinstance(value, Decimal):
+        value = float(value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str) and _is_short(value) else None
+
+
+def _is_short(text: str) -> bool:
+    try:
+        return clean_string(text, "metadata") == text and len(text) <= MAX_ID_CHARS
+    except RowError:
+        return False
 
 
 def row_id(row: Mapping[str, Any], *keys: str) -> str | None:

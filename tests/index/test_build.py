@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import StorageError, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, ModelError, StorageError, UsageError
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, ordered
@@ -65,6 +65,56 @@ def test_a_missing_file_is_rebuilt(tiny_corpus: Path, tmp_path: Path) -> None:
     assert verify(tmp_path / "a") == [f"{record.folder}/graph.safetensors: missing"]
     gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
     assert digest(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ({"embedder": "/no/such/folder"}, "no such embedding model"),
+        ({"llm": "/no/such/folder"}, "no such language model"),
+        ({"llm": "http://127.0.0.1:9/v1#some"}, "does not answer.*2 times"),
+    ],
+)
+def test_models_are_opened_before_the_corpus_is_read_or_an_index_erased(
+    models: dict, words: str, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """In a new folder, and with fresh=True in one that holds an index."""
+    gpu_rag.build(tiny_corpus, tmp_path / "old", settings=FAST)
+    before = digest(tmp_path / "old")
+    settings = {
+        "models": {**FAST["models"], **models},
+        "index": {"extractor": "llm" if "llm" in models else "patterns"},
+    }
+    began = time.perf_counter()
+    for out in ("old", "new"):
+        with pytest.raises(GpuRagError, match=words):
+            gpu_rag.build(tiny_corpus, tmp_path / out, settings=settings, fresh=True)
+    assert time.perf_counter() - began < 10, "two looks at a server that is not there, not six"
+    assert digest(tmp_path / "old") == before
+    assert not (tmp_path / "new" / "stages").exists()
+
+
+def test_a_corpus_that_is_not_there_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such corpus"):
+        gpu_rag.build(tmp_path / "nothing", tmp_path / "out", settings=FAST)
+    assert not (tmp_path / "out").exists()
+
+
+def test_verify_names_what_a_build_that_was_ended_has_not_made(tiny_corpus: Path, tmp_path: Path, monkeypatch) -> None:
+    gpu_rag.build(tiny_corpus, tmp_path / "a", methods=["bm25"], settings=FAST)
+    from gpu_rag.models.embed.hashing import HashEmbedder
+
+    def dies(self, texts, on_batch=None):
+        raise ModelError("the embedder died")
+
+    with monkeypatch.context() as patch, pytest.raises(ModelError):
+        patch.setattr(HashEmbedder, "embed", dies)
+        gpu_rag.build(tiny_corpus, tmp_path / "a", methods=["dense", "bm25"], settings=FAST)
+    assert verify(tmp_path / "a") == [
+        "missing: passage_vectors, which the last build was to make; run the same gpu-rag index again"
+    ]
+    gpu_rag.build(tiny_corpus, tmp_path / "a", methods=["dense", "bm25"], settings=FAST)
+    assert verify(tmp_path / "a") == []
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:

@@ -39,13 +39,12 @@ def test_a_row_is_that_of_answer(here, index, cli):
         [Question("q1", QUESTION)], method="ppr", settings={"models": {"embedder": "hash"}}, llm=llm
     )
     server = here()
-    got = post(server, id="q1", question=QUESTION, method="ppr")
+    got = post(server, id="q1", question=QUESTION, method="ppr", support=False)
     assert got.status_code == 200
     assert cli.settled(got.json()) == cli.settled(json.loads(json.dumps(row_of(answer))))
     assert list(got.json()) == list(row_of(answer)), "the same keys in the same order"
-    many = post(
-        server, questions=[{"id": "b", "question": "Who was born in 1871?"}, {"id": "q1", "question": QUESTION}]
-    )
+    asked = [{"id": "b", "question": "Who was born in 1871?"}, {"id": "q1", "question": QUESTION}]
+    many = post(server, questions=asked, support=False)
     assert [row["id"] for row in many.json()["answers"]] == ["b", "q1"]
     assert cli.settled(many.json()["answers"][1]) == cli.settled(got.json())
 
@@ -391,3 +390,38 @@ def test_a_bug_is_an_internal_error_that_tells_nothing(here):
     got = server.ask("GET", "/metrics")
     assert got.status_code == 500
     assert got.json() == {"error": {"type": "AttributeError", "message": "internal error"}}
+
+
+# --- filters ---------------------------------------------------------------------------------------
+
+
+def test_a_filter_a_request(here, tmp_path, cli):
+    from gpu_rag.engine import MOST_PARTS
+
+    rows = [
+        {"id": f"d{i}", "title": f"Bridge {i}", "text": f"Marta Orlo designed bridge {i} in Tamsin.", "year": 2000 + i}
+        for i in range(12)
+    ]
+    corpus = cli.write_rows(tmp_path / "dated.jsonl", rows)
+    assert cli.run("index", corpus, "--out", tmp_path / "dated", "--for", "dense,ppr", *cli.NO_LLM).status == 0
+    server = here(index=tmp_path / "dated")
+
+    def asked(path="/v1/retrieve", **body):
+        got = post(server, path, question="Who designed the bridge?", **body)
+        return got.status_code, got.json()
+
+    for year in (2003, 2007):
+        status, row = asked(method="ppr", where=f"year < {year}", passages=20)
+        assert status == 200 and row["where"] == f"year < {year}"
+        assert {e["metadata"]["year"] for e in row["evidence"]} == set(range(2000, year))
+    assert len(asked(passages=20)[1]["evidence"]) == 12
+    assert asked("/v1/answer", where="year > 3000")[1]["status"] == "unsupported"
+    status, document = asked(where="yeer = 1")
+    assert status == 400 and "did you mean year?" in document["error"]["message"]
+    assert server.ask("GET", "/v1/passages/d3").json()["metadata"] == {"year": 2003}
+    chat = {"model": "ppr", "messages": [{"role": "user", "content": "Who designed the bridge?"}]}
+    got = server.ask("POST", "/v1/chat/completions", json={**chat, "where": "year = 2003"}).json()
+    assert [e["passage_id"] for e in got["gpu_rag"]["evidence"]] == ["d3"]
+    for year in range(2003, 2012):  # parts of the index are let go
+        asked(method="dense", where=f"year = {year}")
+    assert sum(bool(prepared.where) for prepared in server.live._prepared.values()) == MOST_PARTS

@@ -10,11 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from package_files import chapter, docx, epub, paragraph
+from pdf_files import pdf
 from source_files import DOCS, lines, plain, sha
 from source_files import documents_of as read
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.sources.corpus import read_corpus, unread
 
 # --- formats -----------------------------------------------------------------------------------------
 
@@ -54,6 +56,7 @@ def test_beir_folder(tmp_path):
         folder.mkdir()
         lines(folder / f"corpus{suffix}", rows)
         (folder / "notes.txt").write_text("not a document: the folder is a BEIR folder")
+        (folder / "queries.jsonl").write_text("")
         assert plain(read(folder)[0]) == [(d["id"], d["title"], d["text"]) for d in DOCS]
     lines(tmp_path / ".jsonl" / "corpus.jsonl.gz", rows)
     with pytest.raises(BadInput, match="two corpora"):
@@ -115,7 +118,7 @@ def test_folder_of_text_files(tmp_path):
         "a.md": "\ufeff# First\r\nbody\r\n",
         ".hidden.md": "x",
         ".git/config.txt": "x",
-        "table.csv": "1,2",
+        "table.doc": "1,2",
     }.items():
         (tmp_path / name).write_bytes(text.encode())
     documents, rejects = read(tmp_path)
@@ -126,16 +129,82 @@ def test_folder_of_text_files(tmp_path):
         ("z.txt", "z", "# not a heading in a text file"),
     ]
     assert [(r.file, r.reason) for r in rejects] == [
-        (str(tmp_path / "table.csv"), "in a folder only .txt, .md, .pdf, .html, .htm files are read")
+        (
+            str(tmp_path / "table.doc"),
+            "in a folder only .txt, .md, .pdf, .html, .htm, .docx, .epub, .jsonl, .jsonl.gz, .json, .json.gz, .csv, "
+            ".csv.gz, .tsv, .tsv.gz, .parquet files are read",
+        )
     ]
     assert plain(read(tmp_path / "a.md")[0]) == plain(documents)[:1]
 
 
+CHARSETS = {
+    "utf-8-sig": "Ünï",
+    "utf-16": "Ünï",
+    "utf-32": "Ünï",
+    "utf-16-le": "Words without a mark.",
+    "cp1252": "Le café de Montréal où l’on dîne – à 5 €.",
+    "cp1250": "Zażółć gęślą jaźń. Most zbudowano w Łodzi.",
+    "iso8859-2": "Zażółć gęślą jaźń. Most zbudowano w Łodzi.",
+    "cp1251": "Мост построили в 1902 году.",
+    "cp866": "Мост построили в 1902 году.",
+    "cp1253": "Η γέφυρα χτίστηκε το 1902.",
+    "gb18030": "这座桥由工程师建造，横跨河流。",
+    "big5": "這座橋由工程師建造，橫跨河流。",
+    "shift_jis": "この橋は1902年に建てられた。",
+    "euc_jp": "この橋は1902年に建てられた。",
+    "euc_kr": "이 다리는 1902년에 지었다.",
+}
+
+
+@pytest.mark.parametrize("charset", CHARSETS)
+def test_the_charset_of_a_text_is_found(tmp_path, charset):
+    text = f"Halden Bridge\r\n{CHARSETS[charset]}\n"
+    (tmp_path / "a.txt").write_bytes(text.encode(charset))
+    (tmp_path / "b.csv").write_bytes(("id,text\r\n1," + CHARSETS[charset]).encode(charset))
+    documents, rejects = read(tmp_path)
+    if charset == "utf-16-le":  # such a table is for its mark alone
+        assert documents[0].text == text
+        return
+    assert [d.text for d in documents] == [text, CHARSETS[charset]] and not rejects
+
+
+def test_a_folder_of_files_of_all_kinds(tmp_path):
+    (tmp_path / "sub").mkdir()
+    lines(tmp_path / "a.jsonl", [{"id": 1, "text": "one", "year": 1999}])
+    (tmp_path / "b.csv").write_text("id,text,year\n1,two,2001\n2,both\n")
+    (tmp_path / "sub" / "c.tsv").write_text("id\ttext\n1\tthree\n2\tboth\n")
+    pq.write_table(pa.Table.from_pylist([{"text": "four", "year": 7}]), tmp_path / "d.parquet")
+    (tmp_path / "e.json").write_text(json.dumps([{"title": "T", "text": "five"}]))
+    (tmp_path / "f.docx").write_bytes(docx(paragraph("six")))
+    (tmp_path / "g.epub").write_bytes(epub({"a.xhtml": chapter("seven")}))
+    (tmp_path / "h.pdf").write_bytes(pdf(["eight"]))
+    (tmp_path / "i.html").write_text("<p>nine")
+    (tmp_path / "j.txt").write_text("ten")
+    (tmp_path / "k.md").write_text("# K\neleven")
+    (tmp_path / "l.xlsx").write_text("no")
+    (tmp_path / "Makefile").write_text("no")
+    outside = lines(tmp_path.parent / "outside.jsonl", DOCS)
+    (tmp_path / "m.jsonl").symlink_to(outside)
+    documents, rejects = read(tmp_path)
+    texts = ["one", "two", "both", "four", "five", "six", "seven", "eight", "nine", "ten", "#", "K\neleven", "three"]
+    assert [d.text for d in documents] == [*texts[:10], "# K\neleven", "three"]
+    ids = [d.id for d in documents]
+    assert ids[:3] == ["1", "b.csv:1", "2"] and ids[-1] == "sub/c.tsv:1" and ids[5:7] == ["f.docx", "g.epub"]
+    assert [d.metadata.get("year") for d in documents[:4]] == [1999, 2001, None, 7]
+    reasons = {Path(r.file).name: r.reason for r in rejects}
+    assert reasons.keys() == {"Makefile", "l.xlsx", "m.jsonl", "c.tsv"}
+    assert "only .txt" in reasons["l.xlsx"] and "leads out" in reasons["m.jsonl"] and "duplicate" in reasons["c.tsv"]
+    assert unread([tmp_path, outside]) == [
+        f"not read in {tmp_path}: 1 without an ending (no reader), 1 .xlsx (no reader)"
+    ]
+
+
 def test_what_cannot_be_read_in_a_folder_is_a_reject(tmp_path):
     contents = {
-        "bom16.txt": "x".encode("utf-16"),
+        "bom16.txt": "x".encode("utf-16") + b"y",
         "empty.md": b" \n\t",
-        "latin.txt": b"caf\xe9",
+        "half.txt": "Ünïcode".encode() + b"\xe9",
         "long.txt": b"0123456789a",
         "huge.txt": b"x" * 100,
         "nul.txt": b"a\x00b",
@@ -153,9 +222,9 @@ def test_what_cannot_be_read_in_a_folder_is_a_reject(tmp_path):
     assert [d.id for d in documents] == ["ok.txt"]
     reasons = {r.file.rsplit("/", 1)[1]: r.reason for r in rejects}
     expected = {
-        "bom16.txt": "UTF-16",
+        "bom16.txt": "not UTF-16-LE, the charset of the file: byte 0x79 at offset 4",
         "empty.md": "text is empty",
-        "latin.txt": "byte 0xe9 at offset 3",
+        "half.txt": "not UTF-8, the charset of the file: byte 0xe9 at offset 9",
         "long.txt": "11 characters, more than max_document_chars = 10",
         "huge.txt": "more than",
         "nul.txt": "NUL",

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,26 @@ def test_a_pdf_with_a_page_that_cannot_be_read_keeps_the_others(tmp_path):
     path.write_bytes(pdf(["One."]).replace(b"/Count 1", b"/Count 7"))
     documents, rejects = read(path)
     assert len(documents) == 1 and "names 7 pages, but only 1" in rejects[0].reason
+
+
+def test_properties_of_a_pdf_are_metadata(tmp_path):
+    (tmp_path / "a.pdf").write_bytes(pdf(PAGES, "T) /Author (Ann  Orlo) /CreationDate (D:20210304235900+02'00'"))
+    (tmp_path / "b.pdf").write_bytes(pdf(PAGES, "T) /CreationDate (in May"))
+    (first, second), rejects = read(tmp_path)
+    assert (first.title, first.metadata) == ("T", {"author": "Ann Orlo", "date": "2021-03-04"})
+    assert (second.title, second.metadata, rejects) == ("T", {}, [])
+
+
+def test_leaders_of_contents_are_left_out_of_a_pdf(tmp_path):
+    contents = (
+        "Contents\n1 On bridges . . . . . . . 3\n2 On rivers.......12\nA.1 Ferries ..... A-1\nPreface......xii\nI ..."
+    )
+    prices = "Apples ...... 3\nAnd so on....\nSigned .........."
+    (tmp_path / "a.pdf").write_bytes(pdf([contents, prices]))
+    (document,), rejects = read(tmp_path / "a.pdf")
+    left = "Contents\n1 On bridges\n2 On rivers\nA.1 Ferries\nPreface\nI ..."
+    check_pages(document, [left, "Apples 3\nAnd so on....\nSigned"])
+    assert not rejects
 
 
 # --- html --------------------------------------------------------------------------------------------
@@ -115,6 +136,48 @@ def test_a_main_element_is_the_main_text_unless_it_is_empty(tmp_path):
     assert page(tmp_path / "c.html", around.format("<main> </main>")).text == "before\n\nafter"
 
 
+LINKS = "".join(f'<li><a href="/{i}">Page {i} of the site</a></li>' for i in range(9))
+STORY = "<p>The Halden Bridge crosses the Ves. Marta Orlo drew it in 1902.</p>" * 9
+FRAMES = {
+    "menu": f'<div class="top-menu">{LINKS}</div>',
+    "cookies": f'<div id="CybotCookiebotDialog">{"<p>We and our partners value your privacy.</p>" * 30}</div>',
+    "camel": '<div class="socialShare"><p>Share this</p></div>',
+    "footer": '<div id="footer"><p>Imprint</p></div>',
+    "links": f"<ul>{LINKS}</ul>",
+    "cells": f"<table><tr><td>{LINKS}</td></tr></table>",
+    "skip": '<a class="skip-link" href="#x">Skip to the text</a>',
+    "unseen": '<div style="color: red; Display : none">Turn on cookies</div>',
+    "long sidebar": f'<div class="sidebar">{"<p>Read on.</p>" * 90}{LINKS * 9}</div>',
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_the_frame_of_a_site_is_left_out(tmp_path, name):
+    frame = FRAMES[name]
+    story = STORY * (4 if len(frame) > 2000 else 1)
+    text = page(tmp_path / "a.html", story).text
+    assert page(tmp_path / "b.html", frame + story).text == text
+    assert page(tmp_path / "c.html", f"<div>{story}</div>{frame}").text == text
+
+
+KEPT = {
+    "a body with a class": f'<body class="has-sidebar no-cookie"><h1>T</h1>{STORY}</body>',
+    "a long text": f'<div class="menu">{STORY * 3}</div>',
+    "a heading": '<div class="page-header"><h1>On bridges</h1><p>Short.</p></div>',
+    "an article": '<div class="sidebar"><article>Short.</article></div>',
+    "a list of links": f"<p>All pages</p><ul>{LINKS}</ul>",
+    "links in an article": f"<article>{STORY}<ul>{LINKS}</ul></article>",
+    "links in sentences": STORY + "".join(f'<p>Words of a text, <a href="{i}">link {i}</a>.</p>' for i in range(9)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_text_is_not_taken_for_the_frame_of_a_site(tmp_path, name):
+    text = page(tmp_path / "a.html", KEPT[name]).text
+    whole = re.sub(r"<[^>]*>", " ", re.sub(r"</?a[^>]*>", "", KEPT[name]))
+    assert text.split() == whole.split()
+
+
 CHARSETS = {
     "default": ("Ünï 🌊", "utf-8", ""),
     "mark": ("Ünï", "utf-8-sig", "<meta charset=koi8-r>"),
@@ -132,6 +195,9 @@ CHARSETS = {
     "wider than its name": ("€中文𠀀", "gb18030", "<meta charset=gbk>"),
     "impossible in a tag": ("Ünï", "utf-8", "<meta charset=utf-16>"),
     "of the user": ("Ünï", "cp1252", "<meta charset=x-user-defined>"),
+    "undeclared": ("Où est le café de la gare ? Il a été fermé.", "cp1252", ""),
+    "undeclared in Russian": ("Мост построили в 1902 году.", "koi8-r", ""),
+    "declared, but another": ("Où est le café de la gare ?", "cp1252", "<meta charset=utf-8>"),
     "not in the Standard": ("5 €", "iso8859-15", "<meta charset=latin9>"),
 }
 
@@ -144,8 +210,7 @@ def test_declared_charsets_are_honoured(tmp_path, name):
 
 def test_files_that_are_no_readable_page_are_rejects(tmp_path):
     cases = {
-        "latin": (b"caf\xe9", "not UTF-8, the charset of the file: byte 0xe9 at offset 3"),
-        "declared": (b"<meta charset=shift_jis>\x81", "not CP932, the charset of the file: byte 0x81 at offset 24"),
+        "damaged": (b"caf\xc3\xa9s, caf\xc3\xa9\xe9", "not UTF-8, the charset of the file: byte 0xe9 at offset 13"),
         "half": (b"\xff\xfea\x00\x00\xd8", "not UTF-16-LE"),
         "nul": (b"a\x00b", "NUL"),
         "empty": (b"", "the file is empty"),

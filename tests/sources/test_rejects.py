@@ -19,9 +19,9 @@ from gpu_rag.sources.corpus import read_corpus
 
 
 def test_missing_paths_and_unknown_types_are_refused_at_once(tmp_path):
-    (tmp_path / "x.docx").touch()
+    (tmp_path / "x.doc").touch()
     (tmp_path / "empty").mkdir()
-    for paths in ([], [tmp_path / "absent.jsonl"], [tmp_path / "x.docx"], [tmp_path / "empty"]):
+    for paths in ([], [tmp_path / "absent.jsonl"], [tmp_path / "x.doc"], [tmp_path / "empty"]):
         with pytest.raises(BadInput, match=r"\.jsonl.*HotpotQA"):
             read_corpus(paths)
 

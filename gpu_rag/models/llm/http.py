@@ -203,11 +203,21 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         if problem is not None:
             finished.put((key, request, problem, None))
             return None
-        content = partial(self._body, request, style)
-        return Job(content, lambda job, outcome: finished.put((key, request, outcome, job)), again=style is not None)
+        chosen = style or self.style
+        # A thought that cannot be switched off may come in the text itself: nobody reads it as it comes.
+        on_text = None if chosen.thinks and not chosen.quiet else request.on_text
+        job = Job(
+            lambda: self._body(request, style, streamed=job.on_text is not None),
+            lambda job, outcome: finished.put((key, request, outcome, job)),
+            again=style is not None,
+            on_text=on_text,
+        )
+        return job
 
-    def _body(self, request: Request, style: Style | None) -> bytes:
+    def _body(self, request: Request, style: Style | None, streamed: bool) -> bytes:
         content = body(self.model, request, style or self.style, self._think_tokens) | self._extra
+        if streamed:
+            content |= {"stream": True, "stream_options": {"include_usage": True}}
         try:
             return msgspec.json.encode(content)
         except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
+from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ServerAccount, aborted
 
@@ -47,12 +47,13 @@ class Patience:
 class Job:
     """A request on its way. body: makes what is sent; done(job, outcome) is called once, in the event loop's thread.
 
-    again: an earlier job asked the same.
+    again: an earlier job asked the same. on_text: see `Exchanger.post`; None once a server has refused to stream.
     """
 
     body: Callable[[], bytes]
     done: Callable[[Job, bytes | GpuRagError], None]
     again: bool = False
+    on_text: Callable[[str], None] | None = None
     n_tries: int = 0
     sent_at: float = 0.0  # at first when it was taken
     tried: Server | None = None  # the server that it was sent to last
@@ -252,7 +253,7 @@ class Servers:
 
     async def _send(self, job: Job, server: Server) -> None:
         """One try."""
-        outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s)
+        outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s, job.on_text)
         server.left(job, self._loop.time())
         job.task = None
         self._judge(job, server, outcome)
@@ -279,6 +280,9 @@ class Servers:
                 if server.trial is None:
                     server.trial = self._loop.create_task(self._try(server))
                     server.trial.add_done_callback(self._watched)
+            case RequestFailed() if job.on_text is not None and not isinstance(outcome, ContextOverflow):
+                job.on_text = None  # it may be what the server refuses
+                self._send_again(job)
             case RequestFailed():
                 self._end(job, outcome)
             case Failure():
@@ -405,15 +409,19 @@ class Servers:
                 job.task.cancel()  # and `_sent` sends it again
 
     def _silent(self, server: Server, failure: Failure, n_looks: int | None = None) -> ModelError:
-        n_looks = n_looks or self._patience.retries + 1
+        n_looks = n_looks or self._n_looks(failure)
         given = f"{server.exchanger.url}: {failure.why}" + (f", {n_looks} times" if n_looks > 1 else "")
         return ModelError("the model server does not answer", given=given, do="start it, then run again")
 
+    def _n_looks(self, failure: Failure) -> int:
+        """The looks before a run begins: as many as a request has tries, two where nobody listens at the address."""
+        return min(self._patience.retries, 1 if failure.unreached else self._patience.retries) + 1
+
     async def _patient_look(self, server: Server) -> Card | Failure | ModelError:
-        """The last of as many looks as a request has tries, or the first that says something."""
+        """The last of `_n_looks`, or the first that says something."""
         for n_before in range(self._patience.retries):
             look = await self._look(server)
-            if not isinstance(look, Failure):
+            if not isinstance(look, Failure) or n_before + 1 >= self._n_looks(look):
                 return look
             await asyncio.sleep(look.wait_s if look.wait_s is not None else self._patience.pause_s(n_before))
         return await self._look(server)

@@ -42,6 +42,8 @@ function evidenceItem(item) {
   open.type = "button";
   open.addEventListener("click", () => showPassage(item.passage_id));
   made.append(open, element("p", item.text, "text"));
+  const said = Object.entries(item.metadata || {}).map(([name, value]) => name + " " + JSON.stringify(value));
+  if (said.length) made.append(element("p", said.join("; "), "dim"));
   made.append(element("p", place(item) + "; score " + item.score.toFixed(3) + ": " + item.why, "dim"));
   return made;
 }

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, is_document_name, list_files, read_file, read_folder
+from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
-from gpu_rag.sources.corpus.parser import Parser, kind_of, require_reader, versions_for
+from gpu_rag.sources.corpus.parser import Parser, kind_of, missing_reader, require_reader, versions_for
+from gpu_rag.sources.csv_rows import read_csv
 from gpu_rag.sources.formats import (
     ARRAY_SUFFIXES,
+    CSV_SUFFIXES,
     LINES_SUFFIXES,
     TABLE_SUFFIXES,
+    TSV_SUFFIXES,
     has_suffix,
+    leads_out,
     reader_of,
     refuse_leading_out,
 )
@@ -29,6 +35,7 @@ from gpu_rag.sources.rows import (
     RowError,
     SeenIds,
     document_text,
+    metadata_of,
     optional_string,
     passage_id,
     row_id,
@@ -37,11 +44,20 @@ from gpu_rag.sources.rows import (
 from gpu_rag.types import Document, Reject
 
 ACCEPTED = (
-    "a folder of .txt / .md / .pdf / .html files, a folder with corpus.jsonl (BEIR), .txt, .md, .pdf, .html, .htm, "
-    ".jsonl, .jsonl.gz, .parquet, or .json / .json.gz of HotpotQA, 2Wiki, MuSiQue or HippoRAG"
+    "a folder of such files, a folder with corpus.jsonl and queries.jsonl (BEIR), .txt, .md, .pdf, .html, .htm, .docx, "
+    ".epub, .csv, .tsv, .jsonl (each also .gz), .parquet, or .json / .json.gz of HotpotQA, 2Wiki, MuSiQue or HippoRAG"
 )
-# True: a document that other rows may repeat (the contexts of questions), which is then no duplicate.
-_Found = tuple[Document | Reject, bool]
+
+
+class _Found(NamedTuple):
+    """repeatable: other rows may repeat the document (the contexts of questions), which is then no duplicate. other_id:
+    the id that it takes where another file of its folder has its own one for another text."""
+
+    found: Document | Reject
+    repeatable: bool = False
+    other_id: str = ""
+
+
 _Reader = Callable[[Limits, Parser], Iterator[_Found]]
 
 
@@ -49,19 +65,23 @@ def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Docu
     """The documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
 
     Formats and ids:
-    - folder: every .txt, .md, .pdf, .html and .htm file below it is a document, id = relative path; files of other
-      types are Rejects; names that begin with "." are left out. A folder with corpus.jsonl or corpus.jsonl.gz (BEIR)
-      is that file alone. .pdf and .html are parsed in a process of their own, see `parser`; it ends with the iterator.
-    - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .parquet, a JSON array (HippoRAG's corpus files). title may be
-      missing; without an id it is "p_" + sha1(title + newline + text)[:12]; other keys are not read.
+    - folder: every file below it is read by its ending. A .txt, .md, .pdf, .html, .htm, .docx or .epub file is a
+      document, id = relative path; files of rows are read as below, and a row whose id another file of the folder gave
+      another text is called "FILE:ID". Files of other types are Rejects; names that begin with "." are left out. A
+      folder with corpus.jsonl or corpus.jsonl.gz, and questions beside it (BEIR), is that file alone. .pdf, .html,
+      .docx and .epub are parsed in a process of their own, see `parser`; it ends with the iterator.
+    - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .csv, .tsv (see `csv_rows`), .parquet, a JSON array (HippoRAG's
+      corpus files). title may be missing; without an id it is "p_" + sha1(title + newline + text)[:12]; other keys are
+      metadata.
     - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above.
     Of rows with one id the first is kept, across all paths; the others are Rejects that say where it was. Order of
-    paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (but of .pdf and
-    .html, see `pdf` and `html`).
+    paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (but of files
+    that are parsed, see the module of their kind).
 
     What is larger than the limits is a Reject.
-    Raises at once BadInput for a missing path or an unknown type, and MissingBackend for a .pdf or .html file without
-    the documents extra (in a folder it is a Reject); whatever is wrong inside a file is a Reject.
+    Raises at once BadInput for a missing path or an unknown type, and MissingBackend for a file that needs the extra
+    `documents` where that is not installed (in a folder it is a Reject, unless all are such files); whatever is wrong
+    inside a file is a Reject.
     Memory: one row (one file for .json), and about 150 bytes for each id seen.
     """
     if not paths:
@@ -76,16 +96,41 @@ def reader_versions(paths: Sequence[Path]) -> dict[str, str]:
     for path in paths:
         if not path.is_dir():
             names.append(path.name)
-        elif not _row_files(path):
+        elif not _corpora(path):
             names += (os.fsdecode(name) for name in list_files(path))
     return versions_for(names)
+
+
+def unread(paths: Sequence[Path]) -> list[str]:
+    """A line for each folder with files that will be Rejects by their type alone: how many of which ending, and why."""
+    lines = []
+    for folder in (path for path in paths if path.is_dir() and not _corpora(path)):
+        counts = _unread_endings(list_files(folder))
+        found = (f"{n:,} {ending} ({why})" for ending, (n, why) in counts.items())
+        lines += [f"not read in {shown(folder)}: {', '.join(found)}"] if counts else []
+    return lines
+
+
+def _unread_endings(names: list[bytes]) -> dict[str, tuple[int, str]]:
+    """{ending: (how many of these files have it, why none of them is read)}, the most first."""
+    endings = (next((e for e in _ENDINGS if has_ending(name, (e,))), _suffix_of(name)) for name in names)
+    counts = Counter(endings)
+    reasons = {ending: missing_reader(ending) if ending in _ENDINGS else "no reader" for ending in counts}
+    return {ending: (n, reasons[ending]) for ending, n in counts.most_common() if reasons[ending]}
+
+
+def _suffix_of(name: bytes) -> str:
+    return os.path.splitext(name)[1].decode("utf-8", "backslashreplace").lower() or "without an ending"
 
 
 def _unique(readers: list[_Reader], limits: Limits) -> Iterator[Document | Reject]:
     seen = SeenIds()
     with closing(Parser(limits)) as parser:
-        for found, repeatable in (found for reader in readers for found in reader(limits, parser)):
+        for found, repeatable, other_id in (item for reader in readers for item in reader(limits, parser)):
             same, reason = (True, "") if isinstance(found, Reject) else seen.claim_document(found)
+            if other_id and not same and isinstance(found, Document):
+                found = replace(found, id=other_id)
+                same, reason = seen.claim_document(found)
             if not reason:
                 yield found
             elif not (same and repeatable):
@@ -103,38 +148,67 @@ def _reader(path: Path) -> _Reader:
 
 
 def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
-    return zip(read_file(path, os.fsencode(path.name), limits, parser), repeat(False))
+    return map(_Found, read_file(path, os.fsencode(path.name), limits, parser))
 
 
 def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
-    for row in read_parquet(path) if has_suffix(path, TABLE_SUFFIXES) else read_rows(path, limits):
+    read = next(read for suffixes, read in _ROWS.items() if has_suffix(path, suffixes))
+    for row in read(path, limits):
         if isinstance(row, Reject):
-            yield row, False
+            yield _Found(row)
         elif is_multihop(row.value):
-            yield from zip(_contexts(path, row, limits), repeat(True))
+            yield from (_Found(context, repeatable=True) for context in _contexts(path, row, limits))
         else:
-            yield _document(path, row, limits), False
+            yield _Found(_document(path, row, limits))
 
 
-FORMATS = {DOCUMENT_SUFFIXES: _file, LINES_SUFFIXES + ARRAY_SUFFIXES + TABLE_SUFFIXES: _rows}
+_ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] = {
+    LINES_SUFFIXES + ARRAY_SUFFIXES: read_rows,
+    CSV_SUFFIXES + TSV_SUFFIXES: read_csv,
+    TABLE_SUFFIXES: lambda path, limits: read_parquet(path),
+}
+FORMATS = {DOCUMENT_SUFFIXES: _file, **dict.fromkeys(_ROWS, _rows)}
+_ENDINGS = tuple(suffix for suffixes in FORMATS for suffix in suffixes)
 
 
 def _folder_reader(folder: Path) -> _Reader:
-    corpora = _row_files(folder)
+    corpora = _corpora(folder)
     refuse_leading_out(corpora, folder)
     if len(corpora) == 1:
         return _reader(corpora[0])
     if corpora:
         raise BadInput("the folder has two corpora", given=" and ".join(map(str, corpora)), do="give one of the files")
     names = list_files(folder)
-    if not any(map(is_document_name, names)):
+    known = [name for name in names if has_ending(name, _ENDINGS)]
+    if not known:
         raise BadInput("the folder has no document", given=folder, expected=ACCEPTED)
-    return lambda limits, parser: zip(read_folder(folder, names, limits, parser), repeat(False))
+    if sum(n for n, _ in _unread_endings(known).values()) == len(known):
+        require_reader(os.fsdecode(known[0]))
+    return partial(_folder, folder, names)
 
 
-def _row_files(folder: Path) -> list[Path]:
-    """The files of rows that make a folder a BEIR folder."""
-    return [path for suffix in LINES_SUFFIXES if (path := folder / f"corpus{suffix}").exists()]
+def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[_Found]:
+    for name in names:
+        path = Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
+        if leads_out(path, folder):
+            yield _Found(Reject(shown(path), 0, "a link that leads out of the folder is not followed"))
+        elif has_ending(name, DOCUMENT_SUFFIXES):
+            yield from map(_Found, read_file(path, name, limits, parser))
+        elif has_ending(name, _ENDINGS):
+            for item in _rows(path, limits, parser):
+                yield item._replace(other_id=f"{name.decode('utf-8', 'backslashreplace')}:{item.found.id}")
+        else:
+            yield _Found(Reject(shown(path), 0, f"in a folder only {', '.join(_ENDINGS)} files are read"))
+
+
+# Beside a corpus.jsonl they say that the other files of the folder are no documents.
+_QUESTIONS = ("qrels", *(f"{name}{suffix}" for name in ("queries", "questions") for suffix in LINES_SUFFIXES))
+
+
+def _corpora(folder: Path) -> list[Path]:
+    """The files that make a folder a BEIR folder: they alone are read of it. More than one is an error."""
+    found = [path for suffix in LINES_SUFFIXES if (path := folder / f"corpus{suffix}").exists()]
+    return found if len(found) > 1 or any((folder / name).exists() for name in _QUESTIONS) else []
 
 
 def _document(path: Path, row: Row, limits: Limits) -> Document | Reject:
@@ -145,7 +219,8 @@ def _document(path: Path, row: Row, limits: Limits) -> Document | Reject:
         text = document_text(row.value.get("text"), limits)
     except RowError as error:
         return Reject(shown(path), row.line, str(error), id or "")
-    return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line)
+    metadata = metadata_of(row.value, ("id", "_id", "title", "text"))
+    return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line, metadata=metadata)
 
 
 def _contexts(path: Path, row: Row, limits: Limits) -> Iterator[Document | Reject]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_rag.errors import MissingBackend
+from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, kind_of, require_reader
-from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.lines import read_whole
 from gpu_rag.sources.rows import Limits, RowError, document_text, id_text, shown
 from gpu_rag.types import Document, Reject
@@ -36,35 +36,20 @@ def list_files(folder: Path) -> list[bytes]:
     return sorted(found)
 
 
-def is_document_name(name: bytes) -> bool:
-    """Whether a file of this name is read as a document."""
-    return name.lower().endswith(tuple(suffix.encode() for suffix in DOCUMENT_SUFFIXES))
-
-
-def read_folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
-    """The documents of `names` (from `list_files`), in their order; see `read_file`. The id is the relative path.
-
-    A link that leads out of the folder is a Reject.
-    """
-    for name in names:
-        path = Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
-        if leads_out(path, folder):
-            yield Reject(shown(path), 0, "a link that leads out of the folder is not followed")
-        else:
-            yield from read_file(path, name, limits, parser)
+def has_ending(name: bytes, suffixes: tuple[str, ...]) -> bool:
+    """Whether the name of a file ends in one of `suffixes`, in any case."""
+    return name.lower().endswith(tuple(suffix.encode() for suffix in suffixes))
 
 
 def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
     """The document of one file, or a Reject; behind a document, a Reject for each part of it that could not be read.
 
-    `name` becomes the id. The text of .txt and .md is the file's, unchanged; that of .pdf and .html is what `pdf` and
-    `html` say. Title: the file's own (of .md the first heading "# ...", outside code fences), otherwise the file name
-    without its ending.
+    `name` becomes the id. The text of .txt and .md is the file's, unchanged, in whatever charset (see `charset`); that
+    of the others is what the module of their kind says. Title: the file's own (of .md the first heading "# ...",
+    outside code fences), otherwise the file name without its ending.
     """
     file = shown(path)
     try:
-        if not is_document_name(name):
-            raise RowError(f"in a folder only {', '.join(DOCUMENT_SUFFIXES)} files are read")
         id = _id_of(name)
         if stat.S_ISDIR(path.stat().st_mode):
             raise RowError("a link to a folder is not followed")
@@ -75,7 +60,7 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
     except OSError as error:
         yield Reject(file, 0, f"the file cannot be read: {error.strerror}")
         return
-    yield Document(id, found.title or Path(id).stem, found.text, file, 0, found.pages)
+    yield Document(id, found.title or Path(id).stem, found.text, file, 0, found.pages, found.metadata)
     yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in found.problems)
 
 
@@ -88,8 +73,9 @@ def _parsed(path: Path, parser: Parser) -> Parsed:
 
 
 def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
-    # A character has at most 4 bytes in UTF-8; a byte order mark has 3.
-    text = document_text(read_whole(path, 4 * limits.max_document_chars + 3, "4 * max_document_chars + 3"), limits)
+    # A character has at most 4 bytes in any charset, and so has a byte order mark.
+    most = 4 * limits.max_document_chars + 4
+    text = document_text(read_whole(path, most, "4 * max_document_chars + 4", decode_text), limits)
     return Parsed(_first_heading(text) if name.lower().endswith(b".md") else "", text)
 
 

@@ -6,13 +6,21 @@
 | nav, the roles of navigation, `hidden` | not what the page is about |
 | header, footer and aside outside main, article and section | frame of the site, not of the text |
 | all outside main, where a page has a main element with text | the page itself says where its text is |
+| short or linked blocks whose class or id says menu, sidebar, cookie, share and the like | frame by another name |
+| outside main, article and section: lists and blocks of four or more links and little else | ways to other pages |
+
+The last two leave out nothing that holds main, article or h1, and nothing at all where they would leave less than a
+quarter of the text: such a page is a list of links.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpu_rag.sources.charset import decode_text, mark_of
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError
 from gpu_rag.text.sentences import word_set
@@ -35,6 +43,16 @@ _PARAGRAPHS = word_set(
 _LINES = word_set("caption dd dt figcaption legend li summary tbody tfoot thead tr")
 _CELLS = word_set("td th")
 _VERBATIM = word_set("pre listing xmp plaintext")
+_HEADS = word_set("main article h1")
+_BLOCKS = word_set("ul ol menu dl div p td table")  # what may be a list of links
+_FRAME_WORDS = word_set(
+    "breadcrumb breadcrumbs navbar nav navigation menu sidebar share sharing social newsletter subscribe advert "
+    "advertisement ads sponsored promo popup modal related recommended pagination pager toc skip"
+)
+_OUTER_WORDS = word_set("header footer masthead")
+_COOKIE_WORDS = ("cookie", "consent", "gdpr", "onetrust")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_MOST_FRAME, _MOST_COOKIE = 600, 3000  # characters; what is longer is text, unless a quarter of it is links
 _SOFT_HYPHEN = "\xad"
 
 
@@ -60,11 +78,19 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
     text = ""
     if body is not None:
         if tree.css_first("main") is not None or tree.css_first('[role="main"]') is not None:
-            text = _Text(limits.max_document_chars, main_only=True).of(body)
-        text = text or _Text(limits.max_document_chars).of(body)
+            text = _text_of(body, limits, main_only=True)
+        text = text or _text_of(body, limits)
     if not text:
         raise RowError("the page has no text")
     return Parsed(_title(tree, limits), text)
+
+
+def _text_of(body: LexborNode, limits: Limits, main_only: bool = False) -> str:
+    found = _Text(limits.max_document_chars, main_only=main_only, without_frame=True)
+    text = found.of(body)
+    if found.n_dropped > 3 * len(text):
+        return _Text(limits.max_document_chars, main_only=main_only).of(body)
+    return text
 
 
 def _title(tree: LexborHTMLParser, limits: Limits) -> str:
@@ -77,6 +103,20 @@ def _title(tree: LexborHTMLParser, limits: Limits) -> str:
     return ""
 
 
+class _Mark(NamedTuple):
+    """Where the text stood when an element began that may be left out. most: characters of it, by its class; 0: as a
+    list of links alone."""
+
+    most: int
+    n_parts: int
+    size: int
+    n_links: int
+    link_size: int
+    n_heads: int
+    owed: int
+    gap: str
+
+
 class _Open(NamedTuple):
     """An open element, as it bears on the text in it."""
 
@@ -84,16 +124,20 @@ class _Open(NamedTuple):
     is_main: bool = False
     is_content: bool = False
     is_verbatim: bool = False
+    is_link: bool = False
+    mark: _Mark | None = None
 
 
 class _Text:
     """Collects the text below a node. One walk with a stack of its own, because pages nest as deep as they like."""
 
-    def __init__(self, limit: int, *, main_only: bool = False) -> None:
+    def __init__(self, limit: int, *, main_only: bool = False, without_frame: bool = False) -> None:
+        self.n_dropped = 0  # characters that were left out as frame of the page
         self._limit = limit
-        self._main_only = main_only
+        self._main_only, self._without_frame = main_only, without_frame
         self._open: list[_Open] = []
-        self._inside = {"main": 0, "content": 0, "verbatim": 0}
+        self._inside = {"main": 0, "content": 0, "verbatim": 0, "link": 0}
+        self._n_links = self._link_size = self._n_heads = 0
         self._parts: list[str] = []
         self._size = 0
         self._owed = 0  # line breaks before the next word
@@ -124,20 +168,56 @@ class _Text:
             return False
         tag, attributes = node.tag or "", node.attributes
         role = ((attributes.get("role") or "").lower().split() or [""])[0]
-        if self._open and self._is_left_out(tag, role, "hidden" in attributes):
+        is_hidden = "hidden" in attributes or "display:none" in (attributes.get("style") or "").replace(" ", "").lower()
+        if self._open and self._is_left_out(tag, role, is_hidden):
             self._open.append(_Open(tag))
             return False
-        is_main = tag == "main" or role == "main"
-        self._open.append(_Open(tag, is_main, is_main or tag in _CONTENT, tag in _VERBATIM))
+        is_main, is_link = tag == "main" or role == "main", tag == "a" and "href" in attributes
+        mark = self._mark(tag, attributes) if self._open and self._without_frame else None
+        self._open.append(_Open(tag, is_main, is_main or tag in _CONTENT, tag in _VERBATIM, is_link, mark))
         self._count(self._open[-1], 1)
+        self._n_links += is_link
+        self._n_heads += is_main or tag in _HEADS
         self._break(tag)
         return True
 
     def _leave(self) -> None:
         left = self._open.pop()
         self._count(left, -1)
+        if left.mark is not None and self._is_frame(left.mark):
+            self._drop(left.mark)
         if left.tag != "br":  # which breaks once
             self._break(left.tag)
+
+    def _mark(self, tag: str, attributes: Mapping[str, str | None]) -> _Mark | None:
+        """A mark where the element may be frame of the page."""
+        is_outer = not self._inside["content"]
+        words = _WORD.findall(f"{attributes.get('class') or ''} {attributes.get('id') or ''}")
+        most = 0
+        for word in map(str.lower, words):
+            if word.startswith(_COOKIE_WORDS):
+                most = _MOST_COOKIE
+            elif word in _FRAME_WORDS or (is_outer and word in _OUTER_WORDS):
+                most = max(most, _MOST_FRAME)
+        if not most and not (is_outer and tag in _BLOCKS):
+            return None
+        size = len(self._parts), self._size, self._n_links, self._link_size, self._n_heads
+        return _Mark(most, *size, self._owed, self._gap)
+
+    def _is_frame(self, mark: _Mark) -> bool:
+        """Whether the text since a mark is frame of the page."""
+        size, linked = self._size - mark.size, self._link_size - mark.link_size
+        if not size or self._n_heads > mark.n_heads:
+            return False
+        if mark.most and (size <= mark.most or linked >= 0.25 * size):
+            return True
+        return not self._inside["content"] and self._n_links - mark.n_links >= 4 and linked >= 0.7 * size
+
+    def _drop(self, mark: _Mark) -> None:
+        """Take back the text since a mark."""
+        self.n_dropped += self._size - mark.size
+        del self._parts[mark.n_parts :]
+        self._size, self._link_size, self._owed, self._gap = mark.size, mark.link_size, mark.owed, mark.gap
 
     def _is_left_out(self, tag: str, role: str, is_hidden: bool) -> bool:
         if tag in _LEFT_OUT or role in _LEFT_OUT_ROLES or is_hidden:
@@ -148,6 +228,7 @@ class _Text:
         self._inside["main"] += by * element.is_main
         self._inside["content"] += by * element.is_content
         self._inside["verbatim"] += by * element.is_verbatim
+        self._inside["link"] += by * element.is_link
 
     def _break(self, tag: str) -> None:
         if tag in _PARAGRAPHS:
@@ -181,6 +262,7 @@ class _Text:
         self._owed, self._gap = 0, ""
         self._parts += (before, text)
         self._size += len(before) + len(text)
+        self._link_size += len(text) * bool(self._inside["link"])
         if self._size > self._limit:
             raise RowError(f"the text has more than max_document_chars = {self._limit} characters")
 
@@ -193,7 +275,6 @@ def _there(node: LexborNode | None) -> LexborNode:
 
 # --- bytes to text -----------------------------------------------------------------------------------
 
-_MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _LOOKED_AT = 1024  # the HTML Standard wants the declaration within the first 1,024 bytes
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _META = re.compile(rb"<meta[\s/][^>]*?charset\s*=\s*[\"']?\s*([^\s\"'/>;]+)", re.IGNORECASE)
@@ -208,31 +289,26 @@ _LABELS = {"latin9": "iso-8859-15"}  # written in pages, but not in the Standard
 
 def decode_html(data: bytes) -> str:
     """The text of an HTML file: by its byte order mark, else by the charset of its meta tag (or XML declaration) within
-    the first 1,024 bytes, else as UTF-8; a charset that is not known counts as none.
+    the first 1,024 bytes, else as text of a charset that is to be found; so where the one that it names does not fit.
 
     Raises RowError naming the charset and the first bad byte: nothing is replaced.
     """
-    codec, mark = _codec(data)
-    body = data[len(mark) :]
-    try:
-        return body.decode(codec)
-    except UnicodeDecodeError as error:
-        bad = f"byte 0x{body[error.start]:02x} at offset {error.start + len(mark)}"
-        raise RowError(f"not {codec.upper()}, the charset of the file: {bad}") from error
+    codec = "" if mark_of(data)[0] else _declared(data)
+    if codec:
+        with suppress(UnicodeDecodeError):
+            return data.decode(codec)
+    return decode_text(data)
 
 
-def _codec(data: bytes) -> tuple[str, bytes]:
-    """(Python's name of the charset, the byte order mark that the file begins with)."""
+def _declared(data: bytes) -> str:
+    """Python's name of the charset that the page names, or ""."""
     import webencodings
 
-    for mark, codec in _MARKS:
-        if data.startswith(mark):
-            return codec, mark
     head = _COMMENT.sub(b"", data[:_LOOKED_AT])
     for declaration in (_META, _XML):
         if match := declaration.search(head):
             label = match[1].strip().lower().decode("ascii", "replace")
             found = webencodings.lookup(_LABELS.get(label, label))
             if found is not None and found.name != "replacement":
-                return _CODECS.get(found.name, found.codec_info.name), b""
-    return "utf-8", b""
+                return _CODECS.get(found.name, found.codec_info.name)
+    return ""

@@ -1,8 +1,8 @@
-"""The process that parses .pdf and .html files: one JSON line in and one out for each file.
+"""The process that parses .pdf, .html, .docx and .epub files: one JSON line in and one out for each file.
 
-A request is {path, kind, limits}; a reply {last, reply: {title, text, pages, problems} or {error}}; last: the process
-ends after it. All in ASCII, because paths and reasons may hold what UTF-8 cannot. The process holds itself to the
-limits of each request; what kills it all the same is seen by `parser`.
+A request is {path, kind, limits}; a reply {last, reply: {title, text, pages, problems, metadata} or {error}}; last: the
+process ends after it. All in ASCII, because paths and reasons may hold what UTF-8 cannot. The process holds itself to
+the limits of each request; what kills it all the same is seen by `parser`.
 """
 
 from __future__ import annotations

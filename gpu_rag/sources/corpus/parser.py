@@ -11,35 +11,43 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 from gpu_rag.errors import MissingBackend
-from gpu_rag.sources.rows import REASON_CHARS, Limits, RowError, clean_string, document_text, one_line
+from gpu_rag.sources.rows import REASON_CHARS, Limits, RowError, clean_string, document_text, metadata_of, one_line
+from gpu_rag.types import Scalar
 
 # ending: (kind, the libraries that read it). Of kind K function `read_K` of the file K.py; documents depend on the
 # first library.
-_HTML = ("html", ("selectolax", "webencodings"))
-_READERS = {".pdf": ("pdf", ("pypdf",)), ".html": _HTML, ".htm": _HTML}
+_PAGES = ("selectolax", "webencodings")
+_READERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    ".pdf": ("pdf", ("pypdf",)),
+    ".html": ("html", _PAGES),
+    ".htm": ("html", _PAGES),
+    ".docx": ("docx", ()),
+    ".epub": ("epub", _PAGES),
+}
 PARSED_SUFFIXES = tuple(_READERS)
-_INSTALL = "pip install 'gpu-rag[documents]'"
+INSTALL = "pip install 'gpu-rag[documents]'"
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """The contents of one file. title: "" where it has none; pages: see `Document`; problems: one sentence for
-    each part of the file that could not be read and is not in `text`."""
+    """The contents of one file. title: "" where it has none; pages, metadata: see `Document`; problems: one sentence
+    for each part of the file that could not be read and is not in `text`."""
 
     title: str
     text: str
     pages: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
+    metadata: dict[str, Scalar] = field(default_factory=dict)
 
 
 def kind_of(name: str) -> str:
-    """ "pdf", "html", or "" for a name of another type."""
+    """ "pdf", "html", "docx", "epub", or "" for a name of another type."""
     return _READERS[_suffix(name)][0] if _suffix(name) in _READERS else ""
 
 
@@ -48,12 +56,18 @@ def require_reader(name: str) -> None:
     kind, libraries = _READERS[_suffix(name)]
     for library in libraries:
         if not _is_installed(library):
-            raise MissingBackend(f"reading {kind} files needs the documents extra", given=f"no {library}", do=_INSTALL)
+            raise MissingBackend(f"reading {kind} files needs the documents extra", given=f"no {library}", do=INSTALL)
+
+
+def missing_reader(name: str) -> str:
+    """The line that installs what this type of file needs, or "" where it is there or nothing is needed."""
+    libraries = _READERS[_suffix(name)][1] if kind_of(name) else ()
+    return "" if all(map(_is_installed, libraries)) else INSTALL
 
 
 def versions_for(names: Iterable[str]) -> dict[str, str]:
     """{library: its version, or "absent"} for the libraries that files of these names need."""
-    needed = {_READERS[_suffix(name)][1][0] for name in names if kind_of(name)}
+    needed = {library for name in names if kind_of(name) for library in _READERS[_suffix(name)][1][:1]}
     return {lib: importlib.metadata.version(lib) if _is_installed(lib) else "absent" for lib in sorted(needed)}
 
 
@@ -81,7 +95,7 @@ class Parser:
         self._process: subprocess.Popen[bytes] | None = None
 
     def parse(self, path: Path) -> Parsed:
-        """The contents of one .pdf, .html or .htm file. Raises RowError with the reason, whatever the file does.
+        """The contents of one file of PARSED_SUFFIXES. Raises RowError with the reason, whatever the file does.
 
         The same file gives the same result, whichever files were parsed before it.
         """
@@ -97,7 +111,8 @@ class Parser:
         if "error" in reply:
             raise RowError(one_line(reply["error"]))
         text, title = document_text(reply["text"], self._limits), clean_string(reply["title"], "title")
-        return Parsed(title, text, tuple(reply["pages"]), tuple(map(one_line, reply["problems"])))
+        problems, metadata = tuple(map(one_line, reply["problems"])), metadata_of(reply["metadata"], ())
+        return Parsed(title, text, tuple(reply["pages"]), problems, metadata)
 
     def close(self) -> None:
         """End the process."""

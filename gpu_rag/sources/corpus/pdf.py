@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from io import BytesIO
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from gpu_rag.sources.corpus.package import properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
 
+# dots to the end of a line, or to a number there (3, xii, A-3)
+_LEADER = re.compile(
+    r"[ \t]*(?:(?:\.[ \t]*){5,}|(?:[·…][ \t]*){3,})(?P<page>[A-Z]?-?[0-9]{1,5}|[ivxlcIVXLC]{1,8})?[ \t]*$"
+)
+_CONTENTS_LINES = 3
 _TAIL = 1024  # where readers look for the end mark
 # What pypdf raises on a broken file beside errors of its own: it trusts the types that it finds there.
 _BROKEN = (
@@ -33,8 +40,9 @@ _BROKEN = (
 
 
 def read_pdf(data: bytes, limits: Limits) -> Parsed:
-    """The pages of a PDF, a line break between two, in their order; title: that of its metadata.
+    """The pages of a PDF, a line break between two, in their order; title and metadata (author, date): its own.
 
+    Of a page of contents the leaders are left out, with the numbers of pages behind them.
     A page that cannot be read is empty and a problem. Raises RowError for a file that cannot be read at all: cut off,
     encrypted with a password, broken, too many pages, too much text, or no text on any page.
     """
@@ -60,8 +68,9 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     except refusals as error:
         raise _broken("the PDF", error) from error
     title = ""
+    metadata: dict[str, str] = {}
     try:
-        title = _title(reader)
+        title, metadata = _about(reader)
     except refusals as error:
         problems.append(str(_broken("its title", error)))
     texts: list[str] = []
@@ -69,7 +78,7 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     for number, page in enumerate(pages, start=1):
         text, problem = "", ""
         try:
-            text = _page_text(page).rstrip()
+            text = _without_leaders(_page_text(page)).rstrip()
         except refusals as error:
             problem = str(_broken(f"page {number}", error))
         texts.append(text)
@@ -81,7 +90,7 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
         why = "; ".join(problems[:3]) or "pages that are pictures only have none"
         raise RowError(f"no page of the PDF has text: {why}")
     starts = accumulate((len(text) + 1 for text in texts[:-1]), initial=0)
-    return Parsed(title, "\n".join(texts), tuple(starts), tuple(problems))
+    return Parsed(title, "\n".join(texts), tuple(starts), tuple(problems), dict(metadata))
 
 
 def _missing_pages(reader: PdfReader, found: int) -> list[str]:
@@ -114,9 +123,33 @@ def _clean(text: str) -> str:
     return text.replace("\x00", "").encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _title(reader: PdfReader) -> str:
-    found = reader.metadata.title if reader.metadata else None
-    return " ".join(_clean(str(found or "")).split())
+def _without_leaders(page: str) -> str:
+    """The text of a page without rows of dots; where several end in a number, as contents do, without that too."""
+    lines = [(line, _LEADER.search(line)) for line in page.split("\n")]
+    n_numbered = sum(1 for _, leader in lines if leader and leader["page"])
+    if not any(leader for _, leader in lines):
+        return page
+    kept = []
+    for line, leader in lines:
+        if leader:
+            number = leader["page"] or "" if n_numbered < _CONTENTS_LINES else ""
+            line = " ".join(filter(None, (line[: leader.start()].rstrip(), number)))
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def _about(reader: PdfReader) -> tuple[str, dict[str, str]]:
+    """(title, metadata)."""
+    if not reader.metadata:
+        return "", {}
+    title, author = (
+        " ".join(_clean(str(found or "")).split()) for found in (reader.metadata.title, reader.metadata.author)
+    )
+    try:
+        made = reader.metadata.creation_date
+    except ValueError:
+        made = None  # many are not written as they should be
+    return title, properties(author, made.date().isoformat() if made else "")
 
 
 def _broken(what: str, error: Exception) -> RowError:

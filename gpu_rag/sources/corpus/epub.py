@@ -1,0 +1,76 @@
+"""An .epub file to the text of its chapters. Called in the process of `parse_worker` only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from gpu_rag.sources.corpus.html import read_html
+from gpu_rag.sources.corpus.package import Element, Package, beside, properties
+from gpu_rag.sources.corpus.parser import Parsed
+from gpu_rag.sources.rows import Limits, RowError
+
+_CONTAINER, _LOCKS = "META-INF/container.xml", "META-INF/encryption.xml"
+_CHAPTERS = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
+# <title/> is empty in XML; HTML would take all that follows for the title.
+_CLOSED = re.compile(rb"<(title|script|style|iframe|noscript|textarea|xmp|a|p|div|span)(\s[^<>]*?)?/>", re.IGNORECASE)
+
+
+def read_epub(data: bytes, limits: Limits) -> Parsed:
+    """The chapters in the order of the book, an empty line between two; each as `html` reads a page. The book's own
+    table of contents is left out. title and metadata (author, date, language, publisher): the book's. A chapter that
+    cannot be read is a problem; one without text is none. Raises RowError: no book, locked, or without text.
+    """
+    package = Package(data, limits)
+    roots = [found.get("full-path", "") for tag, found, _ in package.elements(_CONTAINER) if tag == "rootfile"]
+    if not roots:
+        raise RowError(f"{_CONTAINER} names no book")
+    book = package.elements(roots[0])
+    locked: set[str] = set()
+    if _LOCKS in package:
+        uris = (found.get("URI", "") for tag, found, _ in package.elements(_LOCKS) if tag == "CipherReference")
+        locked = {beside("", unquote(uri)) for uri in uris}
+    texts: list[str] = []
+    problems: list[str] = []
+    size = 0
+    for name in dict.fromkeys(_chapters(roots[0], book)):
+        try:
+            if name in locked:
+                raise RowError("it is encrypted")
+            text = _chapter(package.read(name), limits)
+        except RowError as error:
+            problems.append(f"the chapter {name} cannot be read: {error}")
+            continue
+        texts += [text] if text else []
+        size += len(text) + 2
+        if size > limits.max_document_chars:
+            raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
+    if not texts:
+        raise RowError(f"no chapter of the book has text: {'; '.join(problems[:3]) or 'it is empty'}")
+    known = {tag: ", ".join(_said(book, tag)) for tag in ("title", "creator", "date", "language", "publisher")}
+    title = next(iter(_said(book, "title")), "")
+    metadata = properties(known["creator"], known["date"], language=known["language"], publisher=known["publisher"])
+    return Parsed(title, "\n\n".join(texts), (), tuple(problems), dict(metadata))
+
+
+def _said(book: Iterable[Element], tag: str) -> list[str]:
+    return list(dict.fromkeys(said for found, _, said in book if found == tag and said))
+
+
+def _chapters(root: str, book: list[Element]) -> list[str]:
+    """The names of the chapters, in the order of the spine."""
+    items = {found.get("id", ""): found for tag, found, _ in book if tag == "item"}
+    named = [items.get(found.get("idref", ""), {}) for tag, found, _ in book if tag == "itemref"]
+    texts = (item for item in named if item.get("media-type") in _CHAPTERS and "href" in item)
+    read = (item["href"].partition("#")[0] for item in texts if "nav" not in item.get("properties", "").split())
+    return [beside(root, unquote(href)) for href in read]
+
+
+def _chapter(data: bytes, limits: Limits) -> str:
+    try:
+        return read_html(_CLOSED.sub(rb"<\1\2></\1>", data), limits).text
+    except RowError as error:
+        if str(error) == "the page has no text":
+            return ""
+        raise

@@ -1,0 +1,119 @@
+"""Zip files that hold XML, as .docx and .epub are: members unpacked within limits, XML without entities of its own.
+
+Called in the process of `parse_worker` only.
+"""
+
+from __future__ import annotations
+
+import lzma
+import posixpath
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from io import BytesIO
+from zipfile import BadZipFile, ZipFile
+
+from gpu_rag.sources.rows import Limits, RowError, check_unpacked, one_line
+
+Start = Callable[[str, dict[str, str]], None]
+End = Callable[[str], None]
+Text = Callable[[str], None]
+Element = tuple[str, dict[str, str], str]
+
+_READ_BYTES = 1 << 18
+# What zipfile raises on a broken file; RuntimeError: a member with a password, or a method that is not there.
+_BROKEN = (
+    BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError, IndexError,
+    OverflowError,
+)  # fmt: skip
+_DAY = re.compile(r"\s*(\d{4}(?:-\d{2}(?:-\d{2})?)?)(?![\d-])")
+
+
+class Package:
+    """A zip file. Links in it lead nowhere: a name is that of a member, or of nothing."""
+
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        """Raises RowError where `data` is no zip file."""
+        self._size, self._limit, self._unpacked = len(data), limits.max_file_bytes, 0
+        try:
+            self._zip = ZipFile(BytesIO(data))
+            self._names = set(self._zip.namelist())
+        except _BROKEN as error:
+            raise RowError(one_line(f"not a zip file, or a broken one: {error}")) from error
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a member. Raises RowError: missing, broken, locked, or all that was read is too large."""
+        if name not in self._names:
+            raise RowError(one_line(f"{name} is not in the file"))
+        parts: list[bytes] = []
+        try:
+            with self._zip.open(name) as stream:
+                while part := stream.read(_READ_BYTES):
+                    self._unpacked += len(part)
+                    check_unpacked(self._size, self._unpacked)
+                    if self._unpacked > self._limit:
+                        raise RowError(f"it unpacks to more than max_file_bytes = {self._limit} bytes")
+                    parts.append(part)
+        except RowError:
+            raise
+        except _BROKEN as error:
+            raise RowError(one_line(f"{name} cannot be unpacked: {error}")) from error
+        return b"".join(parts)
+
+    def walk(self, name: str, start: Start, end: End, text: Text) -> None:
+        """Go through a member that is XML; names of elements and attributes come without their namespaces.
+
+        Raises RowError: missing, broken, or with entities, which no such file needs and a bomb is made of.
+        """
+        from xml.parsers import expat
+
+        def refuse(*_: object) -> None:
+            raise RowError(one_line(f"{name} declares entities"))
+
+        parser = expat.ParserCreate(namespace_separator=" ")
+        parser.buffer_text = True
+        parser.EntityDeclHandler = refuse
+        parser.StartElementHandler = lambda tag, found: start(_local(tag), {_local(k): v for k, v in found.items()})
+        parser.EndElementHandler = lambda tag: end(_local(tag))
+        parser.CharacterDataHandler = text
+        try:
+            parser.Parse(self.read(name), True)
+        except (expat.ExpatError, UnicodeError, LookupError) as error:
+            raise RowError(one_line(f"{name} is broken XML: {error}")) from error
+
+    def elements(self, name: str) -> list[Element]:
+        """The elements of a small member that is XML, in the order in which they begin: (name, attributes, text)."""
+        found: list[tuple[str, dict[str, str], list[str]]] = []
+        open_: list[int] = []
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            open_.append(len(found))
+            found.append((tag, attributes, []))
+
+        def text(data: str) -> None:
+            found[open_[-1]][2].append(data)
+
+        def end(_: str) -> None:
+            open_.pop()
+
+        self.walk(name, start, end, text)
+        return [(tag, attributes, " ".join("".join(parts).split())) for tag, attributes, parts in found]
+
+
+def _local(name: str) -> str:
+    return name.rsplit(" ", 1)[-1]
+
+
+def beside(name: str, target: str) -> str:
+    """The member that `target`, in the member `name`, leads to; from "/" it is counted from the top."""
+    return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), target)).lstrip("/")
+
+
+def properties(author: str = "", date: str = "", **others: str) -> dict[str, str]:
+    """Properties of a document as metadata; of a date that is ISO the day, or what there is of it."""
+    day = _DAY.match(date)
+    return {k: v for k, v in {"author": author, "date": day[1] if day else "", **others}.items() if v}

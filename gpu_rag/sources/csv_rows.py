@@ -1,0 +1,188 @@
+"""Tables of .csv and .tsv files as rows: quoted or not, with any of four delimiters, in any charset."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO
+
+from gpu_rag.sources.charset import charset_of, mark_of
+from gpu_rag.sources.formats import TSV_SUFFIXES, has_suffix
+from gpu_rag.sources.json_rows import Row
+from gpu_rag.sources.lines import open_binary, read_problem
+from gpu_rag.sources.rows import Limits, RowError, attempted, shown
+from gpu_rag.types import Reject, Scalar
+
+_DELIMITERS = ",;\t|"
+_READ_BYTES = 1 << 20
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")  # long integers are texts
+_BOOLEANS = {"true": True, "false": False}
+_TEXTS = ("id", "_id", "title", "text")  # texts as they are, whatever they look like
+
+
+def read_csv(path: Path, limits: Limits) -> Iterator[Row | Reject]:
+    """The rows of a .csv or .tsv file (gzip when the name ends in .gz) below a line of names, one of which is `text`.
+
+    Row.line is the line on which a row begins, from 1. Empty cells are left out; id, title and text (found in any case)
+    are texts, other cells integers, floats, true or false where they look like one, else texts. Cells may be quoted and
+    then hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that gives a column `text`.
+    A row with more cells than there are names, with a broken quotation, of another charset or longer than
+    max_line_bytes is a Reject, and reading goes on behind it. Memory: one row.
+    """
+    number = 0
+    try:
+        codec = _charset(path)
+        # Of bad bytes a surrogate is left, so that they cost a row and not the file.
+        with open_binary(path) as raw, TextIOWrapper(raw, codec, errors="surrogateescape", newline="") as stream:
+            lines = _Lines(stream, limits.max_line_bytes)
+            delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES))
+            names: list[str] = []
+            for number, cells in _records(lines, delimiter):
+                if isinstance(cells, RowError):
+                    yield Reject(shown(path), number, str(cells))
+                elif not names:
+                    names = _names(cells)
+                else:
+                    yield attempted(path, number, _row, number, names, cells, codec)
+            if not names:
+                raise RowError("the table has no line of names")
+    except (OSError, EOFError, zlib.error, RowError, UnicodeError) as error:
+        problem = str(error) if isinstance(error, UnicodeError) else read_problem(error)
+        yield Reject(shown(path), number, f"{problem}; what follows in this file is not read")
+
+
+def _charset(path: Path) -> str:
+    with open_binary(path) as stream:
+        mark, codec = mark_of(stream.read(4))
+    if mark:
+        return {"utf-8": "utf-8-sig"}.get(codec, codec[:6])  # names of codecs that take the mark away
+    with open_binary(path) as stream:
+        return charset_of(iter(lambda: stream.read(_READ_BYTES), b""))
+
+
+class _Lines:
+    """The lines of a stream with their ends, which can be given back; none longer than `limit`."""
+
+    def __init__(self, stream: TextIO, limit: int) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._number = 0
+        self._size = 0
+        self._again: deque[tuple[int, str]] = deque()
+        self._left = limit  # characters that may be read again, or a hostile file is read once for each of its lines
+        self.taken: list[tuple[int, str]] = []  # of the record that is being read
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        """The next line. Raises RowError where it is too long, or the record with it."""
+        number, line = self._again.popleft() if self._again else self._read()
+        self.taken.append((number, line))
+        self._size += len(line)
+        if self._size > self._limit:
+            raise RowError(f"the row is longer than max_line_bytes = {self._limit}")
+        return line
+
+    def _read(self) -> tuple[int, str]:
+        line = self._stream.readline(self._limit + 1)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        end = line
+        while len(end) > self._limit and not end.endswith(("\r", "\n")):  # the rest of it is not kept
+            end = self._stream.readline(self._limit + 1)
+        return self._number, line
+
+    def begin(self) -> None:
+        """A new record begins."""
+        self.taken, self._size = [], 0
+
+    def give_back(self, first: int) -> None:
+        """Read the lines of this record from position `first` on again, as far as that is allowed."""
+        again = self.taken[first:]
+        size = sum(len(line) for _, line in again if len(line) <= self._limit)
+        if size <= self._left:
+            self._left -= size if first else 0
+            self._again.extendleft(reversed([item for item in again if len(item[1]) <= self._limit]))
+
+
+def _delimiter(lines: _Lines, is_tsv: bool) -> str:
+    """The delimiter by the first line, which stays to be read unless it only names it."""
+    line = next(lines, "")
+    named = re.fullmatch(r"sep=(.)\s*", line)
+    if named:
+        return named[1]
+    candidates = "\t" if is_tsv else _DELIMITERS
+    lines.give_back(0)
+    return next((d for d in candidates if "text" in _known(next(csv.reader([line], delimiter=d), []))), candidates[0])
+
+
+def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | RowError]]:
+    """(the line where it begins, its cells or why it has none) of each record that is not blank."""
+    # The limit of the module, which is for the whole process, may not be lower than that of `lines`.
+    csv.field_size_limit(max(csv.field_size_limit(), lines._limit))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    n_names = 0
+    while True:
+        lines.begin()
+        found: list[str] | RowError
+        try:
+            found = next(reader, [])
+        except (csv.Error, RowError) as error:
+            line = lines.taken[0][1]
+            found = error if isinstance(error, RowError) else RowError(f"its quotation is broken: {error}")
+            cells = line.rstrip("\r\n").split("\t")
+            if delimiter == "\t" and len(cells) == n_names:  # where tabs part cells, a quote is mostly one
+                found = cells
+            lines.give_back(1)  # an open quotation may have swallowed whole rows
+        if not lines.taken:
+            return
+        if found:
+            n_names = n_names or (len(found) if isinstance(found, list) else 0)
+            yield lines.taken[0][0], found
+
+
+def _known(cells: Sequence[str]) -> list[str]:
+    """The names of columns; id, title and text in lower case."""
+    names = [cell.strip() for cell in cells]
+    return [name.lower() if name.lower() in _TEXTS else name for name in names]
+
+
+def _names(cells: list[str]) -> list[str]:
+    names = _known(cells)
+    if "text" not in names:
+        raise RowError(f"the table has the columns {', '.join(names)[:200]}; expected id, title and text")
+    twice = next((name for name in _TEXTS if names.count(name) > 1), None)
+    if twice:
+        raise RowError(f"the table has two columns {twice}")
+    return names
+
+
+def _row(number: int, names: list[str], cells: list[str], codec: str) -> Row:
+    """A row of its cells. Raises RowError."""
+    if any(cells[len(names) :]):
+        raise RowError(f"the row has {len(cells)} cells for {len(names)} columns; a cell with a delimiter needs quotes")
+    value: dict[str, Any] = {}
+    for name, cell in zip(names, cells):
+        if not cell.isascii() and any("\udc80" <= char <= "\udcff" for char in cell):
+            raise RowError(f"not {codec.upper()}, the charset of the file")
+        if cell and name and name not in value:
+            value[name] = cell if name in _TEXTS else _typed(cell.strip())
+    return Row(number, value)
+
+
+def _typed(cell: str) -> Scalar | None:
+    """What a cell says: an integer (no code such as 007), a float, true or false, a text; None of white space."""
+    if _INTEGER.fullmatch(cell):
+        return int(cell)
+    if _FLOAT.fullmatch(cell) and math.isfinite(float(cell)):
+        return float(cell)
+    return _BOOLEANS.get(cell.lower(), cell or None)

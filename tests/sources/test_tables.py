@@ -1,0 +1,149 @@
+"""Tables in .csv and .tsv files: every dialect that programs write, and rows that are broken."""
+
+import csv
+import gzip
+import io
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_files import DOCS, plain
+from source_files import documents_of as read
+
+ROWS = [(d["id"], d["title"], d["text"]) for d in DOCS]
+
+
+def written(rows, **dialect):
+    out = io.StringIO(newline="")
+    csv.writer(out, **dialect).writerows(rows)
+    return out.getvalue()
+
+
+def table(path, text, charset="utf-8"):
+    raw = text.encode(charset) if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return read(path)
+
+
+DIALECTS = {
+    "a.csv": {},
+    "b.csv.gz": {},
+    "c.csv": {"delimiter": ";", "lineterminator": "\n"},
+    "d.csv": {"delimiter": "\t", "quoting": csv.QUOTE_ALL},
+    "e.CSV": {"delimiter": "|", "lineterminator": "\r", "quoting": csv.QUOTE_ALL},
+    "f.tsv": {"delimiter": "\t"},
+    "g.tsv.gz": {"delimiter": "\t", "lineterminator": "\n"},
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("charset", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_same_rows_in_every_dialect(tmp_path, name, charset):
+    documents, rejects = table(tmp_path / name, written([("id", "title", "text"), *ROWS], **DIALECTS[name]), charset)
+    assert plain(documents) == ROWS and not rejects
+    assert [(d.file, d.line) for d in documents] == [(str(tmp_path / name), line) for line in (2, 3, 5)]
+
+
+def test_columns_in_any_case_and_order_others_are_metadata_with_types(tmp_path):
+    text = (
+        "sep=;\nYear;TEXT;_Id;score;free;code;day;far;;note;Year\n"
+        '1999;"He said ""no"".";7;-1.50;TRUE;007;2020-01-02;1e400;x; ;5\n\n'
+        "12345678901234567890;b;;1e3;no\n"
+    )
+    (first, second), rejects = table(tmp_path / "a.csv", text)
+    assert not rejects and (first.id, first.title, first.text, first.line) == ("7", "", 'He said "no".', 3)
+    known = {"Year": 1999, "score": -1.5, "free": True, "code": "007", "day": "2020-01-02", "far": "1e400"}
+    assert first.metadata == known and [type(v) for v in first.metadata.values()] == list(map(type, known.values()))
+    assert second.id.startswith("p_") and second.line == 5
+    assert second.metadata == {"Year": "12345678901234567890", "score": 1000.0, "free": "no"}
+
+
+def test_broken_rows_are_rejects_with_their_lines_and_the_others_are_read(tmp_path):
+    text = (
+        "id,text\n1,fine\n2,a,b\n"
+        '3,"shut" badly\n4,fine too\n'
+        "5,\n6\n"
+        + "7,caf\xe9\n"
+        + "8," + "x" * 300 + "\n"
+        '9,"never\nclosed\n10,last\n'
+    )  # fmt: skip
+    raw = text.encode("latin-1").replace(b"fine", "fïné".encode() * 3)
+    (tmp_path / "a.csv").write_bytes(raw)
+    documents, rejects = read(tmp_path / "a.csv", max_line_bytes=200)
+    assert [(d.id, d.line) for d in documents] == [("1", 2), ("4", 5), ("10", 12)]
+    assert [(r.line, r.id) for r in rejects] == [
+        (3, ""),
+        (4, ""),
+        (6, "5"),
+        (7, "6"),
+        (8, ""),
+        (9, ""),
+        (10, ""),
+        (11, "closed"),
+    ]
+    said = [
+        "3 cells for 2 columns",
+        "quotation is broken",
+        "text",
+        "text",
+        "not UTF-8",
+        "max_line_bytes = 200",
+        "quotation",
+    ]
+    assert all(words in reject.reason for words, reject in zip(said, rejects)), rejects
+
+
+def test_quotes_in_a_tsv_may_be_quotes(tmp_path):
+    text = 'id\ttext\n1\t"Yes" she said\n2\t5" pipe\n3\t"two\nlines"\n4\t"open\n5\tx\n'
+    documents, rejects = table(tmp_path / "a.tsv", text)
+    texts = [("1", '"Yes" she said'), ("2", '5" pipe'), ("3", "two\nlines"), ("4", '"open'), ("5", "x")]
+    assert [(d.id, d.text) for d in documents] == texts and not rejects
+
+
+def test_files_that_are_no_table_of_texts_are_rejects(tmp_path):
+    cases = {
+        "a.csv": (b"name,body\n1,2\n", "the table has the columns name, body; expected id, title and text"),
+        "b.csv": (b"text,Text\n1,2\n", "two columns text"),
+        "c.csv": (b"", "no line of names"),
+        "d.csv": (b"\n\n", "no line of names"),
+        "e.csv.gz": (b"id,text\n", "gzip"),
+        "f.csv": (b"\xff\xfei\x00d", "truncated data"),
+        "g.tsv": (b"id,text\n1,2\n", "the table has the columns id,text;"),
+    }
+    for name, (raw, _) in cases.items():
+        (tmp_path / name).write_bytes(raw)
+    documents, rejects = read(tmp_path)
+    assert not documents and [Path(r.file).name for r in rejects] == list(cases)[: len(rejects)]
+    for reject in rejects:
+        assert cases[Path(reject.file).name][1] in reject.reason, reject
+
+
+def test_rows_that_open_a_quotation_each_are_not_read_once_for_each_line(tmp_path):
+    """Every line leaves a quotation open, whether it begins inside of one or not."""
+    (tmp_path / "a.csv").write_text("id,text\n" + 'a","""b\n' * 100_000)
+    documents, rejects = read(tmp_path / "a.csv", max_line_bytes=10_000)
+    assert not documents and 50 < len(rejects) < 5_000
+
+
+CELLS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(CELLS, CELLS), max_size=6),
+    st.sampled_from([",", ";", "\t", "|"]),
+    st.sampled_from(
+        [("\n", csv.QUOTE_ALL), ("\r\n", csv.QUOTE_MINIMAL), ("\r\n", csv.QUOTE_ALL), ("\r", csv.QUOTE_ALL)]
+    ),
+)
+def test_what_python_writes_is_read_back(rows, delimiter, how):
+    end, quoting = how
+    text = written([("title", "text"), *rows], delimiter=delimiter, lineterminator=end, quoting=quoting)
+    assert rows == [tuple(row) for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)][1:]
+    with TemporaryDirectory() as folder:
+        found, rejects = table(Path(folder) / "a.csv", text)
+    wanted = list(dict.fromkeys(row for row in rows if row[1].strip()))
+    assert [(d.title, d.text) for d in found] == wanted
+    assert len(found) + len(rejects) == sum(any(row) or len(row) > 1 for row in rows)
