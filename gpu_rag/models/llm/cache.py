@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
+from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
 from gpu_rag.models.llm.interface import (
     LLM,
     OnReply,
@@ -94,7 +94,8 @@ def _open(file: SqliteFile) -> sqlite3.Connection:
 
 
 COMMIT_EVERY = 32
-COMMIT_S = 0.05
+COMMIT_S = 0.01
+JOIN_S = 5.0
 
 
 class CachedLLM:
@@ -102,9 +103,9 @@ class CachedLLM:
 
     Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that are
     equal within a batch, or open at the same time, are computed once. A reply from the file, and the second and later
-    of equal requests, has from_cache=True. Failures are not kept. In `complete` a reply is committed within 50 ms, with
-    those that came meanwhile, 32 at most, however long the engine is at the next one; `poll` commits what it gives out
-    before it returns.
+    of equal requests, has from_cache=True. Failures are not kept. A reply is committed within 10 ms, with those that
+    came meanwhile: in `complete`, 32 at most, however long the engine is at the next one; by a thread where the caller
+    of `poll` is away, in a long batch of its own. `poll` gives out what is committed, nothing else.
     """
 
     def __init__(self, llm: LLM, path: Path):
@@ -117,8 +118,13 @@ class CachedLLM:
         self._ready: dict[int, Reply | RequestFailed] = {}  # for the next `poll`
         self._waits: dict[int, _Sent] = {}  # by the caller's key; each is in here until `poll` gives it out
         self._sent: dict[str, _Sent] = {}  # by reply key: what an equal request may join
-        self._running: dict[int, _Sent] = {}  # by the number under which the engine knows it
         self._n_sent = 0
+        self._turn = threading.Lock()  # guards the engine's streaming face and what follows
+        self._running: dict[int, _Sent] = {}  # by the number under which the engine knows it
+        self._arrived: list[tuple[_Sent, Reply | RequestFailed]] = []  # finished, and not in the file yet
+        self._kept: list[tuple[_Sent, Reply | RequestFailed]] = []  # for the next `poll`
+        self._busy, self._closed = threading.Event(), False
+        self._keeper: threading.Thread | None = None
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`, as the engine counts."""
@@ -165,23 +171,24 @@ class CachedLLM:
         sent = self._sent.get(name)
         if sent is None:
             self._n_sent += 1
-            sent = self._sent[name] = self._running[self._n_sent] = _Sent(name, self._n_sent, [])
-            self._streaming().submit(sent.number, request)
+            sent = _Sent(name, self._n_sent, [])
+            with self._turn:
+                self._streaming().submit(sent.number, request)
+                self._sent[name] = self._running[sent.number] = sent
+            self._busy.set()
         sent.keys.append(key)
         self._waits[key] = sent
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
         """Finished requests; see `StreamingLLM.poll`. Replies are in the file before they are given out."""
         found, self._ready = list(self._ready.items()), {}
-        finished: list[tuple[int, Reply | RequestFailed]] = []
-        if self._running:
+        with self._turn:
             try:
-                finished = self._streaming().poll(0.0 if found else timeout_s)
+                self._collect(0.0 if found or self._kept else timeout_s)
             except ModelError:
-                if not found:
+                if not found and not self._kept:
                     raise  # otherwise the next poll meets it again
-        done = [(self._running.pop(number), reply) for number, reply in finished]
-        self.file.write([(sent.name, reply) for sent, reply in done if isinstance(reply, Reply)])
+            done, self._kept = self._kept, []
         for sent, reply in done:
             if self._sent.get(sent.name) is sent:
                 del self._sent[sent.name]
@@ -202,10 +209,16 @@ class CachedLLM:
             return
         if self._sent.get(sent.name) is sent:  # an equal request from here on is computed anew
             del self._sent[sent.name]
-        self._streaming().abort(sent.number)
+        with self._turn:
+            self._streaming().abort(sent.number)
 
     def close(self) -> None:
         """Close the file and the engine."""
+        with self._turn:
+            self._closed = True
+            self._busy.set()
+        if self._keeper is not None:
+            self._keeper.join(JOIN_S)
         self.file.close()
         (self._stream or self.llm).close()
 
@@ -216,7 +229,29 @@ class CachedLLM:
     def _streaming(self) -> StreamingLLM:
         if self._stream is None:
             self._stream = as_streaming(self.llm)
+            self._keeper = threading.Thread(target=self._keep, name="replies", daemon=True)
+            self._keeper.start()
         return self._stream
+
+    def _collect(self, timeout_s: float) -> None:
+        """Take what the engine has finished, waiting so long for the first, and commit it."""
+        if self._running and not self._arrived:
+            found = self._streaming().poll(timeout_s)
+            self._arrived = [(self._running.pop(number), reply) for number, reply in found]
+        self.file.write([(sent.name, reply) for sent, reply in self._arrived if isinstance(reply, Reply)])
+        self._kept += self._arrived
+        self._arrived = []
+
+    def _keep(self) -> None:
+        """Commits what comes while nobody polls. What goes wrong is met again, and said, by the next `poll`."""
+        while self._busy.wait() and not self._closed:
+            time.sleep(COMMIT_S)
+            if self._turn.acquire(blocking=False):
+                with suppress(GpuRagError):
+                    self._collect(0.0)
+                if not (self._running or self._arrived or self._closed):
+                    self._busy.clear()
+                self._turn.release()
 
     def _ask(
         self, requests: Sequence[Request], first: dict[str, int], on_reply: OnReply | None
