@@ -1,5 +1,5 @@
-"""Text for a terminal: what documents, models and arguments say is shown, never obeyed; styles where it has them; stderr
-that may go away."""
+"""Text for a terminal: what documents, models and arguments say is shown, never obeyed; styles where it has them; a
+stderr that may go away."""
 
 from __future__ import annotations
 
