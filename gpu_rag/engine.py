@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakMethod
 
 from gpu_rag_kernels.dispatch import preferring, recording, taken
 
-from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
+from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
+from gpu_rag.index.narrow import narrowed
+from gpu_rag.index.where import matching
 from gpu_rag.methods.registry import Program as ProgramModule
-from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs
-from gpu_rag.models.fingerprint import file_sha256
+from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs, stage_narrowers
+from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
+from gpu_rag.program.history import Turn, condensed
 from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import LLMCalls
@@ -34,6 +40,8 @@ from gpu_rag.text.grounding import NONE, UNSTATED, grounding
 from gpu_rag.types import Answer, Draft, Question, Reply
 
 Program = Callable[[Question, Run, Any], Any]
+MOST_PARTS = 8  # parts of the index by filter that are kept
+OnText = Callable[[str], None] | None
 Given = Mapping[str, Any] | None  # parameters of a method by name, stronger than those of the settings
 
 
@@ -46,13 +54,26 @@ class RunResult:
     wall_s: float
 
 
+class Bind(Protocol):
+    """See `Prepared`."""
+
+    def __call__(self, question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
+        """What a driver runs."""
+        ...
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A method that was checked against an index and bound to it: `bind(question)` is what a driver runs."""
+    """A method that was checked against an index and bound to it: `bind(question)` is what a driver runs.
+
+    on_text: see `program.run.Run`. history: what was said before the question, see `program.history`. where: the filter
+    of documents, "" for none.
+    """
 
     method: str
     config_hash: str
-    bind: Callable[[Question], Bound]
+    bind: Bind
+    where: str = ""
 
 
 def budget_of(settings: RuntimeSettings) -> Budget | None:
@@ -70,6 +91,7 @@ class Engine:
         self._models: dict[bool, Models] = {}
         index.threads = settings.models.threads
         self._stats = RunStats()  # of the run that goes on
+        self._lock, self._parts = threading.Lock(), dict[str, Index | None]()  # by filter
         taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
@@ -79,7 +101,23 @@ class Engine:
         values = {**self.settings.method.get(method, {}), **(given or {})}
         return checked(load_method(method).Params, values, f"method.{method}")
 
-    def config(self, method: str, *, retrieval_only: bool = False, params: Given = None) -> dict[str, Any]:
+    def narrowed(self, where: str) -> Index | None:
+        """The part of the index whose documents' metadata fit a filter (`index.where`): the index itself where all do,
+        None where none does. The last few are kept. For any thread. Raises UsageError."""
+        with self._lock:
+            if where not in self._parts:
+                fits = matching(where, self.index.metadata)
+                found = self.index if fits.all() else None
+                if fits.any() and not fits.all():
+                    found = narrowed(self.index, fits, stage_narrowers())
+                while len(self._parts) >= MOST_PARTS:
+                    del self._parts[next(iter(self._parts))]
+                self._parts[where] = found
+            return self._parts[where]
+
+    def config(
+        self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = ""
+    ) -> dict[str, Any]:
         """Everything that an answer depends on: compared, by name, when a run is resumed."""
         settings = self.settings
         chosen = self.params(method, params)
@@ -91,10 +129,12 @@ class Engine:
             "budget": [settings.runtime.max_calls, settings.runtime.max_tokens, settings.runtime.max_seconds],
             "index": self.index.manifest.digest(),
         }
+        if where:
+            config["where"] = where
         if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
-        if not retrieval_only:
-            config["llm"] = {**self.models.describe("llm"), "capable": self.models.llm().capable}
+        if not retrieval_only and self.models.has_llm():
+            config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
             if settings.models.reason:
                 config["reason"] = True
@@ -105,9 +145,10 @@ class Engine:
             self.index.check_embedder(found["name"], found["content_hash"])
         return config
 
-    def config_hash(self, method: str, *, retrieval_only: bool = False, params: Given = None) -> str:
+    def config_hash(self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = "") -> str:
         """A short hash of `config`."""
-        return sha256_text(canonical_json(self.config(method, retrieval_only=retrieval_only, params=params)))[:16]
+        config = self.config(method, retrieval_only=retrieval_only, params=params, where=where)
+        return sha256_text(canonical_json(config))[:16]
 
     def _models_of_run(self, with_llm: bool) -> Models:
         """The models of a run, opened once. Raises IndexMismatch for another embedder than the index was built with."""
@@ -117,7 +158,9 @@ class Engine:
             llm = self.models.llm() if with_llm else None
             chosen = self.settings.models
             decider = chosen.decider if with_llm else "similarity"
-            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=self._heard)
+            heard = WeakMethod(self._heard)  # an engine in a circle would keep its index, and models, for longer
+            on_reply = partial(_told, heard)
+            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=on_reply)
         return self._models[with_llm]
 
     def _resources(self, with_llm: bool) -> dict[str, Any]:
@@ -142,6 +185,7 @@ class Engine:
         program: Program | None = None,
         params: Given = None,
         support: bool = False,
+        where: str = "",
     ) -> Prepared:
         """A method bound to this index, for `run` or for a live driver; arguments as of `run`.
 
@@ -152,22 +196,43 @@ class Engine:
         module = load_method(method)
         check_stages(method, self.index.stages, str(self.index.path), self.index.manifest.sources)
         check_passages(method, self.index.n_passages, str(self.index.path))
-        config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params)
+        config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params, where=where)
+        index = self.part_for(method, where) if where else self.index
         chosen = self.params(method, params)
         if (check := getattr(module, "check", None)) is not None:  # of parameters against the index
-            check(self.index, chosen)
+            check(index or self.index, chosen)
         models = self._models_of_run(not retrieval_only)
         reader, k = self.settings.reader, limit or self.settings.reader.passages
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
-        def bind(question: Question) -> Bound:
+        def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
             def bound(ctx: Context) -> Coroutine[Any, Any, Draft]:
-                found = program_of(question, Run(ctx, self.index, models, reader, k), chosen)
+                if index is None:
+                    return _nothing()
+                if index is not self.index:
+                    ctx.resources = {"index": index}
+                run = Run(ctx, index, models, reader, k, on_text)
+                if history:
+                    return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
+                found = program_of(question, run, chosen)
                 return _with_support(question.text, found) if support else found
 
             return bound
 
-        return Prepared(method, config_hash, bind)
+        return Prepared(method, config_hash, bind, where)
+
+    def part_for(self, method: str, where: str) -> Index | None:
+        """`narrowed`, for a method. Raises UsageError where it reads more than a part has."""
+        index = self.narrowed(where)
+        lacking = [] if index is None else [stage for stage in needs(method) if stage not in index.stages]
+        if lacking:
+            raise UsageError(
+                f"{method} cannot be filtered by metadata of documents",
+                given=f"--where {where}; it reads {', '.join(lacking)}",
+                expected="a method over a corpus",
+                do="leave --where out",
+            )
+        return index
 
     def live(self, stats: RunStats | None = None) -> StreamingDriver:
         """A streaming driver for questions that come one by one: submit `prepare(method).bind(question)` to it, and
@@ -208,6 +273,7 @@ class Engine:
         stats: RunStats | None = None,
         program: Program | None = None,
         support: bool = False,
+        where: str = "",
     ) -> RunResult:
         """Answers all questions by one method. limit: passages to retrieve (default: those the reader shows).
 
@@ -217,12 +283,15 @@ class Engine:
         answers are returned too; without, memory does not grow with the questions, which are drawn one by one.
         max_live: questions open at once, in place of the setting. stats: totals to add to. program: runs in place of
         the method's own, with its parameters: how an evaluation hands an oracle what no method may know.
-        support: whether each answer brings the sentences that bear on its question.
+        support: whether each answer brings the sentences that bear on its question. where: a filter of documents by
+        their metadata, see `index.where`: the method sees no other.
         One question's failure is that question's answer with status "failed". Raises MissingLayer, IndexMismatch before
         any work, ModelError when a model is down.
         """
         retrieval_only = retrieval_only or not self.models.has_llm()
-        prepared = self.prepare(method, limit=limit, retrieval_only=retrieval_only, program=program, support=support)
+        prepared = self.prepare(
+            method, limit=limit, retrieval_only=retrieval_only, program=program, support=support, where=where
+        )
         resources = self._resources(with_llm=not retrieval_only)
         llm = None if retrieval_only else self.models.llm()
         answers: dict[str, Answer] = {}
@@ -234,7 +303,7 @@ class Engine:
             return question, prepared.bind(question)
 
         def done(outcome: Outcome) -> None:
-            answer = answer_of(outcome, method, prepared.config_hash)
+            answer = answer_of(outcome, prepared)
             if keep:
                 answers[outcome.question.id] = answer
             if on_answer is not None:
@@ -254,6 +323,11 @@ class Engine:
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
 
 
+def _told(heard: WeakMethod[Any], reply: Reply | RequestFailed) -> None:
+    if (tell := heard()) is not None:
+        tell(reply)
+
+
 def _content_of(path: Path) -> str:
     """A hash of a file, or of all files below a folder. Raises BadInput."""
     try:
@@ -271,21 +345,42 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
     return program
 
 
+async def _nothing() -> Draft:
+    """The answer where no document fits the filter."""
+    return Draft(None, (), (), "unsupported")
+
+
 async def _with_support(question: str, program: Coroutine[Any, Any, Draft]) -> Draft:
     draft = await program
     return replace(draft, support=await supported(question, draft))
 
 
-def answer_of(outcome: Outcome, method: str, config_hash: str) -> Answer:
+async def _after(
+    history: Sequence[Turn],
+    question: Question,
+    run: Run,
+    program: Callable[[Question], Coroutine[Any, Any, Draft]],
+    support: bool,
+) -> Draft:
+    """The draft for a question that comes after others."""
+    text = await condensed(run, question.text, history)
+    found = program(replace(question, text=text))
+    draft = await (_with_support(text, found) if support else found)
+    return draft if text == question.text else replace(draft, condensed=text)
+
+
+def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     """The recorded result of one question."""
-    question, draft, error = outcome.question, outcome.draft, outcome.error
-    common: dict[str, Any] = {"trace": outcome.trace, "usage": outcome.usage, "config_hash": config_hash}
+    question, draft, error, method = outcome.question, outcome.draft, outcome.error, prepared.method
+    common: dict[str, Any] = {"trace": outcome.trace, "usage": outcome.usage, "config_hash": prepared.config_hash}
+    common["where"] = prepared.where
     if draft is None:
         reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
-    found = NONE if draft.text is None else grounding(question.text, draft.text, shown_texts(draft))
+    found = NONE if draft.text is None else grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
     status = "unsupported" if found == UNSTATED else draft.status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
+    common.update(condensed=draft.condensed)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
 
 

@@ -12,6 +12,7 @@ import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,19 +24,22 @@ from gpu_rag.index.folder import (
     read_json,
     remove_leftovers,
     replacing,
+    sha256_text,
     storage_errors,
     sync,
     write_atomic,
 )
+from gpu_rag.models.fingerprint import identity
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
-from gpu_rag.types import Answer, Question, Usage
+from gpu_rag.types import Answer, Evidence, Question, Usage
 
-TRIES = 3  # deaths that a question may be part of, the last of them alone
+TRIES = 3  # deaths over a question alone, after which it is set aside
 STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it; nodes, pools and support only where there are some."""
+    """The row of an answer, as the command line documents it; where, nodes, pools, support, condensed only where there
+    are some."""
     row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
@@ -43,7 +47,7 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "status": answer.status,
         "answer": answer.text,
         "grounding": answer.grounding,
-        "evidence": [dict(vars(e)) for e in answer.evidence],
+        "evidence": [evidence_row(e) for e in answer.evidence],
         "paths": [{"text": p.text, "edges": [list(e) for e in p.edges], "source": p.source} for p in answer.paths],
         "trace": [{**vars(step), "chosen": list(step.chosen)} for step in answer.trace],
         "usage": {**vars(answer.usage), "fallbacks": dict(answer.usage.fallbacks)},
@@ -51,21 +55,45 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "error": answer.error,
         "config_hash": answer.config_hash,
     }
+    if answer.where:
+        row["where"] = answer.where
     if answer.nodes:
         row["nodes"] = [dict(vars(node)) for node in answer.nodes]
     if answer.support:
         row["support"] = [dict(vars(sentence)) for sentence in answer.support]
+    if answer.condensed:
+        row["condensed"] = answer.condensed
     if answer.pools:
         row["pools"] = [{**vars(pool), "entities": list(pool.entities)} for pool in answer.pools]
     return row
 
 
-def openai_row(row: dict[str, Any], model: str) -> dict[str, Any]:
-    """The same row in the output format of OpenAI batch files; the answer is the message's content."""
-    failed = row["status"] == "failed"
-    message = {"role": "assistant", "content": row["answer"] or ""}
+def evidence_row(evidence: Evidence) -> dict[str, Any]:
+    """A passage as rows have it: its metadata only where there is some."""
+    row = dict(vars(evidence))
+    if not row["metadata"]:
+        del row["metadata"]
+    return row
+
+
+def openai_row(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
+    """The same row in the output format of OpenAI batch files; the answer is the message's content, the body of a
+    failed row an error. created: when, in seconds since 1970."""
+    body = {**(openai_error(row) if row["status"] == "failed" else completion(row, model, created)), "gpu_rag": row}
+    failure = body.get("error")
+    error = {"code": failure["code"], "message": failure["message"]} if failure else None
+    name = _name(row)
+    response = {"status_code": 500 if failure else 200, "request_id": f"req_{name}", "body": body}
+    return {"id": f"batch_req_{name}", "custom_id": row["id"], "response": response, "error": error}
+
+
+def completion(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
+    """A row as a chat completion."""
     usage: dict[str, Any] = row["usage"]
-    body = {
+    message = {"role": "assistant", "content": row["answer"] or ""}
+    return {
+        "id": f"chatcmpl-{_name(row)}",
+        "created": created,
         "object": "chat.completion",
         "model": model,
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -74,11 +102,17 @@ def openai_row(row: dict[str, Any], model: str) -> dict[str, Any]:
             "completion_tokens": usage["generated_tokens"],
             "total_tokens": usage["prompt_tokens"] + usage["generated_tokens"],
         },
-        "gpu_rag": row,
     }
-    response = {"status_code": 500 if failed else 200, "request_id": row["id"], "body": body}
-    error = {"code": row["error"]["type"], "message": row["error"]["message"]} if failed else None
-    return {"id": f"batch_{row['id']}", "custom_id": row["id"], "response": response, "error": error}
+
+
+def _name(row: dict[str, Any]) -> str:
+    return sha256_text(canonical_json([row["id"], row["config_hash"]]))[:24]
+
+
+def openai_error(row: dict[str, Any]) -> dict[str, Any]:
+    """The error of a failed row, as OpenAI's protocol has it."""
+    error = row["error"]
+    return {"error": {"message": error["message"], "type": "server_error", "param": None, "code": error["type"]}}
 
 
 _ROW_KEYS = frozenset(row_of(Answer("", "", "", "failed", None)))
@@ -146,18 +180,20 @@ class Journal:
 
     A line is appended when a question begins, before any request of it is sent; its row in ANSWERS is its end. So what
     has begun and has no row was in flight when the process died. Such questions are suspects: the next run answers them
-    last, fewer at a time after each death (a square root of `runtime.max_live`, then one), until a death finds one
-    alone. A stop that is not a death (Ctrl-C, a model server that is gone, any error that is reported) makes nobody a
-    suspect. The file: {"deaths": {id: number}, "alone": [ids]}, then a line with the id of each question begun since.
+    last, fewer at a time after each death (a square root of `runtime.max_live`, then one). A stop that is not a death
+    (Ctrl-C, a model server that is gone, any error that is reported) makes nobody a suspect. The file: {"deaths": {id:
+    number}, "alone": {id: number}}, then a line with the id of each question begun since.
 
-    deaths: how often a question was in flight when a process died. It is set aside after 3 of them, in the last of
-    which nothing else was in flight, or when an engine names it as what killed it.
+    deaths: how often a question was in flight when a process died; alone: how often that process had begun no other.
+    After 3 deaths alone it is set aside, or when an engine names it as what killed it. Deaths of a process that began
+    another question, or ended one, count against nobody: kills from outside condemn nobody as long as each run ends a
+    question or is killed before it begins one.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.deaths: dict[str, int] = {}
-        self.alone: set[str] = set()
+        self.alone: dict[str, int] = {}
         self._file: IO[bytes] | None = None
 
     def open(self, ended: set[str]) -> None:
@@ -167,11 +203,11 @@ class Journal:
             begun = self._read()
             in_flight = begun - ended
             self.deaths = {id: n for id, n in self.deaths.items() if id not in ended or self.is_set_aside(id)}
-            self.alone &= self.deaths.keys()
+            self.alone = {id: n for id, n in self.alone.items() if id in self.deaths}
             for id in in_flight:
                 self.deaths[id] = self.deaths.get(id, 0) + 1
-            if len(in_flight) == 1:
-                self.alone |= in_flight
+                if len(begun) == 1:
+                    self.alone[id] = self.alone.get(id, 0) + 1
         self._save()
         with storage_errors(self.path):
             self._file = self.path.open("ab")
@@ -186,18 +222,24 @@ class Journal:
 
     def blame(self, id: str) -> None:
         """An engine says that a request of this question killed it, again and again: no further try."""
-        self.deaths[id] = TRIES
-        self.alone.add(id)
+        self.deaths[id] = self.alone[id] = TRIES
+        self._save()
 
     def is_set_aside(self, id: str) -> bool:
         """Whether the question has had its tries."""
-        return self.deaths.get(id, 0) >= TRIES and id in self.alone
+        return self.alone.get(id, 0) >= TRIES
+
+    def retry(self) -> None:
+        """Give all that are set aside their tries again, each alone."""
+        self.alone = {id: n for id, n in self.alone.items() if not self.is_set_aside(id)}
+        self._save()
 
     def waves(self, questions: Iterable[Question], max_live: int) -> list[tuple[int, Sequence[Question]]]:
         """(questions open at once, questions): who was in flight at no death, at one, at more, in this order."""
         groups: tuple[list[Question], ...] = ([], [], [])
         for question in questions:
             groups[min(self.deaths.get(question.id, 0), 2)].append(question)
+        groups[2].sort(key=lambda question: self.alone.get(question.id, 0))
         widths = (max_live, max(1, math.isqrt(max_live)), 1)
         return [(width, group) for width, group in zip(widths, groups) if group]
 
@@ -214,7 +256,7 @@ class Journal:
             self.path.unlink(missing_ok=True)
 
     def _save(self) -> None:
-        write_atomic(self.path, json.dumps({"deaths": self.deaths, "alone": sorted(self.alone)}).encode() + b"\n")
+        write_atomic(self.path, json.dumps({"deaths": self.deaths, "alone": self.alone}).encode() + b"\n")
 
     def _read(self) -> set[str]:
         with storage_errors(self.path):
@@ -226,7 +268,10 @@ class Journal:
         try:
             head = json.loads(lines[0])
             self.deaths = {str(id): int(n) for id, n in head["deaths"].items()}
-            self.alone = {str(id) for id in head["alone"]}
+            alone = head["alone"]
+            if isinstance(alone, list):  # as it was once: of each, that it died alone
+                alone = {id: TRIES if self.deaths[id] >= TRIES else 1 for id in alone}
+            self.alone = {str(id): int(n) for id, n in alone.items()}
             return {str(json.loads(line)) for line in lines[1:]}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             do = f"remove it: questions that it set aside are asked again ({os.fspath(self.path)})"
@@ -237,11 +282,12 @@ class AnswersFile:
     """An answers file open for appending. `done`: ids of rows that are there and need not be asked again.
 
     Opening mends a torn last line, and refuses a file that other settings made. Failed rows of an earlier run are
-    dropped and asked again, but for questions that `journal` sets aside; each id has one row in the end.
+    dropped and asked again, but for questions that `journal` sets aside, and those too with `retry_set_aside`; each id
+    has one row in the end.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any], *, style: str = "jsonl"):
-        self.path, self.style, self._config = path, style, config
+    def __init__(self, path: Path, config: dict[str, Any], *, style: str = "jsonl", retry_set_aside: bool = False):
+        self.path, self.style, self._config, self._retry = path, style, config, retry_set_aside
         self.done: set[str] = set()
         self.journal = Journal(path.with_name(path.name + ".inflight"))
         self._file: IO[bytes] | None = None
@@ -271,6 +317,8 @@ class AnswersFile:
                 ended = self._mend()
             stack.callback(self.journal.close)
             self.journal.open(ended)
+            if self._retry:
+                self.journal.retry()
             write_atomic(self._sidecar, (canonical_json(self._config) + "\n").encode())
             self._file = stack.enter_context(self.path.open("ab"))
             stack.callback(sync, self.path)
@@ -280,11 +328,11 @@ class AnswersFile:
         """Drops failed rows and a torn line; fills `done`. Returns the ids of all rows, the failed ones too."""
         ended: set[str] = set()
         with replacing(self.path) as file:
-            for row in read_rows(self.path):
+            for raw, row in read_pairs(self.path):
                 ended.add(row["id"])
                 if row["status"] != "failed" and row["id"] not in self.done:
                     self.done.add(row["id"])
-                    file.write(self._line(row))
+                    file.write(self._line(row, None if raw is row else raw["response"]["body"].get("created")))
         return ended
 
     def _check_config(self) -> None:
@@ -294,7 +342,10 @@ class AnswersFile:
                 do="choose another --out",
             )  # fmt: skip
         now = json.loads(canonical_json(self._config))  # as it was written: a tuple is a list in both
-        differing = list(_differences(read_json(self._sidecar), now))
+        before = read_json(self._sidecar)
+        if isinstance(before, dict) and isinstance(before.get("llm"), dict):  # the address of a server stood there once
+            before["llm"] = identity({"name": "", **before["llm"]})
+        differing = list(_differences(before, now))
         differing = [name for name in differing if name.startswith("method ")] or differing  # it has other parameters
         if differing:
             raise IndexMismatch(
@@ -303,8 +354,10 @@ class AnswersFile:
                 do="choose another --out, or give the same settings to continue",
             )
 
-    def _line(self, row: dict[str, Any]) -> bytes:
-        shaped = openai_row(row, row["method"]) if self.style == "openai" else row
+    def _line(self, row: dict[str, Any], created: int | None = None) -> bytes:
+        """The line of a row. created: when it was made, where that is known."""
+        now = int(time.time()) if created is None else created
+        shaped = openai_row(row, row["method"], now) if self.style == "openai" else row
         return json.dumps(shaped, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
 
     def add(self, answer: Answer) -> dict[str, Any]:
@@ -317,15 +370,17 @@ class AnswersFile:
             self._file.flush()
         return row
 
-    def set_aside(self, questions: Iterable[Question], method: str, config_hash: str) -> list[dict[str, Any]]:
+    def set_aside(
+        self, questions: Iterable[Question], method: str, config_hash: str, where: str = ""
+    ) -> list[dict[str, Any]]:
         """Appends the failed rows of those of `questions` that have had their tries."""
         message = (
-            f"the process died {TRIES} times while this question was answered, at last with no other beside, or the "
-            f"engine named it as what killed it; remove {self.journal.path.name} to have it asked again"
+            f"the process died {TRIES} times over this question alone, or the engine named it as what killed it; "
+            "add --retry-set-aside to have it asked again"
         )
         reason = {"type": "SetAside", "message": message}
         return [
-            self.add(Answer(q.id, q.text, method, "failed", None, error=reason, config_hash=config_hash))
+            self.add(Answer(q.id, q.text, method, "failed", None, error=reason, config_hash=config_hash, where=where))
             for q in questions
             if self.journal.is_set_aside(q.id)
         ]

@@ -6,6 +6,7 @@ torch is imported for type checking only, so this module costs nothing to import
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import TYPE_CHECKING
@@ -151,7 +152,7 @@ class Question:
 class Evidence:
     """A passage that supports an answer. start, end: character offsets into the source document.
 
-    file, place: where that document lies, such as "report.pdf", "pages 3-4"; see `index.places`.
+    file, place: where that document lies, such as "report.pdf", "pages 3-4"; see `index.places`. metadata: its own.
     """
 
     passage_id: str
@@ -163,6 +164,7 @@ class Evidence:
     why: str = ""
     file: str = ""
     place: str = ""
+    metadata: dict[str, Scalar] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ class Pool:
 @dataclass(frozen=True)
 class Draft:
     """What a program returns. status: answered | unsupported. nodes: of a knowledge base, best first; pools: `Pool`;
-    support: where it was asked for, see `program.support`."""
+    support: where it was asked for, see `program.support`; condensed: see `Answer`."""
 
     text: str | None
     evidence: tuple[Evidence, ...] = ()
@@ -259,6 +261,7 @@ class Draft:
     nodes: tuple[RankedNode, ...] = ()
     pools: tuple[Pool, ...] = ()
     support: tuple[Sentence, ...] = ()
+    condensed: str = ""
 
 
 @dataclass(frozen=True)
@@ -266,7 +269,8 @@ class Answer:
     """The recorded result of one question. status: answered | unsupported | failed.
 
     grounding: whether the evidence states the text, see `text.grounding`; where it does not, status is unsupported.
-    error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`.
+    error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`. where: the filter of documents.
+    condensed: the question that was answered in place of one that only a history made clear, else "".
     """
 
     question_id: str
@@ -284,6 +288,8 @@ class Answer:
     pools: tuple[Pool, ...] = ()
     grounding: str = "none"
     support: tuple[Sentence, ...] = ()
+    where: str = ""
+    condensed: str = ""
 
 
 # --- model requests --------------------------------------------------------------------------------
@@ -313,7 +319,11 @@ class Rank:
 
 @dataclass(frozen=True)
 class Request:
-    """One request to an LLM. `system` is the static part that requests of a stage share; `prompt` differs."""
+    """One request to an LLM. `system` is the static part that requests of a stage share; `prompt` differs.
+
+    on_text: called while the reply comes, in a thread of the engine, with all of its text so far; a try that begins
+    anew begins with less. It is not called by an engine that cannot stream, nor for a kept reply.
+    """
 
     system: str
     prompt: str
@@ -322,6 +332,7 @@ class Request:
     temperature: float = 0.0
     seed: int = 0
     attempt: int = 0
+    on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

@@ -16,6 +16,7 @@ from gpu_rag.cli.options import (
     add_limits,
     add_report,
     add_settings,
+    add_where,
     api_key,
     exit_status,
     say,
@@ -45,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "one durable row a question, in the style of QUESTIONS"
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help=words)
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
+    words = "ask questions again that were set aside because the process died over them"
+    parser.add_argument("--retry-set-aside", action="store_true", help=words)
+    add_where(parser)
     add_limit(parser)
     add_plan(parser, "questions", 5)
     add_report(parser, "costs and batches")
@@ -87,6 +91,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         job = _answered(options, engine, questions, style)
     document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
+    if options.where:
+        document["where"] = options.where
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
     document.update(stages=job.stats.stage_costs(), llm=llm_account(job.stats))
     document.update(graph_ops=spelled(job.stats.implementations))
@@ -117,15 +123,19 @@ class _Job:
 
 def _answered(options: argparse.Namespace, engine: Engine, questions: list[Question], style: str) -> _Job:
     """Answers what has no row yet, the suspects of an earlier death last and fewer at a time."""
-    job = _Job(engine.config(options.method))
-    with AnswersFile(options.out, job.config, style=style) as answers, Bars() as bars:
+    if options.where:
+        engine.part_for(options.method, options.where)  # a wrong filter is found before a file is written
+    job = _Job(engine.config(options.method, where=options.where or ""))
+    file = AnswersFile(options.out, job.config, style=style, retry_set_aside=options.retry_set_aside)
+    with file as answers, Bars() as bars:
         journal, ids = answers.journal, {question.id for question in questions}
         for row in read_rows(options.out) if answers.done else ():
             if row["id"] in ids:
                 job.rows.add(row)
         job.kept = job.rows.n
         todo = [question for question in questions if question.id not in answers.done]
-        for row in answers.set_aside(todo, options.method, engine.config_hash(options.method)):
+        config_hash = engine.config_hash(options.method, where=options.where or "")
+        for row in answers.set_aside(todo, options.method, config_hash, options.where or ""):
             job.rows.add(row)
         todo = [question for question in todo if not journal.is_set_aside(question.id)]
         job.ids = [question.id for question in todo]
@@ -142,7 +152,7 @@ def _answered(options: argparse.Namespace, engine: Engine, questions: list[Quest
             for width, wave in journal.waves(todo, engine.settings.runtime.max_live):
                 engine.run(
                     options.method, wave, on_begin=journal.begin, on_answer=take, keep=False, max_live=width,
-                    stats=job.stats,
+                    stats=job.stats, where=options.where or "",
                 )  # fmt: skip
         except ModelError as error:
             if error.question is not None:

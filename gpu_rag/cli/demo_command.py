@@ -1,86 +1,203 @@
-"""gpu-rag demo: the sample corpus from index to explained answers, with the packaged models."""
+"""gpu-rag demo: what each method finds of the larger sample, one chain as a picture, and a few answers, checked."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.options import add_settings, api_key, settings_of
+from gpu_rag.cli.options import add_settings, api_key, names, settings_of
 from gpu_rag.cli.progress import Bars
+from gpu_rag.errors import UsageError
 
-HELP = "Index the sample corpus, compare four methods, answer ten questions and show the evidence."
+if TYPE_CHECKING:
+    from gpu_rag.engine import Engine
+    from gpu_rag.evaluation.compare import Comparison
+    from gpu_rag.settings import Settings
+    from gpu_rag.sources.questions import QuestionRow
+    from gpu_rag.types import Answer
+
+HELP = "Index the larger sample, count the chains that each method finds, show one, and answer ten questions."
 EXAMPLE = "gpu-rag demo --out demo-index"
-METHODS = ("dense", "bm25", "hybrid", "ppr")
+WORDS = ("dense", "bm25", "hybrid")  # methods without a graph
+METHODS = (*WORDS, "ppr", "higra-retriever", "bubblerag")
+MEASURE = "whole@5"
+Show = Callable[[str], None]
+Scores = dict[str, list[float]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    folder = Path("demo-index")
+    folder, methods = Path("demo-index"), ",".join(METHODS)
     parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help=f"the index folder ({folder})")
+    parser.add_argument("--method", default=methods, metavar="M[,M...]", help=f"methods to compare ({methods})")
     parser.add_argument("--questions", type=int, default=10, metavar="N", help="how many questions to answer (10)")
     add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """The main job, start to end."""
-    from gpu_rag.api import Index, build, load_questions
-    from gpu_rag.cli.eval_command import score_tables
-    from gpu_rag.evaluation.compare import compare
-    from gpu_rag.sample import corpus_path, questions_path
+    from gpu_rag.api import Index, load_questions
+    from gpu_rag.sample import world_path
 
     started = time.perf_counter()
-    show: Any = (lambda text: None) if options.json else print
-    settings = settings_of(options)
-    show("1. Indexing the sample corpus: reading, embedding, pattern extraction, graph")
-    with Bars() as bars:
-        report = build(corpus_path(), options.out, methods=METHODS, settings=settings, progress=bars)
-    counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions")}
-    show("   " + ", ".join(f"{n:,} {name}" for name, n in counts.items()) + f" in {report.wall_s:.1f} s\n")
-    rows, _ = load_questions(questions_path())
-    index = Index.open(options.out)
-    replies = options.out.with_name(options.out.name + ".replies.sqlite")
+    show: Show = (lambda text: None) if options.json else partial(print, flush=True)
+    methods = sorted(names(options.method), key=lambda method: method not in WORDS)
+    if methods[0] not in WORDS or methods[-1] in WORDS:
+        expected = f"one of {', '.join(WORDS)}, and one that searches a graph"
+        raise UsageError("nothing to compare", given=f"--method {options.method}", expected=expected)
+    settings, out = settings_of(options), options.out
+    rows, _ = load_questions(world_path("questions.jsonl"))
+    show("1. Indexing 440 passages, with ready triples as a capable model would extract them")
+    counts = _index(out, methods, settings.changed("index", extractor="import"), show)
+    index, picture, replies = Index.open(out), _beside(out, ".svg"), _beside(out, ".replies.sqlite")
     engine = index.engine(settings, replies=replies, api_key=api_key(settings))
     with closing(engine.models):
-        show(f"2. Retrieval on {len(rows)} questions of 2 to 4 hops: does the graph help here?")
-        comparison = compare(engine, METHODS, rows, retrieval_only=True)
-        show(score_tables(comparison.document, [2, 5, 10], True) + "\n")
-        answers = _answer(engine, rows[: options.questions], show)
+        show(f"\n2. For how many of {len(rows)} questions of 2 to 4 hops are all gold passages among the first 5?")
+        comparison = _compare(engine, methods, rows, show)
+        best, words = _best(comparison, methods)
+        _difference(comparison.scores[best], comparison.scores[words], f"{best} - {words}", show)
+        show(f"\n3. A chain that {best} finds: passages, facts that join them, sentences that bear on the question")
+        chain = _chain(engine, comparison, rows, (best, words), picture, show)
+        show(f"\n4. Beside: the same passages with triples by {settings.index.extractor}")
+        other = _beside(out, f"-{settings.index.extractor}")
+        _index(other, (best,), settings, show)
+        alone = _compare(Index.open(other).engine(settings), (best,), rows, show)
+        pair = _difference(alone.scores[best], comparison.scores[words], f"{best} - {words}", show)
+        answers = _answer(engine, best, rows[: options.questions], show)
     wall_s = time.perf_counter() - started
-    document = {"counts": counts, "eval": comparison.document, "answers": answers, "wall_s": wall_s}
-    return 0, document, _closing(options.out, wall_s)
+    document = {
+        "counts": counts,
+        "eval": comparison.document,
+        "chain": chain,
+        "extracted": {"extractor": settings.index.extractor, "methods": alone.document["methods"], "paired": pair},
+        "answers": answers,
+        "wall_s": wall_s,
+    }
+    return 0, document, _closing(out, picture, best, wall_s)
 
 
-def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
-    from gpu_rag.cli.trace_text import trace_text
-    from gpu_rag.evaluation.metrics import exact_match, token_f1
+def _beside(out: Path, ending: str) -> Path:
+    return out.with_name(out.name + ending)
+
+
+def _index(out: Path, methods: Sequence[str], settings: Settings, show: Show) -> dict[str, int]:
+    """Builds or resumes an index of the sample; its counts."""
+    from gpu_rag.api import build
+    from gpu_rag.sample import world_path
+
+    ready = world_path("openie.jsonl") if settings.index.extractor == "import" else ()
+    with Bars() as bars:
+        report = build(world_path("corpus.jsonl"), out, methods=methods, openie=ready, settings=settings, progress=bars)
+    counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions")}
+    show("   " + ", ".join(f"{n:,} {name}" for name, n in counts.items()) + f" in {report.wall_s:.1f} s: {out}")
+    return counts
+
+
+def _compare(engine: Engine, methods: Sequence[str], rows: Sequence[QuestionRow], show: Show) -> Comparison:
+    """Scores of retrieval; a line a method as it ends."""
+    from gpu_rag.evaluation.compare import compare
+    from gpu_rag.evaluation.metrics import whole_at
+
+    gold = {row.question.id: row.gold_ids for row in rows}
+    found: dict[str, list[float]] = {}
+    document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
+
+    def on_answer(method: str, answer: Answer) -> None:
+        ranking = [document_of[evidence.passage_id] for evidence in answer.evidence]
+        found.setdefault(method, []).append(whole_at(ranking, gold[answer.question_id], 5))
+        if len(found[method]) == len(rows):
+            n = int(sum(found[method]))
+            show(f"   {method:<16}{n:>3} of {len(rows)}  {'#' * n}")
+
+    return compare(engine, methods, rows, retrieval_only=True, at=(5,), on_answer=on_answer)
+
+
+def _best(comparison: Comparison, methods: Sequence[str]) -> tuple[str, str]:
+    """The best method that searches a graph, and the best that does not."""
+    share = {method: comparison.document["methods"][method][MEASURE] for method in methods}
+    graph = [method for method in methods if method not in WORDS]
+    return max(graph, key=share.__getitem__), max(set(methods) - set(graph), key=share.__getitem__)
+
+
+def _difference(first: Scores, second: Scores, words: str, show: Show) -> dict[str, float]:
+    """The paired difference in questions whose whole chain is found."""
+    from gpu_rag.evaluation.bootstrap import paired_difference
+
+    pair = paired_difference(first[MEASURE], second[MEASURE])
+    points = " to ".join(f"{100 * pair[end]:+.1f}" for end in ("low", "high"))
+    gained = int(pair["wins"] - pair["losses"])
+    show(f"   {words}: {gained:+d} questions, {100 * pair['diff']:+.1f} points; paired 95 % interval {points}")
+    return pair
+
+
+def _chain(
+    engine: Engine,
+    comparison: Comparison,
+    rows: Sequence[QuestionRow],
+    methods: tuple[str, str],
+    picture: Path,
+    show: Show,
+) -> dict[str, Any]:
+    """Of the questions whose chain the graph finds and words do not, the first of the most hops."""
+    from gpu_rag.report.chain import DEPTH, chain_of, chain_svg, chain_text
+    from gpu_rag.report.page import write
+
+    graph, words = (comparison.scores[method][MEASURE] for method in methods)
+    n = max(range(len(rows)), key=lambda i: (graph[i] - words[i], len(rows[i].gold_ids)))
+    row = rows[n]
+    result = engine.run(methods[0], [row.question], limit=DEPTH, retrieval_only=True, support=True)
+    others = {method: answers[n] for method, answers in comparison.answers.items() if method in WORDS}
+    stops = chain_of(engine.index, row.gold_ids, row.answers, {methods[0]: result.answers[0], **others})
+    show(textwrap.indent(chain_text(row.question.text, row.answers[0], stops), "   "))
+    write(picture, chain_svg(row.question.text, row.answers[0], stops))
+    show(f"   as a picture: {picture}")
+    return {"question": row.question.text, "stops": [dict(vars(stop)) for stop in stops], "picture": str(picture)}
+
+
+def _answer(engine: Engine, method: str, rows: Sequence[QuestionRow], show: Show) -> list[dict[str, Any]]:
+    """Answers by the model, each checked against its evidence and the gold answer."""
+    from gpu_rag.evaluation.metrics import normalise_answer
     from gpu_rag.jobs import row_of
 
-    show(f"3. Answering {len(rows)} questions by ppr with {engine.models.describe('llm')['name']}\n")
-    result = engine.run("ppr", [row.question for row in rows], support=True)
-    done = []
+    if not engine.models.has_llm() or not rows:
+        return []
+    show(f"\n5. {len(rows)} answers by {engine.models.describe('llm')['name']} from what {method} finds, each checked")
+    result = engine.run(method, [row.question for row in rows], support=True)
+    done, wrong = [], []
     for answer, row in zip(result.answers, rows):
         record = row_of(answer)
         record["gold"] = list(row.answers)
-        show(trace_text(record, decisions=False, evidence=3))
-        show(f"gold      {row.answers[0]}\n")
         done.append(record)
-    em = sum(exact_match(a.text, r.answers) for a, r in zip(result.answers, rows)) / max(len(rows), 1)
-    f1 = sum(token_f1(a.text, r.answers) for a, r in zip(result.answers, rows)) / max(len(rows), 1)
-    show(f"   exact match {em:.2f}, F1 {f1:.2f} in {result.wall_s:.1f} s")
+        said = f" {normalise_answer(answer.text or '')} "
+        right = any(f" {normalise_answer(gold)} " in said for gold in row.answers)
+        if not right:
+            wrong.append(answer.status)
+        text = textwrap.shorten(answer.text or "no answer", 72, placeholder=" ...")
+        show(
+            f"   {row.question.id} {'right' if right else 'wrong'}, {answer.status:<12}{text}  (gold: {row.answers[0]})"
+        )
+    show(
+        f"   {len(wrong)} of {len(rows)} are wrong; {len(wrong) - wrong.count('answered')} of these are marked: their "
+        f"words stand nowhere in the evidence. {result.wall_s:.1f} s"
+    )
     return done
 
 
-def _closing(out: Path, wall_s: float) -> str:
+def _closing(out: Path, picture: Path, method: str, wall_s: float) -> str:
     return "\n".join(
         [
-            f"Done in {wall_s:.0f} s. The index is in {out}. Next:",
-            f'  gpu-rag ask {out} "Your question" --explain',
-            "  gpu-rag index YOUR_CORPUS --out my-index",
+            f"\nDone in {wall_s:.0f} s. The index is the folder {out}, the picture {picture}. Next:",
+            f'  gpu-rag ask {out} "Which river does the Iron Bridge cross?" --method {method} --explain',
+            "  gpu-rag sample my-sample        # these passages, questions and triples as files, and a knowledge base",
+            "  gpu-rag index YOUR_FOLDER --out my-index",
             "With a better model (any OpenAI-compatible server on your machine, such as vLLM, or a model folder):",
             f'  gpu-rag ask {out} "Your question" --set models.llm=http://127.0.0.1:8000/v1#MODEL',
-            "  gpu-rag index YOUR_CORPUS --out my-index --set index.extractor=llm --set models.llm=FOLDER",
+            "  gpu-rag index YOUR_FOLDER --out my-index --set index.extractor=llm --set models.llm=FOLDER",
         ]
     )

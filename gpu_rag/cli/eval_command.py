@@ -13,6 +13,7 @@ from gpu_rag.cli.options import (
     add_limits,
     add_report,
     add_settings,
+    add_where,
     api_key,
     exit_status,
     names,
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
+    add_where(parser)
     add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
     add_report(parser, "tables and plots")
@@ -82,8 +84,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         if judge is not None:
             judge.on_reply = on_verdict
         comparison = compare(
-            engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge
-        )
+            engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge,
+            where=options.where or "",
+        )  # fmt: skip
     document = comparison.document
     document["rejects"] = len(rejects)
     wall_s = sum(entry["wall_s"] for entry in document["methods"].values())

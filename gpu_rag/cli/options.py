@@ -38,6 +38,19 @@ def add_limit(parser: argparse.ArgumentParser, what: str = "questions") -> None:
     add_count(parser, "--limit", what, f"only the first N {what}")
 
 
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """--where."""
+    words = "only documents whose metadata fit, such as 'year >= 2020 and lang = \"de\"'"
+    parser.add_argument("--where", metavar="EXPR", type=_filter, help=words)
+
+
+def _filter(text: str) -> str:
+    """A filter that is not empty."""
+    if not text.strip():
+        raise UsageError("the filter is empty", expected="such as year >= 2020", do="or leave --where out")
+    return text.strip()
+
+
 def add_count(parser: argparse.ArgumentParser, name: str, what: str, words: str) -> None:
     """An option with a whole number above 0."""
 

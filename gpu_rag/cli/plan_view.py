@@ -106,7 +106,9 @@ def plan_answers(
     kept = {row["id"] for row in rows if row["status"] != "failed"} & {question.id for question in questions}
     todo = [question for question in questions if question.id not in kept]
     n_sample = options.plan_sample or answer_plan.DEFAULT_SAMPLE
-    document = answer_plan.plan_answers(engine, options.method, todo, options.out, n_sample=n_sample, kept=len(kept))
+    document = answer_plan.plan_answers(
+        engine, options.method, todo, options.out, n_sample=n_sample, kept=len(kept), where=options.where or ""
+    )
     return 0, document, _answer_text(document)
 
 

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,7 +103,7 @@ class RayLLM:
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order. Raises ModelError when no worker is left; what came before is handed out."""
         order = sorted(range(len(requests)), key=lambda i: (requests[i].system, -len(requests[i].prompt), i))
-        with closing(self._pool.run([requests[i] for i in order])) as results:
+        with closing(self._pool.run([replace(requests[i], on_text=None) for i in order])) as results:
             return in_order(len(requests), ((order[place], reply) for place, reply in results), on_reply)
 
     # --- the streaming face ---
@@ -115,7 +116,8 @@ class RayLLM:
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; it leaves at the next `poll`. Raises UsageError for a key that is open."""
         check_key(key, self._open)
-        task = self._open[key] = Task(request, lambda reply: self._finished.append((key, reply)))
+        sent = replace(request, on_text=None)  # a worker cannot call back
+        task = self._open[key] = Task(sent, lambda reply: self._finished.append((key, reply)))
         self._pool.add([task])
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:

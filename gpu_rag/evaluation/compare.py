@@ -58,12 +58,14 @@ def compare(
     at: Sequence[int] = DEFAULT_AT,
     on_answer: Callable[[str, Answer], None] | None = None,
     judge: Judge | None = None,
+    where: str = "",
 ) -> Comparison:
     """Runs each method over the same questions and scores it.
 
     recall@k is over gold_ids per document (a document counts where its best passage ranks), whole@k the share of
     questions with all of them; questions without gold_ids are left out, of em / f1 those without answers. Questions
     over a knowledge base: see `evaluation.kb`.
+    where: a filter of documents, see `index.where`; gold that it excludes is missed.
     judge: what judges the answers of all methods, after the last one has run; see `evaluation.judge`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
@@ -71,10 +73,14 @@ def compare(
         check_rows(rows)
         if retrieval_only:
             raise UsageError("there are no answers to judge", given="retrieval only", do="leave out one of the two")
+    for method in methods if where else ():  # all of them before the first one runs
+        engine.part_for(method, where)
     retrieval_only = retrieval_only or not engine.models.has_llm()
     gold = KbGold(engine.index, rows)
     depth = DEPTH if any(map(gold.is_skb, rows)) else 0
     document: dict[str, Any] = {"n": len(rows), "methods": {}, "paired": {}}
+    if where:
+        document["where"] = where
     comparison = Comparison(document)
     for method in methods:
         result = engine.run(
@@ -83,6 +89,7 @@ def compare(
             limit=max(max(at), engine.settings.reader.passages, depth),
             retrieval_only=retrieval_only,
             on_answer=partial(on_answer, method) if on_answer else None,
+            where=where,
         )
         scores = score(engine, result.answers, rows, at, retrieval_only, gold)
         comparison.answers[method], comparison.scores[method] = result.answers, scores

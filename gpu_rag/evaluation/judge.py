@@ -147,7 +147,7 @@ def open_judge(engine: Engine, *, replies: Path | None = None, api_key: ApiKeys 
                 stack.callback(llm.file.close)
         else:
             spec = settings.judge or engine.settings.models.llm
-            of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable)
+            of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable, revision="")
             workers = None if spec.startswith("http") else engine.models.open_workers  # a server is nobody's worker
             models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm, workers=workers)
             stack.enter_context(closing(models))

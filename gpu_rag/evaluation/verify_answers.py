@@ -19,6 +19,7 @@ from gpu_rag.jobs import openai_row
 from gpu_rag.methods.registry import parts
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.rows import Limits
+from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Document
 
 Row = dict[str, Any]
@@ -79,7 +80,7 @@ class AnswerChecker:
             yield f"status {status}, but there is an answer"
         if (status == "failed") != (error is not None):
             yield f"status {status}, but " + ("there is no error" if error is None else "there is an error")
-        if raw is not row and raw != openai_row(row, str(raw["response"]["body"].get("model"))):
+        if raw is not row and not _is_made_from(raw, row):
             yield "the batch row around it is not made from it (its message, usage, ids or error)"
 
     # --- evidence ----------------------------------------------------------------------------------
@@ -100,6 +101,8 @@ class AnswerChecker:
             file, place = self._index.places([row])[0]
             if (item.get("file"), item["place"]) != (file, place):
                 yield f"passage {name}: it stands in {file} {place}, not in {item.get('file')} {item['place']}"
+        if (given := item.get("metadata", {})) != (metadata := self._index.metadata_of(row)):
+            yield f"passage {name}: metadata is {given!r}, in the index {metadata!r}"
         start, end, text = item.get("start"), item.get("end"), item.get("text")
         if isinstance(start, int) and isinstance(end, int) and isinstance(text, str):
             spans = self._spans.setdefault(passage["doc_id"], {})
@@ -109,21 +112,22 @@ class AnswerChecker:
 
     @cached_property
     def _stated(self) -> dict[tuple[str, str, str], set[str]]:
-        """The ids of the passages that state each relation, by its names as written."""
+        """The ids of the passages that state each relation, by its names normalised: under a filter they are written as
+        the documents that fit it write them."""
         stated: dict[tuple[str, str, str], set[str]] = {}
         if "entities" in self._index.stages:
             ids = self._index.passage_ids
             for row, passages in enumerate(self._index.relations["passages"].to_pylist()):
-                stated.setdefault(self._index.relation_text(row), set()).update(ids[p] for p in passages)
+                stated.setdefault(_normal(*self._index.relation_text(row)), set()).update(ids[p] for p in passages)
         for module in parts("relations"):
             for *triple, passages in module.stated(self._index):
-                stated.setdefault(tuple(triple), set()).update(self._index.passage_ids[p] for p in passages)
+                stated.setdefault(_normal(*triple), set()).update(self._index.passage_ids[p] for p in passages)
         if self._has_kb:
             kb = self._index.loaded("kb", load_kb)
             passages = kb.edge_passages.values.tolist()
             for edge, (start, end) in enumerate(pairwise(kb.edge_passages.offsets.tolist())):
                 *triple, where = kb.triple(edge)
-                citations = stated.setdefault((triple[0], triple[1], triple[2]), set())
+                citations = stated.setdefault(_normal(*triple), set())
                 citations.update((kb.passage_ids[p] for p in passages[start:end]) if end > start else (where,))
         return stated
 
@@ -136,7 +140,7 @@ class AnswerChecker:
             yield "it is not [subject, relation, object, passage id]"
             return
         subject, label, object_, passage = edge
-        stated = self._stated.get((subject, label, object_))
+        stated = self._stated.get(_normal(subject, label, object_))
         if stated is None:
             yield f"no relation of the index is {subject!r} - {label!r} - {object_!r}"
         elif passage in stated or not (passage or stated):
@@ -189,8 +193,19 @@ def check_answers(
     return checker, found
 
 
+def _normal(subject: str, label: str, object_: str) -> tuple[str, str, str]:
+    return normalise_name(subject), normalise_name(label), normalise_name(object_)
+
+
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [None]  # which is then no evidence and no edge
+
+
+def _is_made_from(raw: Row, row: Row) -> bool:
+    """Whether a batch row is the one that `row` makes; its time and model are its own."""
+    body = raw["response"]["body"]
+    created, model = body.get("created", 0), body.get("model", row["method"])
+    return isinstance(created, int) and bool(raw == openai_row(row, str(model), created))
 
 
 def _differing(what: str, item: Row, expected: Row) -> Iterator[str]:

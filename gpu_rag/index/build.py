@@ -8,6 +8,7 @@ next run redoes the unfinished stage alone, and inside it only the blocks and mo
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import shutil
@@ -22,23 +23,30 @@ from gpu_rag_kernels.dispatch import preferring, recording, spelled
 from gpu_rag.errors import UsageError
 from gpu_rag.index.folder import (
     WriteLock,
+    block_sums,
     canonical_json,
     checksums,
     is_own,
+    sealed,
     sha256_text,
     storage_errors,
     sync,
     write_atomic,
 )
-from gpu_rag.index.manifest import Manifest, StageRecord, is_complete
+from gpu_rag.index.manifest import COPY, FILE, Manifest, StageRecord, damage, is_complete
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
+from gpu_rag.models.fingerprint import identity
+from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
     from gpu_rag.models.llm.interface import ServerAccount
     from gpu_rag.models.set import ModelSet
+
+ASKED = "work/asked.json"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -105,11 +113,20 @@ def build_index(
         out.mkdir(parents=True, exist_ok=True)
     guard_folder(out)
     with WriteLock(out):
-        if fresh or forget_replies:
-            _erase(out, forget_replies)
+        if forget_replies:  # before a model opens them
+            for end in ("", "-wal", "-shm"):
+                (out / f"replies.sqlite{end}").unlink(missing_ok=True)
+        mend_replies(out / "replies.sqlite")
         settings = settle(stages, settings, models)
+        for role in dict.fromkeys(role for stage in stages for role in stage.roles(settings)):
+            models.describe(role)  # one that cannot be loaded is said before anything is erased or read
+        if fresh or forget_replies:
+            _erase(out)
+        with storage_errors(out):
+            _write_asked(out, stages)
         manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
+        manifest = manifest.without(_damaged_others(out, manifest, stages))
         _clean(out, manifest)
         reports: dict[str, StageReport] = {}
         for stage in stages:
@@ -123,6 +140,21 @@ def build_index(
         report = BuildReport(out, manifest, reports, wall_s, models.on_workers(), models.servers())
         _write_run(report)
     return report
+
+
+def _write_asked(out: Path, stages: Sequence[Stage]) -> None:
+    """The stages of this build, in `work`, which only a build that ends removes: see `unfinished`."""
+    (out / "work").mkdir(exist_ok=True)
+    write_atomic(out / ASKED, canonical_json([stage.name for stage in stages]).encode())
+
+
+def unfinished(out: Path) -> list[str]:
+    """The stages that the last build was to make, where it was ended before; [] where it ran to its end."""
+    try:
+        names = json.loads((out / ASKED).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _described(sources: Sources) -> dict[str, Any]:
@@ -148,14 +180,18 @@ def _bring_up_to_date(
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
     params = stage.params(settings, sources)
-    described = {role: _identity(models.describe(role)) for role in stage.roles(settings)}
+    described = {role: identity(models.describe(role)) for role in stage.roles(settings)}
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
-    if old is not None and is_up_to_date(out, stage, old, fingerprint) and _is_whole(out, old):
+    whole = old is not None and _is_whole(out, manifest, stage.name)
+    if old is not None and whole and is_up_to_date(out, stage, old, fingerprint):
         progress.finish(stage.name, skipped=True)
-        return manifest, StageReport(skipped=True, counts=old.counts)
+        blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
+        return manifest.with_stage(old, blocks), StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
-    before, report = _last_state(out, stage, old), StageReport()
+    # what an earlier run of this version left is taken over where it still holds
+    before = out / old.folder if old is not None and whole and old.version == stage.version else None
+    report = StageReport()
     progress.start(stage.name, None, "rows")
     name = f"{stage.name}-{fingerprint[:12]}"
     temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
@@ -170,6 +206,7 @@ def _bring_up_to_date(
             counts = stage.run(work)
         sync(*temporary.rglob("*"), temporary)
         files = checksums(temporary)
+        blocks = block_sums(temporary, files)
         if final.exists():
             shutil.rmtree(final)
         os.replace(temporary, final)
@@ -177,16 +214,10 @@ def _bring_up_to_date(
     report.counts, report.graph_ops = counts, spelled(ran)
     folder = f"stages/{name}"
     record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, described, files, counts)
-    manifest = manifest.with_stage(record)
+    manifest = manifest.with_stage(record, blocks)
     manifest.write(out)
     progress.finish(stage.name, skipped=False)
     return manifest, report
-
-
-def _identity(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A model as the manifest has it: of a served one its id, not where a server of it listens."""
-    name = str(model["name"])
-    return {**model, "name": f"server#{name.partition('#')[2]}" if name.startswith(("http://", "https://")) else name}
 
 
 def fingerprint_of(
@@ -212,29 +243,35 @@ def is_up_to_date(out: Path, stage: Stage, record: StageRecord, fingerprint: str
     return record.fingerprint == fingerprint and not to_retry and is_complete(out, record)
 
 
-def _last_state(out: Path, stage: Stage, old: StageRecord | None) -> Path | None:
-    """The folder of the stage's last state if its version is this one and every file still has its checksum."""
-    if old is None or old.version != stage.version or not is_complete(out, old):
-        return None
-    return out / old.folder if _is_whole(out, old) else None
+def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
+    """Whether the folder holds the files of the stage, each with its checksums, and no other."""
+    base, files = out / manifest.stages[stage].folder, manifest.stages[stage].files
+    if found := damage(out, manifest, stage):
+        _log.warning("gpu-rag: damaged, and made anew: %s", found)
+    return not found and {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()} == set(files)
 
 
-def _is_whole(out: Path, record: StageRecord) -> bool:
-    """Whether every file has its checksum: what was damaged is made anew, from replies that are kept."""
-    return checksums(out / record.folder) == record.files
+def _damaged_others(out: Path, manifest: Manifest, stages: Sequence[Stage]) -> list[str]:
+    """The damaged stages that this build does not make: they leave the index until a build makes them anew."""
+    others = manifest.stages.keys() - {stage.name for stage in stages}
+    return [name for name in sorted(others) if not _is_whole(out, manifest, name)]
 
 
-def _erase(out: Path, forget_replies: bool) -> None:
-    replies = [f"replies.sqlite{end}" for end in ("", "-wal", "-shm")] if forget_replies else []
-    for name in ("manifest.json", "run.json", "rejects.jsonl", *replies):
+def _erase(out: Path) -> None:
+    for name in (FILE, COPY, "run.json", "rejects.jsonl"):
         (out / name).unlink(missing_ok=True)
     for name in ("stages", "work"):
         shutil.rmtree(out / name, ignore_errors=True)
 
 
 def _gather_rejects(out: Path, manifest: Manifest) -> None:
+    write_atomic(out / "rejects.jsonl", rejects_of(out, manifest))
+
+
+def rejects_of(out: Path, manifest: Manifest) -> bytes:
+    """The rejects of all stages: what rejects.jsonl of the index holds."""
     parts = [out / record.folder / "rejects.jsonl" for record in manifest.stages.values()]
-    write_atomic(out / "rejects.jsonl", b"".join(path.read_bytes() for path in parts if path.is_file()))
+    return b"".join(path.read_bytes() for path in parts if path.is_file())
 
 
 def _write_run(report: BuildReport) -> None:
@@ -243,4 +280,4 @@ def _write_run(report: BuildReport) -> None:
     document = {"wall_s": report.wall_s, "host": platform.node(), "python": platform.python_version(), "stages": stages}
     if report.workers:
         document["workers"] = report.workers
-    write_atomic(report.out / "run.json", (json.dumps(document, indent=1) + "\n").encode())
+    write_atomic(report.out / "run.json", sealed(document))

@@ -19,11 +19,13 @@ from gpu_rag.index.hetero import hetero_graph, write_hetero
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb
+from gpu_rag.index.metadata import to_text
 
 _EDGE_ROWS = 1 << 16
 FORMATS = ("parquet", "graphml", "pyg")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NODE_KEYS = (("kind", "node"), ("name", "node"), ("text", "node"), ("type", "node"))
+_METADATA_KEY = ("metadata", "node")  # JSON text, where documents have metadata
 _KINDS = {"mentioned_in": "mention"}  # of edges, where they have other names here
 _EDGE_KEYS = (("kind", "edge"), ("label", "edge"), ("weight", "edge"))
 
@@ -56,7 +58,8 @@ def _parquet(index: Index, out: Path) -> list[Path]:
 def _graphml(index: Index, out: Path) -> list[Path]:
     with out.open("w", encoding="utf-8") as file:
         file.write('<?xml version="1.0" encoding="UTF-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n')
-        for name, domain in (*_NODE_KEYS, *_EDGE_KEYS):
+        more = () if index.metadata is None else (_METADATA_KEY,)
+        for name, domain in (*_NODE_KEYS, *more, *_EDGE_KEYS):
             form = "double" if name == "weight" else "string"
             key = quoteattr(f"{domain[0]}_{name}")
             file.write(f'<key id={key} for="{domain}" attr.name="{name}" attr.type="{form}"/>\n')
@@ -83,6 +86,7 @@ def _write_nodes(index: Index, file: IO[str]) -> None:
     rows = zip(index.passage_ids, index.passages["title"].to_pylist(), index.passages["text"].to_pylist())
     for number, (passage, title, text) in enumerate(rows):
         data = _data("n_kind", "passage") + _data("n_name", f"{title} [{passage}]") + _data("n_text", text)
+        data += "" if index.metadata is None else _data("n_metadata", to_text(index.metadata_of(number)))
         file.write(f'<node id="p{number}">{data}</node>\n')
     if "entities" in index.stages:
         for number, name in enumerate(index.entity_names):

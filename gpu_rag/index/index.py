@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, MissingLayer
+from gpu_rag.errors import IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
-from gpu_rag.index import tables
-from gpu_rag.index.manifest import Manifest, is_complete
+from gpu_rag.index import metadata, tables
+from gpu_rag.index.manifest import Manifest, checked_folder
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.types import CSR, Evidence
+from gpu_rag.types import CSR, Evidence, Scalar
 
 T = TypeVar("T")
 
@@ -32,8 +32,10 @@ class Index:
     def __init__(self, path: Path, manifest: Manifest, device: str):
         self.path, self.manifest, self._device = path, manifest, device
         self.threads = 1
+        self.lies_in: object = None  # a temporary folder that goes with it, see `narrow`
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
+        self._checked: set[str] = set()  # stages
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
@@ -70,15 +72,17 @@ class Index:
         return tuple(self.manifest.stages)
 
     def folder(self, stage: str) -> Path:
-        """The folder of a stage. Raises MissingLayer when it was not built, IndexCorrupt when files are missing."""
+        """The folder of a stage, its files compared with their checksums at first use.
+
+        Raises MissingLayer when it was not built, IndexCorrupt when a file is missing or altered.
+        """
         record = self.manifest.stages.get(stage)
         if record is None:
             raise MissingLayer("the index lacks a stage", given=f"{self.path} without {stage}")
-        folder = self.path / record.folder
-        if not is_complete(self.path, record):
-            do = "run gpu-rag verify, then gpu-rag index again"
-            raise IndexCorrupt("files of the index are missing or cut", given=f"{folder}", do=do)
-        return folder
+        if stage not in self._checked:
+            checked_folder(self.path, self.manifest, stage)
+            self._checked.add(stage)
+        return self.path / record.folder
 
     def _table(self, stage: str, file: str, schema: pa.Schema) -> pa.Table:
         return tables.read_table(self.folder(stage) / file, schema)
@@ -87,6 +91,14 @@ class Index:
     def documents(self) -> pa.Table:
         """Table of documents, sorted by id."""
         return self._table("passages", "documents.parquet", tables.DOCUMENTS)
+
+    @cached_property
+    def metadata(self) -> pa.Table | None:
+        """Table of the documents' metadata, in the order of `documents`; None where they have none."""
+        folder = self.folder("passages")
+        if metadata.FILE not in self.manifest.stages["passages"].files:
+            return None
+        return metadata.read_metadata(folder / metadata.FILE, self.documents.num_rows)
 
     @cached_property
     def passages(self) -> pa.Table:
@@ -190,13 +202,21 @@ class Index:
         """Evidence records of passages, in the order given."""
         part = self._taken(rows)
         return tuple(
-            Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place)
-            for row, score, place in zip(part, scores, self._places(rows, part))
+            Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place, more)
+            for row, score, place, more in zip(part, scores, self._places(rows, part), self._metadata(part))
         )
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
         """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `place_of`."""
         return self._places(rows, self._taken(rows))
+
+    def metadata_of(self, row: int) -> dict[str, Scalar]:
+        """The metadata of a passage's document."""
+        return self._metadata(self._taken([row]))[0]
+
+    def _metadata(self, part: Sequence[dict[str, Any]]) -> list[dict[str, Scalar]]:
+        """The metadata of passages whose table rows are `part`."""
+        return metadata.rows_of(self.metadata, [self.document_rows[row["doc_id"]] for row in part])
 
     def _taken(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of the passage table."""

@@ -12,15 +12,19 @@ import torch
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
+from gpu_rag.index.build import rejects_of, unfinished
 from gpu_rag.index.checks import outside, wrong_vectors
-from gpu_rag.index.folder import checksums
+from gpu_rag.index.folder import check_seal, checksums
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
+from gpu_rag.index.manifest import COPY, check_copy
+from gpu_rag.models.llm.cache import faults_of
 from gpu_rag.settings import make_settings
 from gpu_rag.settings.check import SECTIONS
 from gpu_rag.types import CSR
 
 Check = Callable[[Index], Iterator[str]]
+_AGAIN = "run gpu-rag index again"
 
 
 def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]:
@@ -30,11 +34,11 @@ def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]
     has its checksums verified: see `unchecked`.
     """
     index = Index.open(folder)
-    broken = [*_settings(index), *_files(index)]
+    broken = [*_settings(index), *_files(index), *_beside(index)]
     if broken:
         return broken
     every = {**_CHECKS, **(checks or {})}
-    for check in (_inputs, *dict.fromkeys(check for stage, check in every.items() if stage in index.stages)):
+    for check in (_asked, _inputs, *dict.fromkeys(check for stage, check in every.items() if stage in index.stages)):
         broken.extend(_guarded(check, index))
     return broken
 
@@ -88,6 +92,27 @@ def _files(index: Index) -> Iterator[str]:
             yield f"{record.folder}/{name}: not part of the index"
 
 
+def _asked(index: Index) -> Iterator[str]:
+    """The stages that a build was to make, was ended before, and that are not there."""
+    if missing := [name for name in unfinished(index.path) if name not in index.stages]:
+        yield f"missing: {', '.join(missing)}, which the last build was to make; run the same gpu-rag index again"
+
+
+def _beside(index: Index) -> Iterator[str]:
+    """The faults of what lies beside the stages; all of it may be missing."""
+    for name in (COPY, "run.json", "plan.json"):
+        try:
+            if (index.path / name).is_file():
+                check_copy(index.path) if name == COPY else check_seal(index.path / name, _AGAIN)
+        except GpuRagError as error:
+            yield f"{name}: {error}"
+    rejects = index.path / "rejects.jsonl"
+    if rejects.is_file() and rejects.read_bytes() != rejects_of(index.path, index.manifest):
+        yield "rejects.jsonl: altered"
+    if (replies := index.path / "replies.sqlite").is_file():
+        yield from (f"replies.sqlite: {fault}" for fault in faults_of(replies))
+
+
 def _inputs(index: Index) -> Iterator[str]:
     stages = index.manifest.stages
     for record in stages.values():
@@ -111,6 +136,8 @@ def _passages(index: Index) -> Iterator[str]:
     known = set(documents)
     if lost := [d for d in index.passage_doc_ids if d not in known]:
         yield f"passages: {len(lost)} name a document that does not exist, such as {lost[0]}"
+    if index.metadata is not None and not any(len(c) - c.null_count for c in index.metadata.columns):
+        yield "metadata: no document has any"
     if len(index.passage_lines) != index.n_passages:
         yield f"lines: {len(index.passage_lines)} rows for {index.n_passages} passages"
     rows = zip(

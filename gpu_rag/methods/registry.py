@@ -5,6 +5,7 @@ program    or the module that its METHODS name: Params, retrieve, program
 stages     `stages()`: the index stages that only it has
 settings   its sections of settings, declared with `section`
 verify     `CHECKS`: the checks of these stages
+narrow     `NARROW`: what makes these stages for a part of the documents, see `index.narrow`
 explain    `WORDS`: step name -> words
 report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
 relations  `stated(index)`: (subject, label, object, passages) of relations that only the method has
@@ -122,6 +123,13 @@ def stage_checks() -> dict[str, Any]:
     return {name: check for part in parts("verify") for name, check in part.CHECKS.items()}
 
 
+def stage_narrowers() -> dict[str, Any]:
+    """What narrows the stages of knowledge bases and those that one method alone has, by stage."""
+    from gpu_rag.index.stages.knowledge_base.narrow import NARROW
+
+    return NARROW | {name: narrow for part in parts("narrow") for name, narrow in part.NARROW.items()}
+
+
 def inexact_ops(method: str) -> list[str]:
     """The families of graph ops that a method runs and whose implementations are not equal bit by bit.
 
@@ -132,6 +140,11 @@ def inexact_ops(method: str) -> list[str]:
     return [family for stage, family in families.items() if stage in needs(method)]
 
 
+def methods_over(corpus: bool) -> list[str]:
+    """Every method; without a corpus those over a knowledge base."""
+    return [name for name in method_names() if corpus or "kb" in needs(name)]
+
+
 def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
     """The stages that the methods need, with all that those need, in building order.
 
@@ -140,8 +153,7 @@ def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[S
     read the corpus too, where there is one, do.
     """
     sources = Sources(corpus=(Path(),)) if sources is None else sources
-    able = [name for name in method_names() if sources.corpus or "kb" in needs(name)]
-    names = [name for given in methods for name in (able if given == ALL else [given])]
+    names = [name for given in methods for name in (methods_over(bool(sources.corpus)) if given == ALL else [given])]
     first = ["passages", *(need for name in names for need in needs(name))]
     first += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
     wanted = _with_needs(first, lambda stage: stage.needs_of(sources))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ HASHED_SUFFIXES = frozenset({".safetensors", ".bin", ".json", ".txt", ".model", 
 VOLATILE_KEYS = frozenset({"transformers_version", "_name_or_path", "_model_name_or_path", "name_or_path"})
 
 _known: dict[tuple[tuple[str, int, int], ...], str] = {}
+
+
+def identity(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model, as `ModelSet.describe` gives it, without its place: of a served one its id, not its address."""
+    name = str(model["name"])
+    return {**model, "name": f"server#{name.partition('#')[2]}" if name.startswith(("http://", "https://")) else name}
 
 
 def folder_hash(folder: Path, version: int, settings: object = None, *, need_weights: bool = True) -> str:

@@ -44,6 +44,7 @@ def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key:
     if spec.startswith("http"):
         options = {"api_key": api_key, "max_connections": settings.connections, "style": None}
         options |= {"think_tokens": settings.think_tokens, "extra_body": settings.more_body}
+        options["revision"] = settings.revision
     elif spec.startswith("vllm:"):
         options["settings"] = vllm
     elif not spec.startswith("replay:"):

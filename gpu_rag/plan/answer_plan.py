@@ -55,6 +55,7 @@ def plan_answers(
     *,
     n_sample: int = DEFAULT_SAMPLE,
     kept: int = 0,
+    where: str = "",
 ) -> dict[str, Any]:
     """The plan of a job that answers `questions`, also written beside the answers file `out`; `kept`: answered before.
 
@@ -64,18 +65,18 @@ def plan_answers(
     """
     reset_peak_memory()
     started = time.perf_counter()
-    config = _plain(engine.config(method))  # loads the models
+    config = _plain(engine.config(method, where=where))  # loads the models
     earlier = read_plan(plan_path(out), KEYS)
     before = set(earlier["asked_ids"]) if earlier is not None and earlier["config"] == config else set()
     pool = [q for q in questions if q.id not in before] or list(questions)
     chosen = random.Random(engine.settings.runtime.seed).sample(range(len(pool)), min(n_sample, len(pool)))
     sample = [pool[i] for i in sorted(chosen)]
-    first, warm = (engine.run(method, sample, retrieval_only=True) for _ in range(2))
+    first, warm = (engine.run(method, sample, retrieval_only=True, where=where) for _ in range(2))
     load_s = max(time.perf_counter() - started - first.wall_s - warm.wall_s, 0.0)
     replies: list[Reply | RequestFailed] = []
     engine.on_reply = replies.append
     try:
-        result = engine.run(method, sample)
+        result = engine.run(method, sample, where=where)
     finally:
         engine.on_reply = None
     n, n_fresh = len(questions), sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)

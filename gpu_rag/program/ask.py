@@ -30,12 +30,14 @@ async def ask(
     evidence: Sequence[str] | None = None,
     slot: str = "evidence",
     name: str = "ask",
+    on_text: Callable[[str], None] | None = None,
 ) -> str | dict[str, Any] | Malformed:
     """The reply to `prompt`: its text, or the JSON object where `schema` (canonical JSON Schema text) is given.
 
     evidence: texts, best first, that the packer puts into `{{slot}}` as far as they fit. A reply is read leniently, see
     `text.lenient`; one that cannot be read gets one repair try, then Malformed is returned, or "" where no schema is
-    given. Each is counted. name: in the trace and the counts.
+    given. Each is counted. name: in the trace and the counts. on_text: as of a `Request`, of plain text alone: an
+    object, and a reply that begins with a reason, are not handed on in pieces.
     Raises ContextOverflow when the prompt does not fit, RequestFailed when the request failed.
     """
     if evidence is not None:
@@ -45,15 +47,22 @@ async def ask(
         if not fits(model, prompt.system, text, room):
             n_tokens = model.count_tokens(prompt.system) + model.count_tokens(text)
             raise overflow(model, prompt, n_tokens, room)
-    return await ask_text(run, prompt, text, schema=schema, max_tokens=max_tokens, name=name)
+    return await ask_text(run, prompt, text, schema=schema, max_tokens=max_tokens, name=name, on_text=on_text)
 
 
 async def ask_text(
-    run: Run, prompt: Prompt, text: str, *, schema: str | None, max_tokens: int, name: str = "ask"
+    run: Run,
+    prompt: Prompt,
+    text: str,
+    *,
+    schema: str | None,
+    max_tokens: int,
+    name: str = "ask",
+    on_text: Callable[[str], None] | None = None,
 ) -> str | dict[str, Any] | Malformed:
     """`ask` with a user text that is rendered already (by `packed`, when a program must know what was shown)."""
     constraint = None if schema is None else JsonSchema(schema)
-    found, reply = await reply_of(run, prompt, text, constraint, max_tokens=max_tokens, name=name)
+    found, reply = await reply_of(run, prompt, text, constraint, max_tokens=max_tokens, name=name, on_text=on_text)
     if isinstance(found, Read):
         run.note(name, 0, (), reply)
         return found.value  # type: ignore[no-any-return]
@@ -70,6 +79,7 @@ async def reply_of(
     max_tokens: int,
     name: str,
     rewrite: Callable[[str], str] | None = None,
+    on_text: Callable[[str], None] | None = None,
 ) -> tuple[Read | Malformed, Reply]:
     """What a reply says, or Malformed after one repair try with a larger budget; and the reply that was read.
 
@@ -79,8 +89,9 @@ async def reply_of(
     asked = constraint
     if models.reason:
         text, constraint, max_tokens = reasoned(models, text, constraint, max_tokens)
+    heard = on_text if constraint is None else None
     run.ctx.usage.replies_read += 1
-    reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at)
+    reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at, on_text=heard)
     found = _read(reply, constraint, rewrite)
     if isinstance(found, Read):
         if found.how != EXACT:
@@ -89,7 +100,10 @@ async def reply_of(
     note_malformed(run, name, reply)
     ways = repairs(text, max_tokens, found)
     text, max_tokens = next((way for way in ways if fits(models.language_model, prompt.system, *way)), ways[-1])
-    reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at, attempt=1)
+    # Text is malformed only where nothing was said, so that nothing is said twice.
+    reply = await request(
+        run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at, attempt=1, on_text=heard
+    )
     found = _read(reply, constraint, rewrite)
     if isinstance(found, Read):
         count(run, name, "repaired")
@@ -165,13 +179,14 @@ async def request(
     max_tokens: int,
     slot: Slot | None = None,
     attempt: int = 0,
+    on_text: Callable[[str], None] | None = None,
 ) -> Reply:
     """One model request, without packing, parsing or note. slot: that of the first try, for a repair's seed."""
     check_texts([system, text])
     models = run.models
     _ = models.language_model  # refused here where there is none
     seed = run.ctx.request_seed(run.ctx.slot if slot is None else slot, attempt)
-    return await llm(Request(system, text, constraint, max_tokens, models.temperature, seed, attempt))
+    return await llm(Request(system, text, constraint, max_tokens, models.temperature, seed, attempt, on_text))
 
 
 def note_malformed(run: Run, name: str, reply: Reply) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpu_rag.program.ask import ask
 from gpu_rag.program.run import Run
+from gpu_rag.text.lenient import spoken
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Path
 
 _NO_ANSWER = frozenset({"", "unknown", "not known", "none", "no answer", "i don't know"})
+_LABELS = ("Short answer:", "Answer:")
+_MARKUP = ("<", "◁", "`")  # a thought or a fence may begin so
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,49 @@ def passage_block(number: int, evidence: Evidence) -> str:
 def clean_answer(text: str) -> str:
     """The first line, without a leading label or closing full stop."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    for label in ("Short answer:", "Answer:"):
-        line = line.removeprefix(label).strip()
+    line = _unlabelled(line)
     return line.rstrip(".").strip() if line.count(".") <= 1 else line
+
+
+def begun_answer(text: str) -> str:
+    """The beginning of the answer in a reply that has come so far: whatever follows, `clean_answer` of it begins so,
+    and it is an answer. "" while that is open.
+
+    >>> [begun_answer(text) for text in ("Ans", "Answer: unk", "Answer: Tam", "Tamsin.", "Tamsin. It is a port")]
+    ['', '', 'Tam', 'Tamsin', 'Tamsin. It is a port']
+    """
+    said = spoken(text).lstrip()
+    if not said or said.startswith(_MARKUP):
+        return ""
+    line = said.splitlines()[0]
+    if len(line) < len(said):  # it has ended
+        answer = clean_answer(said)
+        return answer if is_answer(answer) else ""
+    line = _unlabelled(line)
+    answer = line.rstrip(" .\t")
+    silent = any(known.startswith(answer.casefold().strip(" .")) for known in _NO_ANSWER)
+    return "" if silent or any(label.startswith(line) for label in _LABELS) else answer
+
+
+def _unlabelled(line: str) -> str:
+    for label in _LABELS:
+        line = line.removeprefix(label).strip()
+    return line
+
+
+class AnswerText:
+    """Hands on the pieces of an answer as its reply grows; what was handed on is never said twice."""
+
+    def __init__(self, on_piece: Callable[[str], None]):
+        self._on_piece, self._said = on_piece, ""
+
+    def __call__(self, text: str) -> None:
+        """All of the reply so far. Less than before, or another text, comes of a try that begins anew: it waits until
+        it says more of the same."""
+        answer = begun_answer(text)
+        if len(answer) > len(self._said) and answer.startswith(self._said):
+            piece, self._said = answer[len(self._said) :], answer
+            self._on_piece(piece)
 
 
 def is_answer(text: str) -> bool:
@@ -39,19 +82,22 @@ def is_answer(text: str) -> bool:
     return text.casefold().strip(" .") not in _NO_ANSWER
 
 
-async def read(run: Run, question: str, support: Support) -> Draft:
-    """The answer to a question from its evidence; `unsupported` when the reader finds none there."""
+async def read(run: Run, question: str, support: Support, *, final: bool = True) -> Draft:
+    """The answer to a question from its evidence; `unsupported` when the reader finds none there.
+
+    final: whether an answer that is found is that of the program, so that it may be handed on as it comes.
+    """
     shown: Sequence[Evidence] = support.evidence[: run.reader.passages]
     if not shown:
         return Draft(None, (), support.paths, "unsupported")
-    answer = await read_blocks(run, question, [passage_block(i, e) for i, e in enumerate(shown, 1)])
+    answer = await read_blocks(run, question, [passage_block(i, e) for i, e in enumerate(shown, 1)], final=final)
     if answer is None:
         return Draft(None, support.evidence, support.paths, "unsupported")
     return Draft(answer, support.evidence, support.paths)
 
 
-async def read_blocks(run: Run, question: str, blocks: Sequence[str]) -> str | None:
-    """The short answer to a question from texts, best first; None where they do not hold it."""
+async def read_blocks(run: Run, question: str, blocks: Sequence[str], *, final: bool = True) -> str | None:
+    """The short answer to a question from texts, best first; None where they do not hold it. final: see `read`."""
     reply = await ask(
         run,
         Prompt.read("gpu_rag.program.prompts", "reader"),
@@ -61,6 +107,7 @@ async def read_blocks(run: Run, question: str, blocks: Sequence[str]) -> str | N
         evidence=blocks,
         slot="passages",
         name="read",
+        on_text=AnswerText(run.on_text) if final and run.on_text is not None else None,
     )
     answer = clean_answer(str(reply))
     return answer if is_answer(answer) else None

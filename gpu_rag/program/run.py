@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_rag.index.index import Index
@@ -14,13 +15,15 @@ from gpu_rag.types import Evidence, Reply
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One question over one index. limit: how many passages `retrieve` is to return."""
+    """One question over one index. limit: how many passages `retrieve` is to return. on_text: called with each new
+    piece of the answer while a model says it, in a thread of the model."""
 
     ctx: Context
     index: Index
     models: Models
     reader: ReaderSettings
     limit: int
+    on_text: Callable[[str], None] | None = None
 
     def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply: Reply | None = None) -> None:
         """Note a decision in the trace, with the hash of the reply that it came from."""

@@ -8,10 +8,12 @@ from typing import Any
 from gpu_rag.evaluation.compare import Comparison
 from gpu_rag.evaluation.judge import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
+from gpu_rag.index.metadata import in_words
 from gpu_rag.methods.registry import needs
 from gpu_rag.report.accounts import fallbacks_section, servers_section, stage_table
 from gpu_rag.report.page import example, heading, intervals, page, paragraph, stacked_bars, table
 from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.types import Evidence
 
 N_EXAMPLES = 8
 MAX_ALL_PAIRS = 4  # methods; above it the pairs are too many to read, and those with the first one are shown
@@ -90,7 +92,8 @@ def evaluation_page(
         *_disagreements(comparison, rows, document_of, measure),
     ]
     methods = ", ".join(document["methods"])
-    return page(title, f"{document['n']} questions; {methods}; means with 95 % bootstrap intervals", sections)
+    asked = f"{document['n']} questions" + (f" where {document['where']}" if "where" in document else "")
+    return page(title, f"{asked}; {methods}; means with 95 % bootstrap intervals", sections)
 
 
 def score_cell(entry: dict[str, Any], name: str) -> str:
@@ -210,10 +213,14 @@ def _disagreements(
     for i in chosen:
         row, methods = rows[i], []
         for method, answers in comparison.answers.items():
-            found = [(e.title, e.text[:160], document_of[e.passage_id] in row.gold_ids) for e in answers[i].evidence]
+            found = [(_titled(e), e.text[:160], document_of[e.passage_id] in row.gold_ids) for e in answers[i].evidence]
             methods.append((method, scores[method][i], answers[i].text, found[:5]))
         shown.append(example(row.question.text, row.answers[0] if row.answers else "", measure, methods))
     return shown
+
+
+def _titled(evidence: Evidence) -> str:
+    return f"{evidence.title} ({in_words(evidence.metadata)})" if evidence.metadata else evidence.title
 
 
 def _judge_section(document: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ def cheapest_batches(core: Core) -> list[Batch]:
     """Take all waiting calls of the lowest rank, as batches in the order of their first calls."""
     groups = core.waiting.pop(min(core.waiting))
     batches = []
-    for (step, key), waiting in groups.items():
+    for (step, key, _), waiting in groups.items():
         calls = sorted(pending for pending in waiting if pending.task.alive)
         size = step.kind.max_batch
         batches += [Batch(step, key, calls[i : i + size]) for i in range(0, len(calls), size)]
@@ -45,11 +45,11 @@ def oldest_batch(core: Core, ranks: Iterable[int], limit: int) -> Batch | None:
             oldest += [(calls[0][:2], rank, key) for key, calls in groups.items()]
     if not oldest:
         return None
-    _, rank, (step, key) = min(oldest, key=itemgetter(0))
-    calls = core.waiting[rank].pop((step, key))
+    _, rank, group = min(oldest, key=itemgetter(0))
+    (step, key, _), calls = group, core.waiting[rank].pop(group)
     size = min(max(limit, 1), step.kind.max_batch)
     if len(calls) > size:
-        core.waiting[rank][step, key] = calls[size:]
+        core.waiting[rank][group] = calls[size:]
     elif not core.waiting[rank]:
         del core.waiting[rank]
     return Batch(step, key, calls[:size])
@@ -61,7 +61,8 @@ def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
     Raises ModelError and Cancelled, which stop the run; any other exception becomes the result of every call.
     """
     step, n = batch.step, len(batch.calls)
-    service, resource = step.kind.service, core.resources[step.kind.resource]
+    service, own = step.kind.service, batch.calls[0].task.run.ctx.resources
+    resource = own.get(step.kind.resource, core.resources.get(step.kind.resource))
     queries = [pending.call.query for pending in batch.calls]
     llm, level = core.stats.llm, core.stats.llm.level
     started = perf_counter()

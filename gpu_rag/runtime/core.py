@@ -34,7 +34,8 @@ from gpu_rag.runtime.trace import Context, Slot
 from gpu_rag.types import Question
 
 Program = Callable[[Context], Coroutine[Any, Any, Any]]
-Key = tuple[Step[Any, Any, Any, Any], tuple[Any, ...]]
+# The step, its batch key, and the id of the resource that the question brings, 0 where it is the driver's.
+Key = tuple[Step[Any, Any, Any, Any], tuple[Any, ...], int]
 
 
 class CoreOptions(TypedDict, total=False):
@@ -49,7 +50,7 @@ class Core:
     """The open questions of one run. `on_end(order, outcome)` is called at once when a question ends.
 
     resources: what steps are given, by the name of their kind's resource.
-    waiting: {rank: {(step, key): calls that wait}}, calls of cancelled siblings included (see `Task.alive`).
+    waiting: {rank: {Key: calls that wait}}, calls of cancelled siblings included (see `Task.alive`).
     on_cancel(task) is called for each task that is cancelled: its call, if it waits for one, is wanted no more.
     """
 
@@ -188,7 +189,8 @@ class Core:
                 self._end(run, None, exceeded)
                 return
         kind = call.step.kind
-        if kind.resource not in self.resources:
+        own = run.ctx.resources.get(kind.resource)
+        if own is None and kind.resource not in self.resources:
             known = ", ".join(sorted(self.resources)) or "none"
             given = f"{call.step.name}, which needs {kind.resource}"
             wrong = UsageError("this run has not what a step needs", given=given, expected=known)
@@ -196,7 +198,7 @@ class Core:
             return
         groups = self.waiting.setdefault(kind.rank, {})
         try:
-            calls = groups.setdefault((call.step, call.key), [])
+            calls = groups.setdefault((call.step, call.key, 0 if own is None else id(own)), [])
         except TypeError:
             wrong = UsageError("the parameters of a step must be hashable", given=f"{call.step.name} {call.key!r}")
             self._ready.append((task, None, wrong))

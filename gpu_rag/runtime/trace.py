@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from gpu_rag.runtime.accounts import Cost
 from gpu_rag.types import Question, TraceStep, Usage
@@ -29,14 +30,16 @@ class Context:
     """One question's context. A program reads `question`, calls `note` at each decision.
 
     usage: what the question has cost so far; the driver books calls, tokens and seconds, `ask` the rest.
+    resources: those that its steps are given in place of the driver's; calls share a batch where these are the same.
     """
 
-    __slots__ = ("_notes", "question", "run_seed", "task", "usage")
+    __slots__ = ("_notes", "question", "resources", "run_seed", "task", "usage")
 
     def __init__(self, question: Question, seed: int = 0):
         self.question = question
         self.run_seed = seed
         self.usage = Usage()
+        self.resources: Mapping[str, Any] = {}
         self.task: Strand | None = None  # the task being stepped, set by the driver
         self._notes: list[tuple[Slot, str, int, tuple[str, ...], str, Cost | None]] = []
 

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from gpu_rag.engine import Given, Prepared, answer_of
 from gpu_rag.errors import BudgetExceeded, Cancelled, GpuRagError
 from gpu_rag.jobs import row_of
+from gpu_rag.program.history import Turn
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.serve.live import Live
@@ -32,21 +33,35 @@ LONGEST_RETRY_S = 60
 
 
 class Batch:
-    """The questions of one request. Closing gives up those that are open."""
+    """The questions of one request. Closing gives up those that are open.
 
-    def __init__(self, admission: Admission, prepared: Prepared, questions: Sequence[Question], shape: Shape):
+    pieces: whether `rows` gives the pieces of answers too, as they come. history: of the one question that has one.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        prepared: Prepared,
+        questions: Sequence[Question],
+        shape: Shape,
+        pieces: bool = False,
+        history: Sequence[Turn] = (),
+    ):
         """Submits them. Raises Refusal."""
         self.handles: dict[int, Handle] = {}  # of the questions that are open
         self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, len(questions), shape
         self._death: GpuRagError | None = None  # what ended the engine before a question of it
-        self._rows: asyncio.Queue[tuple[int, dict[str, Any]] | None] = asyncio.Queue()  # None: the client is gone
+        self._rows: asyncio.Queue[tuple[int, dict[str, Any] | str] | None] = asyncio.Queue()  # None: the client is gone
         self._began, self._loop = time.perf_counter(), asyncio.get_running_loop()
         limit_s = admission.settings.serve.question_seconds
         late = BudgetExceeded("the question ran out of time", expected=f"an answer within {limit_s:g} s")
         self._timer = self._loop.call_later(limit_s, self.close, late) if limit_s else None
         try:
             for place, question in enumerate(questions):
-                self.handles[place] = admission.live.submit(prepared, question, partial(self._ends, place), group=self)
+                self.handles[place] = admission.live.submit(
+                    prepared, question, partial(self._ends, place), group=self,
+                    on_text=partial(self._says, place) if pieces else None, history=history,
+                )  # fmt: skip
         except Refusal:
             self.close()
             raise
@@ -59,6 +74,15 @@ class Batch:
         with suppress(RuntimeError):  # the loop is closed: the server has ended meanwhile
             self._loop.call_soon_threadsafe(self._ended, place, outcome)
 
+    def _says(self, place: int, piece: str) -> None:
+        """A piece of an answer comes, in a thread of a model."""
+        with suppress(RuntimeError):  # as above
+            self._loop.call_soon_threadsafe(self._said, place, piece)
+
+    def _said(self, place: int, piece: str) -> None:
+        if place in self.handles:
+            self._rows.put_nowait((place, piece))
+
     def _ended(self, place: int, outcome: Outcome) -> None:
         del self.handles[place]
         self._admission.ends.append(time.monotonic())
@@ -69,19 +93,21 @@ class Batch:
         if isinstance(cause, GpuRagError):
             self._death = cause
             outcome = replace(outcome, error=cause)
-        row = self._shape(row_of(answer_of(outcome, self._prepared.method, self._prepared.config_hash)))
+        row = self._shape(row_of(answer_of(outcome, self._prepared)))
         self._admission.counts.ended(row, time.perf_counter() - self._began)
         self._rows.put_nowait((place, row))
 
-    async def rows(self, receive: Receive) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
-        """(place of the question, its row) in the order in which questions end. Raises ClientGone when `receive`, from
-        which the body has been read, says so first."""
+    async def rows(self, receive: Receive) -> AsyncGenerator[tuple[int, dict[str, Any] | str], None]:
+        """(place of the question, its row) in the order in which questions end, pieces of its answer before it. Raises
+        ClientGone when `receive`, from which the body has been read, says so first."""
         watching = asyncio.ensure_future(self._watch(receive))
         try:
-            for _ in range(self._n_questions):
+            n_open = self._n_questions
+            while n_open:
                 row = await self._rows.get()
                 if row is None:
                     raise ClientGone
+                n_open -= isinstance(row[1], dict)
                 yield row
         finally:
             watching.cancel()
@@ -94,7 +120,7 @@ class Batch:
     async def collected(self, receive: Receive) -> list[dict[str, Any]]:
         """All rows in the order of the questions. Raises Refusal (503) when the engine died, and ClientGone."""
         with closing(self):
-            rows = {place: row async for place, row in self.rows(receive)}
+            rows = {place: row async for place, row in self.rows(receive) if isinstance(row, dict)}
         if self._death is not None:
             said = f"the engine has stopped: {refusal_of(self._death)}"
             raise Refusal(503, said, headers={"Retry-After": "5"})
@@ -109,9 +135,10 @@ class Batch:
 
 
 class Streamed(Response):
-    """A piece for each row of a batch, made by `form`, as its question ends; a client that goes away gives it up."""
+    """What `form` makes of each row of a batch as its question ends, and of each piece of an answer; a client that goes
+    away gives it up."""
 
-    def __init__(self, batch: Batch, form: Callable[[dict[str, Any]], bytes], media_type: str):
+    def __init__(self, batch: Batch, form: Callable[[Any], bytes], media_type: str):
         super().__init__(media_type=f"{media_type}; charset=utf-8")
         del self.headers["content-length"]
         self._batch, self._form = batch, form
@@ -143,13 +170,15 @@ class Admission:
 
     async def ask(
         self, method: str, questions: Sequence[Question], *, retrieval: bool = False, passages: int | None = None,
-        params: Given = None, shape: Shape = dict,
+        params: Given = None, where: str = "", support: bool = False, shape: Shape = dict, pieces: bool = False,
+        history: Sequence[Turn] = (),
     ) -> Batch:  # fmt: skip
-        """Submit questions to a method as `Live.prepare` gives it. shape: makes of a row what the client gets.
+        """Submit questions to a method as `Live.prepare` gives it. shape: makes of a row what the client gets; pieces,
+        history: see `Batch`.
 
         Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping; and what preparing raises.
         """
-        chosen = (method, retrieval, passages, params)
+        chosen = (method, retrieval, passages, params, where, support)
         prepared = self.live.cached(*chosen)
         if prepared is None:
             prepared = await asyncio.to_thread(self.live.prepare, *chosen)
@@ -164,7 +193,7 @@ class Admission:
             later = {"Retry-After": str(min(max(math.ceil(n_over * each_s), 1), LONGEST_RETRY_S))}
             given, expected = f"{n_open} open, {len(questions)} more", f"at most {self._limit}"
             raise Refusal(429, "too many questions wait", given=given, expected=expected, headers=later)
-        return Batch(self, prepared, questions, shape)
+        return Batch(self, prepared, questions, shape, pieces, history)
 
     async def close(self, grace_s: float) -> None:
         """Take no more questions; give those that are open some time, then fail the rest."""

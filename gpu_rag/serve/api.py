@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -20,13 +18,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gpu_rag.errors import MissingLayer
-from gpu_rag.jobs import openai_row
 from gpu_rag.serve.admission import Admission, Streamed
-from gpu_rag.serve.bodies import ChatBody, read_ask, read_chat
+from gpu_rag.serve.bodies import read_ask, read_chat
+from gpu_rag.serve.chat import ChatEvents, chat_completion
 from gpu_rag.serve.guard import Guard, Json, read_body
 from gpu_rag.serve.live import DEAD, READY
 from gpu_rag.serve.metrics import EngineMetrics
-from gpu_rag.serve.refusal import Refusal, error_body
+from gpu_rag.serve.refusal import Refusal
 
 Endpoint = Callable[[Request], Awaitable[Response] | Response]
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
@@ -34,7 +32,6 @@ StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
         "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
 _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
-_NO_LLM = "a language model that can take part: start the server with --set models.llm=MODEL"
 
 
 def make_app(admission: Admission, step_words: StepWords, host: str, key: str | None) -> ASGIApp:
@@ -88,7 +85,8 @@ class _Api:
         raw = await read_body(request, self._settings)
         body, questions, single = read_ask(raw, self._settings.params, retrieval=retrieval)
         batch = await self._admission.ask(
-            body.method, questions, retrieval=retrieval, passages=body.passages, params=body.params,
+            body.method, questions, retrieval=retrieval, passages=body.passages, params=body.params, where=body.where,
+            support=not retrieval if body.support is None else body.support,
             shape=partial(self._shaped, retrieval, bool(body.words)),
         )  # fmt: skip
         if NDJSON in request.headers.get("accept", ""):
@@ -107,13 +105,16 @@ class _Api:
         return row
 
     async def chat(self, request: Request) -> Response:
-        """A chat completion: the model is a method, the last user message the question."""
-        body, question = read_chat(await read_body(request, self._settings))
-        batch = await self._admission.ask(self._method_of(body.model), [question])
+        """A chat completion: the model is a method, the last user message the question, with what was said before."""
+        body, question, history = read_chat(await read_body(request, self._settings))
+        batch = await self._admission.ask(
+            self._method_of(body.model), [question], where=body.where, support=True, pieces=bool(body.stream),
+            history=history,
+        )  # fmt: skip
         if body.stream:
-            return Streamed(batch, partial(events, body), SSE)
+            return Streamed(batch, ChatEvents(body), SSE)
         (row,) = await batch.collected(request.receive)
-        return Json(completion(row, body.model))
+        return Json(chat_completion(row, body.model))
 
     def _method_of(self, model: str) -> str:
         """The method that a model stands for. Raises Refusal (404)."""
@@ -141,7 +142,7 @@ class _Api:
         found = []
         for name, lack in self._live.lacking.items():
             answers, line = name in self._live.answering, None
-            missing = str(lack) if lack is not None else None if answers else _NO_LLM
+            missing = None if lack is None else str(lack)
             if isinstance(lack, MissingLayer):
                 missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
             row = {"method": name, "retrieves": lack is None, "answers": answers, "missing": missing}
@@ -174,7 +175,9 @@ class _Api:
         (found,) = self._index.passages.take([row]).to_pylist()
         file, place = self._index.places([row])[0]
         kept = {key: found[key] for key in ("doc_id", "title", "text", "start", "end")}
-        return Json({"passage_id": name, **kept, "file": file, "place": place})
+        metadata = self._index.metadata_of(row)
+        more: dict[str, Any] = {"metadata": metadata} if metadata else {}
+        return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
 
     async def health(self, request: Request) -> Response:
         """Whether the process is worth keeping: not once its engine has ended for good."""
@@ -190,42 +193,3 @@ class _Api:
     async def metrics(self, request: Request) -> Response:
         """Counts for Prometheus."""
         return Response(generate_latest(self._admission.counts.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-# --- OpenAI's protocol -----------------------------------------------------------------------------
-
-
-def completion(row: dict[str, Any], model: str) -> dict[str, Any]:
-    """The chat completion of a row; the answer is the message's content, the row stands under `gpu_rag`.
-
-    Raises Refusal (500) for a failed row: a client of that protocol looks for failures in the status alone.
-    """
-    if row["status"] == "failed":
-        status = 503 if row["error"]["type"] == "ModelError" else 500
-        raise Refusal(status, row["error"]["message"], kind=row["error"]["type"])
-    body: dict[str, Any] = openai_row(row, model)["response"]["body"]
-    return {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), **body}
-
-
-def events(body: ChatBody, row: dict[str, Any]) -> bytes:
-    """The same as server-sent events: one chunk with the role and the content, one with the end, then [DONE].
-
-    A failure is an event with `error`, after which nothing but [DONE] comes.
-    """
-    try:
-        whole = completion(row, body.model)
-    except Refusal as error:
-        return _events(error_body(error, "/v1/chat/completions"))
-    kept = {name: whole[name] for name in ("id", "created", "model")}
-    chunk = {**kept, "object": "chat.completion.chunk"}
-    said = {"index": 0, "delta": whole["choices"][0]["message"], "finish_reason": None}
-    end = {"index": 0, "delta": {}, "finish_reason": "stop"}
-    chunks = [{**chunk, "choices": [said]}, {**chunk, "choices": [end], "gpu_rag": row}]
-    if body.stream_options is not None and body.stream_options.include_usage:
-        chunks.append({**chunk, "choices": [], "usage": whole["usage"]})
-    return _events(*chunks)
-
-
-def _events(*values: dict[str, Any]) -> bytes:
-    texts = [json.dumps(value, allow_nan=False) for value in values]  # ASCII: no line end within
-    return "".join(f"data: {text}\n\n" for text in [*texts, "[DONE]"]).encode()

@@ -9,16 +9,19 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from gpu_rag.index.where import MOST_CHARS
 from gpu_rag.methods.registry import load_method
+from gpu_rag.program.history import Turn
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings.check import declared
 from gpu_rag.settings.sections import ServeSettings
-from gpu_rag.sources.rows import Limits, RowError, decode_utf8, document_text, id_text, kind, question_id
+from gpu_rag.sources.rows import Limits, RowError, clean_string, decode_utf8, document_text, id_text, kind, question_id
 from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Question
 
 T = TypeVar("T")
 _bad = partial(Refusal, 400)
+Filter = Annotated[str, Meta(max_length=MOST_CHARS)]
 LAST = "the last user message"
 _UNSERVED = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio", "modalities")
 
@@ -31,13 +34,17 @@ class AskedQuestion(Struct):
 
 
 class AskBody(Struct, forbid_unknown_fields=True):
-    """The body of /v1/answer and /v1/retrieve. passages: of a retrieval. words: the trace in words too."""
+    """The body of /v1/answer and /v1/retrieve. passages: of a retrieval. words: the trace in words too. where: a filter
+    of documents, see `index.where`. support: the sentences that bear on the question too; without the field those of
+    answers, not of retrievals."""
 
     questions: Annotated[list[AskedQuestion], Meta(min_length=1, max_length=ServeSettings.max_questions)]
     method: str = "ppr"
     params: dict[str, Any] | None = None
     passages: Annotated[int, Meta(ge=1, le=ServeSettings.max_passages)] | None = None
     words: bool | None = None
+    where: Filter = ""
+    support: bool | None = None
 
 
 class StreamOptions(Struct):
@@ -51,6 +58,7 @@ class ChatBody(Struct):
 
     model: str
     messages: list[Any]
+    where: Filter = ""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -77,10 +85,10 @@ def read_ask(raw: bytes, settable: Collection[str], *, retrieval: bool) -> tuple
     return body, questions, single
 
 
-def read_chat(raw: bytes) -> tuple[ChatBody, Question]:
-    """(the body, the last user message as a question). Options that would change the form of the reply are refused.
+def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
+    """(the body, the last user message as a question, what user and assistant said before it).
 
-    Raises Refusal (400).
+    Options that would change the form of the reply are refused. Raises Refusal (400).
     """
     given = _object(raw)
     asked = [key for key in _UNSERVED if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
@@ -89,15 +97,29 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question]:
     if given.get("n") not in (None, 1):
         raise _bad("a question has one answer", given=f"n={str(given['n'])[:20]}", expected="1")
     body = _as(ChatBody, given)
-    said = [m.get("content") for m in body.messages if isinstance(m, dict) and m.get("role") == "user"]
+    said = [m for m in body.messages if isinstance(m, dict) and m.get("role") in ("user", "assistant")]
+    while said and said[-1]["role"] != "user":  # what is said behind the question is not read
+        said.pop()
     if not said:
         raise _bad("messages has no user message")
-    text = said[-1]
+    text = said.pop().get("content")
     if isinstance(text, list):  # parts, which stand one below the other
         if not all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in text):
             raise _bad(f"{LAST} has parts that are not text")
         text = "\n".join(part["text"] for part in text)
-    return body, _question(_as(AskedQuestion, {"question": text}, LAST), LAST)
+    question = _question(_as(AskedQuestion, {"question": text}, LAST), LAST)
+    try:
+        turns = [(m["role"], clean_string(_text_of(m.get("content")), "an earlier message")) for m in said]
+    except RowError as error:
+        raise _bad(str(error)) from error
+    return body, question, turns
+
+
+def _text_of(content: Any) -> str:
+    """The text of an earlier message: of parts those that are text, one below the other."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    found = (part.get("text") for part in parts if isinstance(part, dict))
+    return "\n".join(text for text in found if isinstance(text, str))
 
 
 def _object(raw: bytes) -> dict[str, Any]:

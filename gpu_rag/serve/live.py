@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from gpu_rag.engine import Engine, Given, Prepared
+from gpu_rag.engine import MOST_PARTS, Engine, Given, OnText, Prepared
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import method_names
+from gpu_rag.program.history import Turn
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.streaming import StreamingDriver
@@ -57,42 +58,68 @@ class Live:
         self._adopt(self.engine)
         self._thread.start()
 
-    def prepare(self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None) -> Prepared:
+    def prepare(
+        self,
+        method: str,
+        retrieval_only: bool,
+        passages: int | None = None,
+        params: Given = None,
+        where: str = "",
+        support: bool = False,
+    ) -> Prepared:
         """`Engine.prepare`, cached. For any thread; may load files. Raises as it does, and Refusal."""
         self._check_ready()
         with self._lock:
             self._check_ready()  # its models may be closed meanwhile: preparing would open them again
-            return self._prepare(method, retrieval_only, passages, params)
+            return self._prepare(method, retrieval_only, passages, params, where, support)
 
     def _prepare(
-        self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None
+        self,
+        method: str,
+        retrieval_only: bool,
+        passages: int | None = None,
+        params: Given = None,
+        where: str = "",
+        support: bool = False,
     ) -> Prepared:
-        found = self.cached(method, retrieval_only, passages, params)
+        found = self.cached(method, retrieval_only, passages, params, where, support)
         if found is None:
-            found = self.engine.prepare(method, limit=passages, retrieval_only=retrieval_only, params=params)
-            while len(self._prepared) >= N_PREPARED:
-                del self._prepared[next(iter(self._prepared))]
-            self._prepared[_key(method, retrieval_only, passages, params)] = found
+            options: dict[str, Any] = {"retrieval_only": retrieval_only, "params": params}
+            found = self.engine.prepare(method, limit=passages, where=where, support=support, **options)
+            # one with a filter keeps a part of the index in memory
+            like = [key for key, prepared in self._prepared.items() if bool(prepared.where) == bool(where)]
+            if len(like) >= (MOST_PARTS if where else N_PREPARED):
+                del self._prepared[like[0]]
+            self._prepared[_key(method, retrieval_only, passages, params, where, support)] = found
         return found
 
-    def cached(self, method: str, retrieval_only: bool, passages: int | None, params: Given) -> Prepared | None:
+    def cached(
+        self, method: str, retrieval_only: bool, passages: int | None, params: Given, where: str, support: bool
+    ) -> Prepared | None:
         """The result of `prepare` for the same arguments, if it is cached; never waits."""
-        return self._prepared.get(_key(method, retrieval_only, passages, params))
+        return self._prepared.get(_key(method, retrieval_only, passages, params, where, support))
 
     def _check_ready(self) -> None:
         if self.state != READY:
             raise Refusal(503, self.reason, headers={"Retry-After": "5"})
 
     def submit(
-        self, prepared: Prepared, question: Question, on_end: Callable[[Outcome], None], group: Hashable = None
+        self,
+        prepared: Prepared,
+        question: Question,
+        on_end: Callable[[Outcome], None],
+        group: Hashable = None,
+        *,
+        on_text: OnText = None,
+        history: Sequence[Turn] = (),
     ) -> Handle:
         """Have a question answered; on_end is called in the engine's thread. Groups take turns where questions wait.
 
-        Raises Refusal when it cannot be taken.
+        on_text, history: as of `engine.Prepared`. Raises Refusal when it cannot be taken.
         """
         self._check_ready()
         try:
-            return self._driver.submit(question, prepared.bind(question), on_end, group)
+            return self._driver.submit(question, prepared.bind(question, on_text, history), on_end, group)
         except UsageError as error:  # it has died, or was closed, a moment ago
             raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
 
@@ -168,5 +195,5 @@ class Live:
             self._say(self.reason)
 
 
-def _key(method: str, retrieval_only: bool, passages: int | None, params: Given) -> Hashable:
-    return method, retrieval_only, passages, repr(sorted((params or {}).items()))
+def _key(method: str, retrieval_only: bool, passages: int | None, params: Given, *others: Hashable) -> Hashable:
+    return method, retrieval_only, passages, repr(sorted((params or {}).items())), *others

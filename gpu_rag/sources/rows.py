@@ -128,7 +128,7 @@ def optional_string(row: Mapping[str, Any], key: str) -> str:
 def metadata_of(row: Mapping[str, Any], read: Collection[str]) -> dict[str, Scalar]:
     """The scalars of a row beside the columns that are `read`, by name; those of an object `metadata` are its own.
 
-    Decimals become numbers (readers make ISO text of dates). Left out: null, nested values, numbers that no 64 bits hold,
+    Decimals become numbers (readers make ISO text of dates). Left out: null, nested values, numbers beyond 64 bits,
     names and texts of more than 1,000 characters (they are no metadata) or that UTF-8 cannot hold.
     """
     found: dict[str, Scalar] = {}

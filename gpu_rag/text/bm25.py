@@ -61,6 +61,17 @@ class Bm25:
         arrays = {name: np.ascontiguousarray(engine.scores[name], a.dtype) for name, a in _no_postings().items()}
         return cls(vocabulary, arrays, len(tokens), k1, b)
 
+    def part(self, rows: np.ndarray) -> Bm25:
+        """The index of some passages, ascending rows, with the word statistics of all: scores stay as they are."""
+        number = np.full(self.n, -1, np.int32)
+        number[rows] = np.arange(len(rows), dtype=np.int32)
+        indices = number[self._arrays["indices"]]
+        stays = indices >= 0
+        n_before = np.concatenate([[0], np.cumsum(stays)]).astype(np.int64)
+        indptr = n_before[self._arrays["indptr"]]
+        arrays = {"data": self._arrays["data"][stays], "indices": indices[stays], "indptr": indptr}
+        return Bm25(self.vocabulary, arrays, len(rows), self.k1, self.b)
+
     def scores(self, query: str) -> np.ndarray:
         """The score of every passage for `query`: f32[N], >= 0; 0 where no token is shared."""
         ids = [self.vocabulary[token] for token in tokenize(query) if token in self.vocabulary]

@@ -19,7 +19,7 @@ _ORDINALS = (
     *("twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth"),
     "twentieth",
 )
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _VALUES = {
     **{word: value for value, word in enumerate(_ONES)},
     **{word: 10 * value for value, word in enumerate(_TENS, 2)},
@@ -45,6 +45,14 @@ _DATE = re.compile(r"\b(?P<y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})\b")
 _MONTH_YEAR = re.compile(r"\b(?P<m>\d{1,2})/(?P<y>\d{4})\b")
 _SHORT_MONTH = re.compile(r"\b(jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?", re.IGNORECASE)
 _CLOCK = re.compile(r"\b(\d{1,2})[:.](\d{2})\s*([ap])\.?m\b\.?", re.IGNORECASE)
+_HALF_DOZEN = re.compile(r"\bhalf a dozen\b", re.IGNORECASE)
+_TIME = re.compile(r"\b0?(\d{1,2}):(\d{2})\b")
+_HOURS = "|".join([*_ONES[1:], *(str(hour) for hour in range(1, 13))])
+_SPOKEN_TIME = re.compile(
+    rf"\b(half past|(?:a )?quarter past|(?:a )?quarter to) ({_HOURS})\b"
+    r"(?: (?:in the (morning|afternoon|evening)|at (night)|([ap])\.?m\b))?",
+    re.IGNORECASE,
+)
 
 
 def one_form(text: str) -> str:
@@ -59,6 +67,8 @@ def one_form(text: str) -> str:
         text = unicodedata.normalize("NFKD", text.translate(_PLAIN))
         text = unicodedata.normalize("NFKC", "".join(char for char in text if unicodedata.category(char) != "Mn"))
     text = _CLOCK.sub(lambda found: f"{int(found[1]) % 12 + 12 * (found[3] in 'pP')}.{found[2]}", text)
+    text = _TIME.sub(r"\1.\2", _SPOKEN_TIME.sub(_time, text))
+    text = _HALF_DOZEN.sub("6", text)
     text = _MONTH_YEAR.sub(_date, _DATE.sub(_date, text))
     text = _SHORT_MONTH.sub(lambda found: next(m for m in MONTHS if m.startswith(found[1][:3].casefold())), text)
     text = _UNIT.sub(lambda found: f"{found[1]} {_UNITS[found[2]]}", text)
@@ -66,6 +76,16 @@ def one_form(text: str) -> str:
     text = _ORDINAL_WORD.sub(lambda found: _ORDINAL_VALUES[found[0].casefold()], _ORDINAL.sub(r"\1", text))
     text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
     return _DECIMAL.sub("p", _NUMERAL.sub(lambda found: _value(found[0]), text))
+
+
+def _time(found: re.Match[str]) -> str:
+    """A spoken time of day, as "half past nine in the evening"."""
+    how, hour = found[1].casefold(), int(_value(found[2]))
+    day = "".join(filter(None, found.groups()[2:])).casefold()
+    if day:
+        hour = hour % 12 + 12 * (day in {"afternoon", "evening", "p"} or (day == "night" and 5 < hour < 12))
+    minutes = 60 * hour + {"half past": 30}.get(how, -15 if how.endswith("to") else 15)
+    return f"{minutes // 60 % 24}.{minutes % 60:02d}"
 
 
 def _date(found: re.Match[str]) -> str:
@@ -79,8 +99,8 @@ def _value(said: str) -> str:
     total, part = 0.0, 0.0
     for word in re.split(r"[\s-]+", said.casefold()):
         scale = _SCALES.get(word)
-        if scale == 100:
-            part = (part or 1) * 100
+        if scale and scale <= 100:
+            part = (part or 1) * scale
         elif scale:
             total, part = total + (part or 1) * scale, 0.0
         elif word != "and":

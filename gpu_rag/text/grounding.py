@@ -25,17 +25,24 @@ from gpu_rag.text.tokens import tokenize
 STATED, UNSTATED, NONE = "stated", "unstated", "none"
 
 _PARTS = re.compile(r"\s*[;\n]\s*")
-_PIECES = re.compile(r"\s*,\s*(?:and\s+)?|\s+(?:and|or|&)\s+")
+_PIECES = re.compile(r"\s*,(?!\d{3}\b)\s*(?:and\s+)?|\s+(?:and|or|&)\s+")
 _VERDICT = re.compile(r"\A\W*(?:yes|no|true|false)\b", re.IGNORECASE)
 _NEGATED = re.compile(r"\b(?:no|not|nor|without)\s+(?:(?:by|an?|the|any|in|of)\s+)?(?=\w)", re.IGNORECASE)
 _SCRIPT = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # a letter of another script than the Latin one
 _CAPITAL = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
 _MONTH_TERMS = frozenset(tokenize(" ".join(MONTHS)))
+_UNIT_TERMS = frozenset(
+    tokenize(
+        "second minute hour day week month year decade century millimetre centimetre metre kilometre inch foot "
+        "yard mile gram kilogram tonne ton pound ounce litre gallon hectare acre degree percent euro dollar cent"
+    )
+)
 _NUMBER = re.compile(r"\d+(?:p\d+)?")
 _RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # of units of time, length, weight
 _FIRST_YEAR = 1000
 _MOST_ADDED = 12
 _COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b", re.IGNORECASE)
+_HOW_MANY = re.compile(r"\bhow many (?!of\b)(\w+)", re.IGNORECASE)
 _MOST_COUNTED = 12  # things that a reader would count in a text
 _COMPARES = re.compile(
     r"\b(older|younger|longer|shorter|taller|higher|lower|larger|bigger|smaller|deeper|wider|heavier|faster|earlier|"
@@ -73,7 +80,8 @@ def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
         return NONE
     if all(_part_stated(part, asked, shown) for part in parts):
         return STATED
-    return UNSTATED if any(_is_absent(_words(part), asked, shown) for part in parts) else NONE
+    absent = any(_is_absent(_words(part), asked, shown) or _has_addition(part, asked, shown) for part in parts)
+    return UNSTATED if absent else NONE
 
 
 class _Words:
@@ -173,15 +181,18 @@ def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
     A count, a sum, a number in another unit and a name in another script may be what the evidence says in other words.
     """
     missing = [term for term in words.terms if not any(text.find(term) for text in shown)]
-    translated = any(_SCRIPT.search(text.text) for text in shown)
+    translated = any(2 * len(_SCRIPT.findall(text.text)) > len(text.text) - text.text.count(" ") for text in shown)
     named = set() if translated else _capitalised(words.text)
-    if any(term in named or _SCRIPT.search(term) for term in missing):
+    if any((term in named and not _begins_another(term, shown)) or _SCRIPT.search(term) for term in missing):
+        return True
+    if not translated and _in_another_unit(words, shown):
         return True
     numbers = {_number(term) for term in missing if _NUMBER.fullmatch(term)}
     if numbers:
         known = {_number(term) for text in (*shown, asked) for term in text.places if _NUMBER.fullmatch(term)}
         if _COUNTS.search(asked.text):
-            return any(number > _MOST_COUNTED and not _is_sum(number, known) for number in numbers)
+            most = 0 if _is_counted(asked, shown) else _MOST_COUNTED
+            return any(number > most and not _is_sum(number, known) for number in numbers)
         in_units = len(missing) > len(numbers)
         return any(not ((in_units and _is_multiple(number, known)) or _is_later(number, known)) for number in numbers)
     new = {term for term in words.terms if term not in asked.places}
@@ -189,11 +200,44 @@ def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
     return bool(new) and new <= set(missing) and not in_other_words
 
 
+def _begins_another(name: str, shown: Sequence[_Words]) -> bool:
+    """Whether the evidence has the adjective of a name, as "Korean" of "Korea"."""
+    return len(name) > 3 and any(term.startswith(name) for text in shown for term in text.places)
+
+
+def _has_addition(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
+    """Whether something is added to what the evidence states: a piece of which no word stands in it."""
+    pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
+    least = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
+    added = [piece for piece in pieces if not any(text.find(term) for term in piece.terms for text in (*shown, asked))]
+    return len(added) < len(pieces) and any(len(piece.terms) >= least for piece in added)
+
+
+def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:
+    """Whether a number stands in the evidence, but not with the unit or month behind it in the answer."""
+    for number, unit in pairwise(words.terms):
+        if _NUMBER.fullmatch(number) and unit in _UNIT_TERMS | _MONTH_TERMS:
+            behind = {text.terms[i + 1] for text in shown for i in text.find(number) if i + 1 < len(text.terms)}
+            if unit not in behind and (unit in _MONTH_TERMS or behind & _UNIT_TERMS):
+                return True
+    return False
+
+
+def _is_counted(asked: _Words, shown: Sequence[_Words]) -> bool:
+    """Whether the evidence has a number before the word for the things asked for, not "of the nine muses"."""
+    of = _HOW_MANY.search(asked.text)
+    if of is None:
+        return False
+    said = re.compile(rf"(?<!of the )\b\d+ {re.escape(of[1])}\b", re.IGNORECASE)
+    return any(said.search(one_form(text.text)) for text in shown)
+
+
 def _capitalised(text: str) -> set[str]:
     """The terms of words with a capital letter, a first word before others left out."""
     found = _CAPITAL.findall(text)
-    if found and text.lstrip().startswith(found[0]) and len(text.split()) > 1:
-        found = found[1:] if len(text.split()) > len(found) else found
+    a_name = all(word[0].isupper() for word in text.split())
+    if found and text.lstrip().startswith(found[0]) and not a_name:
+        found = found[1:]
     terms = {term for word in found for term in _terms(word)} - _MONTH_TERMS
     return {term for term in terms if not term[0].isdigit()}
 

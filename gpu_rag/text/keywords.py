@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from gpu_rag.text.normalise import normalise_name
@@ -13,6 +14,7 @@ from gpu_rag.text.tokens import STOP_WORDS
 
 _SILENT = STOP_WORDS | ADVERBS
 _MAX_WORD_CHARS = 64
+_DATED = re.compile(r"\d{4}|^\d")
 
 
 def names(text: str) -> frozenset[str]:
@@ -25,6 +27,16 @@ def names(text: str) -> frozenset[str]:
     """
     found = {normalise_name(mention.name) for _, mentions in _sentences(text) for mention in mentions}
     return frozenset(found - {""} - STOP_WORDS)
+
+
+def written_names(text: str) -> list[str]:
+    """The names in `text` as they are written, each once, in order; dates and numbers left out.
+
+    >>> written_names("Hugo Brandt founded the University of Loss in 1871.")
+    ['Hugo Brandt', 'University of Loss']
+    """
+    found = (mention.name for _, mentions in _sentences(text) for mention in mentions)
+    return list(dict.fromkeys(name for name in found if any(map(str.isupper, name)) and not _DATED.search(name)))
 
 
 def keywords(text: str) -> frozenset[str]:

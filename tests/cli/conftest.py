@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -200,6 +201,7 @@ class QuietServer(ThreadingHTTPServer):
     """open: connections that were accepted and are not yet ended."""
 
     daemon_threads, open, _lock = True, 0, threading.Lock()
+    request_queue_size = 1024  # five, the default, leaves connections of a burst unanswered for minutes
 
     def process_request(self, *arguments: Any) -> None:
         with self._lock:
@@ -218,12 +220,23 @@ class QuietServer(ThreadingHTTPServer):
 class ChatServer:
     """A model server on 127.0.0.1 that speaks the OpenAI chat protocol and counts what it was asked.
 
-    behave(prompt) -> (HTTP status, text). seconds: how long each reply takes; `width` are worked on at once.
+    behave(prompt) -> (HTTP status, text). seconds: how long each reply takes; `width` are worked on at once. pace:
+    where a reply is asked for as a stream its words come so many seconds apart; None: it comes in one piece all the
+    same. broken: how many streams break off after their first word.
     `let_through(n)`: so many more replies are sent, and those after them wait until more are let through.
     """
 
-    def __init__(self, behave: Callable[[str], tuple[int, str]], seconds: float = 0.0, width: int = 4):
+    def __init__(
+        self,
+        behave: Callable[[str], tuple[int, str]],
+        seconds: float = 0.0,
+        width: int = 4,
+        pace: float | None = None,
+        broken: int = 0,
+    ):
         self.behave, self.seconds, self.places = behave, seconds, threading.Semaphore(width)
+        self.pace, self.broken, self.n_streamed = pace, broken, 0
+        self.sent_first: list[float] = []  # when the first word of each stream was sent, by time.perf_counter
         self.begun: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -290,10 +303,42 @@ class ChatServer:
                 if prompt.startswith(TRIAL):  # what a server understands is tried once, and not counted here
                     return self.send(200, completion(body, well_formed(body)))
                 try:
-                    self.send(*server._reply(prompt))
+                    status, content = server._reply(prompt)
+                    if status == 200 and body.get("stream") and server.pace is not None:
+                        self.stream(content, server.pace)
+                    else:
+                        self.send(status, content)
                 finally:  # also when the asker is gone
                     with server._lock:
                         server.finished[prompt] += 1
+
+            def stream(self, content: dict[str, Any], pace: float) -> None:
+                """The words of a completion, each as an event, the end and the usage."""
+                (choice,) = content["choices"]
+                words = re.findall(r"\S+\s*", choice["message"]["content"])
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream; charset=utf-8")
+                self.send_header("connection", "close")
+                self.end_headers()
+                self.close_connection = True
+                server.n_streamed += 1
+                for i, word in enumerate(words):
+                    time.sleep(pace if i else 0.0)
+                    self.event({"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]})
+                    if not i:
+                        server.sent_first.append(time.perf_counter())
+                    if server.broken:
+                        server.broken -= 1
+                        return
+                self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+                self.event({"choices": [], "usage": content["usage"]})
+                with contextlib.suppress(OSError):
+                    self.wfile.write(b"data: [DONE]\n\n")
+
+            def event(self, chunk: dict[str, Any]) -> None:
+                with contextlib.suppress(OSError):
+                    self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+                    self.wfile.flush()
 
             def send(self, status: int, content: dict[str, Any]) -> None:
                 data = json.dumps(content).encode()

@@ -116,7 +116,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         "models": ("models", "probe", f"replay:{replay}"),
         "doctor": ("doctor", *llm),
         "sample": ("sample", tmp_path / "sample"),
-        "demo": ("demo", "--out", tmp_path / "demo", "--questions", 1, *llm),
+        "demo": ("demo", "--out", tmp_path / "demo", "--method", "dense,ppr", "--questions", 1, *llm),
     }
     aligned = ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "aligned", "--for", "higra-retriever")
     assert run(*aligned, *cli.NO_LLM).status == 0
@@ -126,7 +126,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         assert (result.status, result.out.count("\n")) == (0, 1), result.err
         printed[name] = [result.document]
     (demo,) = printed["demo"]
-    assert (demo["counts"]["passages"], demo["eval"]["n"], len(demo["answers"])) == (75, 30, 1)
+    assert (demo["counts"]["passages"], demo["eval"]["n"], len(demo["answers"])) == (440, 60, 1)
     # the recording knows no question of the sample: the demo's answer fails, and lacks what a found one has
     demo["answers"] = [{**printed["ask"][0], "gold": ["x"]}]
     assert run(*styled).status == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import networkx as nx
 import pyarrow.parquet as parquet
@@ -43,6 +45,16 @@ def test_damage_gives_status_1_and_the_name_of_the_file(run, index):
     assert f"gpu-rag: broken: {name}: " in plain.err
     (index / "manifest.json").write_text("{}")
     assert run("verify", index, "--json").document["digest"] is None
+
+
+def test_verify_for_a_method_names_what_it_lacks(run, index):
+    assert run("verify", index, "--for", "ppr,bm25").status == 0
+    result = run("verify", index, "--for", "ppr,hoprag", "--json")
+    assert (result.status, result.document["ok"]) == (1, False)
+    (line,) = result.document["broken"]
+    assert "lacks what hoprag needs" in line and "hop_edges" in line and "--for hoprag" in line
+    assert len(run("verify", index, "--for", "all", "--json").document["broken"]) > 1
+    assert run("verify", index, "--for", "hopfrog").status == 2
 
 
 # --- export ----------------------------------------------------------------------------------------
@@ -184,15 +196,27 @@ def test_profiles_are_read_and_set_is_stronger(run, cli, tmp_path):
     assert run("doctor", "--profile", "cpu", *cli.NO_LLM).status == 0
 
 
-def test_demo_runs_from_corpus_to_answers(run, cli, tmp_path, replay):
+def test_demo_shows_evidence_first_and_checks_answers(run, cli, tmp_path, replay):
     llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
     out = tmp_path / "demo"
-    text = run("demo", "--out", out, "--questions", 1, *llm).out
-    assert "75 passages" in text
-    for method in cli.METHODS:
-        assert f"\n{method} " in text
-    assert "1. Indexing" in text and "2. Retrieval on 30 questions" in text and "3. Answering 1 questions" in text
-    assert str(out) in text.split("Next:")[1]
+    text = run("demo", "--out", out, "--method", "ppr,bm25,dense", "--questions", 1, *llm).ok.out
+    titles = ("1. Indexing 440", "2. For how many of 60", "3. A chain", "4. Beside", "5. 1 answers", "Next:")
+    places = [text.index(title) for title in titles]
+    assert places == sorted(places) and str(out) in text.split("Next:")[1]
+    found = dict(re.findall(r"^   (\S+) +(\d+) of 60  #*$", text[places[1] : places[2]], re.M))
+    assert list(found) == ["bm25", "dense", "ppr"], "methods without a graph come first"
+    assert int(found["bm25"]) == 3, "of the packaged sample, whatever the embedder"
+    chain = text[places[2] : places[3]]
+    assert "└─" in chain and "rank: ppr" in chain and "answer: " in chain
+    assert ElementTree.parse(tmp_path / "demo.svg").getroot().tag.endswith("svg")
+    assert "q01 wrong, failed" in text and "1 of 1 are wrong" in text
+    assert (tmp_path / "demo-patterns").is_dir()
+
+
+def test_demo_compares_methods_with_and_without_a_graph(run, tmp_path):
+    for methods in ("ppr", "dense,bm25"):
+        assert "nothing to compare" in run("demo", "--out", tmp_path / "demo", "--method", methods).err
+    assert not (tmp_path / "demo").exists()
 
 
 @pytest.fixture

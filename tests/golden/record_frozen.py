@@ -62,6 +62,15 @@ def short_hash(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
 
+def plain(answer: Any) -> dict[str, Any]:
+    """An answer as a mapping; the filter, and metadata of evidence, only where there is some, as in rows."""
+    found = asdict(answer)
+    found["where"] or found.pop("where")
+    for item in found["evidence"]:
+        item["metadata"] or item.pop("metadata")
+    return found
+
+
 def short(value: Any) -> Any:
     """A value without what differs from run to run (times), long texts by their beginnings and hashes. Objects of a
     list have one line each: [texts, number...]."""
@@ -69,7 +78,10 @@ def short(value: Any) -> Any:
         value = re.sub(r"\bgpu_rag(\.\w+)+", "gpu_rag...", value)  # prompts are named by their modules in errors
         return value if len(value) <= 64 and "\n" not in value else f"{value[:30]!r}... {short_hash(value)}"
     if isinstance(value, Mapping):
-        return {k: short(v) for k, v in value.items() if k != "s" and not k.endswith(("_s", "_idle_share"))}
+        dropped = {k for k in value if k in ("s", "created") or k.endswith(("_s", "_idle_share"))}
+        if not value.get("condensed", True):  # of a question without a history
+            dropped.add("condensed")
+        return {k: short(v) for k, v in value.items() if k not in dropped}
     if not isinstance(value, (list, tuple)):
         return value
     if not (value and all(isinstance(item, Mapping) for item in value)):
@@ -194,7 +206,7 @@ class Work:
         settings = {**given, "models": {**SETTINGS["models"], **given.get("models", {})}}
         settings["runtime"] = {**given.get("runtime", {}), "driver": driver}
         answers = self.index(name).answer(questions, method=method, settings=settings, llm=llm)
-        return {a.question_id: short(asdict(a)) for a in answers}, llm.requests
+        return {a.question_id: short(plain(a)) for a in answers}, llm.requests
 
 
 def run(line: str) -> tuple[int, str, str]:
@@ -263,7 +275,7 @@ def retrieved(work: Work) -> Any:
         given: dict[str, Any] = {"retrieval_only": True, "limit": 4, "settings": settings}
         for method in methods:
             answers = work.index(name).answer(work.questions[name], method=method, **given)
-            mine[method] = {a.question_id: short(asdict(a)) for a in answers}
+            mine[method] = {a.question_id: short(plain(a)) for a in answers}
     return found
 
 

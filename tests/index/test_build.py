@@ -10,14 +10,17 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import StorageError, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, ModelError, StorageError, UsageError
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, ordered
 from gpu_rag.index.verify import verify
+from gpu_rag.index.work import Silent, Sources, StageReport, Work
+from gpu_rag.settings import Settings
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 
@@ -65,6 +68,56 @@ def test_a_missing_file_is_rebuilt(tiny_corpus: Path, tmp_path: Path) -> None:
     assert verify(tmp_path / "a") == [f"{record.folder}/graph.safetensors: missing"]
     gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
     assert digest(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ({"embedder": "/no/such/folder"}, "no such embedding model"),
+        ({"llm": "/no/such/folder"}, "no such language model"),
+        ({"llm": "http://127.0.0.1:9/v1#some"}, "does not answer.*2 times"),
+    ],
+)
+def test_models_are_opened_before_the_corpus_is_read_or_an_index_erased(
+    models: dict, words: str, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """In a new folder, and with fresh=True in one that holds an index."""
+    gpu_rag.build(tiny_corpus, tmp_path / "old", settings=FAST)
+    before = digest(tmp_path / "old")
+    settings = {
+        "models": {**FAST["models"], **models},
+        "index": {"extractor": "llm" if "llm" in models else "patterns"},
+    }
+    began = time.perf_counter()
+    for out in ("old", "new"):
+        with pytest.raises(GpuRagError, match=words):
+            gpu_rag.build(tiny_corpus, tmp_path / out, settings=settings, fresh=True)
+    assert time.perf_counter() - began < 10, "two looks at a server that is not there, not six"
+    assert digest(tmp_path / "old") == before
+    assert not (tmp_path / "new" / "stages").exists()
+
+
+def test_a_corpus_that_is_not_there_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such corpus"):
+        gpu_rag.build(tmp_path / "nothing", tmp_path / "out", settings=FAST)
+    assert not (tmp_path / "out").exists()
+
+
+def test_verify_names_what_a_build_that_was_ended_has_not_made(tiny_corpus: Path, tmp_path: Path, monkeypatch) -> None:
+    gpu_rag.build(tiny_corpus, tmp_path / "a", methods=["bm25"], settings=FAST)
+    from gpu_rag.models.embed.hashing import HashEmbedder
+
+    def dies(self, texts, on_batch=None):
+        raise ModelError("the embedder died")
+
+    with monkeypatch.context() as patch, pytest.raises(ModelError):
+        patch.setattr(HashEmbedder, "embed", dies)
+        gpu_rag.build(tiny_corpus, tmp_path / "a", methods=["dense", "bm25"], settings=FAST)
+    assert verify(tmp_path / "a") == [
+        "missing: passage_vectors, which the last build was to make; run the same gpu-rag index again"
+    ]
+    gpu_rag.build(tiny_corpus, tmp_path / "a", methods=["dense", "bm25"], settings=FAST)
+    assert verify(tmp_path / "a") == []
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
@@ -136,3 +189,22 @@ def test_stages_stand_behind_what_they_need_and_otherwise_as_given():
     assert [one.name for one in ordered(given)] == ["x", "a", "b", "c", "y"]
     with pytest.raises(UsageError, match=r"c: \['b'\]"):
         ordered(given[:2])
+
+
+def test_a_damaged_block_of_an_unfinished_stage_is_made_anew(tmp_path):
+    """Every bit of it: an array, or the place of one."""
+    made: list[int] = []
+
+    def make() -> np.ndarray:
+        made.append(1)
+        return np.arange(3, dtype=np.float16)
+
+    work = Work(tmp_path, tmp_path, {}, Settings(), Sources(), None, Silent(), StageReport())  # type: ignore[arg-type]
+    work.array_block(7, make)
+    (path,) = tmp_path.glob("block-*")
+    data = path.read_bytes()
+    assert work.array_block(7, make).tolist() == [0, 1, 2] and len(made) == 1
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        assert work.array_block(7, make).tolist() == [0, 1, 2] and len(made) == at + 2
+    assert path.read_bytes() == data

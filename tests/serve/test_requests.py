@@ -39,13 +39,12 @@ def test_a_row_is_that_of_answer(here, index, cli):
         [Question("q1", QUESTION)], method="ppr", settings={"models": {"embedder": "hash"}}, llm=llm
     )
     server = here()
-    got = post(server, id="q1", question=QUESTION, method="ppr")
+    got = post(server, id="q1", question=QUESTION, method="ppr", support=False)
     assert got.status_code == 200
     assert cli.settled(got.json()) == cli.settled(json.loads(json.dumps(row_of(answer))))
     assert list(got.json()) == list(row_of(answer)), "the same keys in the same order"
-    many = post(
-        server, questions=[{"id": "b", "question": "Who was born in 1871?"}, {"id": "q1", "question": QUESTION}]
-    )
+    asked = [{"id": "b", "question": "Who was born in 1871?"}, {"id": "q1", "question": QUESTION}]
+    many = post(server, questions=asked, support=False)
     assert [row["id"] for row in many.json()["answers"]] == ["b", "q1"]
     assert cli.settled(many.json()["answers"][1]) == cli.settled(got.json())
 
@@ -57,6 +56,33 @@ def test_a_retrieval_asks_no_model_and_has_no_answer(here, index, cli):
     assert (row["status"], len(row["evidence"]), asked) == ("retrieved", 2, []) and "answer" not in row
     assert len(post(server, "/v1/retrieve", question=QUESTION, method="dense", passages=1).json()["evidence"]) == 1
     assert "unknown key; given passages" in message(post(server, question=QUESTION, passages=2))
+
+
+def test_sentences_come_with_answers_and_with_retrievals_on_demand(here):
+    server = here()
+    row = post(server, question=QUESTION).json()
+    (first, *_), texts = row["support"], {item["passage_id"]: item["text"] for item in row["evidence"]}
+    assert texts[first["passage_id"]][first["start"] : first["end"]] == first["text"] and row["grounding"] == "stated"
+    assert "support" not in post(server, question=QUESTION, support=False).json()
+    assert "support" not in post(server, "/v1/retrieve", question=QUESTION).json()
+    retrieved = post(server, "/v1/retrieve", question=QUESTION, support=True).json()
+    assert retrieved["support"] == row["support"]
+
+
+def test_without_a_language_model_the_evidence_is_the_answer(here):
+    server = here({"models": {"llm": "none"}}, llm=lambda: None)
+    row = post(server, question=QUESTION).json()
+    assert (row["status"], row["answer"], row["grounding"], row["usage"]["llm_calls"]) == (
+        "unsupported",
+        None,
+        "none",
+        0,
+    )
+    assert row["evidence"] and row["support"] and row["paths"]
+    methods = {row["method"]: row for row in server.ask("GET", "/v1/methods").json()["methods"]}
+    assert methods["ppr"]["answers"] and methods["ppr"]["missing"] is None and methods["hoprag"]["missing"]
+    body = chat(server).json()
+    assert (body["choices"][0]["message"]["content"], body["gpu_rag"]["status"]) == ("", "unsupported")
 
 
 def test_words_of_the_trace_come_on_demand(here):
@@ -202,6 +228,35 @@ def test_a_chat_completion(here):
     assert [m["id"] for m in listed["data"]][:2] == ["dense", "bm25"] and listed["object"] == "list"
     assert server.ask("GET", "/v1/models/gpu-rag/ppr").json()["owned_by"] == "gpu-rag"
     assert server.ask("GET", "/v1/models/gpt-4").status_code == 404
+
+
+def test_what_was_said_before_is_condensed_into_the_question(here, cli):
+    before = [
+        {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": QUESTION}]},
+        {"role": "assistant", "content": "Hugo Brandt"},
+        {"role": "tool", "content": "not read"},
+    ]
+    asked, prompts = {"role": "user", "content": "Where did he teach?"}, []
+
+    def say(request):
+        prompts.append(request.prompt)
+        if "Last question:" in request.prompt:
+            return '{"question": "Where did Hugo Brandt teach?"}'
+        return "University of Loss"
+
+    row = chat(here(llm=lambda: ScriptedLLM(say)), messages=[*before, asked]).json()["gpu_rag"]
+    assert (row["question"], row["condensed"]) == ("Where did he teach?", "Where did Hugo Brandt teach?")
+    assert row["trace"][1]["verb"] == "condensed/model" and "not read" not in prompts[0]
+    assert f"<data>\nQuestion: {QUESTION}\nAnswer: Hugo Brandt\n</data>" in prompts[0]
+    assert "Question: Where did Hugo Brandt teach?" in prompts[-1] and "he teach" not in prompts[-1]
+    small = here(llm=lambda: ScriptedLLM(lambda request: "University of Loss", capable=False))
+    row = chat(small, messages=[*before, asked]).json()["gpu_rag"]
+    assert row["condensed"] == "Where did he teach? (Hugo Brandt; University of Loss)"
+    assert row["trace"][0]["verb"] == "condensed/rules"
+    assert "condensed" not in chat(small, messages=[*before, {"role": "user", "content": QUESTION}]).json()["gpu_rag"]
+    assert "condensed" not in chat(small, messages=[asked]).json()["gpu_rag"]
+    late = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "begun"}]
+    assert chat(small, messages=late).json()["gpu_rag"]["question"] == QUESTION
 
 
 def test_a_streamed_chat_completion(here):
@@ -365,7 +420,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KEYS = ["id", "question", "questions", "method", "params", "passages", "words", "model", "messages"]
-KEYS += ["stream", "n", "tools"]
+KEYS += ["stream", "n", "tools", "support"]
 BODIES = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=6), VALUES, max_size=6)
 
 
@@ -391,3 +446,38 @@ def test_a_bug_is_an_internal_error_that_tells_nothing(here):
     got = server.ask("GET", "/metrics")
     assert got.status_code == 500
     assert got.json() == {"error": {"type": "AttributeError", "message": "internal error"}}
+
+
+# --- filters ---------------------------------------------------------------------------------------
+
+
+def test_a_filter_a_request(here, tmp_path, cli):
+    from gpu_rag.engine import MOST_PARTS
+
+    rows = [
+        {"id": f"d{i}", "title": f"Bridge {i}", "text": f"Marta Orlo designed bridge {i} in Tamsin.", "year": 2000 + i}
+        for i in range(12)
+    ]
+    corpus = cli.write_rows(tmp_path / "dated.jsonl", rows)
+    assert cli.run("index", corpus, "--out", tmp_path / "dated", "--for", "dense,ppr", *cli.NO_LLM).status == 0
+    server = here(index=tmp_path / "dated")
+
+    def asked(path="/v1/retrieve", **body):
+        got = post(server, path, question="Who designed the bridge?", **body)
+        return got.status_code, got.json()
+
+    for year in (2003, 2007):
+        status, row = asked(method="ppr", where=f"year < {year}", passages=20)
+        assert status == 200 and row["where"] == f"year < {year}"
+        assert {e["metadata"]["year"] for e in row["evidence"]} == set(range(2000, year))
+    assert len(asked(passages=20)[1]["evidence"]) == 12
+    assert asked("/v1/answer", where="year > 3000")[1]["status"] == "unsupported"
+    status, document = asked(where="yeer = 1")
+    assert status == 400 and "did you mean year?" in document["error"]["message"]
+    assert server.ask("GET", "/v1/passages/d3").json()["metadata"] == {"year": 2003}
+    chat = {"model": "ppr", "messages": [{"role": "user", "content": "Who designed the bridge?"}]}
+    got = server.ask("POST", "/v1/chat/completions", json={**chat, "where": "year = 2003"}).json()
+    assert [e["passage_id"] for e in got["gpu_rag"]["evidence"]] == ["d3"]
+    for year in range(2003, 2012):  # parts of the index are let go
+        asked(method="dense", where=f"year = {year}")
+    assert sum(bool(prepared.where) for prepared in server.live._prepared.values()) == MOST_PARTS

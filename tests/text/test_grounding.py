@@ -69,6 +69,13 @@ def test_of_the_labelled_pairs_few_are_judged_wrongly() -> None:
         ("How long is it?", "0.31 km", NONE),
         ("When did her second bridge open?", "1916", NONE),
         ("Who?", "...", NONE),
+        ("What did she build?", "Bridges, a dam and mills", UNSTATED),
+        ("Where was Marta Orlo born?", "in Tamsin, behind the old brewery", UNSTATED),
+        ("How long is it?", "310 km", UNSTATED),
+        ("When was she born?", "on May 12, 1890, in Tamsin", STATED),
+        ("When was she born?", "12 June", UNSTATED),
+        ("How many bridges did she build?", "7", UNSTATED),
+        ("Who designed the Halden Bridge?", "Piet J. Orlo", UNSTATED),
     ],
 )
 def test_the_rules(question: str, answer: str, verdict: str) -> None:
@@ -93,6 +100,9 @@ def test_a_number_may_have_been_counted_or_added() -> None:
         ("12:30 am", "0p30"),
         ("Paweł Żurek, Dvořák", "Pawel Zurek, Dvorak"),
         ("7.4 km", "7p4 kilometre"),
+        ("a quarter to eight in the evening, 07:45", "19p45, 7p45"),
+        ("Half past 12 at night, half past ten", "0p30, 10p30"),
+        ("half a dozen, two dozen", "6, 24"),
     ],
 )
 def test_figures_in_one_form(text: str, form: str) -> None:

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.index.metadata import FILE as METADATA
+from gpu_rag.index.metadata import to_text, write_metadata
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
@@ -90,7 +92,8 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
             ids = [passage["id"] for passage in passages]
             if taken.give(row.id, ids):
                 document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
-                rows["documents"].append({**document, "file": short_name(row.file, sources.corpus)})
+                more = {"file": short_name(row.file, sources.corpus), "metadata": to_text(row.metadata)}
+                rows["documents"].append({**document, **more})
                 rows["passages"] += passages
                 rows["origins"].append({"document": row.id, "source": source_of(row.file, sources), "node": ""})
                 if len(rows["documents"]) == _PYTHON_ROWS:
@@ -149,7 +152,13 @@ def _split(document: Document, settings: Settings) -> list[Row]:
 
 
 def write_passages(folder: Path, parts: Sequence[Parts], *, origins: bool) -> None:
-    """The tables `documents`, `passages`, `lines` and, if wanted, `origins`, sorted by id. Once, as `_write`."""
+    """The tables `documents`, `passages`, `lines`, `metadata` where there is some, and, if wanted, `origins`, sorted by
+    id. Once, as `_write`."""
+    documents = [part["documents"] for part in parts]
+    ids, texts = (pa.concat_arrays([batch[name] for batch in documents]) for name in ("id", "metadata"))
+    if pc.any(pc.not_equal(texts, "")).as_py():
+        write_metadata(folder / METADATA, texts.take(pc.sort_indices(ids)).to_pylist())
+    del documents, ids, texts
     _write(parts, "documents", {folder / "documents.parquet": tables.DOCUMENTS})
     files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
     _write(parts, "passages", files)
@@ -174,7 +183,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 @stage("passages", version=3, params=_params)
 def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl; with named sources of documents
-    or knowledge bases `origins`, the source of each document.
+    or knowledge bases `origins`, the source of each document; where documents have metadata, `metadata`.
 
     Reads the corpus. Raises BadInput when nothing in it could be used. Memory: some three times the text.
     """

@@ -88,7 +88,7 @@ async def _by_schema(run: Run, question: str, retrieved: Support) -> Said:
 
 
 async def _by_reader(run: Run, question: str, retrieved: Support) -> Said:
-    draft = await read(run, question, retrieved)
+    draft = await read(run, question, retrieved, final=False)
     if draft.text is None:
         return (), "the reader found no support", ()
     answer = short_answer(draft.text, question)

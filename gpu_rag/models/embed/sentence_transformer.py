@@ -29,6 +29,8 @@ class SentenceTransformerEmbedder:
     def __init__(self, name: str, *, device: str = "cpu", threads: int = 1):
         """Load the model; nothing is downloaded. Raises MissingBackend, ModelError, BadInput."""
         torch_device = check_device(device)
+        if name.startswith(("/", ".", "~")) and not Path(name).is_dir():  # before anything that may be missing
+            raise _none_such(name)
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
@@ -86,5 +88,9 @@ def _local_folder(name: str) -> Path:
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except (OSError, ValueError) as error:
-        do = "give a model folder, or fetch the model first: gpu-rag never downloads while it runs"
-        raise ModelError("no such embedding model on this machine", given=name, do=do) from error
+        raise _none_such(name) from error
+
+
+def _none_such(name: str) -> ModelError:
+    do = "give a model folder, or fetch the model first: gpu-rag never downloads while it runs"
+    return ModelError("no such embedding model on this machine", given=name, do=do)

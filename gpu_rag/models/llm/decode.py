@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ class Row:
     """One sequence to generate. ids: the prompt after the shared prefix, at least one token.
 
     out: generated ids without the end token; finish: "" while running, then stop, length, or failed with `error`.
+    on_ids: called with `out` as it grows.
     """
 
     ids: list[int]
@@ -29,6 +30,7 @@ class Row:
     seed: int = 0
     attempt: int = 0
     matcher: Matcher | None = None
+    on_ids: Callable[[list[int]], None] | None = None
     out: list[int] = field(default_factory=list)
     finish: str = ""
     error: str = ""
@@ -179,6 +181,8 @@ class Decoder:
             row.finish = "stop"
             return
         row.out.append(token)
+        if row.on_ids is not None:
+            row.on_ids(row.out)
         if row.matcher is not None and row.matcher.take(token):
             row.error = row.matcher.error()
             row.finish = "failed" if row.error else "stop"

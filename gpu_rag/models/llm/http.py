@@ -26,6 +26,7 @@ from gpu_rag.models.llm.http_wire import Style, body, can_rank, check_constraint
 from gpu_rag.models.llm.interface import ApiKeys, OnReply, ServerAccount, check_key, estimate_tokens, in_order
 from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.packaged import cache_dir
+from gpu_rag.settings.ranges import MOST_INTEGER
 from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Rank, Reply, Request
 
@@ -57,8 +58,9 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     that is found to think by a reply that holds nothing else is sent the request again. extra_body: merged into every
     body. Rank asks for the letter of the best of at most 20 listed options and scores each by
     its letter's log-probability: the model's opinion of the choice, not of the option's wording.
-    content_hash knows the server's model id and `revision` alone: give another `revision` when the weights behind the
-    same id change. The name has the first address. Counts are the server's; count_tokens is a cautious estimate unless
+    content_hash knows the server's model id and the revision alone: what the server says of it, else `revision`; give
+    another one when the weights behind the same id change. A server that says another than given, or another one later,
+    is refused. The name has the first address. Counts are the server's; count_tokens is a cautious estimate unless
     `tokenizer` names a folder. Environment variables (proxies, keys) are not read.
 
     One thread runs an event loop for all connections; replies are read in the caller's thread, after the next request
@@ -93,14 +95,14 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         if any(key is not None and not key.isprintable() for key in keys.values()):
             raise BadInput("the API key has a line break or another character that cannot be sent")
         patience = Patience(timeout_s, connect_timeout_s, retries, backoff_s)
-        self._start = partial(_Thread, keys, connections=max_connections, patience=patience)
+        self._start = partial(_Thread, keys, revision=revision, connections=max_connections, patience=patience)
         self._thread, cards = _opened(self._start, model)
         weakref.finalize(self, _Thread.close, self._thread)
         self._think_tokens, self._extra = think_tokens, dict(extra_body or {})
         self.model = str(cards[0]["id"])
         self.name = f"{given[0]}#{self.model}"
-        self.content_hash = text_hash("http", CODE_VERSION, self.model, revision)
-        served = min(int(card.get("max_model_len") or CONTEXT_TOKENS) for card in cards)
+        self.content_hash = text_hash("http", CODE_VERSION, self.model, self._thread.servers.revision)
+        served = min(_context_of(card) for card in cards)
         self.context_tokens = (context_tokens or served) - TEMPLATE_TOKENS
         root = str(cards[0].get("root") or "")  # vLLM tells here what a served alias stands for
         self.capable = is_capable(f"{self.model} {Path(root).name}") if capable is None else capable
@@ -201,11 +203,21 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         if problem is not None:
             finished.put((key, request, problem, None))
             return None
-        content = partial(self._body, request, style)
-        return Job(content, lambda job, outcome: finished.put((key, request, outcome, job)), again=style is not None)
+        chosen = style or self.style
+        # A thought that cannot be switched off may come in the text itself: nobody reads it as it comes.
+        on_text = None if chosen.thinks and not chosen.quiet else request.on_text
+        job = Job(
+            lambda: self._body(request, style, streamed=job.on_text is not None),
+            lambda job, outcome: finished.put((key, request, outcome, job)),
+            again=style is not None,
+            on_text=on_text,
+        )
+        return job
 
-    def _body(self, request: Request, style: Style | None) -> bytes:
+    def _body(self, request: Request, style: Style | None, streamed: bool) -> bytes:
         content = body(self.model, request, style or self.style, self._think_tokens) | self._extra
+        if streamed:
+            content |= {"stream": True, "stream_options": {"include_usage": True}}
         try:
             return msgspec.json.encode(content)
         except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
@@ -254,7 +266,9 @@ def _json(content: bytes) -> Any:
 class _Thread:
     """One daemon thread with an event loop and the servers on it."""
 
-    def __init__(self, keys: Mapping[str, str | None], model: str, *, connections: int, patience: Patience):
+    def __init__(
+        self, keys: Mapping[str, str | None], model: str, *, revision: str, connections: int, patience: Patience
+    ):
         self.process, self.closed = os.getpid(), False
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_say_of_own_process(self.process))
@@ -263,7 +277,7 @@ class _Thread:
         self._lock = threading.Lock()  # nothing is called after the end
 
         async def make() -> Servers:
-            return Servers(keys, model, connections, patience)
+            return Servers(keys, model, revision, connections, patience)
 
         self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
@@ -316,6 +330,12 @@ def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[
     except BaseException:
         thread.close()
         raise
+
+
+def _context_of(card: Card) -> int:
+    """The tokens that a server takes, as it says; what is no such number says nothing."""
+    said = card.get("max_model_len")
+    return said if type(said) is int and 0 < said <= MOST_INTEGER else CONTEXT_TOKENS
 
 
 def _say_of_own_process(process: int) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,25 +13,27 @@ from typing import Any
 import aiohttp
 
 from gpu_rag.errors import ModelError, RequestFailed
-from gpu_rag.models.llm.http_wire import refusal
+from gpu_rag.models.llm.http_wire import Pieces, refusal
 
 MAX_REPLY_BYTES = 16 * 2**20  # after decompression
 MAX_ERROR_BYTES = 64 * 2**10  # of the body behind a status from 400 on; the rest is not read
 MAX_WAIT_S = 60.0
 KEEP_ALIVE_S = 30.0  # an idle connection is closed after it
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True)
 class Failure:
     """An exchange that brought no answer to the request.
 
-    broken: no answer at all, so the server may be gone; busy: the server had too much to do; alive: it said so itself,
-    and did not stand for another one that is gone; again: whether another try makes sense; wait_s: the pause that the
-    server asks for.
+    broken: no answer at all, so the server may be gone; unreached: not even a connection; busy: the server had too
+    much to do; alive: it said so itself, and did not stand for another one that is gone; again: whether another try
+    makes sense; wait_s: the pause that the server asks for.
     """
 
     why: str
     broken: bool = False
+    unreached: bool = False
     busy: bool = False
     alive: bool = False
     again: bool = True
@@ -65,15 +68,25 @@ class Exchanger:
         """The outcome of a GET."""
         return await self._exchange("GET", path, None, timeout_s)
 
-    async def post(self, path: str, body: bytes, timeout_s: float) -> Outcome:
-        """The outcome of a POST of JSON."""
-        return await self._exchange("POST", path, body, timeout_s)
+    async def post(
+        self, path: str, body: bytes, timeout_s: float, on_text: Callable[[str], None] | None = None
+    ) -> Outcome:
+        """The outcome of a POST of JSON. on_text: called with the text so far of a chat completion that comes as
+        server-sent events; the outcome is the completion in one piece all the same."""
+        return await self._exchange("POST", path, body, timeout_s, on_text)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
 
-    async def _exchange(self, method: str, path: str, body: bytes | None, timeout_s: float) -> Outcome:
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        timeout_s: float,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Outcome:
         headers = None if body is None else {"Content-Type": "application/json"}
         limits = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(self._connect_timeout_s, timeout_s))
         url = self.url + path
@@ -81,6 +94,8 @@ class Exchanger:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=limits, allow_redirects=False
             ) as response:
+                if response.status < 300 and on_text is not None and response.content_type == EVENTS:
+                    return await _read_events(response, on_text)
                 if response.status < 300:
                     content = await _read(response, MAX_REPLY_BYTES)
                     return _too_large() if len(content) > MAX_REPLY_BYTES else content
@@ -91,8 +106,12 @@ class Exchanger:
         except TimeoutError:
             return Failure(f"no answer in time ({timeout_s:g} s)", busy=True, again=False)
         except (aiohttp.ClientError, OSError) as error:
+            unreached = isinstance(error, aiohttp.ClientConnectorError)
             cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-            return Failure(f"{type(error).__name__}: {cause}", broken=True)
+            return Failure(f"{type(error).__name__}: {cause}", broken=True, unreached=unreached)
+        # Whatever else the bytes of a server make a library raise is the failure of this exchange alone.
+        except Exception as error:  # noqa: BLE001
+            return Failure(f"{type(error).__name__}: {error}"[:300], broken=True)
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -129,6 +148,28 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
         if n_bytes > most:
             break
     return b"".join(pieces)
+
+
+async def _read_events(response: aiohttp.ClientResponse, on_text: Callable[[str], None]) -> Outcome:
+    """The chat completion that comes as server-sent events, as the server would have sent it in one piece."""
+    completion = Pieces()
+    rest, n_bytes = b"", 0
+    async for piece in response.content.iter_any():
+        n_bytes += len(piece)
+        if n_bytes > MAX_REPLY_BYTES:
+            return _too_large()
+        *lines, rest = (rest + piece).split(b"\n")
+        before = completion.text
+        for line in lines:
+            if line.startswith(b"data:"):
+                completion.take(line.removeprefix(b"data:").strip())
+        if completion.text != before:
+            on_text(completion.text)
+    if completion.error:
+        return Failure(f"the server broke off: {completion.error[:200]}", alive=True)
+    if not completion.ended:
+        return Failure("the server broke off in the middle of its events", broken=True)
+    return completion.whole()
 
 
 def _too_large() -> RequestFailed:

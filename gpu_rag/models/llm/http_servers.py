@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
+from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ServerAccount, aborted
 
-LOOK_S = 10.0  # for GET /models
+LOOK_S = 10.0  # for GET /models, and for a trial
 BURST = 16  # requests begun at once
 CLOSE_S = 5.0  # for connections to end
 # A server that refused for want of capacity gets one more request, and 2 % more, in the time of one reply.
 GROWTH = 0.02
+
+REVISION = ("revision", "model_sha", "sha", "digest")  # where servers say which weights they serve
+_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/?$")  # of the Hugging Face cache
 
 _log = logging.getLogger(__name__)
 Card = dict[str, Any]  # an entry of GET /models
@@ -43,12 +47,13 @@ class Patience:
 class Job:
     """A request on its way. body: makes what is sent; done(job, outcome) is called once, in the event loop's thread.
 
-    again: an earlier job asked the same.
+    again: an earlier job asked the same. on_text: see `Exchanger.post`; None once a server has refused to stream.
     """
 
     body: Callable[[], bytes]
     done: Callable[[Job, bytes | GpuRagError], None]
     again: bool = False
+    on_text: Callable[[str], None] | None = None
     n_tries: int = 0
     sent_at: float = 0.0  # at first when it was taken
     tried: Server | None = None  # the server that it was sent to last
@@ -77,11 +82,14 @@ class Server:
     busy_since: float = 0.0
     running: set[Job] = field(default_factory=set)
     in_question: list[tuple[Job, Failure]] = field(default_factory=list)  # jobs that wait for what a look says
+    refused: list[tuple[Job, ModelError]] = field(default_factory=list)  # jobs that wait for what a trial says
     watch: asyncio.Task[None] | None = None
+    trial: asyncio.Task[None] | None = None
 
     def takes(self, now: float) -> bool:
         """Whether another request can go to it."""
-        return self.live and len(self.running) < int(self.limit) and self.paused_until <= now
+        free = len(self.running) < int(self.limit) and self.paused_until <= now
+        return self.live and self.trial is None and free
 
     def begun(self, job: Job, now: float) -> None:
         """A job goes to it."""
@@ -123,14 +131,16 @@ class Servers:
     A try that fails is followed by another one after a pause, at another server where one is free. A server that asks
     for a pause (Retry-After) gets no request in that time. One that says 429 or 503, or answers too late, gets fewer at
     once. When an exchange breaks, a look at GET /models tells a server that is gone from a failure of this request
-    alone; `patience.retries` more looks follow before a server counts as down. Its requests then go to the others, and
-    it is looked at now and then. When all are down every job ends with a ModelError; the next job begins with a new
-    look at all of them.
+    alone; `patience.retries` more looks follow before a server counts as down. When a request is refused as none should
+    be (its key, its address), a short trial tells whether all are, or this one alone, by a filter of prompts. The
+    requests of a server that is down go to the others, and it is looked at now and then. When all are down every job
+    ends with a ModelError; the next job begins with a new look at all of them.
     """
 
-    def __init__(self, keys: Mapping[str, str | None], model: str, connections: int, patience: Patience):
-        """keys: by address, the key of each. Needs the running event loop."""
-        self.model, self._patience = model, patience
+    def __init__(self, keys: Mapping[str, str | None], model: str, revision: str, connections: int, patience: Patience):
+        """keys: by address, the key of each; revision: of the model, "" takes what a server says. Needs the running
+        event loop."""
+        self.model, self.revision, self._patience = model, revision, patience
         exchangers = [Exchanger(url, key, connect_timeout_s=patience.connect_timeout_s) for url, key in keys.items()]
         self.servers = [Server(one, ServerAccount(one.url), connections, float(connections)) for one in exchangers]
         self._loop = asyncio.get_running_loop()
@@ -158,6 +168,11 @@ class Servers:
         if not cards:
             raise _all_of("no model server answers", unanswered)
         self.model = ids.pop()
+        revisions = {said for card in cards if (said := revision_of(card))}
+        if len(revisions) > 1:
+            given = ", ".join(sorted(revisions))
+            raise ModelError("the servers serve different revisions", given=given, expected="one revision")
+        self.revision = self.revision or "".join(revisions)
         for server, look in zip(self.servers, looks):
             if isinstance(look, Failure):
                 self._put_down(server, self._silent(server, look))
@@ -238,7 +253,7 @@ class Servers:
 
     async def _send(self, job: Job, server: Server) -> None:
         """One try."""
-        outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s)
+        outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s, job.on_text)
         server.left(job, self._loop.time())
         job.task = None
         self._judge(job, server, outcome)
@@ -261,7 +276,12 @@ class Servers:
                 server.answered()
                 self._end(job, outcome)
             case ModelError():
-                self._put_down(server, outcome)
+                server.refused.append((job, outcome))
+                if server.trial is None:
+                    server.trial = self._loop.create_task(self._try(server))
+                    server.trial.add_done_callback(self._watched)
+            case RequestFailed() if job.on_text is not None and not isinstance(outcome, ContextOverflow):
+                job.on_text = None  # it may be what the server refuses
                 self._send_again(job)
             case RequestFailed():
                 self._end(job, outcome)
@@ -314,7 +334,23 @@ class Servers:
             job.task.cancel()
         job.done(job, outcome)
 
-    # --- looks ---
+    # --- trials and looks ---
+
+    async def _try(self, server: Server) -> None:
+        """Send a server a request that no filter minds: where that is refused too, all are."""
+        content = {"model": self.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        limit_s = min(LOOK_S, self._patience.timeout_s)
+        outcome = await server.exchanger.post("/chat/completions", json.dumps(content).encode(), limit_s)
+        server.trial = None
+        refused, server.refused = server.refused, []
+        if isinstance(outcome, ModelError):
+            self._put_down(server, outcome)
+        for job, error in refused:
+            if isinstance(outcome, ModelError):
+                self._send_again(job)
+            else:
+                self._end(job, RequestFailed("the server refused the request", given=error.given))
+        self._dispatch()
 
     def _look_at(self, server: Server, pause_s: float = 0.0) -> None:
         if server.watch is None:
@@ -373,15 +409,19 @@ class Servers:
                 job.task.cancel()  # and `_sent` sends it again
 
     def _silent(self, server: Server, failure: Failure, n_looks: int | None = None) -> ModelError:
-        n_looks = n_looks or self._patience.retries + 1
+        n_looks = n_looks or self._n_looks(failure)
         given = f"{server.exchanger.url}: {failure.why}" + (f", {n_looks} times" if n_looks > 1 else "")
         return ModelError("the model server does not answer", given=given, do="start it, then run again")
 
+    def _n_looks(self, failure: Failure) -> int:
+        """The looks before a run begins: as many as a request has tries, two where nobody listens at the address."""
+        return min(self._patience.retries, 1 if failure.unreached else self._patience.retries) + 1
+
     async def _patient_look(self, server: Server) -> Card | Failure | ModelError:
-        """The last of as many looks as a request has tries, or the first that says something."""
+        """The last of `_n_looks`, or the first that says something."""
         for n_before in range(self._patience.retries):
             look = await self._look(server)
-            if not isinstance(look, Failure):
+            if not isinstance(look, Failure) or n_before + 1 >= self._n_looks(look):
                 return look
             await asyncio.sleep(look.wait_s if look.wait_s is not None else self._patience.pause_s(n_before))
         return await self._look(server)
@@ -396,19 +436,32 @@ class Servers:
             if isinstance(outcome, RequestFailed):
                 raise ValueError(str(outcome))
             cards = {str(card["id"]): dict(card) for card in json.loads(outcome)["data"]}
-        except (KeyError, TypeError, ValueError) as error:
-            given = f"{url}/models: {error!r}"
+            "".join(cards).encode()  # half of a surrogate pair is no part of a name
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            given = f"{url}/models: {error!r}"[:300]
             return ModelError("the server does not list its models", given=given, expected="an OpenAI-style list")
-        if not self.model and len(cards) == 1:
-            return next(iter(cards.values()))
-        if self.model not in cards:
+        model = next(iter(cards)) if not self.model and len(cards) == 1 else self.model
+        if model not in cards:
             given = self.model or "no name"
             if len(self.servers) > 1:
                 given = f"{given} at {url}"
             expected = f"one of {', '.join(sorted(cards)) or 'none'}"
             do = "name the model after # in the address"
             return ModelError("the server does not serve this model", given=given, expected=expected, do=do)
-        return cards[self.model]
+        said = revision_of(cards[model])
+        if self.revision and said and said != self.revision:
+            given, do = f"{url}: {said}", "set models.revision to what is served, or serve that one"
+            return ModelError("the server serves another revision", given=given, expected=self.revision, do=do)
+        return cards[model]
+
+
+def revision_of(card: Card) -> str:
+    """The revision of a model that its entry in GET /models says; "" where it says none."""
+    said = next((text for name in REVISION if isinstance(text := card.get(name), str) and text.strip()), "")
+    if said:
+        return said.strip().encode("utf-8", "replace").decode()
+    snapshot = _SNAPSHOT.search(str(card.get("root") or ""))  # vLLM says there which folder it serves
+    return snapshot[1] if snapshot else ""
 
 
 def _bug(bug: BaseException) -> ModelError:

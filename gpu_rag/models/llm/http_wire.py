@@ -125,6 +125,43 @@ def read_answer(request: Request, answer: Any) -> Reply:
     return Reply(text, finish, *_counts(answer))
 
 
+class Pieces:
+    """A chat completion that comes piece by piece. ended: whether its last piece has come; error: what the server said
+    in place of the rest."""
+
+    def __init__(self) -> None:
+        self.text, self.error, self.ended = "", "", False
+        self._thought, self._finish, self._usage = "", None, None
+        self._readable = True
+
+    def take(self, data: bytes) -> None:
+        """The data of one event."""
+        if data == b"[DONE]":
+            self.ended = True
+            return
+        try:
+            chunk = json.loads(data)
+            self._usage = chunk.get("usage") or self._usage
+            if chunk.get("error"):
+                self.error = _message(data.decode("utf-8", "replace"))
+            for choice in (chunk.get("choices") or ())[:1]:
+                delta = choice.get("delta") or {}
+                self.text += delta.get("content") or ""
+                self._thought += delta.get("reasoning_content") or delta.get("reasoning") or ""
+                self._finish = choice.get("finish_reason") or self._finish
+                self.ended = self.ended or self._finish is not None
+        except (ValueError, RecursionError, AttributeError, TypeError):
+            self._readable = False
+
+    def whole(self) -> bytes:
+        """What `read_answer` reads; of pieces that cannot be read it is no completion."""
+        if not self._readable:
+            return b"null"
+        message = {"role": "assistant", "content": self.text, "reasoning_content": self._thought or None}
+        choice = {"index": 0, "message": message, "finish_reason": self._finish}
+        return json.dumps({"choices": [choice], "usage": self._usage}).encode()
+
+
 def _unquoted(text: str) -> str:
     """The text of a JSON string, which is how an option of an enum comes."""
     try:
@@ -150,7 +187,7 @@ def _count(number: Any) -> int:
 def _scores(options: tuple[str, ...], choice: dict[str, Any]) -> tuple[float, ...] | None:
     try:
         return _label_scores(options, choice["logprobs"]["content"][0]["top_logprobs"])
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError):
         return None
 
 
@@ -175,11 +212,12 @@ def _label_scores(options: tuple[str, ...], alternatives: list[dict[str, Any]]) 
     """Log-probability of each option's letter, or None when the model considered none of them.
 
     "A" and " A" are one letter: their probabilities add up. A letter that is not among the alternatives is less
-    likely than each of them: it gets the lowest one's value less 1.
+    likely than each of them: it gets the lowest one's value less 1. So does one whose number is not finite.
     """
     found: dict[str, list[float]] = {}
     for alternative in alternatives:
-        found.setdefault(str(alternative["token"]).strip(), []).append(float(alternative["logprob"]))
+        if math.isfinite(number := float(alternative["logprob"])):
+            found.setdefault(str(alternative["token"]).strip(), []).append(number)
     labels = LABELS[: len(options)]
     if not any(label in found for label in labels):
         return None
@@ -196,7 +234,7 @@ def _message(text: str) -> str:
     """The message inside an error body, or the body."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if isinstance(content, dict):
         inner = content.get("error", content)

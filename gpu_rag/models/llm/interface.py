@@ -139,6 +139,22 @@ def ranked(
     return Reply(options[best], "rank", n_prompt, n_cached, n_generated, tuple(scores))
 
 
+def on_growth(
+    decoded: Callable[[Sequence[int]], str], on_text: Callable[[str], None]
+) -> Callable[[Sequence[int]], None]:
+    """What an engine calls with the token ids of a reply so far, for `Request.on_text`.
+
+    A character of several tokens waits until it is whole.
+    """
+
+    def grown(ids: Sequence[int]) -> None:
+        text = decoded(ids)
+        if not text.endswith("\ufffd"):
+            on_text(text)
+
+    return grown
+
+
 def check_key(key: int, *open_keys: Container[int]) -> None:
     """Raises UsageError for a key that is open: the refusal of `StreamingLLM.submit`."""
     if any(key in some for some in open_keys):

@@ -16,7 +16,7 @@ from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.chat import ChatFormat, Prompted
 from gpu_rag.models.llm.constrain import Grammars, Matcher
-from gpu_rag.models.llm.interface import OnReply, in_order, ranked
+from gpu_rag.models.llm.interface import OnReply, in_order, on_growth, ranked
 from gpu_rag.models.pretrained import load_model, load_tokenizer, missing_transformers
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
@@ -164,16 +164,20 @@ class TransformersLLM:
         rows = []
         for job, row_ids in zip(batch, ids, strict=True):
             r = job.prompted.request
-            rows.append(Row(row_ids, r.max_tokens, r.temperature, r.seed, r.attempt, job.matcher))
+            on_ids = None if r.on_text is None else on_growth(self._decoded, r.on_text)
+            rows.append(Row(row_ids, r.max_tokens, r.temperature, r.seed, r.attempt, job.matcher, on_ids))
         self._decoder.generate(rows, n_prefix, prefix)
         replies: list[Reply | RequestFailed] = []
         for job, row, n_cached in zip(batch, rows, cached, strict=True):
             if row.finish == "failed":
                 replies.append(RequestFailed("the constraint stopped the reply", given=row.error))
                 continue
-            text = self._tokenizer.decode(row.out, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            replies.append(Reply(text, row.finish, job.prompted.n_prompt, n_cached, len(row.out)))
+            replies.append(Reply(self._decoded(row.out), row.finish, job.prompted.n_prompt, n_cached, len(row.out)))
         return replies
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
 
     def _rank(
         self, prompts: list[Prompted], ids: list[list[int]], cached: list[int], n_prefix: int, prefix: Any

@@ -12,7 +12,7 @@ from gpu_rag.errors import GpuRagError, RequestFailed
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name, stored_parameters
 from gpu_rag.models.llm.chat import ChatFormat, Prompted
-from gpu_rag.models.llm.interface import OnReply, ServerAccount, check_key, in_order, ranked, sampling_seed
+from gpu_rag.models.llm.interface import OnReply, ServerAccount, check_key, in_order, on_growth, ranked, sampling_seed
 from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.llm.vllm_engine import VllmEngine, places, window
 from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
@@ -150,7 +150,8 @@ class VllmLLM(StreamingEngine[_Item, "Placed | None"]):
             return Ranking(ids, prompted.options)
         assert not isinstance(request.constraint, Rank)
         seed = sampling_seed(request.seed, request.attempt)
-        return Generation(Piece(ids, request.max_tokens, request.temperature, seed, request.constraint))
+        on_ids = None if request.on_text is None else on_growth(self._decoded, request.on_text)
+        return Generation(Piece(ids, request.max_tokens, request.temperature, seed, request.constraint, (), on_ids))
 
     def _read(self, item: _Item) -> tuple[int, Reply | RequestFailed]:
         """The reply of a job that ended. Raises ModelError for one that ended with its engine."""
@@ -172,9 +173,12 @@ class VllmLLM(StreamingEngine[_Item, "Placed | None"]):
         if finished.finish_reason not in ("stop", "length"):
             given = f"finish_reason={finished.finish_reason!r}"
             return RequestFailed("the engine ended the reply", given=given, expected="stop or length")
+        ids = list(finished.ids)
+        if ids and ids[-1] in self._tokenizer.all_special_ids:  # the end token
+            ids.pop()
+        return Reply(self._decoded(ids), finished.finish_reason, len(job.piece.ids), finished.n_cached, len(ids))
+
+    def _decoded(self, ids: Sequence[int]) -> str:
         with self._lock:
-            ids = list(finished.ids)
-            if ids and ids[-1] in self._tokenizer.all_special_ids:  # the end token
-                ids.pop()
-            text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return Reply(text, finished.finish_reason, len(job.piece.ids), finished.n_cached, len(ids))
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text

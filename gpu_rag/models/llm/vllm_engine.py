@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -218,7 +218,8 @@ class VllmEngine:
 
         self._sampling: Any = SamplingParams
         self._structured: Any = StructuredOutputsParams
-        self._final_only = RequestOutputKind.FINAL_ONLY
+        self._kinds: Any = RequestOutputKind
+        self._streamed: dict[int, Callable[[Sequence[int]], None]] = {}  # who is told, by number, while it runs
         self._refusals: Any = (ValueError, VLLMClientError)
         self._failures: Any = (*FAILURES, VLLMError)
         if device == "cpu" and not has_child(settings, device):
@@ -251,17 +252,26 @@ class VllmEngine:
                 parameters = self._sampling(
                     **sampling_arguments(piece),
                     structured_outputs=self._constraint(piece),
-                    output_kind=self._final_only,
+                    output_kind=self._kinds.CUMULATIVE if piece.on_ids else self._kinds.FINAL_ONLY,
                 )
                 self._engine.add_request(str(number), {"prompt_token_ids": list(piece.ids)}, parameters)
             except self._refusals as error:
                 raise RequestFailed("vLLM refused the request", given=_reason(error)) from error
+        if piece.on_ids is not None:
+            self._streamed[number] = piece.on_ids
 
     def step(self) -> list[tuple[int, Finished]]:
         """One iteration of the engine, or a short wait for one of its process; the pieces that finished in it."""
         with self._dying():
             outputs = self._engine.step() if self._has_output() else []
-        return [(int(output.request_id), _finished(output)) for output in outputs if output.finished]
+        for output in outputs if self._streamed else ():
+            on_ids = self._streamed.get(int(output.request_id))
+            if on_ids is not None:
+                on_ids(list(output.outputs[0].token_ids))
+        done = [(int(output.request_id), _finished(output)) for output in outputs if output.finished]
+        for number, _ in done:
+            self._streamed.pop(number, None)
+        return done
 
     def _has_output(self) -> bool:
         """Whether step would return: vLLM waits forever for a process of its own that was killed."""
@@ -275,6 +285,8 @@ class VllmEngine:
 
     def abort(self, numbers: list[int]) -> None:
         """Forget pieces."""
+        for number in numbers:
+            self._streamed.pop(number, None)
         with self._dying():
             self._engine.abort_request([str(number) for number in numbers])
 

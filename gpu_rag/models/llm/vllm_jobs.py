@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +14,10 @@ SCORES_A_PIECE = 128
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of work: continue `ids`. scored: token ids whose log-probability as the next one is wanted."""
+    """A piece of work: continue `ids`. scored: token ids whose log-probability as the next one is wanted.
+
+    on_ids: called in the engine's thread with all ids generated so far, as they come.
+    """
 
     ids: tuple[int, ...]
     max_tokens: int
@@ -22,6 +25,7 @@ class Piece:
     seed: int = 0
     constraint: JsonSchema | Choice | None = None
     scored: tuple[int, ...] = ()
+    on_ids: Callable[[Sequence[int]], None] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

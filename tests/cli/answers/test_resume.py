@@ -94,6 +94,27 @@ def test_another_index_and_another_model_are_refused(answer, out, run, cli, inde
     assert "index (" in answer().error
 
 
+def test_a_job_goes_on_where_the_model_server_has_moved(run, index, questions, out, cli, chat_server):
+    """The id and the revision of a served model are its identity; its address is none of it."""
+    servers = [chat_server(lambda prompt: (200, "word")) for _ in range(2)]
+
+    def answer(server, *options):
+        llm = ("--set", f"models.llm={server.spec}", *cli.HASH)
+        return run("answer", index, questions, "--method", "dense", "--out", out, *llm, *options, "--json")
+
+    assert answer(servers[0], "--limit", 1).status == 0
+    moved = answer(servers[1])
+    assert (moved.status, moved.document["kept"]) == (0, 1) and servers[0].spec != servers[1].spec
+    assert len({row["config_hash"] for row in cli.read_rows(out)}) == 1
+    beside = out.with_name("answers.jsonl.config.json")
+    config = json.loads(beside.read_text())
+    assert config["llm"]["name"] == "server#scripted-8B"
+    beside.write_text(json.dumps({**config, "llm": {**config["llm"], "name": servers[0].spec}}))  # as it was once
+    assert answer(servers[1]).document["kept"] == len(cli.QUESTIONS)
+    revised = answer(servers[1], "--set", "models.revision=r2")
+    assert revised.status == 2 and "differing: llm.content_hash (" in revised.error
+
+
 def test_what_does_not_change_an_answer_may_change(answer, out):
     answer("--limit", 2)
     result = answer("--set", "runtime.max_live=1", "--set", "models.max_batch=3", "--driver", "rounds", "--json")

@@ -1,6 +1,7 @@
 """gpu-rag answer, ask and explain: one durable row a question, as documented, plain and as OpenAI batches."""
 
 import json
+import time
 
 import pytest
 
@@ -95,18 +96,23 @@ def test_an_openai_batch_comes_out_in_the_same_style(answer, driver, out, batch,
     assert set(rows) == set(expected)
     for id, row in rows.items():
         body = row["response"]["body"]
-        inner, (choice,) = body["gpu_rag"], body["choices"]
+        inner = body["gpu_rag"]
         assert list(inner) == keys and inner["id"] == id
+        assert row["id"].startswith("batch_req_") and row["response"]["request_id"].startswith("req_")
+        if id == "q4":
+            assert row["response"]["status_code"] == 500 and row["error"]["code"] == "RequestFailed"
+            assert body["error"] == {**row["error"], "type": "server_error", "param": None} and "choices" not in body
+            continue
+        assert (row["response"]["status_code"], row["error"]) == (200, None)
+        assert (inner["status"], inner["answer"]) == expected[id]
+        (choice,) = body["choices"]
         assert choice["message"] == {"role": "assistant", "content": inner["answer"] or ""}
         assert body["object"] == "chat.completion" and choice["finish_reason"] == "stop"
         used = (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"])
         assert used == (inner["usage"]["prompt_tokens"], inner["usage"]["generated_tokens"])
         assert body["usage"]["total_tokens"] == sum(used)
-        if id == "q4":
-            assert row["response"]["status_code"] == 500 and row["error"]["code"] == "RequestFailed"
-        else:
-            assert (row["response"]["status_code"], row["error"]) == (200, None)
-            assert (inner["status"], inner["answer"]) == expected[id]
+        assert body["id"].startswith("chatcmpl-") and abs(body["created"] - time.time()) < 3600
+    assert len({row["id"] for row in rows.values()}) == len(rows), "an id for each"
 
 
 def test_the_row_inside_is_the_row_of_the_plain_style(answer, out, questions, cli, request):

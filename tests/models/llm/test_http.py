@@ -392,9 +392,9 @@ def test_a_server_that_dies_ends_the_run_and_keeps_what_arrived(server, tmp_path
     server.behave = last_words
     cached, tried, post = CachedLLM(llm, tmp_path / "r.sqlite"), [], Exchanger.post
 
-    async def note(self, path, body, timeout_s):
+    async def note(self, path, body, *options):
         tried.append(json.loads(body)["messages"][-1]["content"])
-        return await post(self, path, body, timeout_s)
+        return await post(self, path, body, *options)
 
     monkeypatch.setattr(Exchanger, "post", note)
     with pytest.raises(ModelError, match="does not answer.*2 times"):
@@ -512,4 +512,78 @@ def test_a_server_that_dies_ends_the_stream(server):
     with pytest.raises(ModelError, match="does not answer"):
         while llm.n_open:
             llm.poll(60.0)
+    llm.close()
+
+
+# --- replies that come as a stream -----------------------------------------------------------------
+
+EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
+
+
+def events(*chunks: Any, done: bool = True) -> bytes:
+    lines = [": a comment", *(f"data: {json.dumps(chunk)}" for chunk in chunks), *(["data: [DONE]"] if done else [])]
+    return "\n\n".join(lines).encode() + b"\n\n"
+
+
+def delta(text: str | None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text, **more}, "finish_reason": finish}]}
+
+
+def test_a_streamed_reply_is_that_of_one_piece(server):
+    seen: list[str] = []
+    usage = {"prompt_tokens": 20, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 16}}
+
+    def behave(body):
+        if not body.get("stream"):
+            return 200, completion("a bridge at Kerling")
+        assert body["stream_options"] == {"include_usage": True}
+        thought = delta(None, reasoning_content="let me see")
+        said = [delta("a bri"), thought, delta("dge at"), delta(" Kerling", "stop"), {"choices": [], "usage": usage}]
+        return 200, events(*said), EVENTS
+
+    server.behave = behave
+    llm = connect(server)
+    plain, streamed = Request("", "which?"), Request("", "which?", on_text=seen.append)
+    assert plain == streamed and hash(plain) == hash(streamed), "one request to a cache"
+    assert llm.complete([plain]) == llm.complete([streamed])
+    assert seen and seen[-1] == "a bridge at Kerling" and all("a bridge at Kerling".startswith(text) for text in seen)
+    assert [body.get("stream") for body in server.bodies] == [None, True]
+    llm.close()
+
+
+def test_a_server_that_does_not_stream_is_asked_plainly(server):
+    seen: list[str] = []
+    llm = connect(server)
+    (reply,) = llm.complete([Request("", "ignored", on_text=seen.append)])  # it answers in one piece
+    assert (reply.text, seen) == ("re: ignored", [])
+    server.behave = lambda body: (
+        (400, {"error": {"message": "no stream_options"}}) if body.get("stream") else echo(body)
+    )
+    (reply,) = llm.complete([Request("", "refused", on_text=seen.append)])
+    assert (reply.text, seen, server.seen["refused"]) == ("re: refused", [], 2)
+    server.behave = lambda body: (400, {"error": {"message": "maximum context length"}})
+    (reply,) = llm.complete([Request("", "too long", on_text=seen.append)])
+    assert isinstance(reply, ContextOverflow) and server.seen["too long"] == 1
+    thinker = connect(server, style=Style(thinks=True))
+    server.behave = echo
+    thinker.complete([Request("", "think", on_text=seen.append)])
+    assert "stream" not in server.bodies[-1], "its text may begin with a thought"
+    thinker.close()
+    llm.close()
+
+
+def test_a_stream_that_breaks_off_is_tried_again(server):
+    seen: list[str] = []
+    answers = [
+        events(delta("a br"), done=False),
+        events(delta("a"), {"error": {"message": "out of memory"}}),
+        events(delta("a bridge", "length")),
+    ]
+    server.behave = lambda body: (200, answers[server.seen["which?"] - 1], EVENTS)
+    llm = connect(server)
+    (reply,) = llm.complete([Request("", "which?", on_text=seen.append)])
+    assert (reply.text, reply.finish_reason) == ("a bridge", "length") and seen == ["a br", "a", "a bridge"]
+    answers[:] = [b"data: {\n\ndata: [DONE]\n\n"] * 9
+    (reply,) = llm.complete([Request("", "which?", on_text=seen.append)])
+    assert (reply.text, reply.finish_reason) == ("", "malformed")
     llm.close()

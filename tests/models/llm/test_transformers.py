@@ -376,3 +376,14 @@ def test_capability_is_a_matter_of_size():
     assert parameters_in_name("my-model-v2") is None and parameters_in_name("base64") is None
     assert is_capable("Qwen2.5-7B") and is_capable("my-model") and not is_capable("SmolLM2-135M")
     assert not is_capable("Big-70B", 5e8) and is_capable("tiny-1M", 1e9)
+
+
+def test_text_is_handed_on_as_it_comes(one_for_all):
+    seen: dict[str, list[str]] = {prompt: [] for prompt in PROMPTS}
+    plain = one_for_all.complete([Request(SYSTEM, prompt, max_tokens=24) for prompt in PROMPTS])
+    asked = [Request(SYSTEM, prompt, max_tokens=24, on_text=seen[prompt].append) for prompt in PROMPTS]
+    for prompt, reply, other in zip(PROMPTS, one_for_all.complete(asked), plain, strict=True):
+        grown = seen[prompt]
+        assert reply.text == other.text and len(grown) > 2
+        assert grown[-1] == reply.text or reply.text.endswith("\ufffd")
+        assert all(not text.endswith("\ufffd") for text in grown), "half a character waits"

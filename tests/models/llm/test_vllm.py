@@ -325,3 +325,18 @@ def test_seed_and_attempt_make_different_numbers(llm):
     assert len(set(seeds)) == 3 and seeds[0] == seeds[3]
     llm.complete([replace(base, constraint=schema), replace(base, constraint=Choice(("a",)))])
     assert [piece.constraint for piece in Imitation.pieces[-2:]] == [schema, Choice(("a",))]
+
+
+def test_text_is_handed_on_as_the_engine_says_its_ids(llm, monkeypatch):
+    seen: list[str] = []
+    step = Imitation.step
+
+    def slowly(self):
+        for piece in self.inside.values():
+            for n in range(1, 4):
+                piece.on_ids(list(reversed(piece.ids))[:n])
+        return step(self)
+
+    monkeypatch.setattr(Imitation, "step", slowly)
+    (reply,) = llm.complete([Request("", "abc", max_tokens=6, on_text=seen.append)])
+    assert len(seen) == 3 and all(reply.text.startswith(text) for text in seen) and seen[0] != seen[2]

@@ -1,0 +1,79 @@
+"""Metadata of documents: a table with a row a document and a column a name, only where a corpus has some."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpu_rag.errors import IndexCorrupt
+from gpu_rag.index import tables
+from gpu_rag.types import Scalar
+
+FILE = "metadata.parquet"
+MOST_COLUMNS = 256  # those that most documents have; ties by the alphabet
+_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+TYPE_NAMES = dict(zip(_TYPES.values(), ("boolean", "number", "number", "text")))
+
+
+def to_text(metadata: dict[str, Scalar]) -> str:
+    """Metadata as JSON text, "" for none."""
+    return json.dumps(metadata, ensure_ascii=False) if metadata else ""
+
+
+def in_words(metadata: Mapping[str, Scalar]) -> str:
+    """Metadata for a person: 'lang "de"; year 2020'."""
+    return "; ".join(f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in metadata.items())
+
+
+def write_metadata(path: Path, texts: Sequence[str]) -> bool:
+    """Writes the table of documents in order, each as `to_text` gave it; nothing (False) where none has metadata.
+
+    A column is of one type: boolean, integer, number or text; of several types text, as JSON writes each value.
+    """
+    rows: list[dict[str, Scalar]] = [json.loads(text) if text else {} for text in texts]
+    counts = Counter(name for row in rows for name in row)
+    names = sorted(sorted(counts, key=lambda name: (-counts[name], name))[:MOST_COLUMNS])
+    if not names:
+        return False
+    columns = [_column([row.get(name) for row in rows]) for name in names]
+    schema = pa.schema([pa.field(name, column.type) for name, column in zip(names, columns)])
+    tables.write_columns(path, schema, columns)
+    return True
+
+
+def _column(values: Sequence[Scalar | None]) -> pa.Array:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if len(kinds) > 1:
+        words = (value if value is None or isinstance(value, str) else json.dumps(value) for value in values)
+        return pa.array(list(words), pa.string())
+    return pa.array(values, _TYPES[kinds.pop()])
+
+
+def read_metadata(path: Path, n_documents: int) -> pa.Table:
+    """The table that `write_metadata` wrote. Raises IndexCorrupt where it is none for so many documents."""
+    try:
+        table = tables.joined_chunks(pq.read_table(path))
+    except (OSError, pa.ArrowException) as error:
+        raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
+    names = table.column_names
+    sound = names == sorted(set(names)) and all(kind in TYPE_NAMES for kind in table.schema.types)
+    if not sound or table.num_rows != n_documents or not names:
+        given, expected = f"{path}: {table.num_rows} rows, {names[:20]}", f"{n_documents} rows of scalars"
+        raise IndexCorrupt("the metadata of the index is not what a build writes", given=given, expected=expected)
+    return table
+
+
+def rows_of(table: pa.Table | None, documents: Iterable[int]) -> list[dict[str, Scalar]]:
+    """The metadata of some documents, by row; {} for each where the index has none."""
+    rows = list(documents)
+    if table is None:
+        return [{} for _ in rows]
+    found = table.take(pa.array(rows, pa.int64())).to_pylist()
+    return [{name: value for name, value in row.items() if value is not None} for row in found]

@@ -1,0 +1,193 @@
+"""A filter of documents by their metadata: one line of comparisons, compiled to a mask over the documents.
+
+expression = and ("or" and)*      and = not ("and" not)*      not = "not" not | "(" expression ")" | test
+test       = column ("=" | "!=" | "<" | "<=" | ">" | ">=") value
+           | column ["not"] "in" "(" value ("," value)* ")"
+           | column "is" ["not"] "missing"
+column     = a name, or any text in `backticks`;  value = a number, "text", 'text', true or false
+
+Words of the language are read in any case, names of columns as they are written. In quotes a backslash stands before a
+quote or a backslash. Text is compared by code points, so ISO dates compare as dates.
+
+Missing values are as in SQL: a comparison with one is neither true nor false, `not` leaves it so, `and` and `or` follow
+three-valued logic, and only what is true is kept. So documents without a year are in neither `year = 2020` nor
+`not year = 2020`; `year is missing` finds them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag.errors import UsageError
+from gpu_rag.index.metadata import TYPE_NAMES
+from gpu_rag.types import Scalar
+
+EXAMPLE = 'such as year >= 2020 and lang in ("de", "fr")'
+MOST_CHARS, MOST_DEPTH = 10_000, 100
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    |(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<quoted>`[^`]+`)
+    |(?P<sign><=|>=|!=|=|<|>|\(|\)|,)|(?P<word>[^\W\d][\w.-]*)|(?P<end>\Z))""",
+    re.VERBOSE | re.DOTALL,
+)
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+_WORDS = ("and", "or", "not", "in", "is", "missing", "true", "false")
+Mask: TypeAlias = pa.Array  # of booleans, null where neither true nor false
+
+
+def matching(where: str, metadata: pa.Table | None) -> np.ndarray:
+    """bool[n documents]: whether each one is kept. metadata: `Index.metadata`.
+
+    Raises UsageError: a syntax error with its place, an unknown column with those that there are, a value that does
+    not fit the type of its column, an index without metadata.
+    """
+    if len(where) > MOST_CHARS:
+        raise UsageError("the filter is too long", given=f"{len(where)} characters", expected=f"at most {MOST_CHARS}")
+    if metadata is None:
+        do = "metadata are the other columns of .jsonl, .csv and .parquet: build with --fresh to read them"
+        raise UsageError("the documents of this index have no metadata to filter by", given=f"--where {where}", do=do)
+    parser = _Parser(where, metadata)
+    found = parser.either(0)
+    if parser.kind != "end":
+        raise parser.error("expected and, or, or the end")
+    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), bool)
+
+
+class _Parser:
+    """A filter that is read token by token, each test being a mask at once. kind, word: of the token to come."""
+
+    def __init__(self, where: str, metadata: pa.Table):
+        self._where, self._metadata = where, metadata
+        self._next = 0
+        self.advance()
+
+    def advance(self) -> str:
+        """Goes to the next token; returns the text of the one before."""
+        before = getattr(self, "word", "")
+        found = _TOKEN.match(self._where, self._next)
+        if found is None:
+            self.at = len(self._where) - len(self._where[self._next :].lstrip())
+            self.kind, self.word = "", self._where[self.at : self.at + 20]
+            raise self.error("this cannot be read")
+        self.kind = str(found.lastgroup)
+        self.at, self.word, self._next = found.start(self.kind), found[self.kind], found.end()
+        return before
+
+    def error(self, what: str) -> UsageError:
+        """A syntax error at the token to come."""
+        here = f"{self.word!r} at character {self.at + 1}" if self.kind != "end" else "its end"
+        return UsageError(f"the filter cannot be read: {what}", given=f"{here} of {self._where}", expected=EXAMPLE)
+
+    def _is(self, word: str) -> bool:
+        return self.kind in ("word", "sign") and self.word.casefold() == word
+
+    def _take(self, word: str) -> bool:
+        found = self._is(word)
+        if found:
+            self.advance()
+        return found
+
+    def _expect(self, word: str) -> None:
+        if not self._take(word):
+            raise self.error(f"expected {word}")
+
+    def either(self, depth: int) -> Mask:
+        """Tests joined by `or`."""
+        found = [self._both(depth)]
+        while self._take("or"):
+            found.append(self._both(depth))
+        return reduce(pc.or_kleene, found)
+
+    def _both(self, depth: int) -> Mask:
+        found = [self._one(depth)]
+        while self._take("and"):
+            found.append(self._one(depth))
+        return reduce(pc.and_kleene, found)
+
+    def _one(self, depth: int) -> Mask:
+        if depth > MOST_DEPTH:
+            raise self.error(f"more than {MOST_DEPTH} parentheses and nots within each other")
+        if self._take("not"):
+            return pc.invert(self._one(depth + 1))
+        if self._take("("):
+            found = self.either(depth + 1)
+            self._expect(")")
+            return found
+        return self._test()
+
+    def _test(self) -> Mask:
+        name, column = self._column()
+        if self._take("is"):
+            negated = self._take("not")
+            self._expect("missing")
+            return pc.is_valid(column) if negated else pc.is_null(column)
+        if (negated := self._take("not")) and not self._is("in"):
+            raise self.error("expected in")
+        if self._take("in"):
+            found = self._among(name, column)
+            return pc.invert(found) if negated else found
+        if self.kind != "sign" or self.word not in _COMPARE:
+            raise self.error("expected a comparison (= != < <= > >=), in, or is missing")
+        sign = self.advance()
+        return self._compared(name, column, sign, self._value())
+
+    def _among(self, name: str, column: pa.Array) -> Mask:
+        self._expect("(")
+        found = [self._compared(name, column, "=", self._value())]
+        while self._take(","):
+            found.append(self._compared(name, column, "=", self._value()))
+        self._expect(")")
+        return reduce(pc.or_kleene, found)
+
+    def _column(self) -> tuple[str, pa.Array]:
+        if self.kind not in ("word", "quoted") or (self.kind == "word" and self.word.casefold() in _WORDS):
+            raise self.error("expected the name of a column")
+        names, name = self._metadata.column_names, self.word.strip("`")
+        if name not in names:
+            near = difflib.get_close_matches(name.casefold(), [one.casefold() for one in names], 1)
+            meant = next((one for one in names if near and one.casefold() == near[0]), None)
+            do = f"did you mean {meant}?" if meant else None
+            shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+            raise UsageError("no such column of metadata", given=name[:80], expected=shown, do=do)
+        self.advance()
+        return name, self._metadata[name].combine_chunks()
+
+    def _value(self) -> Scalar:
+        kind, word = self.kind, self.word
+        if kind == "number":
+            self.advance()
+            return float(word) if re.search(r"[.eE]", word) else int(word)
+        if kind == "text":
+            self.advance()
+            return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL)
+        if kind == "word" and word.casefold() in ("true", "false"):
+            self.advance()
+            return word.casefold() == "true"
+        raise self.error("expected a number, a text in quotes, true or false")
+
+    def _compared(self, name: str, column: pa.Array, sign: str, value: Scalar) -> Mask:
+        kind = TYPE_NAMES[column.type]
+        given = "boolean" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
+        if given != kind:
+            what = f"{name} is compared with {'a ' if given != 'text' else ''}{given}"
+            expected = {"text": f'{name} {sign} "{value}"', "number": "a number", "boolean": "true or false"}[kind]
+            raise UsageError(what, given=f"{name} {sign} {value!r}", expected=f"{kind}: {expected}")
+        if kind == "boolean" and sign not in ("=", "!="):
+            raise UsageError("true and false have no order", given=f"{name} {sign} {value!r}", expected="= or !=")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            value = float(value)
+        if isinstance(value, int) and pa.types.is_integer(column.type):
+            return _COMPARE[sign](column, pa.scalar(value, pa.int64()))
+        if kind == "number":
+            return _COMPARE[sign](column.cast(pa.float64(), safe=False), pa.scalar(float(value), pa.float64()))
+        return _COMPARE[sign](column, pa.scalar(value, column.type))

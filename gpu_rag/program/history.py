@@ -1,0 +1,71 @@
+"""A question that comes after others, made one that can be understood alone: searches and readers see nothing else.
+
+A model that decides rewrites it (prompt `condense`). By rule, without one: where the question begins with a pronoun for
+something that it does not name, or has at most three words and no name, the names of the last turns are put behind it,
+in brackets. The rule does not know which of them is meant, nor does it find what was not named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpu_rag.program.ask import ask
+from gpu_rag.program.questions import MAX_TOKENS_QUESTION, QUESTION_SCHEMA
+from gpu_rag.program.run import Run
+from gpu_rag.text.keywords import written_names
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Malformed
+
+Turn = tuple[str, str]  # who spoke (user or assistant), and the text
+
+TURNS, CHARS = 6, 400  # the last turns that are looked at, and of each so many characters
+MOST_NAMES, FEW_WORDS = 3, 3
+_PRONOUN = re.compile(r"\b(?:he|him|his|she|hers?|it|its|they|them|theirs?)\b", re.IGNORECASE)
+_SPEAKERS = {"user": "Question", "assistant": "Answer"}
+
+
+async def condensed(run: Run, question: str, history: Sequence[Turn]) -> str:
+    """The question as it reads without its history, noted in the trace where it differs. history: oldest first."""
+    turns = [(who, " ".join(text.split())[:CHARS]) for who, text in history[-TURNS:] if text.strip()]
+    if not turns:
+        return question
+    made = await _by_model(run, question, turns) if run.models.model_decides else None
+    text, by = (with_names(question, turns), "rules") if made is None else (made, "model")
+    if text != question:
+        run.note(f"condensed/{by}", 0, (text,))
+    return text
+
+
+async def _by_model(run: Run, question: str, turns: Sequence[Turn]) -> str | None:
+    said = "\n".join(f"{_SPEAKERS.get(who, who)}: {text}" for who, text in turns)
+    fields, prompt = {"history": said, "question": question}, Prompt.read("gpu_rag.program.prompts", "condense")
+    reply = await ask(run, prompt, fields, schema=QUESTION_SCHEMA, max_tokens=MAX_TOKENS_QUESTION, name="condense")
+    return None if isinstance(reply, (Malformed, str)) else " ".join(reply["question"].split())
+
+
+def with_names(question: str, turns: Sequence[Turn]) -> str:
+    """The question, with the names of the last turns behind it where it seems to speak of them.
+
+    >>> with_names("Where was he born?", [("user", "Who founded the city of Loss?"), ("assistant", "Hugo Brandt")])
+    'Where was he born? (Hugo Brandt; Loss)'
+    >>> with_names("Where did Marta Orlo spend her youth?", [("assistant", "Hugo Brandt")])
+    'Where did Marta Orlo spend her youth?'
+    """
+    own, pronoun = written_names(question), _PRONOUN.search(question)
+    before = question if pronoun is None else question[: pronoun.start()]
+    if any(name in before for name in own) or (pronoun is None and (own or len(question.split()) > FEW_WORDS)):
+        return question
+    found: list[str] = []
+    for who, text in reversed(turns):
+        known = [name.casefold() for name in (*own, *found)]
+        found += [name for name in _named(who, text) if name.casefold() not in known]
+        if found and who == "user":
+            break
+    return f"{question} ({'; '.join(found[:MOST_NAMES])})" if found else question
+
+
+def _named(who: str, text: str) -> list[str]:
+    """The names in a turn; a short answer with a capital letter is one."""
+    is_name = who == "assistant" and len(text.split()) <= FEW_WORDS and any(map(str.isupper, text))
+    return written_names(text) or ([text.strip(" .")] if is_name else [])

@@ -1,0 +1,183 @@
+"""The chain of a question: its gold passages, the facts that join them, and where each method ranks them.
+
+As a tree for a terminal (`chain_text`) and as an SVG (`chain_svg`). For questions whose gold passages are known.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from gpu_rag.text.sentences import split_sentences
+from gpu_rag.types import Answer
+
+if TYPE_CHECKING:
+    from gpu_rag.index.index import Index
+
+Fact = tuple[int, str, int]  # rows of the entity table, and a label
+
+_COLUMNS = 100  # of a line in the terminal
+_LETTERS = 108  # of a line in the picture, whose text has about 7 pixels a letter
+_WIDTH, _INDENT, _LINE = 860, 34, 18  # pixels
+DEPTH = 5  # passages of each method that are looked at
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A passage of the chain: the stop that leads to it (-1: the question), the facts that do, and what bears on it.
+
+    ranks: by method, from 1; None where the method did not bring the passage.
+    """
+
+    title: str
+    parent: int
+    facts: tuple[str, ...]
+    sentences: tuple[str, ...]
+    ranks: dict[str, int | None]
+
+
+def chain_of(
+    index: Index, gold_ids: Sequence[str], gold_answers: Sequence[str], answers: Mapping[str, Answer]
+) -> list[Stop]:
+    """The stops of a question in the order of its gold documents. answers: by method.
+
+    The sentences of a stop are those that support the first method's answer, and those with a gold answer.
+
+    A stop hangs on the latest stop before it with a fact about something that both passages mention: best what names
+    this stop and not that one, then what joins their titles, then what fewest passages mention. Without
+    such a fact it hangs on the question.
+    """
+    rows = [index.passage_doc_ids.index(gold) for gold in gold_ids]
+    titles = [index.passages["title"][row].as_py() for row in rows]
+    facts, mentioned = _facts(index, rows), _mentioned(index, rows)
+    support = {(s.passage_id, s.start) for s in next(iter(answers.values())).support}
+    ranked = {method: [e.passage_id for e in answer.evidence[:DEPTH]] for method, answer in answers.items()}
+    stops = []
+    for at, row in enumerate(rows):
+        joined = ((parent, _joining(index, titles, facts, mentioned, parent, at)) for parent in reversed(range(at)))
+        parent, leading = next((found for found in joined if found[1]), (-1, ()))
+        passage = index.passage_ids[row]
+        text = index.passages["text"][row].as_py()
+        sentences = tuple(
+            " ".join(text[start:end].split())
+            for start, end in split_sentences(text)
+            if (passage, start) in support or any(gold in text[start:end] for gold in gold_answers)
+        )
+        ranks = {method: ids.index(passage) + 1 if passage in ids else None for method, ids in ranked.items()}
+        stops.append(Stop(titles[at], parent, leading, sentences, ranks))
+    return stops
+
+
+def _facts(index: Index, rows: Sequence[int]) -> list[list[Fact]]:
+    """The facts that were extracted from each passage."""
+    found: dict[int, list[Fact]] = {row: [] for row in rows}
+    for fact in index.relations.to_pylist():
+        for row in found.keys() & set(fact["passages"]):
+            found[row].append((fact["subject"], fact["label"], fact["object"]))
+    return [found[row] for row in rows]
+
+
+def _mentioned(index: Index, rows: Sequence[int]) -> list[set[int]]:
+    """The entities that each passage mentions."""
+    found: dict[int, set[int]] = {row: set() for row in rows}
+    for mention in index.mentions.to_pylist():
+        if mention["passage"] in found:
+            found[mention["passage"]].add(mention["entity"])
+    return [found[row] for row in rows]
+
+
+def _joining(
+    index: Index,
+    titles: Sequence[str],
+    facts: Sequence[Sequence[Fact]],
+    mentioned: Sequence[set[int]],
+    parent: int,
+    at: int,
+) -> tuple[str, ...]:
+    """The facts that lead from one passage to another by something that both mention; none where there is none."""
+    names = index.entity_names
+
+    def about(entity: int, where: int) -> list[tuple[bool, str]]:
+        """The fact of a passage about an entity, first those that join it to the title; False where one does."""
+        ends = [(fact, {fact[0], fact[2]} - {entity}) for fact in facts[where] if entity in (fact[0], fact[2])]
+        found = [(not any(names[e] in titles[where] for e in others), fact) for fact, others in ends]
+        return [(apart, f"{names[s]} - {label} - {names[o]}") for apart, (s, label, o) in sorted(found)[:1]]
+
+    def far(entity: int) -> tuple[bool, int, int, str]:
+        name, leading = names[entity], [*about(entity, parent), *about(entity, at)]
+        elsewhere = name not in titles[at] or name in titles[parent]
+        apart = 2 - sum(not apart for apart, _ in leading)
+        return elsewhere, apart, int(index.entity_n_passages[entity]), name
+
+    shared = [e for e in mentioned[parent] & mentioned[at] if names[e] not in titles[parent] and about(e, parent)]
+    if not shared:
+        return ()
+    bridge = min(shared, key=far)
+    leading = [*about(bridge, parent), *([] if names[bridge] in titles[at] else about(bridge, at))]
+    return tuple(fact for _, fact in leading)
+
+
+def _ranks(stop: Stop) -> str:
+    return ", ".join(f"{method} {rank or '-'}" for method, rank in stop.ranks.items())
+
+
+def _depth(stops: Sequence[Stop], at: int) -> int:
+    return 0 if at < 0 else 1 + _depth(stops, stops[at].parent)
+
+
+def chain_text(question: str, answer: str, stops: Sequence[Stop]) -> str:
+    """The chain as a tree."""
+    lines = textwrap.wrap(question, _COLUMNS)
+    for at, stop in enumerate(stops):
+        indent = "   " * _depth(stops, at)
+        lead = indent[:-3] + "└─ "
+        for n, fact in enumerate(stop.facts):
+            lines += textwrap.wrap(
+                fact, _COLUMNS, initial_indent=lead if n == 0 else indent, subsequent_indent=indent + "  "
+            )
+        lines.append(f"{indent if stop.facts else lead}[{stop.title}]   rank: {_ranks(stop)}")
+        for sentence in stop.sentences:
+            lines += textwrap.wrap(sentence, _COLUMNS, initial_indent=indent + "> ", subsequent_indent=indent + "  ")
+    return "\n".join([*lines, f"answer: {answer}   (-: not among the first {DEPTH})"])
+
+
+def chain_svg(question: str, answer: str, stops: Sequence[Stop]) -> str:
+    """The chain as a picture: one file, nothing fetched."""
+    parts: list[str] = []
+    y, ends = 12, {}
+
+    def box(x: int, lines: list[tuple[str, str]], fill: str) -> None:
+        nonlocal y
+        height = _LINE * len(lines) + 14
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="{_WIDTH - x - 12}" height="{height}" rx="6" fill="{fill}" stroke="#8a94a6"/>'
+        )
+        for n, (line, style) in enumerate(lines):
+            parts.append(f'<text x="{x + 12}" y="{y + 20 + n * _LINE}" {style}>{escape(line)}</text>')
+        y += height
+
+    bold, plain, small = 'font-weight="bold"', 'fill="#333"', 'fill="#667" font-size="12"'
+    box(12, [(line, bold) for line in textwrap.wrap(question, _LETTERS - 6)], "#e7f0fb")
+    ends[-1] = (12, y)
+    for at, stop in enumerate(stops):
+        x = 12 + _INDENT * _depth(stops, at)
+        fits = _LETTERS - _INDENT * _depth(stops, at) // 7
+        left, top = ends[stop.parent]
+        y += 12
+        for line in [piece for fact in stop.facts for piece in textwrap.wrap(fact, fits)]:
+            parts.append(f'<text x="{x + 12}" y="{y + 10}" fill="#2a6f97" font-style="italic">{escape(line)}</text>')
+            y += _LINE
+        turn = y + 20
+        parts.append(f'<path d="M{left + 14} {top}V{turn}H{x}" fill="none" stroke="#2a6f97" stroke-width="2"/>')
+        lines = [(stop.title, bold), (f"rank: {_ranks(stop)}", small)]
+        lines += [(line, plain) for sentence in stop.sentences for line in textwrap.wrap(sentence, fits)]
+        box(x, lines, "#f8f9fb")
+        ends[at] = (x, y)
+    y += 12
+    box(12, [(f"Answer: {answer}", bold), (f"-: not among the first {DEPTH}", small)], "#e7f0fb")
+    size = f'viewBox="0 0 {_WIDTH} {y + 12}" width="{_WIDTH}" height="{y + 12}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>\n"])
