@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ class Manifest:
     def with_stage(self, record: StageRecord) -> Manifest:
         """This manifest with one stage added or replaced."""
         return dataclasses.replace(self, stages={**self.stages, record.name: record})
+
+    def with_inputs(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of these stages that there are, with all that they were made of."""
+        found: set[str] = set()
+        stack = list(names)
+        while stack:
+            if (name := stack.pop()) in self.stages and name not in found:
+                found.add(name)
+                stack.extend(self.stages[name].inputs)
+        return frozenset(found)
 
     def model(self, role: str) -> dict[str, Any] | None:
         """The model that stages used in a role ("embedder", "llm"), or None."""

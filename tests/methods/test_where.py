@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -14,7 +15,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
-from gpu_rag.engine import Engine
+from gpu_rag.engine import MOST_PARTS, Engine
 from gpu_rag.errors import UsageError
 from gpu_rag.index import narrow
 from gpu_rag.index.index import Index
@@ -138,20 +139,20 @@ def test_without_the_filter_it_would_be_seen(engines: dict[str, Asked]) -> None:
         assert "qux" in json.dumps([row_of(answer) for answer in found]).casefold(), method
 
 
-def _all(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _all(base: Index, documents: np.ndarray, *others: Any) -> Index:
     return base
 
 
-def _after(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _after(base: Index, documents: np.ndarray, *others: Any) -> Index:
     """Excludes passages when the ranking is made."""
     found = Index.open(base.path)
     found.evidence = lambda *given: tuple(e for e in base.evidence(*given) if e.metadata["side"] == "open")  # type: ignore[method-assign]
     return found
 
 
-def _of_passages(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _of_passages(base: Index, documents: np.ndarray, *others: Any) -> Index:
     """Leaves what is said of entities as it is: names, types and descriptions of all documents."""
-    found = narrow.narrowed(base, documents, others)
+    found = narrow.narrowed(base, documents, *others)
     graph, old = higra_graph(found), higra_graph(base)
     found._parts["higra"] = replace(graph, entities=old.entities.slice(0, graph.n_entities))
     return found
@@ -191,6 +192,21 @@ def brief(answer: Answer) -> dict[str, Any]:
     row["trace"] = [{**step, "s": 0} for step in row["trace"]]
     row["usage"] = {name: n for name, n in row["usage"].items() if not name.endswith("_s")}
     return {**row, "config_hash": ""}
+
+
+def test_a_part_has_the_stages_that_were_asked_for(index: gpu_rag.Index) -> None:
+    engine, _ = asked(index)
+    few = engine.part_for("dense", WHERE)
+    assert few is not None and set(few.stages) == {"passages", "passage_vectors"} and verify(few.path) == []
+    more = engine.part_for("ppr", WHERE)
+    assert more is not None and {"passage_vectors", "graph"} <= set(more.stages) and "higra_graph" not in more.stages
+    assert engine.part_for("dense", WHERE) is more and engine.narrowed("n >= 0") is index
+    folder = more.path
+    for n in range(MOST_PARTS):
+        engine.part_for("bm25", f"n != {n % 3} and n < {50 + n}")
+    del few, more
+    gc.collect()
+    assert not folder.exists()
 
 
 def test_a_method_whose_stages_cannot_be_narrowed_is_refused(
