@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakMethod
 
 from gpu_rag_kernels.dispatch import preferring, recording, taken
 
@@ -163,7 +165,9 @@ class Engine:
             llm = self.models.llm() if with_llm else None
             chosen = self.settings.models
             decider = chosen.decider if with_llm else "similarity"
-            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=self._heard)
+            heard = WeakMethod(self._heard)  # an engine in a circle would keep its index, and models, for longer
+            on_reply = partial(_told, heard)
+            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=on_reply)
         return self._models[with_llm]
 
     def _resources(self, with_llm: bool) -> dict[str, Any]:
@@ -326,6 +330,11 @@ class Engine:
                 run_rounds(programs, resources, **options)
         stats.add_implementations(used)
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
+
+
+def _told(heard: WeakMethod[Any], reply: Reply | RequestFailed) -> None:
+    if (tell := heard()) is not None:
+        tell(reply)
 
 
 def _content_of(path: Path) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.folder import checksums, storage_errors
+from gpu_rag.index.folder import block_sums, checksums, storage_errors
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.manifest import Manifest, StageRecord
@@ -133,7 +133,8 @@ def narrowed(
                     record.name, record.version, record.fingerprint, folder, inputs, record.params, record.models,
                     files, part.counts.get(record.name, {}),
                 )  # fmt: skip
-        Manifest(base.manifest.settings, base.manifest.sources, records).write(part.path)
+        blocks = {name: block_sums(part.folders[name], record.files) for name, record in records.items()}
+        Manifest(base.manifest.settings, base.manifest.sources, records, blocks=blocks).write(part.path)
     found = Index.open(part.path, device=base.device)
     found.threads, found.lies_in = base.threads, kept
     return found

@@ -32,7 +32,6 @@ StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
         "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
 _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
-_NO_LLM = "a language model that can take part: start the server with --set models.llm=MODEL"
 
 
 def make_app(admission: Admission, step_words: StepWords, host: str, key: str | None) -> ASGIApp:
@@ -143,7 +142,7 @@ class _Api:
         found = []
         for name, lack in self._live.lacking.items():
             answers, line = name in self._live.answering, None
-            missing = str(lack) if lack is not None else None if answers else _NO_LLM
+            missing = None if lack is None else str(lack)
             if isinstance(lack, MissingLayer):
                 missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
             row = {"method": name, "retrieves": lack is None, "answers": answers, "missing": missing}
