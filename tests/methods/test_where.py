@@ -24,6 +24,7 @@ from gpu_rag.index.tables import read_arrays
 from gpu_rag.index.verify import verify
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.graph import higra_graph
+from gpu_rag.methods.higra.tables import read_of
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.misbehave.replies import well_formed
 from gpu_rag.types import Answer, Choice, JsonSchema, Question, Rank, Request
@@ -227,7 +228,7 @@ def by_hand(folder: Path) -> Iterator[tuple[Index, Index, gpu_rag.Index]]:
     """(the part, an index of the open documents alone, the whole), extracted by patterns."""
     for name, sides in (("whole", ("open", "secret")), ("alone", ("open",))):
         files = corpus(folder / f"{name}.jsonl", sides)
-        gpu_rag.build(files, folder / name, methods=["ppr", "hoprag", "bubblerag"], settings=SETTINGS)
+        gpu_rag.build(files, folder / name, methods=["ppr", "hoprag", "higra-agent"], settings=SETTINGS)
     whole = gpu_rag.Index.open(folder / "whole")
     part = whole.engine(SETTINGS).narrowed(WHERE)
     assert part is not None
@@ -241,7 +242,10 @@ def test_the_part_is_the_index_that_the_allowed_documents_make(by_hand: tuple[In
         if name == "documents":  # their files and lines are others
             found, expected = found.select(["id", "title"]), expected.select(["id", "title"])
         assert found.num_rows and found.to_pylist() == expected.to_pylist(), name
-    for stage in ("passage_vectors", "relation_vectors", "hop_in_vectors", "hop_vertex_vectors"):
+    for name in ("higra_entities", "higra_relations", "higra_links"):
+        assert read_of(part, name).num_rows and read_of(part, name).equals(read_of(alone, name)), name
+    vectors = ("passage_vectors", "relation_vectors", "hop_in_vectors", "hop_vertex_vectors", "higra_entity_vectors")
+    for stage in vectors:
         assert part.vectors(stage).equal(alone.vectors(stage)), stage
     graphs = (read_arrays(ix.folder("graph") / "graph.safetensors") for ix in (part, alone))
     found, expected = graphs
