@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,16 @@ class Manifest:
         stages = {name: record for name, record in self.stages.items() if name not in names}
         blocks = {name: sums for name, sums in self.blocks.items() if name not in names}
         return dataclasses.replace(self, stages=stages, blocks=blocks)
+
+    def with_inputs(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of these stages that there are, with all that they were made of."""
+        found: set[str] = set()
+        stack = list(names)
+        while stack:
+            if (name := stack.pop()) in self.stages and name not in found:
+                found.add(name)
+                stack.extend(self.stages[name].inputs)
+        return frozenset(found)
 
     def model(self, role: str) -> dict[str, Any] | None:
         """The model that stages used in a role ("embedder", "llm"), or None."""

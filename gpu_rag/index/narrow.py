@@ -9,7 +9,7 @@ successor. A stage without an entry in `NARROW`, or among `narrow` of its method
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.folder import checksums, storage_errors
+from gpu_rag.index.folder import block_sums, checksums, storage_errors
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.manifest import Manifest, StageRecord
@@ -101,9 +101,14 @@ def _array(column: object, kind: pa.DataType) -> pa.Array:
     return column.cast(kind) if isinstance(column, pa.Array) else pa.array(column, kind)
 
 
-def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -> Index:
+def narrowed(
+    base: Index, documents: np.ndarray, others: Mapping[str, Narrow], stages: Collection[str] | None = None
+) -> Index:
     """The part of an index with some of its documents: bool[n documents], at least one. others: for the stages of
-    methods (`registry.stage_narrowers`). It lies in a temporary folder, which goes when the part is let go."""
+    methods (`registry.stage_narrowers`). stages: those that the part shall have, all without any.
+
+    It lies in a temporary folder, which goes when the part is let go.
+    """
     kept = TemporaryDirectory(prefix="gpu-rag-where-", ignore_cleanup_errors=True)
     part = Part(base, Path(kept.name), make_settings({}, base.manifest.defaults()))
     doc_rows = np.flatnonzero(documents)
@@ -112,7 +117,8 @@ def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -
     part.keep("passages", np.flatnonzero(stays), base.n_passages)
     records: dict[str, StageRecord] = {}
     by_name = {**NARROW, **others}
-    waiting = [record for name, record in base.manifest.stages.items() if name in by_name]
+    records_of = base.manifest.stages
+    waiting = [records_of[name] for name in records_of if name in by_name and (stages is None or name in stages)]
     with storage_errors(part.path):
         while ready := [record for record in waiting if record.inputs.keys() <= records.keys()]:
             for record in ready:
@@ -127,7 +133,8 @@ def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -
                     record.name, record.version, record.fingerprint, folder, inputs, record.params, record.models,
                     files, part.counts.get(record.name, {}),
                 )  # fmt: skip
-        Manifest(base.manifest.settings, base.manifest.sources, records).write(part.path)
+        blocks = {name: block_sums(part.folders[name], record.files) for name, record in records.items()}
+        Manifest(base.manifest.settings, base.manifest.sources, records, blocks=blocks).write(part.path)
     found = Index.open(part.path, device=base.device)
     found.threads, found.lies_in = base.threads, kept
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -14,7 +15,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
-from gpu_rag.engine import Engine
+from gpu_rag.engine import MOST_PARTS, Engine
 from gpu_rag.errors import UsageError
 from gpu_rag.index import narrow
 from gpu_rag.index.index import Index
@@ -23,6 +24,7 @@ from gpu_rag.index.tables import read_arrays
 from gpu_rag.index.verify import verify
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.graph import higra_graph
+from gpu_rag.methods.higra.tables import read_of
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.misbehave.replies import well_formed
 from gpu_rag.types import Answer, Choice, JsonSchema, Question, Rank, Request
@@ -138,20 +140,20 @@ def test_without_the_filter_it_would_be_seen(engines: dict[str, Asked]) -> None:
         assert "qux" in json.dumps([row_of(answer) for answer in found]).casefold(), method
 
 
-def _all(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _all(base: Index, documents: np.ndarray, *others: Any) -> Index:
     return base
 
 
-def _after(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _after(base: Index, documents: np.ndarray, *others: Any) -> Index:
     """Excludes passages when the ranking is made."""
     found = Index.open(base.path)
     found.evidence = lambda *given: tuple(e for e in base.evidence(*given) if e.metadata["side"] == "open")  # type: ignore[method-assign]
     return found
 
 
-def _of_passages(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _of_passages(base: Index, documents: np.ndarray, *others: Any) -> Index:
     """Leaves what is said of entities as it is: names, types and descriptions of all documents."""
-    found = narrow.narrowed(base, documents, others)
+    found = narrow.narrowed(base, documents, *others)
     graph, old = higra_graph(found), higra_graph(base)
     found._parts["higra"] = replace(graph, entities=old.entities.slice(0, graph.n_entities))
     return found
@@ -193,6 +195,21 @@ def brief(answer: Answer) -> dict[str, Any]:
     return {**row, "config_hash": ""}
 
 
+def test_a_part_has_the_stages_that_were_asked_for(index: gpu_rag.Index) -> None:
+    engine, _ = asked(index)
+    few = engine.part_for("dense", WHERE)
+    assert few is not None and set(few.stages) == {"passages", "passage_vectors"} and verify(few.path) == []
+    more = engine.part_for("ppr", WHERE)
+    assert more is not None and {"passage_vectors", "graph"} <= set(more.stages) and "higra_graph" not in more.stages
+    assert engine.part_for("dense", WHERE) is more and engine.narrowed("n >= 0") is index
+    folder = more.path
+    for n in range(MOST_PARTS):
+        engine.part_for("bm25", f"n != {n % 3} and n < {50 + n}")
+    del few, more
+    gc.collect()
+    assert not folder.exists()
+
+
 def test_a_method_whose_stages_cannot_be_narrowed_is_refused(
     index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +228,7 @@ def by_hand(folder: Path) -> Iterator[tuple[Index, Index, gpu_rag.Index]]:
     """(the part, an index of the open documents alone, the whole), extracted by patterns."""
     for name, sides in (("whole", ("open", "secret")), ("alone", ("open",))):
         files = corpus(folder / f"{name}.jsonl", sides)
-        gpu_rag.build(files, folder / name, methods=["ppr", "hoprag", "bubblerag"], settings=SETTINGS)
+        gpu_rag.build(files, folder / name, methods=["ppr", "hoprag", "higra-agent"], settings=SETTINGS)
     whole = gpu_rag.Index.open(folder / "whole")
     part = whole.engine(SETTINGS).narrowed(WHERE)
     assert part is not None
@@ -225,7 +242,10 @@ def test_the_part_is_the_index_that_the_allowed_documents_make(by_hand: tuple[In
         if name == "documents":  # their files and lines are others
             found, expected = found.select(["id", "title"]), expected.select(["id", "title"])
         assert found.num_rows and found.to_pylist() == expected.to_pylist(), name
-    for stage in ("passage_vectors", "relation_vectors", "hop_in_vectors", "hop_vertex_vectors"):
+    for name in ("higra_entities", "higra_relations", "higra_links"):
+        assert read_of(part, name).num_rows and read_of(part, name).equals(read_of(alone, name)), name
+    vectors = ("passage_vectors", "relation_vectors", "hop_in_vectors", "hop_vertex_vectors", "higra_entity_vectors")
+    for stage in vectors:
         assert part.vectors(stage).equal(alone.vectors(stage)), stage
     graphs = (read_arrays(ix.folder("graph") / "graph.safetensors") for ix in (part, alone))
     found, expected = graphs
