@@ -4,10 +4,11 @@ usage: OMP_NUM_THREADS=1 python scripts/bench_first_token.py INDEX QUESTIONS [--
        [--delay 0.3 --pace 0.05]
 
 Each question is asked as a streamed chat completion of a server in this process, over a socket, one after the other.
-served_ms: from the submission of the answer request to the model until the client has the first piece of the answer.
-own_ms: the same request given to the model directly, until it hands on the first text. Medians; in turns, after one
-question that does not count. Without --llm the model is a server of our own that streams: its first word comes after
---delay seconds, the next ones every --pace.
+served_ms: from the submission of the answer request to the model until the client has the first piece of the answer;
+model_ms: until the model has said the first token of that same request. own_ms: the request given to the model alone,
+until it says the first token. Medians over the questions, after a round that does not count, served first and alone
+first in turns. ratio: of served_ms to model_ms, and to own_ms. Without --llm the model is a server of our own that
+streams: its first word comes after --delay seconds, the next ones every --pace.
 """
 
 from __future__ import annotations
@@ -85,19 +86,26 @@ class Pacer(BaseHTTPRequestHandler):
 
 
 class Noting:
-    """A language model that notes its answer requests, and when each was submitted."""
+    """A language model that notes its last answer request, when it was submitted, and when its text began."""
 
     def __init__(self, llm: Any):
-        self._llm, self.noted = llm, list[tuple[Request, float]]()
+        self._llm, self.began = llm, list[float]()
+        self.request, self.submitted = Request("", ""), 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
 
     def submit(self, key: int, request: Request) -> None:
         """As of the model."""
-        if request.on_text is not None:
-            self.noted.append((request, time.perf_counter()))
-        self._llm.submit(key, request)
+        on_text = request.on_text
+        assert on_text is not None
+        self.request, self.submitted, self.began = request, time.perf_counter(), []
+
+        def noted(text: str) -> None:
+            self.began.append(time.perf_counter())
+            on_text(text)
+
+        self._llm.submit(key, replace(request, on_text=noted))
 
 
 @contextmanager
@@ -143,6 +151,11 @@ def own_seconds(llm: Any, request: Request) -> float:
     return times[0] - began
 
 
+def middle(seconds: list[float]) -> float:
+    """The median in milliseconds."""
+    return 1000 * statistics.median(seconds)
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,18 +171,22 @@ def main() -> None:
     paced = ThreadingHTTPServer(("127.0.0.1", 0), Pacer)
     threading.Thread(target=paced.serve_forever, daemon=True).start()
     spec = options.llm or f"http://127.0.0.1:{paced.server_address[1]}/v1#paced-8B"
-    questions = [row.question.text for row in load_questions(options.questions)[0]][: options.n + 1]
-    served, own = [], []
+    questions = [row.question.text for row in load_questions(options.questions)[0]][: options.n]
+    served, model, own = [], [], []
     with serving(Index.open(options.index), spec) as (url, noting, llm), httpx.Client(timeout=600) as client:
-        for question in questions:
+        requests = [noting.request for text in questions if first_piece(client, url, options.method, text)]
+        for i, (question, request) in enumerate(zip(questions, requests)):
+            if i % 2:
+                own.append(own_seconds(llm, request))
             came = first_piece(client, url, options.method, question)
-            request, submitted = noting.noted[-1]
-            served.append(came - submitted)
-            own.append(own_seconds(llm, request))
-    ratios = [one / other for one, other in zip(served[1:], own[1:])]
+            served.append(came - noting.submitted)
+            model.append(noting.began[0] - noting.submitted)
+            if not i % 2:
+                own.append(own_seconds(llm, request))
     found = {"llm": options.llm or f"paced: {options.delay} s, then every {options.pace} s", "method": options.method}
-    found |= {"n": len(ratios), "served_ms": 1000 * statistics.median(served[1:])}
-    found |= {"own_ms": 1000 * statistics.median(own[1:]), "ratio": statistics.median(ratios), "worst": max(ratios)}
+    found |= {"n": len(own), "served_ms": middle(served), "model_ms": middle(model), "own_ms": middle(own)}
+    ratios = [one / other for one, other in zip(served, model)]
+    found |= {"ratio": statistics.median(ratios), "worst": max(ratios), "ratio_alone": middle(served) / middle(own)}
     machine = {"cpus": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], "python": platform.python_version()}
     print(json.dumps({**found, "machine": machine}))
 

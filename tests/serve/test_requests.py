@@ -83,6 +83,8 @@ def test_without_a_language_model_the_evidence_is_the_answer(here):
     assert methods["ppr"]["answers"] and methods["ppr"]["missing"] is None and methods["hoprag"]["missing"]
     body = chat(server).json()
     assert (body["choices"][0]["message"]["content"], body["gpu_rag"]["status"]) == ("", "unsupported")
+    *_, last, _, _ = chat(server, stream=True).text.split("\n\n")
+    assert json.loads(last.removeprefix("data: "))["gpu_rag"]["support"] == body["gpu_rag"]["support"]
 
 
 def test_words_of_the_trace_come_on_demand(here):
