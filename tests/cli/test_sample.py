@@ -158,15 +158,3 @@ def test_the_sample_as_files(run, tmp_path):
     assert (folder / "questions.jsonl").read_bytes() == world_path("questions.jsonl").read_bytes()
     again = run("sample", str(folder))
     assert again.status == 2 and "DIR is not empty" in again.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ready", "least"), [(True, 22), (False, 21)])
-def test_the_graph_finds_more_whole_chains(run, tmp_path, ready, least):
-    openie = ("--openie", world_path("openie.jsonl")) if ready else ()
-    run("index", world_path("corpus.jsonl"), *openie, "--out", tmp_path / "ix")
-    methods = ("--method", "dense,bm25,hybrid,ppr", "--retrieval-only", "--at", "5", "--json")
-    document = run("eval", tmp_path / "ix", world_path("questions.jsonl"), *methods).ok.document
-    whole = {method: round(60 * entry["whole@5"]) for method, entry in document["methods"].items()}
-    assert whole["ppr"] >= least and max(whole[name] for name in ("dense", "bm25", "hybrid")) <= 13
-    assert all(document["paired"][f"ppr - {other}"]["whole@5"]["low"] > 0 for other in ("dense", "bm25", "hybrid"))
