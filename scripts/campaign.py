@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import ctypes
 import importlib
+import io
 import json
 import os
 import random
@@ -24,6 +25,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -37,8 +39,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "kernels"), str(HERE.parent 
 LOG, KILL, FULL, CLOCK = 1, 2, 3, 4  # as in campaign.c
 LIMIT_S = 120.0  # of one command
 JOBS = ("index", "rounds", "streaming", "merges")
-N_RANDOM_KILLS, N_FLIPS, N_REPLY_FLIPS, N_OTHERS, N_FUZZ = 400, 1000, 200, 40, 10_000
-INPUTS_A_CASE = 250
+N_RANDOM_KILLS, N_FLIPS, N_REPLY_FLIPS, N_OTHERS, N_FUZZ = 520, 1000, 200, 40, 14_000
+INPUTS_A_CASE = 50
 MOST_MIB = 500  # above a good input
 TEXTS = [
     "Marta Orlo designed the Halden Bridge. It crosses the Ves in Kerling.",
@@ -244,8 +246,26 @@ class Campaign:
             for name in (self.folder / "modules").read_text().split():  # so that children start with them
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
+        self._warm()
         template = self.run(["verify", str(self.folder / "template"), "--digest"])
         self.calm["template"] = template.out.strip()
+
+    def _warm(self) -> None:
+        """Runs the jobs once in this process, so that children begin with what is compiled and loaded."""
+        import tqdm
+
+        from gpu_rag.cli.main import main
+
+        tqdm.tqdm.monitor_interval = 0  # a thread of its own
+        for job in ("index", "rounds"):
+            self.fresh(job)
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                main(self.argv(job))
+        verified = ["verify", str(self.folder / "template"), "--digest"]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            main(verified)
+        sys.excepthook = sys.__excepthook__
+        check(threading.active_count() == 1, f"threads before a fork: {threading.enumerate()}")
 
     @staticmethod
     def must(ended: Ended) -> None:
@@ -445,7 +465,7 @@ class Campaign:
         for n in range(N_REPLY_FLIPS):
             yield f"edit/index/{n}", lambda n=n: self.edit_flip(n)
         for target in campaign_inputs.TARGETS:
-            for n in range(N_FUZZ // INPUTS_A_CASE):
+            for n in range(N_FUZZ // INPUTS_A_CASE // len(campaign_inputs.TARGETS)):
                 yield f"fuzz/{target}/{n}", lambda target=target, n=n: self.fuzz(target, n)
 
 
