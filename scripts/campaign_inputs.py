@@ -105,7 +105,7 @@ def _questions(folder: Path) -> Callable[[Mutator | None], None]:
 def _openie(folder: Path) -> Callable[[Mutator | None], None]:
     from gpu_rag.sources.corpus.openie import read_openie
 
-    return _reader(lambda path: list(read_openie([path])), "o.jsonl", OPENIE, folder)
+    return _reader(lambda path: list(read_openie(path)), "o.jsonl", OPENIE, folder)
 
 
 def _base(kind: str, folder: Path) -> Callable[[Mutator | None], None]:

@@ -130,8 +130,9 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Writes manifest.json atomically, then its copy."""
+        data = self._bytes()
         for name in (FILE, COPY):
-            write_atomic(folder / name, self._bytes())
+            write_atomic(folder / name, data)
 
     def _bytes(self) -> bytes:
         document = dataclasses.asdict(self)
