@@ -17,6 +17,7 @@ from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, build_index
+from gpu_rag.index.manifest import mend_manifest
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
 from gpu_rag.methods.registry import stages_for
@@ -75,6 +76,8 @@ def build(
     without them too.
     """
     target, fresh = Path(out), fresh or forget_replies
+    if not fresh:
+        mend_manifest(target)
     if isinstance(settings, Settings):
         chosen = settings
     else:

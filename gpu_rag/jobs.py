@@ -33,7 +33,7 @@ from gpu_rag.models.fingerprint import identity
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.types import Answer, Evidence, Question, Usage
 
-TRIES = 3  # deaths that a question may be part of, the last of them alone
+TRIES = 3  # deaths over a question alone, after which it is set aside
 STATUSES = ("answered", "unsupported", "failed")
 
 
@@ -180,18 +180,20 @@ class Journal:
 
     A line is appended when a question begins, before any request of it is sent; its row in ANSWERS is its end. So what
     has begun and has no row was in flight when the process died. Such questions are suspects: the next run answers them
-    last, fewer at a time after each death (a square root of `runtime.max_live`, then one), until a death finds one
-    alone. A stop that is not a death (Ctrl-C, a model server that is gone, any error that is reported) makes nobody a
-    suspect. The file: {"deaths": {id: number}, "alone": [ids]}, then a line with the id of each question begun since.
+    last, fewer at a time after each death (a square root of `runtime.max_live`, then one). A stop that is not a death
+    (Ctrl-C, a model server that is gone, any error that is reported) makes nobody a suspect. The file: {"deaths": {id:
+    number}, "alone": {id: number}}, then a line with the id of each question begun since.
 
-    deaths: how often a question was in flight when a process died. It is set aside after 3 of them, in the last of
-    which nothing else was in flight, or when an engine names it as what killed it.
+    deaths: how often a question was in flight when a process died; alone: how often that process had begun no other.
+    After 3 deaths alone it is set aside, or when an engine names it as what killed it. Deaths of a process that began
+    another question, or ended one, count against nobody: kills from outside condemn nobody as long as each run ends a
+    question or is killed before it begins one.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.deaths: dict[str, int] = {}
-        self.alone: set[str] = set()
+        self.alone: dict[str, int] = {}
         self._file: IO[bytes] | None = None
 
     def open(self, ended: set[str]) -> None:
@@ -201,11 +203,11 @@ class Journal:
             begun = self._read()
             in_flight = begun - ended
             self.deaths = {id: n for id, n in self.deaths.items() if id not in ended or self.is_set_aside(id)}
-            self.alone &= self.deaths.keys()
+            self.alone = {id: n for id, n in self.alone.items() if id in self.deaths}
             for id in in_flight:
                 self.deaths[id] = self.deaths.get(id, 0) + 1
-            if len(in_flight) == 1:
-                self.alone |= in_flight
+                if len(begun) == 1:
+                    self.alone[id] = self.alone.get(id, 0) + 1
         self._save()
         with storage_errors(self.path):
             self._file = self.path.open("ab")
@@ -220,18 +222,24 @@ class Journal:
 
     def blame(self, id: str) -> None:
         """An engine says that a request of this question killed it, again and again: no further try."""
-        self.deaths[id] = TRIES
-        self.alone.add(id)
+        self.deaths[id] = self.alone[id] = TRIES
+        self._save()
 
     def is_set_aside(self, id: str) -> bool:
         """Whether the question has had its tries."""
-        return self.deaths.get(id, 0) >= TRIES and id in self.alone
+        return self.alone.get(id, 0) >= TRIES
+
+    def retry(self) -> None:
+        """Give all that are set aside their tries again, each alone."""
+        self.alone = {id: n for id, n in self.alone.items() if not self.is_set_aside(id)}
+        self._save()
 
     def waves(self, questions: Iterable[Question], max_live: int) -> list[tuple[int, Sequence[Question]]]:
         """(questions open at once, questions): who was in flight at no death, at one, at more, in this order."""
         groups: tuple[list[Question], ...] = ([], [], [])
         for question in questions:
             groups[min(self.deaths.get(question.id, 0), 2)].append(question)
+        groups[2].sort(key=lambda question: self.alone.get(question.id, 0))
         widths = (max_live, max(1, math.isqrt(max_live)), 1)
         return [(width, group) for width, group in zip(widths, groups) if group]
 
@@ -248,7 +256,7 @@ class Journal:
             self.path.unlink(missing_ok=True)
 
     def _save(self) -> None:
-        write_atomic(self.path, json.dumps({"deaths": self.deaths, "alone": sorted(self.alone)}).encode() + b"\n")
+        write_atomic(self.path, json.dumps({"deaths": self.deaths, "alone": self.alone}).encode() + b"\n")
 
     def _read(self) -> set[str]:
         with storage_errors(self.path):
@@ -260,7 +268,10 @@ class Journal:
         try:
             head = json.loads(lines[0])
             self.deaths = {str(id): int(n) for id, n in head["deaths"].items()}
-            self.alone = {str(id) for id in head["alone"]}
+            alone = head["alone"]
+            if isinstance(alone, list):  # as it was once: of each, that it died alone
+                alone = {id: TRIES if self.deaths[id] >= TRIES else 1 for id in alone}
+            self.alone = {str(id): int(n) for id, n in alone.items()}
             return {str(json.loads(line)) for line in lines[1:]}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             do = f"remove it: questions that it set aside are asked again ({os.fspath(self.path)})"
@@ -271,11 +282,12 @@ class AnswersFile:
     """An answers file open for appending. `done`: ids of rows that are there and need not be asked again.
 
     Opening mends a torn last line, and refuses a file that other settings made. Failed rows of an earlier run are
-    dropped and asked again, but for questions that `journal` sets aside; each id has one row in the end.
+    dropped and asked again, but for questions that `journal` sets aside, and those too with `retry_set_aside`; each id
+    has one row in the end.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any], *, style: str = "jsonl"):
-        self.path, self.style, self._config = path, style, config
+    def __init__(self, path: Path, config: dict[str, Any], *, style: str = "jsonl", retry_set_aside: bool = False):
+        self.path, self.style, self._config, self._retry = path, style, config, retry_set_aside
         self.done: set[str] = set()
         self.journal = Journal(path.with_name(path.name + ".inflight"))
         self._file: IO[bytes] | None = None
@@ -305,6 +317,8 @@ class AnswersFile:
                 ended = self._mend()
             stack.callback(self.journal.close)
             self.journal.open(ended)
+            if self._retry:
+                self.journal.retry()
             write_atomic(self._sidecar, (canonical_json(self._config) + "\n").encode())
             self._file = stack.enter_context(self.path.open("ab"))
             stack.callback(sync, self.path)
@@ -361,8 +375,8 @@ class AnswersFile:
     ) -> list[dict[str, Any]]:
         """Appends the failed rows of those of `questions` that have had their tries."""
         message = (
-            f"the process died {TRIES} times while this question was answered, at last with no other beside, or the "
-            f"engine named it as what killed it; remove {self.journal.path.name} to have it asked again"
+            f"the process died {TRIES} times over this question alone, or the engine named it as what killed it; "
+            "add --retry-set-aside to have it asked again"
         )
         reason = {"type": "SetAside", "message": message}
         return [

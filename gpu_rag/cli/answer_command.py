@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "one durable row a question, in the style of QUESTIONS"
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help=words)
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
+    words = "ask questions again that were set aside because the process died over them"
+    parser.add_argument("--retry-set-aside", action="store_true", help=words)
     add_where(parser)
     add_limit(parser)
     add_plan(parser, "questions", 5)
@@ -124,7 +126,8 @@ def _answered(options: argparse.Namespace, engine: Engine, questions: list[Quest
     if options.where:
         engine.part_for(options.method, options.where)  # a wrong filter is found before a file is written
     job = _Job(engine.config(options.method, where=options.where or ""))
-    with AnswersFile(options.out, job.config, style=style) as answers, Bars() as bars:
+    file = AnswersFile(options.out, job.config, style=style, retry_set_aside=options.retry_set_aside)
+    with file as answers, Bars() as bars:
         journal, ids = answers.journal, {question.id for question in questions}
         for row in read_rows(options.out) if answers.done else ():
             if row["id"] in ids:

@@ -8,18 +8,20 @@ import json
 import os
 import sys
 import threading
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_rag.cli.options import add_index, add_settings, api_key, say, settings_of
 from gpu_rag.cli.terminal import visible
-from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.errors import MissingBackend, UsageError
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
 
 HELP = "Answer questions over HTTP: an API, OpenAI's chat protocol, and a page to explore with."
+WORDS = "the key that clients must send; of FILE.toml several, with rights and limits"
 EXAMPLE = "gpu-rag serve my-index --port 8080"
 
 
@@ -28,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to bind (default 127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8080, metavar="PORT", help="0: a free one (default 8080)")
-    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file with the key that clients must send")
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=WORDS)
+    audit = "append a line for each request: time, key's name, path, status, milliseconds"
+    parser.add_argument("--audit", type=Path, metavar="FILE.jsonl", help=audit)
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help="keep model replies, and never ask twice")
     add_settings(parser)
 
@@ -43,37 +47,40 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     from gpu_rag.serve import server
     from gpu_rag.serve.admission import Admission
     from gpu_rag.serve.api import make_app
+    from gpu_rag.serve.audit import Audit
     from gpu_rag.serve.guard import is_loopback
+    from gpu_rag.serve.keys import read_keys
     from gpu_rag.serve.live import Live
 
-    key = _key(options.api_key_file) if options.api_key_file else None
+    keys = read_keys(options.api_key_file, os.environ) if options.api_key_file else None
     index = Index.open(options.index)
     settings = settings_of(options, index.manifest.defaults())
+    scheme = "https" if server.check_tls(settings.serve) else "http"
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
     address, port = bound.getsockname()[:2]
     if is_loopback(address):  # then a Host header is checked; the name in --host, which stands for it, is one of ours
         serve = replace(settings.serve, hosts=(*settings.serve.hosts, options.host))
         settings = replace(settings, serve=serve)
-    elif key is None:
+    elif keys is None:
         say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
 
     def open_engine() -> Engine:
         return index.engine(settings, replies=options.replies, api_key=api_key(settings))
 
     def ready() -> None:
-        url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+        url = f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
         methods = [name for name, lack in live.lacking.items() if lack is None]
         document = json.dumps({"url": url, "methods": methods, "pid": os.getpid()})
         line = f"{url} serves {options.index} by {', '.join(methods) or 'no method'}; Ctrl-C stops it"
         print(document if options.json else visible(line), flush=True)
 
-    with bound:
+    with bound, closing(Audit(options.audit, say)) if options.audit else nullcontext() as audit:
         live = Live(open_engine, settings.serve, say)
         admission = Admission(live, settings)
         try:
             live.start()
-            app = make_app(admission, said, address, key)
+            app = make_app(admission, said, address, keys, audit)
             server.run(app, admission, bound, ready)
         finally:
             live.stop()
@@ -94,14 +101,3 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text[:6]) > 65535:
         raise UsageError("not a port", given=text, expected="0 to 65535")
     return int(text)
-
-
-def _key(file: Path) -> str:
-    """The key in a file. Raises BadInput."""
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput("the API key cannot be read", given=f"{file}: {error}") from error
-    if not key.isascii() or not key.isprintable() or not 8 <= len(key) <= 1000 or " " in key:
-        raise BadInput("not an API key", given=f"{file}, {len(key)} characters", expected="8 to 1000 ASCII letters")
-    return key

@@ -36,6 +36,7 @@ class Batch:
     """The questions of one request. Closing gives up those that are open.
 
     pieces: whether `rows` gives the pieces of answers too, as they come. history: of the one question that has one.
+    seconds: that the client gives it, beside the limit of the settings.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Batch:
         shape: Shape,
         pieces: bool = False,
         history: Sequence[Turn] = (),
+        seconds: float | None = None,
     ):
         """Submits them. Raises Refusal."""
         self.handles: dict[int, Handle] = {}  # of the questions that are open
@@ -53,9 +55,9 @@ class Batch:
         self._death: GpuRagError | None = None  # what ended the engine before a question of it
         self._rows: asyncio.Queue[tuple[int, dict[str, Any] | str] | None] = asyncio.Queue()  # None: the client is gone
         self._began, self._loop = time.perf_counter(), asyncio.get_running_loop()
-        limit_s = admission.settings.serve.question_seconds
+        limit_s = min(admission.settings.serve.question_seconds or math.inf, seconds or math.inf)
         late = BudgetExceeded("the question ran out of time", expected=f"an answer within {limit_s:g} s")
-        self._timer = self._loop.call_later(limit_s, self.close, late) if limit_s else None
+        self._timer = self._loop.call_later(limit_s, self.close, late) if limit_s < math.inf else None
         try:
             for place, question in enumerate(questions):
                 self.handles[place] = admission.live.submit(
@@ -171,10 +173,10 @@ class Admission:
     async def ask(
         self, method: str, questions: Sequence[Question], *, retrieval: bool = False, passages: int | None = None,
         params: Given = None, where: str = "", support: bool = False, shape: Shape = dict, pieces: bool = False,
-        history: Sequence[Turn] = (),
+        history: Sequence[Turn] = (), seconds: float | None = None,
     ) -> Batch:  # fmt: skip
         """Submit questions to a method as `Live.prepare` gives it. shape: makes of a row what the client gets; pieces,
-        history: see `Batch`.
+        history, seconds: see `Batch`.
 
         Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping; and what preparing raises.
         """
@@ -193,7 +195,7 @@ class Admission:
             later = {"Retry-After": str(min(max(math.ceil(n_over * each_s), 1), LONGEST_RETRY_S))}
             given, expected = f"{n_open} open, {len(questions)} more", f"at most {self._limit}"
             raise Refusal(429, "too many questions wait", given=given, expected=expected, headers=later)
-        return Batch(self, prepared, questions, shape, pieces, history)
+        return Batch(self, prepared, questions, shape, pieces, history, seconds)
 
     async def close(self, grace_s: float) -> None:
         """Take no more questions; give those that are open some time, then fail the rest."""

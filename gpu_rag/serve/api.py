@@ -19,9 +19,11 @@ from starlette.types import ASGIApp
 
 from gpu_rag.errors import MissingLayer
 from gpu_rag.serve.admission import Admission, Streamed
+from gpu_rag.serve.audit import Audit
 from gpu_rag.serve.bodies import read_ask, read_chat
 from gpu_rag.serve.chat import ChatEvents, chat_completion
-from gpu_rag.serve.guard import Guard, Json, read_body
+from gpu_rag.serve.guard import Guard, Json, deadline_s, read_body
+from gpu_rag.serve.keys import Keys
 from gpu_rag.serve.live import DEAD, READY
 from gpu_rag.serve.metrics import EngineMetrics
 from gpu_rag.serve.refusal import Refusal
@@ -32,12 +34,13 @@ StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
         "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
 _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
-_NO_LLM = "a language model that can take part: start the server with --set models.llm=MODEL"
 
 
-def make_app(admission: Admission, step_words: StepWords, host: str, key: str | None) -> ASGIApp:
+def make_app(
+    admission: Admission, step_words: StepWords, host: str, keys: Keys | None, audit: Audit | None = None
+) -> ASGIApp:
     """The application behind its guard. step_words(step, n_candidates): words for a step of a trace, or None where its
-    name has to do. host: the address bound; key: what clients must send, or None."""
+    name has to do. host: the address bound; keys, audit: as of `Guard`."""
     api = _Api(admission, step_words)
     served: dict[str, Endpoint] = {
         "/v1/models": api.models,
@@ -57,7 +60,7 @@ def make_app(admission: Admission, step_words: StepWords, host: str, key: str | 
     }
     routes = [Route(path, call, methods=["POST"]) for path, call in posted.items()]
     routes += [Route(path, call, methods=["GET"]) for path, call in served.items()]
-    return Guard(routes, host, admission.settings.serve, key, admission.counts)
+    return Guard(routes, host, admission.settings.serve, keys, admission.counts, audit)
 
 
 def _page(name: str, media_type: str) -> Endpoint:
@@ -88,7 +91,7 @@ class _Api:
         batch = await self._admission.ask(
             body.method, questions, retrieval=retrieval, passages=body.passages, params=body.params, where=body.where,
             support=not retrieval if body.support is None else body.support,
-            shape=partial(self._shaped, retrieval, bool(body.words)),
+            shape=partial(self._shaped, retrieval, bool(body.words)), seconds=deadline_s(request),
         )  # fmt: skip
         if NDJSON in request.headers.get("accept", ""):
             return Streamed(batch, lambda row: bytes(Json(row).body) + b"\n", NDJSON)
@@ -110,7 +113,7 @@ class _Api:
         body, question, history = read_chat(await read_body(request, self._settings))
         batch = await self._admission.ask(
             self._method_of(body.model), [question], where=body.where, support=True, pieces=bool(body.stream),
-            history=history,
+            history=history, seconds=deadline_s(request),
         )  # fmt: skip
         if body.stream:
             return Streamed(batch, ChatEvents(body), SSE)
@@ -143,7 +146,7 @@ class _Api:
         found = []
         for name, lack in self._live.lacking.items():
             answers, line = name in self._live.answering, None
-            missing = str(lack) if lack is not None else None if answers else _NO_LLM
+            missing = None if lack is None else str(lack)
             if isinstance(lack, MissingLayer):
                 missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
             row = {"method": name, "retrieves": lack is None, "answers": answers, "missing": missing}
@@ -177,7 +180,7 @@ class _Api:
         file, place = self._index.places([row])[0]
         kept = {key: found[key] for key in ("doc_id", "title", "text", "start", "end")}
         metadata = self._index.metadata_of(row)
-        more = {"metadata": metadata} if metadata else {}
+        more: dict[str, Any] = {"metadata": metadata} if metadata else {}
         return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
 
     async def health(self, request: Request) -> Response:

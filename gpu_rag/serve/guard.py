@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import ipaddress
 import json
+import math
+import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -18,12 +18,16 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from gpu_rag.errors import GpuRagError
+from gpu_rag.serve.audit import Audit, request_id
+from gpu_rag.serve.keys import Client, Keys
 from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, error_body, refusal_of
 from gpu_rag.settings.sections import ServeSettings
 
 # Without a key: whether it lives, and the page, which holds nothing of the index and asks for the key.
 OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/health", "/ready"})
+CLIENT_GONE = 499  # in audit lines, of a client that left before its response began
+DEADLINE = "x-deadline-seconds"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -51,27 +55,39 @@ class Guard:
     """The ASGI application: routes behind checks of Host and Origin, the API key and the form of a body.
 
     host: the address bound; on loopback, or where settings name hosts, a Host header must be one of ours: a page whose
-    name was rebound to this address is refused. key: what clients must send as `Authorization: Bearer KEY`, or None.
+    name was rebound to this address is refused. keys: of which clients must send one as `Authorization: Bearer KEY`, or
+    None. audit: gets a line for each request, or None.
     """
 
-    def __init__(self, routes: Sequence[Route], host: str, settings: ServeSettings, key: str | None, counts: Counts):
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        host: str,
+        settings: ServeSettings,
+        keys: Keys | None,
+        counts: Counts,
+        audit: Audit | None = None,
+    ):
         self._router = Router(routes, redirect_slashes=False)  # a redirect repeats the Host header
         self._paths: dict[object, str] = {route.endpoint: route.path for route in routes}
         self._settings, self._counts, self._hosts = settings, counts, allowed_hosts(host, settings.hosts)
-        self._key = None if key is None else _digest(key)
+        self._keys, self._audit = keys, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        begun = False
+        begun, status = False, CLIENT_GONE
+        client: Client | None = None
+        began, name, headers = time.perf_counter(), "", Headers(scope=scope)
+        this = request_id(headers.get("x-request-id"))
 
         async def counted(message: Message) -> None:
             """`send` with our headers and counts; a client that does not read for too long is taken to be gone."""
-            nonlocal begun
+            nonlocal begun, status
             if message["type"] == "http.response.start":
-                begun = True
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
+                begun, status = True, message["status"]
+                sent = MutableHeaders(scope=message)
+                for header, value in {**HEADERS, "X-Request-Id": this}.items():
+                    sent.setdefault(header, value)
                 path = self._paths.get(scope.get("endpoint"), "none")  # a label that clients cannot make up
                 self._counts.requests.labels(path, message["status"]).inc()
             try:
@@ -83,15 +99,20 @@ class Guard:
         scope["app"] = self  # then the router raises what it would answer itself
         try:
             try:
-                self._check(scope, Headers(scope=scope))
+                self._check(scope, headers)
+                if self._keys is not None and scope["path"] not in OPEN_PATHS:
+                    found = self._keys.client(headers.get("authorization", ""))
+                    name = found.name
+                    found.begin(scope["method"], scope["path"])
+                    client = found
                 await self._router(scope, receive, counted)
             except Exception as error:
                 if begun or isinstance(error, ClientGone):
                     raise
                 if isinstance(error, HTTPException):
                     given = f"{scope['method']} {scope['path']}"[:120]
-                    headers = dict(error.headers or {})
-                    refusal = Refusal(error.status_code, error.detail, given=given, headers=headers)
+                    more = dict(error.headers or {})
+                    refusal = Refusal(error.status_code, error.detail, given=given, headers=more)
                 else:
                     refusal = refusal_of(error)
                 said = Json(error_body(refusal, scope["path"]), refusal.status, headers=refusal.headers)
@@ -100,8 +121,19 @@ class Guard:
                     raise  # a bug is told to the operator
         except ClientGone:  # nobody is there to read anything
             self._counts.refused.labels("client gone").inc()
+        finally:
+            if client is not None:
+                client.end()
+            if self._audit is not None:
+                ms = 1e3 * (time.perf_counter() - began)
+                self._audit.write(name or None, scope["method"], scope["path"], status, ms, this)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
+        framed = "transfer-encoding" in headers
+        if framed and ("content-length" in headers or scope["http_version"] == "1.0"):
+            # a proxy that reads the one where we read the other would take a part of a body for the next request
+            expected, ends = "Transfer-Encoding without Content-Length, in HTTP/1.1", {"Connection": "close"}
+            raise Refusal(400, "the length of the body is not certain", expected=expected, headers=ends)
         host = headers.get("host", "")
         if self._hosts is not None and _name_of(host) not in self._hosts:
             do = "name it in serve.hosts when the server is started"
@@ -109,13 +141,6 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Refusal(403, "pages of other sites may not ask this server", given=f"Origin: {origin[:80]}")
-        if self._key is not None and scope["path"] not in OPEN_PATHS:
-            scheme, _, given = headers.get("authorization", "").partition(" ")
-            if not hmac.compare_digest(_digest(given.strip()), self._key) or scheme.lower() != "bearer":
-                raise Refusal(
-                    401, "the API key is missing or wrong", kind="Unauthorized",
-                    expected="Authorization: Bearer KEY", headers={"WWW-Authenticate": "Bearer"},
-                )  # fmt: skip
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":  # what a page can post without asking is no JSON
             do = "Content-Type: application/json"
@@ -159,8 +184,17 @@ async def read_body(request: Request, settings: ServeSettings) -> bytes:
     return bytes(body)
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+def deadline_s(request: Request) -> float | None:
+    """The seconds that a client gives its questions, None where it does not say. Raises Refusal (400)."""
+    if (given := request.headers.get(DEADLINE)) is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise Refusal(400, "not a deadline", given=f"{DEADLINE}: {given[:40]}", expected="seconds, such as 2.5")
+    return seconds
 
 
 def _name_of(host: str) -> str:

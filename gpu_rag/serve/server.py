@@ -6,6 +6,7 @@ import asyncio
 import resource
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpu_rag.errors import GpuRagError, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.serve.admission import Admission
 from gpu_rag.settings.sections import ServeSettings
 
@@ -62,6 +63,23 @@ def allow_files(n_connections: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
+def check_tls(settings: ServeSettings) -> bool:
+    """Whether https is spoken. Raises BadInput for files by which it cannot be, before models are loaded."""
+    cert, key = settings.tls_cert, settings.tls_key
+    if not cert and not key:
+        return False
+    if not cert or not key:
+        given, expected = f"serve.tls_{'cert' if cert else 'key'} alone", "serve.tls_cert and serve.tls_key"
+        raise BadInput("https needs a certificate and its key", given=given, expected=expected)
+    try:
+        # an empty password: one with a password is refused, not asked for on the terminal
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except (OSError, ValueError) as error:  # of ssl too
+        given = f"{cert}, {key}: {error}"
+        raise BadInput("the certificate or its key cannot be used", given=given, expected="PEM files") from error
+    return True
+
+
 def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serves until SIGINT or SIGTERM, then ends as the settings say; a second signal fails all that is open at once."""
     server = _Server(config_of(app, admission.settings.serve), admission, on_ready)
@@ -83,6 +101,8 @@ def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
         limit_concurrency=settings.max_connections,
         timeout_graceful_shutdown=int(settings.grace_seconds) + LAST_ROWS_S,
     )

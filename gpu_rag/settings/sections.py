@@ -161,6 +161,8 @@ class ServeSettings(Declared):
     question_seconds: Annotated[float, NATURAL, "from the arrival of a question until it fails; 0: no limit"] = 300.0
     client_seconds: Annotated[float, Range(0.1), "for a client to send headers or a body, or take a piece"] = 30.0
     grace_seconds: Annotated[float, NATURAL, "for the questions in flight when the server is stopped"] = 10.0
+    tls_cert: Annotated[str, "a file with the certificate chain (PEM) by which https is spoken; empty: http"] = ""
+    tls_key: Annotated[str, "the file with its private key (PEM), without a password"] = ""
     hosts: Annotated[tuple[str, ...], "names that a Host header may give, beside the address bound"] = ()
     params: Annotated[tuple[str, ...], 'parameters that a request may set: "ppr.damping"; "ppr.*": all but texts'] = ()
     warm: Annotated[bool, "ask each method a question before the first client can"] = True

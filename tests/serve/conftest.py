@@ -109,11 +109,14 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 class Here:
     """A server in this process, without a socket: the application, its engine, and what is behind them."""
 
-    def __init__(self, index: Path, settings: dict[str, Any], open_llm: Callable[[], Any], key: str | None, host: str):
+    def __init__(
+        self, index: Path, settings: dict[str, Any], open_llm: Callable[[], Any], key: Any, host: str, audit: Any
+    ):
         from gpu_rag.api import Index
         from gpu_rag.cli.trace_text import said
         from gpu_rag.serve.admission import Admission
         from gpu_rag.serve.api import make_app
+        from gpu_rag.serve.keys import Client, Keys, KeySettings
         from gpu_rag.serve.live import Live
         from gpu_rag.settings import make_settings, merge
 
@@ -124,7 +127,8 @@ class Here:
         self.admission = Admission(self.live, chosen)
         self.counts = self.admission.counts
         self.live.start()
-        self.app = make_app(self.admission, said, host, key)
+        keys = None if key is None else Keys({key: Client("key", KeySettings())}) if isinstance(key, str) else key
+        self.app = make_app(self.admission, said, host, keys, audit)
 
     def n_refused(self, reason: str) -> float | None:
         """Questions and requests that were not served for this reason."""
@@ -148,7 +152,8 @@ class Here:
 
 @pytest.fixture
 def here(index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Here]]:
-    """here(settings, llm=..., key=..., host=..., index=...): a server in this process, which ends with the test."""
+    """here(settings, llm=..., key=..., host=..., index=..., audit=...): a server in this process, which ends with the
+    test. key: one with all rights, or `Keys`."""
     from gpu_rag.models.llm.scripted import ScriptedLLM
     from gpu_rag.settings.sections import ServeSettings
 
@@ -158,7 +163,8 @@ def here(index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
     def start(settings: dict[str, Any] | None = None, **options: Any) -> Here:
         open_llm = options.get("llm") or (lambda: ScriptedLLM(lambda request: shared.say(request.prompt)))
         host = options.get("host", "127.0.0.1")
-        started.append(Here(options.get("index", index), settings or {}, open_llm, options.get("key"), host))
+        given = (options.get("index", index), settings or {}, open_llm, options.get("key"), host, options.get("audit"))
+        started.append(Here(*given))
         return started[-1]
 
     yield start

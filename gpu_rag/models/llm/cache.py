@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
+import xxhash
+
+from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
 from gpu_rag.models.llm.interface import (
     LLM,
     OnReply,
@@ -27,6 +33,7 @@ from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
 from gpu_rag.types import Reply, Request
 
 FORMAT = 1
+_log = logging.getLogger(__name__)
 
 
 class ReplyFile:
@@ -34,7 +41,9 @@ class ReplyFile:
 
     A write is one commit (synchronous=FULL, rollback journal: one plain file, no shared memory, so it also works on
     network disks and can be copied): killed at any time, the file holds every reply written before and opens as usual.
-    Readers and writers wait up to 60 s for each other.
+    Readers and writers wait up to 60 s for each other. A reply has a checksum: one that is damaged is named in a
+    warning and counts as missing, so that it is asked again. Of a file whose pages are damaged the replies that can be
+    read are kept in a new file; the damaged one stays beside it.
     """
 
     def __init__(self, path: Path):
@@ -42,26 +51,89 @@ class ReplyFile:
         self.path = Path(path)
         self._lock = threading.Lock()  # one connection may serve a caller's thread and a driver's
         self._file = SqliteFile(self.path, "reply cache", "move it away: replies are asked again")
-        self.db = _open(self._file)
+        self._damaged: set[str] = set()  # keys of rows that the next write replaces
+        try:
+            self.db = _open(self._file)
+        except IndexCorrupt as error:
+            self._mend(error)
 
     def read(self, keys: Sequence[str]) -> dict[str, Reply]:
-        """The replies that are there, with from_cache=True. Raises IndexCorrupt naming a row."""
+        """The replies that are there, with from_cache=True."""
+        with self._lock:
+            try:
+                return self._read(keys)
+            except IndexCorrupt as error:
+                self._mend(error)
+                return self._read(keys)
+
+    def _read(self, keys: Sequence[str]) -> dict[str, Reply]:
         found: dict[str, Reply] = {}
-        with self._lock, self._file.errors():
+        with self._file.errors():
             for key, text in rows_of_keys(self.db, "SELECT key, reply FROM replies WHERE key", keys):
                 try:
-                    found[key] = reply_from_record(json.loads(text), from_cache=True)
-                except (ValueError, KeyError, TypeError) as error:
-                    raise IndexCorrupt("a cached reply cannot be read", given=f"{self.path}, key {key}") from error
+                    found[key] = _reply(key, text)
+                except _DAMAGED:
+                    if key not in self._damaged:
+                        _log.warning("gpu-rag: a kept reply is damaged and is asked again: %s, key %s", self.path, key)
+                    self._damaged.add(key)
         return found
 
     def write(self, replies: Sequence[tuple[str, Reply]]) -> None:
-        """Add replies, durably; a key that is there keeps its reply."""
+        """Add replies, durably; a key that is there keeps its reply, unless that is damaged."""
         if not replies:
             return
-        rows = [(key, json.dumps(reply_record(reply), ensure_ascii=True)) for key, reply in replies]
-        with self._lock, self._file.errors(), self.db:
+        rows = [(key, _record(key, reply)) for key, reply in replies]
+        with self._lock:
+            try:
+                self._write(rows)
+            except IndexCorrupt as error:
+                self._mend(error)
+                self._write(rows)
+
+    def _write(self, rows: Sequence[tuple[str, str]]) -> None:
+        with self._file.errors(), self.db:
+            self.db.executemany(
+                "DELETE FROM replies WHERE key = ?", [(key,) for key, _ in rows if key in self._damaged]
+            )
             self.db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
+
+    def mend(self) -> None:
+        """Looks at the whole file, and takes out what is damaged, each named in a warning. O(bytes)."""
+        with self._lock, self._file.errors():
+            faults = _quick_check(self.db)
+            damaged = [] if faults else list(_damaged_rows(self.db))
+            for key in damaged:
+                _log.warning("gpu-rag: a kept reply is damaged and is asked again when it is needed: %s", key)
+            if faults or damaged:
+                self._mend(IndexCorrupt(f"{self.path} is damaged", given=(faults or damaged)[0]))
+
+    def _mend(self, error: IndexCorrupt) -> None:
+        """Takes what is well in a damaged file into a new one, which takes its place.
+
+        Raises `error` where the file does not open and has nothing that is well: it may be none of ours.
+        """
+        new, copy, old = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
+        for path in (new, copy, old):
+            path.unlink(missing_ok=True)
+        with closing(_open(SqliteFile(new, "reply cache", ""))) as kept:
+            first_page = new.read_bytes()[:_PAGE]
+            for page in (b"", first_page):  # as it is, then with a first page that is well
+                _copy(self.path, copy, page)
+                for order in ("ASC", "DESC"):  # up to the damage, from both ends
+                    with kept:
+                        kept.executemany("INSERT OR IGNORE INTO replies VALUES (?, ?)", _readable(copy, order))
+            n = kept.execute("SELECT count(*) FROM replies").fetchone()[0]
+        copy.unlink()
+        if hasattr(self, "db"):
+            self.db.close()
+        elif not n:
+            new.unlink()
+            raise error
+        os.link(self.path, old)
+        os.replace(new, self.path)
+        said = "gpu-rag: %s; %d replies are kept, others are asked again; as it was: %s"
+        _log.warning(said, error.what, n, old)
+        self.db = _open(self._file)
 
     def __len__(self) -> int:
         """The number of replies."""
@@ -74,8 +146,114 @@ class ReplyFile:
             self.db.close()
 
 
+_DAMAGED = (ValueError, KeyError, TypeError, RecursionError)
+
+
+_SUM = ', "sum": "'  # behind the record; no text of JSON holds it
+
+
+def _record(key: str, reply: Reply) -> str:
+    """The reply as JSON, with a checksum of what is before it and of its key."""
+    body = json.dumps(reply_record(reply), ensure_ascii=True)[:-1]
+    return f'{body}{_SUM}{_sum(key, body)}"}}'
+
+
+def _sum(key: str, body: str) -> str:
+    return xxhash.xxh3_64_hexdigest((key + body).encode())
+
+
+def _body(key: str, text: str) -> str:
+    """The record of a row. Raises ValueError for another checksum; one without, of an earlier version, passes."""
+    body, found, end = text.rpartition(_SUM)
+    if found and end != _sum(key, body) + '"}':
+        raise ValueError("another checksum")
+    return body + "}" if found else text
+
+
+def _reply(key: str, text: str) -> Reply:
+    """The reply of a row. Raises one of _DAMAGED."""
+    record = json.loads(_body(key, text))
+    reply = reply_from_record(record, from_cache=True)
+    if record.keys() != reply_record(reply).keys():
+        raise ValueError("not a reply as it is written")
+    return reply
+
+
+def _damaged_rows(db: sqlite3.Connection) -> Iterator[str]:
+    """The keys of the rows that are not as they were written."""
+    for key, text in db.execute("SELECT key, reply FROM replies"):
+        try:
+            if _SUM in text:
+                _body(key, text)
+            else:
+                _reply(key, text)
+        except _DAMAGED:
+            yield key
+
+
+def _quick_check(db: sqlite3.Connection) -> list[str]:
+    """The faults that SQLite itself finds."""
+    return [" ".join(line.split()) for (line,) in db.execute("PRAGMA quick_check") if line != "ok"]
+
+
+def faults_of(path: Path) -> list[str]:
+    """The faults of a reply file, a line each. Changes nothing."""
+    file = SqliteFile(path, "reply cache", "run gpu-rag index again: what can be read is kept")
+    try:
+        with closing(_open(file)) as db, file.errors():
+            again = "is damaged; gpu-rag index takes it out, and it is asked again when it is needed"
+            return _quick_check(db) or [f"the reply {key} {again}" for key in _damaged_rows(db)]
+    except (IndexCorrupt, IndexMismatch, StorageError) as error:
+        return [str(error)]
+
+
+def mend_replies(path: Path) -> None:
+    """Takes what is damaged out of a reply file, if there is one. Raises as ReplyFile."""
+    if path.is_file():
+        with closing(ReplyFile(path)) as file:
+            file.mend()
+
+
+_PAGE = 4096  # SQLite's, of every reply file
+_MAGIC, _FRACTIONS = b"SQLite format 3\0\x10\0", b"\0\x40\x20\x20"  # in the head of each; then format and encoding
+
+
+def _has_odd_head(path: Path) -> bool:
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        head = file.read(60)
+    sound = head.startswith(_MAGIC) and head.startswith(_FRACTIONS, 20) and max(head[18:20]) <= 2
+    return not sound or int.from_bytes(head[44:48], "big") > 4 or int.from_bytes(head[56:60], "big") > 1
+
+
+def _copy(path: Path, copy: Path, first_page: bytes) -> None:
+    """A copy of a reply file, with another first page: the header and the place of the table, the same in all files."""
+    shutil.copyfile(path, copy)
+    if first_page:
+        n_pages = copy.stat().st_size // _PAGE
+        with copy.open("r+b") as file:
+            file.write(first_page[:28] + n_pages.to_bytes(4, "big") + first_page[32:])
+
+
+def _readable(path: Path, order: str) -> Iterator[tuple[Any, Any]]:
+    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
+        db.text_factory = _text
+        for key, text in db.execute(f"SELECT key, reply FROM replies ORDER BY key {order}"):
+            with suppress(*_DAMAGED):
+                _reply(key, text)
+                yield key, text
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")  # the checksum finds what was no text
+
+
 def _open(file: SqliteFile) -> sqlite3.Connection:
+    if _has_odd_head(file.path) and not file.path.with_name(f"{file.path.name}-journal").exists():
+        raise IndexCorrupt(f"not a {file.kind}, or a damaged one", given=file.path, do=file.remedy)
     db = file.connect()
+    db.text_factory = _text
     try:
         with file.errors():
             found = int(db.execute("PRAGMA user_version").fetchone()[0])
@@ -94,7 +272,8 @@ def _open(file: SqliteFile) -> sqlite3.Connection:
 
 
 COMMIT_EVERY = 32
-COMMIT_S = 0.05
+COMMIT_S = 0.01
+JOIN_S = 5.0
 
 
 class CachedLLM:
@@ -102,9 +281,9 @@ class CachedLLM:
 
     Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that are
     equal within a batch, or open at the same time, are computed once. A reply from the file, and the second and later
-    of equal requests, has from_cache=True. Failures are not kept. In `complete` a reply is committed within 50 ms, with
-    those that came meanwhile, 32 at most, however long the engine is at the next one; `poll` commits what it gives out
-    before it returns.
+    of equal requests, has from_cache=True. Failures are not kept. A reply is committed within 10 ms, with those that
+    came meanwhile: in `complete`, 32 at most, however long the engine is at the next one; by a thread where the caller
+    of `poll` is away, in a long batch of its own. `poll` gives out what is committed, nothing else.
     """
 
     def __init__(self, llm: LLM, path: Path):
@@ -117,8 +296,13 @@ class CachedLLM:
         self._ready: dict[int, Reply | RequestFailed] = {}  # for the next `poll`
         self._waits: dict[int, _Sent] = {}  # by the caller's key; each is in here until `poll` gives it out
         self._sent: dict[str, _Sent] = {}  # by reply key: what an equal request may join
-        self._running: dict[int, _Sent] = {}  # by the number under which the engine knows it
         self._n_sent = 0
+        self._turn = threading.Lock()  # guards the engine's streaming face and what follows
+        self._running: dict[int, _Sent] = {}  # by the number under which the engine knows it
+        self._arrived: list[tuple[_Sent, Reply | RequestFailed]] = []  # finished, and not in the file yet
+        self._kept: list[tuple[_Sent, Reply | RequestFailed]] = []  # for the next `poll`
+        self._busy, self._closed = threading.Event(), False
+        self._keeper: threading.Thread | None = None
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`, as the engine counts."""
@@ -165,23 +349,24 @@ class CachedLLM:
         sent = self._sent.get(name)
         if sent is None:
             self._n_sent += 1
-            sent = self._sent[name] = self._running[self._n_sent] = _Sent(name, self._n_sent, [])
-            self._streaming().submit(sent.number, request)
+            sent = _Sent(name, self._n_sent, [])
+            with self._turn:
+                self._streaming().submit(sent.number, request)
+                self._sent[name] = self._running[sent.number] = sent
+            self._busy.set()
         sent.keys.append(key)
         self._waits[key] = sent
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
         """Finished requests; see `StreamingLLM.poll`. Replies are in the file before they are given out."""
         found, self._ready = list(self._ready.items()), {}
-        finished: list[tuple[int, Reply | RequestFailed]] = []
-        if self._running:
+        with self._turn:
             try:
-                finished = self._streaming().poll(0.0 if found else timeout_s)
+                self._collect(0.0 if found or self._kept else timeout_s)
             except ModelError:
-                if not found:
+                if not found and not self._kept:
                     raise  # otherwise the next poll meets it again
-        done = [(self._running.pop(number), reply) for number, reply in finished]
-        self.file.write([(sent.name, reply) for sent, reply in done if isinstance(reply, Reply)])
+            done, self._kept = self._kept, []
         for sent, reply in done:
             if self._sent.get(sent.name) is sent:
                 del self._sent[sent.name]
@@ -202,10 +387,16 @@ class CachedLLM:
             return
         if self._sent.get(sent.name) is sent:  # an equal request from here on is computed anew
             del self._sent[sent.name]
-        self._streaming().abort(sent.number)
+        with self._turn:
+            self._streaming().abort(sent.number)
 
     def close(self) -> None:
         """Close the file and the engine."""
+        with self._turn:
+            self._closed = True
+            self._busy.set()
+        if self._keeper is not None:
+            self._keeper.join(JOIN_S)
         self.file.close()
         (self._stream or self.llm).close()
 
@@ -216,7 +407,29 @@ class CachedLLM:
     def _streaming(self) -> StreamingLLM:
         if self._stream is None:
             self._stream = as_streaming(self.llm)
+            self._keeper = threading.Thread(target=self._keep, name="replies", daemon=True)
+            self._keeper.start()
         return self._stream
+
+    def _collect(self, timeout_s: float) -> None:
+        """Take what the engine has finished, waiting so long for the first, and commit it."""
+        if self._running and not self._arrived:
+            found = self._streaming().poll(timeout_s)
+            self._arrived = [(self._running.pop(number), reply) for number, reply in found]
+        self.file.write([(sent.name, reply) for sent, reply in self._arrived if isinstance(reply, Reply)])
+        self._kept += self._arrived
+        self._arrived = []
+
+    def _keep(self) -> None:
+        """Commits what comes while nobody polls. What goes wrong is met again, and said, by the next `poll`."""
+        while self._busy.wait() and not self._closed:
+            time.sleep(COMMIT_S)
+            if self._turn.acquire(blocking=False):
+                with suppress(GpuRagError):
+                    self._collect(0.0)
+                if not (self._running or self._arrived or self._closed):
+                    self._busy.clear()
+                self._turn.release()
 
     def _ask(
         self, requests: Sequence[Request], first: dict[str, int], on_reply: OnReply | None

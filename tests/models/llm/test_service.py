@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import ModelError, RequestFailed, UsageError
+from gpu_rag.errors import ModelError, RequestFailed, StorageError, UsageError
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import StreamingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -209,6 +209,53 @@ def test_hits_are_there_at_once_and_misses_are_kept(tmp_path):
 def replies_in_file(path: Path) -> int:
     with sqlite3.connect(path) as reader:
         return int(reader.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+
+def test_replies_are_kept_while_the_caller_is_in_a_long_batch(tmp_path, monkeypatch):
+    """A kill would lose them, and the next run would ask again."""
+    path = tmp_path / "r.sqlite"
+    llm = CachedLLM(ScriptedLLM(lambda r: RequestFailed("no") if r.prompt == "3" else echo(r)), path)
+    plain, refused = llm.file.write, threading.Event()
+
+    def full_at_first(replies):
+        if replies and not refused.is_set():
+            refused.set()
+            raise StorageError("the disk is full")
+        plain(replies)
+
+    monkeypatch.setattr(llm.file, "write", full_at_first)
+    for i in range(8):
+        llm.submit(i, ask(str(i)))
+    end = time.monotonic() + WAIT_S
+    with sqlite3.connect(path) as reader:
+        while reader.execute("SELECT count(*) FROM replies").fetchone() != (7,):
+            assert time.monotonic() < end, "not kept"
+            time.sleep(0.005)
+    assert refused.is_set() and llm.n_open == 8
+    found = dict(drain(llm))
+    assert [getattr(found[i], "text", None) for i in range(8)] == [
+        None if i == 3 else f"reply to {i}" for i in range(8)
+    ]
+    keeper = llm._keeper
+    llm.close()
+    assert keeper is not None and not keeper.is_alive()
+
+
+def test_a_full_disk_is_said_and_its_replies_are_given_out_later(tmp_path, monkeypatch):
+    llm = CachedLLM(ScriptedLLM(echo), tmp_path / "r.sqlite")
+    plain = llm.file.write
+
+    def full(replies):
+        if replies:
+            raise StorageError("the disk is full")
+
+    monkeypatch.setattr(llm.file, "write", full)
+    llm.submit(0, ask("a"))
+    with pytest.raises(StorageError, match="full"):
+        drain(llm)
+    monkeypatch.setattr(llm.file, "write", plain)
+    assert dict(drain(llm))[0].text == "reply to a"
+    llm.close()
 
 
 def test_a_reply_is_in_the_file_before_it_is_given_out(tmp_path):
