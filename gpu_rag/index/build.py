@@ -36,7 +36,6 @@ from gpu_rag.index.manifest import COPY, FILE, Manifest, StageRecord, damage, is
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
-from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
@@ -112,7 +111,6 @@ def build_index(
     with WriteLock(out):
         if fresh or forget_replies:
             _erase(out, forget_replies)
-        mend_replies(out / "replies.sqlite")
         settings = settle(stages, settings, models)
         manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
