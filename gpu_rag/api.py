@@ -17,10 +17,12 @@ from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, build_index
+from gpu_rag.index.folder import WriteLock
 from gpu_rag.index.manifest import mend_manifest
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
 from gpu_rag.methods.registry import stages_for
+from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet, OpenWorkers
 from gpu_rag.report.answers import Result, Results
@@ -78,6 +80,10 @@ def build(
     target, fresh = Path(out), fresh or forget_replies
     if not fresh:
         mend_manifest(target)
+    replies = target / "replies.sqlite"
+    if replies.is_file() and not forget_replies:
+        with WriteLock(target):  # before a model opens the file
+            mend_replies(replies)
     if isinstance(settings, Settings):
         chosen = settings
     else:
@@ -85,7 +91,7 @@ def build(
         chosen = make_settings(merge(imported, settings or {}), saved_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     stages = stages_for(default_methods(given) if methods is None else methods, given)
-    models = open_models(chosen, target / "replies.sqlite", llm=llm, api_key=api_key)
+    models = open_models(chosen, replies, llm=llm, api_key=api_key)
     with closing(models):
         if not fresh:
             check_same_models(target, stages, chosen, models)

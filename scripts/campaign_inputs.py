@@ -189,7 +189,7 @@ def _bodies(folder: Path) -> Callable[[Mutator | None], None]:
 
     def take(mutator: Mutator | None) -> None:
         if mutator is None or mutator.random.random() < 0.5:
-            read_ask(json.dumps(ASK).encode() if mutator is None else _any(mutator, ASK), ("damping",), retrieval=False)
+            read_ask(json.dumps(ASK).encode() if mutator is None else _any(mutator, ASK), ("damping",), retrieval=True)
         else:
             read_chat(_any(mutator, CHAT))
 

@@ -38,7 +38,6 @@ from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
 from gpu_rag.models.fingerprint import identity
-from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,7 +115,6 @@ def build_index(
         if forget_replies:  # before a model opens them
             for end in ("", "-wal", "-shm"):
                 (out / f"replies.sqlite{end}").unlink(missing_ok=True)
-        mend_replies(out / "replies.sqlite")
         settings = settle(stages, settings, models)
         for role in dict.fromkeys(role for stage in stages for role in stage.roles(settings)):
             models.describe(role)  # one that cannot be loaded is said before anything is erased or read

@@ -6,7 +6,9 @@ import copy
 import json
 import random
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from gpu_rag.index.manifest import Manifest, damage, mend_manifest
 from gpu_rag.index.saved_settings import saved_settings
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.registry import stage_checks
+from gpu_rag.models.llm.cache import ReplyFile
+from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
@@ -311,6 +315,23 @@ def test_every_flipped_bit_of_a_manifest_is_noticed_and_its_copy_goes_on(run, cl
     assert "run gpu-rag index again" in run("verify", broken).err
     mend_manifest(broken)
     assert path.read_bytes() == data and "its copy is in its place" in caplog.text
+
+
+def test_index_mends_its_replies_before_a_model_opens_them(tiny_corpus, tmp_path, caplog):
+    """A model that had opened the damaged file would write to what is no file of the index any more."""
+    names = [{"name": name, "aliases": [], "types": [], "description": ""} for name in ("Kerling", "Ves")]
+    found = {"entities": names, "triples": [["Kerling", "lies on", "Ves"]]}
+    llm, settings = ScriptedLLM(lambda request: json.dumps(found)), {**FAST, "index": {"extractor": "llm"}}
+    first = gpu_rag.build(tiny_corpus, tmp_path / "ix", llm=llm, settings=settings)
+    path, n = tmp_path / "ix/replies.sqlite", len(llm.calls)
+    with closing(sqlite3.connect(path)) as db, db:
+        (key,) = db.execute("SELECT min(key) FROM replies").fetchone()
+        db.execute("UPDATE replies SET reply = replace(reply, 'Ves', 'Vez') WHERE key = ?", (key,))
+    assert any(key in line for line in verify(tmp_path / "ix"))
+    (tmp_path / "ix" / first.manifest.stages["extraction"].folder / "extractions.parquet").unlink()
+    again = gpu_rag.build(tiny_corpus, tmp_path / "ix", llm=llm, settings=settings)
+    assert key in caplog.text and len(llm.calls) == n + 1 and again.manifest == first.manifest
+    assert verify(tmp_path / "ix") == [] and len(ReplyFile(path)) == n
 
 
 @pytest.mark.parametrize("name", ["manifest.copy.json", "run.json", "rejects.jsonl"])

@@ -207,7 +207,7 @@ def test_a_run_that_makes_other_entities_says_so_and_names_what_it_drops(run, cl
     assert forgot.status == 0
     assert "made by the extractor import, now patterns makes them anew" in forgot.err
     assert "--openie FILE keeps them" in forgot.err
-    dropped = forgot.err.split("dropped, since what they were made of changed: ")[1].split(";")[0].split(", ")
+    dropped = forgot.err.split("or what they were made of changed: ")[1].split(";")[0].split(", ")
     assert {"entity_vectors", "graph", "mentions"} <= set(dropped)
     fresh = run("index", tiny_corpus, "--out", out, "--openie", ready, "--fresh", *cli.NO_LLM)
     assert fresh.status == 0 and "dropped" not in fresh.err
