@@ -2,7 +2,9 @@
 
 >>> import gpu_rag
 >>> gpu_rag.build("corpus.jsonl", "my-index")                       # doctest: +SKIP
->>> gpu_rag.Index.open("my-index").answer("Who ...?", method="ppr")  # doctest: +SKIP
+>>> with gpu_rag.Index.open("my-index") as index:                   # doctest: +SKIP
+...     index.retrieve("Who ...?", method="ppr", k=5)               # passages, scores, paths; no language model
+...     index.ask("Who ...?")                                       # an answer with its evidence
 """
 
 from __future__ import annotations
@@ -10,15 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Index", "__version__", "build", "evaluate", "load_pyg"]
+__all__ = ["Index", "Result", "Results", "__version__", "build", "evaluate", "load_pyg"]
 
 if TYPE_CHECKING:
-    from gpu_rag.api import Index, build, evaluate, load_pyg
+    from gpu_rag.api import Index, Result, Results, build, evaluate, load_pyg
 
 
 def __getattr__(name: str) -> Any:
     """Loads the API on first use, so that `import gpu_rag` stays free of torch."""
-    if name in ("Index", "build", "evaluate", "load_pyg"):
+    if name in __all__:
         from gpu_rag import api
 
         return getattr(api, name)

@@ -1,12 +1,14 @@
-"""The Python API, which mirrors the command line: `build`, `Index.open`, `index.answer`, `evaluate`."""
+"""The Python API: `build`, `Index.open`, then `retrieve`, `ask` and `answer` of the index, and `evaluate`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, overload
 
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput
@@ -15,17 +17,33 @@ from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, build_index
+from gpu_rag.index.folder import WriteLock
+from gpu_rag.index.manifest import mend_manifest
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
 from gpu_rag.methods.registry import stages_for
+from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet, OpenWorkers
+from gpu_rag.report.answers import Result, Results
 from gpu_rag.settings import Settings, make_settings, merge
 from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.questions import QuestionRow, read_questions
-from gpu_rag.types import Answer, Question, Reject
+from gpu_rag.types import Question, Reject
 
 PathLike = str | Path
+SettingsLike = Settings | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Models that stay open, what they were opened for, and what closes them, once."""
+
+    models: ModelSet
+    settings: Settings
+    llm: LLM | None
+    api_key: ApiKeys
+    close: Callable[[], object]
 
 
 def _paths(given: PathLike | Sequence[PathLike]) -> tuple[Path, ...]:
@@ -60,6 +78,12 @@ def build(
     without them too.
     """
     target, fresh = Path(out), fresh or forget_replies
+    if not fresh:
+        mend_manifest(target)
+    replies = target / "replies.sqlite"
+    if replies.is_file() and not forget_replies:
+        with WriteLock(target):  # before a model opens the file
+            mend_replies(replies)
     if isinstance(settings, Settings):
         chosen = settings
     else:
@@ -67,7 +91,7 @@ def build(
         chosen = make_settings(merge(imported, settings or {}), saved_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     stages = stages_for(default_methods(given) if methods is None else methods, given)
-    models = open_models(chosen, target / "replies.sqlite", llm=llm, api_key=api_key)
+    models = open_models(chosen, replies, llm=llm, api_key=api_key)
     with closing(models):
         if not fresh:
             check_same_models(target, stages, chosen, models)
@@ -126,7 +150,13 @@ def default_methods(sources: Sources) -> tuple[str, ...]:
 
 
 class Index(opened.Index):
-    """An index that answers. `Index.open(dir)`, then `index.answer(questions, method=...)`."""
+    """An index that answers: `Index.open(dir)`, then `retrieve`, `ask` and `answer`.
+
+    The models that a call opened stay open for the next one, until another call names other settings, `close`, the end
+    of a `with` block, or the end of the process.
+    """
+
+    _kept: Kept | None = None
 
     def engine(
         self,
@@ -143,25 +173,120 @@ class Index(opened.Index):
         self.device = models.device
         return Engine(self, chosen, models)
 
+    @overload
+    def retrieve(  # type: ignore[overload-overlap]  # a text is a sequence of texts too
+        self,
+        question: str | Question,
+        *,
+        method: str = ...,
+        k: int | None = ...,
+        settings: SettingsLike = ...,
+        where: str = ...,
+    ) -> Result: ...
+
+    @overload
+    def retrieve(
+        self,
+        question: Sequence[str | Question],
+        *,
+        method: str = ...,
+        k: int | None = ...,
+        settings: SettingsLike = ...,
+        where: str = ...,
+    ) -> Results: ...
+
+    def retrieve(
+        self,
+        question: str | Question | Sequence[str | Question],
+        *,
+        method: str = "ppr",
+        k: int | None = None,
+        settings: SettingsLike = None,
+        where: str = "",
+    ) -> Result | Results:
+        """The k best passages (default 5), with scores and the paths that led to them; no language model is asked.
+
+        One question gives one result, with the sentences that bear on it; a list gives a list, without these. where:
+        as in `answer`.
+        """
+        run = partial(self._run, method=method, settings=settings, limit=k, retrieval_only=True, where=where)
+        return run([question], support=True)[0] if isinstance(question, (str, Question)) else run(question)
+
+    def ask(
+        self,
+        question: str | Question,
+        *,
+        method: str = "ppr",
+        settings: SettingsLike = None,
+        llm: LLM | None = None,
+        api_key: ApiKeys = None,
+        where: str = "",
+    ) -> Result:
+        """The answer to one question, with the sentences that bear on it: what `gpu-rag ask` prints."""
+        run = partial(self._run, method=method, settings=settings, llm=llm, api_key=api_key)
+        return run([question], support=True, where=where)[0]
+
     def answer(
         self,
         questions: str | Question | Sequence[str | Question],
         *,
         method: str = "ppr",
-        settings: Settings | Mapping[str, Any] | None = None,
+        settings: SettingsLike = None,
         retrieval_only: bool = False,
         limit: int | None = None,
         llm: LLM | None = None,
+        api_key: ApiKeys = None,
         where: str = "",
-    ) -> list[Answer]:
-        """Answers questions (texts or Question objects), in order. limit: passages retrieved a question. where: a
-        filter of documents by their metadata, such as "year >= 2020"; the language is that of `--where`."""
-        given = [questions] if isinstance(questions, (str, Question)) else list(questions)
-        chosen = [q if isinstance(q, Question) else Question(f"q{i}", q) for i, q in enumerate(given, 1)]
+    ) -> Results:
+        """Answers questions (texts or Question objects), in order. limit: passages retrieved a question.
+
+        llm: an LLM object instead of the one that the settings name. api_key: of its server, or a mapping from address
+        to key. where: a filter of documents by their metadata, such as "year >= 2020", in the language of `--where`.
+        """
+        given = [questions] if isinstance(questions, (str, Question)) else questions
+        run = partial(self._run, method=method, settings=settings, llm=llm, api_key=api_key)
+        return run(given, retrieval_only=retrieval_only, limit=limit, where=where)
+
+    def _run(
+        self,
+        questions: Sequence[str | Question],
+        *,
+        method: str,
+        settings: SettingsLike,
+        llm: LLM | None = None,
+        api_key: ApiKeys = None,
+        **options: Any,
+    ) -> Results:
+        """Runs a method; options: as of `Engine.run`."""
+        chosen = [q if isinstance(q, Question) else Question(f"q{i}", q) for i, q in enumerate(questions, 1)]
         check_unique(chosen)
-        engine = self.engine(settings, llm=llm)
-        with closing(engine.models):
-            return engine.run(method, chosen, limit=limit, retrieval_only=retrieval_only, where=where).answers
+        answers = self._engine(settings, llm, api_key).run(method, chosen, **options).answers
+        return Results(Result(**vars(answer)) for answer in answers)
+
+    def _engine(self, settings: SettingsLike, llm: LLM | None, api_key: ApiKeys) -> Engine:
+        """An engine with the models of the last call, where that was given the same settings, model and key."""
+        saved = self.manifest.defaults()
+        chosen = settings if isinstance(settings, Settings) else make_settings(settings or {}, saved)
+        kept = self._kept
+        if kept is not None and kept.settings == chosen and kept.llm is llm and kept.api_key == api_key:
+            return Engine(self, chosen, kept.models)
+        self.close()
+        engine = self.engine(chosen, llm=llm, api_key=api_key)
+        # of the models alone: an engine knows the index, which would then never be let go at once
+        self._kept = Kept(engine.models, chosen, llm, api_key, weakref.finalize(self, engine.models.close))
+        return engine
+
+    def close(self) -> None:
+        """Closes the models that are open. The next call opens them again."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def to_pyg(self) -> Any:
         """This index as torch_geometric.data.HeteroData; kinds and attributes are those of `index.hetero`.

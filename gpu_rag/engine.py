@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakMethod
 
 from gpu_rag_kernels.dispatch import preferring, recording, taken
 
@@ -89,7 +91,7 @@ class Engine:
         self._models: dict[bool, Models] = {}
         index.threads = settings.models.threads
         self._stats = RunStats()  # of the run that goes on
-        self._lock, self._parts = threading.Lock(), dict[str, Index | None]()  # by filter
+        self._lock, self._parts = threading.Lock(), dict[str, tuple[Index | None, frozenset[str]]]()
         taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
@@ -99,19 +101,26 @@ class Engine:
         values = {**self.settings.method.get(method, {}), **(given or {})}
         return checked(load_method(method).Params, values, f"method.{method}")
 
-    def narrowed(self, where: str) -> Index | None:
+    def narrowed(self, where: str, stages: Iterable[str] | None = None) -> Index | None:
         """The part of the index whose documents' metadata fit a filter (`index.where`): the index itself where all do,
-        None where none does. The last few are kept. For any thread. Raises UsageError."""
+        None where none does. The last few are kept. For any thread. Raises UsageError.
+
+        stages: those that the part has at least; all without any."""
+        every = frozenset(self.index.stages)
+        wanted = every if stages is None else every.intersection(stages)
         with self._lock:
-            if where not in self._parts:
+            found, made = self._parts.pop(where, (None, frozenset[str]()))
+            if not wanted <= made or not made:
                 fits = matching(where, self.index.metadata)
-                found = self.index if fits.all() else None
-                if fits.any() and not fits.all():
-                    found = narrowed(self.index, fits, stage_narrowers())
-                while len(self._parts) >= MOST_PARTS:
-                    del self._parts[next(iter(self._parts))]
-                self._parts[where] = found
-            return self._parts[where]
+                found, made = (self.index if fits.all() else None), made | wanted
+                if fits.all() or not fits.any():
+                    made = every
+                else:
+                    found = narrowed(self.index, fits, stage_narrowers(), made)
+            while len(self._parts) >= MOST_PARTS:
+                del self._parts[next(iter(self._parts))]
+            self._parts[where] = found, made
+            return found
 
     def config(
         self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = ""
@@ -156,7 +165,9 @@ class Engine:
             llm = self.models.llm() if with_llm else None
             chosen = self.settings.models
             decider = chosen.decider if with_llm else "similarity"
-            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=self._heard)
+            heard = WeakMethod(self._heard)  # an engine in a circle would keep its index, and models, for longer
+            on_reply = partial(_told, heard)
+            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=on_reply)
         return self._models[with_llm]
 
     def _resources(self, with_llm: bool) -> dict[str, Any]:
@@ -219,7 +230,9 @@ class Engine:
 
     def part_for(self, method: str, where: str) -> Index | None:
         """`narrowed`, for a method. Raises UsageError where it reads more than a part has."""
-        index = self.narrowed(where)
+        # over a knowledge base it reads beside what it needs what else there is
+        stages = None if "kb" in needs(method) else self.index.manifest.with_inputs(("passages", *needs(method)))
+        index = self.narrowed(where, stages)
         lacking = [] if index is None else [stage for stage in needs(method) if stage not in index.stages]
         if lacking:
             raise UsageError(
@@ -317,6 +330,11 @@ class Engine:
                 run_rounds(programs, resources, **options)
         stats.add_implementations(used)
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
+
+
+def _told(heard: WeakMethod[Any], reply: Reply | RequestFailed) -> None:
+    if (tell := heard()) is not None:
+        tell(reply)
 
 
 def _content_of(path: Path) -> str:

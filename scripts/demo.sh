@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
-extras=cpu
+extras=cpu,documents,serve
 [ -f "$venv/.gpu-rag-installed" ] && grep -q ' cpu,dev$' "$venv/.gpu-rag-installed" && extras=cpu,dev
 bash scripts/install.sh "$venv" "$extras"
 export PYTHONSAFEPATH=1

@@ -24,6 +24,7 @@ import numpy as np
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.evaluation.compare import check_gold, score
+from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.settings import parse_assignment
 from gpu_rag.sources.questions import QuestionRow
 
@@ -54,7 +55,7 @@ def scores_of(index: Index, rows: list[QuestionRow], runs: list[str]) -> Scores:
         engine = index.engine({"method": {method: params}})
         questions = [row.question for row in rows]
         answers = engine.run(method, questions, limit=max(AT), retrieval_only=True).answers
-        per_question = score(engine, answers, rows, AT, True)
+        per_question = score(engine, answers, rows, AT, True, KbGold(index, rows))
         found[run] = np.array([per_question[name] for name in MEASURES]).T
         engine.models.close()
     return found

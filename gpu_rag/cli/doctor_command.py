@@ -7,12 +7,16 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
+import sys
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 from gpu_rag.cli.options import add_settings, api_key, settings_of, table
 from gpu_rag.errors import GpuRagError
+from gpu_rag.models.packaged import EMBEDDER_WHEEL, INSTALL_LINE, LLM_WHEEL
 
 HELP = "Show the device, the backends found or missing, the models, and what they are good for."
 EXAMPLE = "gpu-rag doctor"
@@ -35,12 +39,27 @@ BACKENDS = (
     ("sentence_transformers", ("sentence-transformers",), "other embedding models", "gpu"),
     ("pypdf", ("pypdf",), "PDF documents", "documents"),
     ("selectolax", ("selectolax",), "HTML documents", "documents"),
+    ("webencodings", ("webencodings",), "charsets of HTML documents", "documents"),
     ("uvicorn", ("uvicorn",), "HTTP server", "serve"),
     ("starlette", ("starlette",), "HTTP routes", "serve"),
     ("prometheus_client", ("prometheus-client",), "counts of the HTTP server", "serve"),
+    ("pandas", ("pandas",), "results as tables, from Python", "pandas"),
     ("ray", ("ray",), "models on the workers of a cluster", "ray"),
 )
 
+# what somebody wants to do, the models and the modules that it takes
+WORK = (
+    ("index", ("embedder",), ()),
+    ("ask, answer, eval", ("embedder", "llm"), ()),
+    ("demo", ("embedder", "llm"), ()),
+    ("serve", ("embedder", "llm"), ("uvicorn", "starlette", "prometheus_client")),
+    ("PDF documents", (), ("pypdf",)),
+    ("HTML documents", (), ("selectolax", "webencodings")),
+    ("graph ops at full speed on the CPU", (), ("numba",)),
+    ("explain, export, merges, sample, verify, verify-answers, bench", (), ()),
+)
+
+NONE = "retrieval only"
 CAPABLE = "good for extraction, judging and answers"
 SMALL = (
     "good for short answers from passages, not for extraction or judging: the extractor `patterns` and the decider "
@@ -68,6 +87,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         "vector_cache": {"folder": str(cache_dir() / "vectors"), "bytes": cached_bytes(cache_dir()), "freed": freed},
         "profile": options.profile or "defaults (the same as cpu)",
     }
+    document["work"] = [_work(document, *row) for row in WORK]
     if settings.scale.address != "none":
         document["cluster"] = _cluster(settings)
     return 0, document, _report(document)
@@ -108,6 +128,27 @@ def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: s
     return {"name": module, "found": found, "version": version, "for": purpose, "install": None if found else install}
 
 
+def _work(document: dict[str, Any], name: str, roles: Sequence[str], modules: Sequence[str]) -> dict[str, Any]:
+    """Whether something can be done now, what is missing for it, and the lines to run."""
+    lacking = [
+        role for role in roles if not document["models"][role]["ready"] and document["models"][role]["note"] != NONE
+    ]
+    absent = [row for row in BACKENDS if row[0] in modules and importlib.util.find_spec(row[0]) is None]
+    extras = [extra for *_, extra in absent]
+    if lacking and importlib.util.find_spec("transformers") is None:
+        extras.append("cpu")
+    lines = [f"{_pip()} install 'gpu-rag[{extra}]'" for extra in dict.fromkeys(extras)]
+    if any(wheel in document["models"][role]["note"] for role in lacking for wheel in (LLM_WHEEL, EMBEDDER_WHEEL)):
+        lines.append(INSTALL_LINE.replace("pip", _pip(), 1))
+    missing = [*(f"{role} {document['models'][role]['name']}" for role in lacking), *(row[0] for row in absent)]
+    return {"work": name, "now": not missing, "missing": missing, "run": lines}
+
+
+def _pip() -> str:
+    """The pip of this environment."""
+    return f"{shlex.quote(sys.executable)} -m pip"
+
+
 def _models(settings: Any) -> dict[str, Any]:
     from gpu_rag.models.set import ModelSet
 
@@ -115,7 +156,7 @@ def _models(settings: Any) -> dict[str, Any]:
     report: dict[str, Any] = {}
     for role, name in (("embedder", settings.models.embedder), ("llm", settings.models.llm)):
         if name == "none":
-            report[role] = {"name": name, "ready": False, "note": "retrieval only"}
+            report[role] = {"name": name, "ready": False, "note": NONE}
             continue
         try:
             report[role] = {**models.describe(role), "ready": True, "note": ""}
@@ -146,6 +187,12 @@ def _report(document: dict[str, Any]) -> str:
     lines.append(f"vectors   {cache['bytes'] / 2**20:,.1f} MiB kept for reuse in {cache['folder']}")
     if cache["freed"]:
         lines.append(f"          {cache['freed'] / 2**20:,.1f} MiB removed")
+    able = [work["work"] for work in document["work"] if work["now"]]
+    lines.append(f"works     {'; '.join(able)}")
+    for work in (work for work in document["work"] if not work["now"]):
+        lines.append(f"NOT YET   {work['work']}: without {', '.join(work['missing'])}")
+    if run := list(dict.fromkeys(line for work in document["work"] for line in work["run"])):
+        lines += ["", "to mend this, run", *(f"  {line}" for line in run)]
     rows = [
         [b["name"], b["version"] or ("found" if b["found"] else "missing"), b["for"], b["install"] or ""]
         for b in document["backends"]

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
-    from gpu_rag.index.manifest import Manifest
+    from gpu_rag.index.manifest import Manifest, mend_manifest
     from gpu_rag.index.saved_settings import saved_settings
     from gpu_rag.plan.compare import INDEX_KEYS, read_plan
     from gpu_rag.sources.corpus import unread
@@ -73,6 +73,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if not (options.corpus or options.kg or options.skb or options.sources):
         raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
     flags = {"index": {"extractor": "import"}} if options.openie else {}
+    if not (options.fresh or options.plan):
+        mend_manifest(options.out)
     settings = settings_of(options, saved_settings(options.out, options.fresh), flags)
     if options.openie and settings.index.extractor != "import":
         raise UsageError(
@@ -110,8 +112,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             api_key=api_key(settings),
         )
     if gone := sorted(set(before) - set(report.manifest.stages)):
-        changed = "dropped, since what they were made of changed"
-        say(f"gpu-rag: {changed}: {', '.join(gone)}; --for METHOD builds them again")
+        why = "dropped, since they were damaged or what they were made of changed"
+        say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
     document = _document(report)
     document.update(compared_index(options, plan, report))
     # from the manifest: failures of an earlier run are still in the index

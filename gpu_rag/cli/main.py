@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from gpu_rag import __version__
-from gpu_rag.cli.terminal import Visible, keep_stderr, visible
+from gpu_rag.cli.terminal import Visible, keep_stderr, show, visible
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.models.library_environment import prepare_environment
 
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # in ASCII, which every encoding can hold; of its characters a terminal obeys DEL alone
             print(json.dumps(document, allow_nan=False).replace("\x7f", "\\u007f"), flush=True)
         elif text:
-            print(visible(text), flush=True)
+            show(text)
         return int(status)
     except GpuRagError as error:
         return _report(error, error.exit_code, debug)

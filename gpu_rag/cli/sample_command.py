@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-HELP = "Write the sample of 440 passages, its 60 questions and its ready triples as files."
+HELP = "Write the larger sample as files: 440 passages, questions, ready triples, a knowledge graph and base."
 EXAMPLE = "gpu-rag sample my-sample"
 
 
@@ -19,19 +19,24 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Copies the files."""
     from gpu_rag.errors import UsageError
     from gpu_rag.index.folder import storage_errors
-    from gpu_rag.sample import WORLD_FILES, world_path
+    from gpu_rag.sample import world_files
 
     folder: Path = options.folder
     with storage_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError("DIR is not empty", given=folder, expected="a new folder, or an empty one")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in WORLD_FILES:
-            (folder / name).write_bytes(world_path(name).read_bytes())
-    counts = {name: world_path(name).read_bytes().count(b"\n") for name in WORLD_FILES}
+        files = world_files()
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+    counts = {name: text.count("\n") for name, text in files.items()}
     steps = [
         f"gpu-rag index {folder}/corpus.jsonl --openie {folder}/openie.jsonl --out my-index",
         f"gpu-rag eval my-index {folder}/questions.jsonl --method dense,bm25,hybrid,ppr --retrieval-only",
+        f"gpu-rag index --skb {folder}/world --out my-kb --for dense,hybgrag",
+        f"gpu-rag eval my-kb {folder}/kb-questions.jsonl --method dense,hybgrag --retrieval-only",
+        f"gpu-rag index --kg {folder}/facts.tsv --out my-kg --for hydrarag",
+        f"gpu-rag eval my-kg {folder}/kg-questions.jsonl --method hydrarag --retrieval-only",
     ]
     text = "\n".join(
         [*(f"{folder}/{name}: {n} lines" for name, n in counts.items()), "Next:", *(f"  {s}" for s in steps)]

@@ -1,4 +1,5 @@
-"""Text for a terminal: what documents, models and arguments say is shown, and never obeyed; stderr that may go away."""
+"""Text for a terminal: what documents, models and arguments say is shown, never obeyed; styles where it has them; a
+stderr that may go away."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ import logging
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 # escapes, and characters that change the direction of what stands around them or begin lines; not tab and line feed
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -20,6 +24,22 @@ def visible(text: str) -> str:
     a\x1b[2Jb\u202ec
     """
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def has_styles() -> bool:
+    """Whether stdout is a terminal that shows styles, and nobody asked for none (NO_COLOR)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
+
+
+def show(text: str | Text) -> None:
+    """Print a result: styled text with its styles."""
+    if isinstance(text, str):
+        print(visible(text), flush=True)
+        return
+    from rich.console import Console
+
+    Console(highlight=False, markup=False, emoji=False).print(text, soft_wrap=True)
+    sys.stdout.flush()
 
 
 class Visible(logging.Formatter):

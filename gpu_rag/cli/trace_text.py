@@ -9,10 +9,15 @@ from __future__ import annotations
 import re
 import textwrap
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gpu_rag.cli.terminal import visible
 from gpu_rag.index.metadata import in_words
 from gpu_rag.methods.registry import parts
+from gpu_rag.text.tokens import tokenize
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 WORDS = {
     "search_dense": "passages nearest by vector, of {n}",
@@ -22,6 +27,9 @@ WORDS = {
     "seed_facts": "facts near the question, from which the graph was searched, of {n}",
     "read": "the model reads the evidence and answers",
     "answer": "the model answers",
+    "condense": "the model reads what was said before",
+    "condensed/model": "the question with what its words stand for, by the model",
+    "condensed/rules": "names of what was said before stand behind the question",
 }
 HOW = {
     "only": "there is no other",
@@ -33,6 +41,10 @@ HOW = {
 }
 
 
+_MATCHED = ("paths", "sentences", "evidence")  # parts whose words are compared with question and answer
+_ANSWERED, _ASKED = "bold green", "bold yellow"
+_GROUNDED = {"stated": "bold green", "unstated": "bold red"}
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
 _WIDTH = 100
 _MOST_CHARS = 323  # of a passage
 
@@ -81,6 +93,30 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     if usage["cut"]:
         lines.append(f"          {usage['cut']} tokens of evidence did not fit the prompt")
     return "\n".join(lines)
+
+
+def styled(text: str, row: dict[str, Any]) -> Text:
+    """`trace_text` of a row with styles: heads of parts, and in paths, sentences and passages the words of the answer
+    and of the question."""
+    from rich.text import Text
+
+    shown = Text()
+    answered, asked = set(tokenize(row["answer"] or "")), set(tokenize(row.get("condensed") or row["question"]))
+    part = ""
+    for line in visible(text).splitlines(keepends=True):
+        made = Text(line)
+        if line[0].isalpha():
+            part = line.split()[0]
+            made.stylize("bold", 0, len(part))
+        if part in _MATCHED:
+            for word in _WORD.finditer(line):
+                terms = set(tokenize(word[0]))
+                style = _ANSWERED if terms & answered else _ASKED if terms & asked else ""
+                made.stylize(style, *word.span())
+        if part in ("answer", "failed") and line.startswith(part):
+            made.stylize(_GROUNDED.get(row["grounding"], "") if part == "answer" else "red", len(part))
+        shown.append_text(made)
+    return shown
 
 
 def _answer(row: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ next run redoes the unfinished stage alone, and inside it only the blocks and mo
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import shutil
@@ -22,15 +23,17 @@ from gpu_rag_kernels.dispatch import preferring, recording, spelled
 from gpu_rag.errors import UsageError
 from gpu_rag.index.folder import (
     WriteLock,
+    block_sums,
     canonical_json,
     checksums,
     is_own,
+    sealed,
     sha256_text,
     storage_errors,
     sync,
     write_atomic,
 )
-from gpu_rag.index.manifest import Manifest, StageRecord, is_complete
+from gpu_rag.index.manifest import COPY, FILE, Manifest, StageRecord, damage, is_complete
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from gpu_rag.models.set import ModelSet
 
 ASKED = "work/asked.json"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,7 @@ def build_index(
             _write_asked(out, stages)
         manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
+        manifest = manifest.without(_damaged_others(out, manifest, stages))
         _clean(out, manifest)
         reports: dict[str, StageReport] = {}
         for stage in stages:
@@ -176,11 +181,15 @@ def _bring_up_to_date(
     described = {role: identity(models.describe(role)) for role in stage.roles(settings)}
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
-    if old is not None and is_up_to_date(out, stage, old, fingerprint) and _is_whole(out, old):
+    whole = old is not None and _is_whole(out, manifest, stage.name)
+    if old is not None and whole and is_up_to_date(out, stage, old, fingerprint):
         progress.finish(stage.name, skipped=True)
-        return manifest, StageReport(skipped=True, counts=old.counts)
+        blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
+        return manifest.with_stage(old, blocks), StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
-    before, report = _last_state(out, stage, old), StageReport()
+    # what an earlier run of this version left is taken over where it still holds
+    before = out / old.folder if old is not None and whole and old.version == stage.version else None
+    report = StageReport()
     progress.start(stage.name, None, "rows")
     name = f"{stage.name}-{fingerprint[:12]}"
     temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
@@ -195,6 +204,7 @@ def _bring_up_to_date(
             counts = stage.run(work)
         sync(*temporary.rglob("*"), temporary)
         files = checksums(temporary)
+        blocks = block_sums(temporary, files)
         if final.exists():
             shutil.rmtree(final)
         os.replace(temporary, final)
@@ -202,7 +212,7 @@ def _bring_up_to_date(
     report.counts, report.graph_ops = counts, spelled(ran)
     folder = f"stages/{name}"
     record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, described, files, counts)
-    manifest = manifest.with_stage(record)
+    manifest = manifest.with_stage(record, blocks)
     manifest.write(out)
     progress.finish(stage.name, skipped=False)
     return manifest, report
@@ -231,28 +241,35 @@ def is_up_to_date(out: Path, stage: Stage, record: StageRecord, fingerprint: str
     return record.fingerprint == fingerprint and not to_retry and is_complete(out, record)
 
 
-def _last_state(out: Path, stage: Stage, old: StageRecord | None) -> Path | None:
-    """The folder of the stage's last state if its version is this one and every file still has its checksum."""
-    if old is None or old.version != stage.version or not is_complete(out, old):
-        return None
-    return out / old.folder if _is_whole(out, old) else None
+def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
+    """Whether the folder holds the files of the stage, each with its checksums, and no other."""
+    base, files = out / manifest.stages[stage].folder, manifest.stages[stage].files
+    if found := damage(out, manifest, stage):
+        _log.warning("gpu-rag: damaged, and made anew: %s", found)
+    return not found and {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()} == set(files)
 
 
-def _is_whole(out: Path, record: StageRecord) -> bool:
-    """Whether every file has its checksum: what was damaged is made anew, from replies that are kept."""
-    return checksums(out / record.folder) == record.files
+def _damaged_others(out: Path, manifest: Manifest, stages: Sequence[Stage]) -> list[str]:
+    """The damaged stages that this build does not make: they leave the index until a build makes them anew."""
+    others = manifest.stages.keys() - {stage.name for stage in stages}
+    return [name for name in sorted(others) if not _is_whole(out, manifest, name)]
 
 
 def _erase(out: Path) -> None:
-    for name in ("manifest.json", "run.json", "rejects.jsonl"):
+    for name in (FILE, COPY, "run.json", "rejects.jsonl"):
         (out / name).unlink(missing_ok=True)
     for name in ("stages", "work"):
         shutil.rmtree(out / name, ignore_errors=True)
 
 
 def _gather_rejects(out: Path, manifest: Manifest) -> None:
+    write_atomic(out / "rejects.jsonl", rejects_of(out, manifest))
+
+
+def rejects_of(out: Path, manifest: Manifest) -> bytes:
+    """The rejects of all stages: what rejects.jsonl of the index holds."""
     parts = [out / record.folder / "rejects.jsonl" for record in manifest.stages.values()]
-    write_atomic(out / "rejects.jsonl", b"".join(path.read_bytes() for path in parts if path.is_file()))
+    return b"".join(path.read_bytes() for path in parts if path.is_file())
 
 
 def _write_run(report: BuildReport) -> None:
@@ -261,4 +278,4 @@ def _write_run(report: BuildReport) -> None:
     document = {"wall_s": report.wall_s, "host": platform.node(), "python": platform.python_version(), "stages": stages}
     if report.workers:
         document["workers"] = report.workers
-    write_atomic(report.out / "run.json", (json.dumps(document, indent=1) + "\n").encode())
+    write_atomic(report.out / "run.json", sealed(document))

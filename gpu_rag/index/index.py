@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, MissingLayer
+from gpu_rag.errors import IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import metadata, tables
-from gpu_rag.index.manifest import Manifest, is_complete
+from gpu_rag.index.manifest import Manifest, checked_folder
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
 
@@ -35,6 +35,7 @@ class Index:
         self.lies_in: object = None  # a temporary folder that goes with it, see `narrow`
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
+        self._checked: set[str] = set()  # stages
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
@@ -71,15 +72,17 @@ class Index:
         return tuple(self.manifest.stages)
 
     def folder(self, stage: str) -> Path:
-        """The folder of a stage. Raises MissingLayer when it was not built, IndexCorrupt when files are missing."""
+        """The folder of a stage, its files compared with their checksums at first use.
+
+        Raises MissingLayer when it was not built, IndexCorrupt when a file is missing or altered.
+        """
         record = self.manifest.stages.get(stage)
         if record is None:
             raise MissingLayer("the index lacks a stage", given=f"{self.path} without {stage}")
-        folder = self.path / record.folder
-        if not is_complete(self.path, record):
-            do = "run gpu-rag verify, then gpu-rag index again"
-            raise IndexCorrupt("files of the index are missing or cut", given=f"{folder}", do=do)
-        return folder
+        if stage not in self._checked:
+            checked_folder(self.path, self.manifest, stage)
+            self._checked.add(stage)
+        return self.path / record.folder
 
     def _table(self, stage: str, file: str, schema: pa.Schema) -> pa.Table:
         return tables.read_table(self.folder(stage) / file, schema)

@@ -1,12 +1,15 @@
 """The manifest: what an index holds, how each stage was made, and the checksum of every file.
 
-It holds no time and no host, so that equal inputs, settings and model replies give equal bytes and one digest.
+It holds no time and no host, so that equal inputs, settings and model replies give equal bytes and one digest. Outside
+the digest it has checksums of blocks, which are compared when a stage is read, and one of itself. A copy lies beside.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,25 @@ from typing import Any
 import msgspec
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch
-from gpu_rag.index.folder import canonical_json, refuse_links, sha256_text, write_atomic
+from gpu_rag.index.folder import (
+    BLOCK,
+    WriteLock,
+    block_sums,
+    canonical_json,
+    checksums,
+    refuse_links,
+    sha256_text,
+    write_atomic,
+)
 
 FORMAT = 1
 SECTIONS = ("index", "alignment", "hops")  # stages depend on these; answers depend on none of them
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # of a model, packaged or fetched
-_AGAIN = "build it again with gpu-rag index --fresh"
+FILE, COPY = "manifest.json", "manifest.copy.json"
+_AGAIN = "build it again with gpu-rag index --fresh, which keeps the replies of models"
+_FROM_COPY = "run gpu-rag index again: it goes on from the copy beside it"
+_MEND = "run gpu-rag index again: it makes the stage anew, from replies that are kept"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,16 +60,38 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The finished stages of an index, and the settings and sources it was built with."""
+    """The finished stages of an index, and the settings and sources it was built with.
+
+    blocks: {stage: {file: checksums of its blocks}}, see `block_sums`; none of stages that an earlier version built.
+    """
 
     settings: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
     stages: dict[str, StageRecord] = field(default_factory=dict)
     format: int = FORMAT
+    blocks: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def with_stage(self, record: StageRecord) -> Manifest:
-        """This manifest with one stage added or replaced."""
-        return dataclasses.replace(self, stages={**self.stages, record.name: record})
+    def with_stage(self, record: StageRecord, blocks: dict[str, str] | None = None) -> Manifest:
+        """This manifest with one stage added or replaced. blocks: the checksums of its files' blocks."""
+        others = {name: sums for name, sums in self.blocks.items() if name != record.name}
+        sums = others if blocks is None else {**others, record.name: blocks}
+        return dataclasses.replace(self, stages={**self.stages, record.name: record}, blocks=sums)
+
+    def without(self, names: Collection[str]) -> Manifest:
+        """This manifest without some stages."""
+        stages = {name: record for name, record in self.stages.items() if name not in names}
+        blocks = {name: sums for name, sums in self.blocks.items() if name not in names}
+        return dataclasses.replace(self, stages=stages, blocks=blocks)
+
+    def with_inputs(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of these stages that there are, with all that they were made of."""
+        found: set[str] = set()
+        stack = list(names)
+        while stack:
+            if (name := stack.pop()) in self.stages and name not in found:
+                found.add(name)
+                stack.extend(self.stages[name].inputs)
+        return frozenset(found)
 
     def model(self, role: str) -> dict[str, Any] | None:
         """The model that stages used in a role ("embedder", "llm"), or None."""
@@ -83,17 +121,22 @@ class Manifest:
     def without_stale(self) -> Manifest:
         """The manifest without the stages whose inputs are gone or have changed."""
         outputs = {name: record.output_hash for name, record in self.stages.items()}
-        fresh = {n: r for n, r in self.stages.items() if all(outputs.get(need) == h for need, h in r.inputs.items())}
-        left = dataclasses.replace(self, stages=fresh)
-        return self if len(fresh) == len(outputs) else left.without_stale()
+        stale = {n for n, r in self.stages.items() if any(outputs.get(need) != h for need, h in r.inputs.items())}
+        return self.without(stale).without_stale() if stale else self
 
     def digest(self) -> str:
         """One hash of the index: tables, vectors, graph and manifest (the checksums are in the manifest)."""
-        return sha256_text(canonical_json(dataclasses.asdict(self)))
+        return sha256_text(canonical_json({k: v for k, v in dataclasses.asdict(self).items() if k != "blocks"}))
 
     def write(self, folder: Path) -> None:
-        """Writes manifest.json atomically."""
-        write_atomic(folder / "manifest.json", (canonical_json(dataclasses.asdict(self)) + "\n").encode())
+        """Writes manifest.json atomically, then its copy."""
+        data = self._bytes()
+        for name in (FILE, COPY):
+            write_atomic(folder / name, data)
+
+    def _bytes(self) -> bytes:
+        document = dataclasses.asdict(self)
+        return (canonical_json({**document, "sha256": sha256_text(canonical_json(document))}) + "\n").encode()
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -103,29 +146,67 @@ class Manifest:
         IndexMismatch for another format version.
         """
         refuse_links(folder)
-        path = folder / "manifest.json"
-        if not path.is_file():
+        if not (folder / FILE).is_file():
             raise BadInput(
                 "not an index",
                 given=folder,
                 expected="a folder made by gpu-rag index",
                 do="run: gpu-rag index CORPUS --out DIR",
             )
+        return cls._read(folder / FILE, _FROM_COPY if _sound_copy(folder) is not None else _AGAIN)
+
+    @classmethod
+    def _read(cls, path: Path, do: str) -> Manifest:
         try:
-            document = msgspec.json.decode(path.read_bytes())
+            data = path.read_bytes()
+            document = msgspec.json.decode(data)
             given = document.get("format") if isinstance(document, dict) else None
             if type(given) is int and given != FORMAT:
                 what = "the index has another format version"
                 raise IndexMismatch(what, given=f"{given} in {path}", expected=FORMAT, do=_AGAIN)
             manifest = msgspec.convert(document, cls)
+            if "blocks" not in document and "sha256" not in document:  # built before there were checksums of it
+                document["blocks"] = {}
+            elif data != manifest._bytes():
+                raise ValueError("it differs from what was written, by its checksum")
+            document.pop("sha256", None)
             if dataclasses.asdict(manifest) != document:
                 raise ValueError("it has other keys than a build writes")
             for name, record in manifest.stages.items():
                 _check_record(name, record)
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             what = "the manifest of the index is damaged"
-            raise IndexCorrupt(what, given=f"{path}: {error}", do=_AGAIN) from error
+            raise IndexCorrupt(what, given=f"{path}: {error}", do=do) from error
         return manifest
+
+
+def check_copy(folder: Path) -> Manifest:
+    """The copy of the manifest. Raises IndexCorrupt where there is none or it is damaged, IndexMismatch."""
+    return Manifest._read(folder / COPY, "run gpu-rag index again")
+
+
+def _sound_copy(folder: Path) -> Manifest | None:
+    try:
+        return check_copy(folder)
+    except (IndexCorrupt, IndexMismatch):
+        return None
+
+
+def mend_manifest(folder: Path) -> None:
+    """Puts the copy in the place of a damaged manifest, and says so. What the copy lacks is then built again.
+
+    Raises IndexCorrupt for a path that is a link, IndexLocked while a build runs.
+    """
+    if not (folder / FILE).is_file():
+        return
+    try:
+        Manifest.read(folder)
+    except IndexCorrupt:
+        copy = _sound_copy(folder)
+        if copy is not None:
+            with WriteLock(folder):
+                copy.write(folder)
+            _log.warning("gpu-rag: %s was damaged: its copy is in its place", folder / FILE)
 
 
 def _check_record(name: str, record: StageRecord) -> None:
@@ -146,8 +227,43 @@ def _has(entry: dict[str, Any], **types: type) -> bool:
     return all(isinstance(entry.get(key), kind) for key, kind in types.items())
 
 
+def damage(folder: Path, manifest: Manifest, stage: str) -> str | None:
+    """The first fault of a stage's files, in words; None where each is there and has its checksums.
+
+    Compares those of blocks, else, in an index that was built before there were, sha256. O(bytes); memory: a block.
+    """
+    record, blocks = manifest.stages[stage], manifest.blocks.get(stage)
+    base = folder / record.folder
+    if not is_complete(folder, record):
+        return f"{base}: files are missing or cut"
+    if blocks is None:
+        found = checksums(base)
+        changed = [name for name, entry in record.files.items() if found[name] != entry]
+        return f"{base / changed[0]}: altered" if changed else None
+    for name, sums in block_sums(base, record.files).items():
+        if sums != blocks.get(name):
+            same = _common(sums, blocks.get(name, "")) // _DIGITS
+            return f"{base / name}: altered between bytes {same * BLOCK:,} and {(same + 1) * BLOCK:,}"
+    return None
+
+
+_DIGITS = 16  # of the checksum of a block
+
+
+def _common(a: str, b: str) -> int:
+    """The length of what two texts begin with alike."""
+    return next((at for at, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def checked_folder(folder: Path, manifest: Manifest, stage: str) -> Path:
+    """The folder of a stage whose files are as they were written. Raises IndexCorrupt, which names what is not."""
+    if found := damage(folder, manifest, stage):
+        raise IndexCorrupt("files of the index are damaged", given=found, do=_MEND)
+    return folder / manifest.stages[stage].folder
+
+
 def is_complete(folder: Path, record: StageRecord) -> bool:
-    """Whether every file of a stage is there with its size (contents are checked by `verify`)."""
+    """Whether every file of a stage is there with its size."""
     base = folder / record.folder
     sizes = {name: entry["bytes"] for name, entry in record.files.items()}
     return all((base / name).is_file() and (base / name).stat().st_size == size for name, size in sizes.items())

@@ -9,7 +9,7 @@ successor. A stage without an entry in `NARROW`, or among `narrow` of its method
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.folder import checksums, storage_errors
+from gpu_rag.index.folder import block_sums, checksums, storage_errors
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.manifest import Manifest, StageRecord
@@ -35,7 +35,8 @@ from gpu_rag.settings import Settings, make_settings
 @dataclass
 class Part:
     """A part that is being made of the index `base`. rows: the rows that stay, ascending, by what they are rows of;
-    new: i64[rows of the base] their numbers in the part, -1 where they are gone. folders: of the stages that are done.
+    new: i64[rows of the base] their numbers in the part, -1 where they are gone. folders, counts: of the stages that
+    are done.
     """
 
     base: Index
@@ -44,6 +45,7 @@ class Part:
     rows: dict[str, np.ndarray] = field(default_factory=dict)
     new: dict[str, np.ndarray] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def keep(self, what: str, rows: np.ndarray, n: int) -> None:
         """Notes which of n rows of the base stay; `rows` are in the order of the part."""
@@ -77,14 +79,16 @@ class Part:
         vectors = tables.read_arrays(self.base.folder(stage) / "vectors.safetensors")["vectors"]
         tables.write_arrays(self.folders[stage] / "vectors.safetensors", {"vectors": vectors[rows]})
 
+    def work(self, stage: str) -> Work:
+        """What a stage is given that is made of the stages of the part, without models."""
+        no_models: Any = None
+        merges, partial = Sources(merges=self.base.path / "merges.jsonl"), self.path / "work"
+        folders, settings = dict(self.folders), self.settings
+        return Work(folders[stage], partial, folders, settings, merges, no_models, Silent(), StageReport())
+
     def run(self, stage: Stage) -> None:
         """Makes a stage that needs no model, of the stages of the part."""
-        merges = Sources(merges=self.base.path / "merges.jsonl")
-        folders, partial = dict(self.folders), self.path / "work"
-        no_models: Any = None
-        stage.run(
-            Work(folders[stage.name], partial, folders, self.settings, merges, no_models, Silent(), StageReport())
-        )
+        self.counts[stage.name] = stage.run(self.work(stage.name))
 
 
 Narrow = Callable[[Part], None]
@@ -97,9 +101,14 @@ def _array(column: object, kind: pa.DataType) -> pa.Array:
     return column.cast(kind) if isinstance(column, pa.Array) else pa.array(column, kind)
 
 
-def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -> Index:
+def narrowed(
+    base: Index, documents: np.ndarray, others: Mapping[str, Narrow], stages: Collection[str] | None = None
+) -> Index:
     """The part of an index with some of its documents: bool[n documents], at least one. others: for the stages of
-    methods (`registry.stage_narrowers`). It lies in a temporary folder, which goes when the part is let go."""
+    methods (`registry.stage_narrowers`). stages: those that the part shall have, all without any.
+
+    It lies in a temporary folder, which goes when the part is let go.
+    """
     kept = TemporaryDirectory(prefix="gpu-rag-where-", ignore_cleanup_errors=True)
     part = Part(base, Path(kept.name), make_settings({}, base.manifest.defaults()))
     doc_rows = np.flatnonzero(documents)
@@ -108,7 +117,8 @@ def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -
     part.keep("passages", np.flatnonzero(stays), base.n_passages)
     records: dict[str, StageRecord] = {}
     by_name = {**NARROW, **others}
-    waiting = [record for name, record in base.manifest.stages.items() if name in by_name]
+    records_of = base.manifest.stages
+    waiting = [records_of[name] for name in records_of if name in by_name and (stages is None or name in stages)]
     with storage_errors(part.path):
         while ready := [record for record in waiting if record.inputs.keys() <= records.keys()]:
             for record in ready:
@@ -121,9 +131,10 @@ def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -
                 files = checksums(part.folders[record.name])
                 records[record.name] = StageRecord(
                     record.name, record.version, record.fingerprint, folder, inputs, record.params, record.models,
-                    files, {},
+                    files, part.counts.get(record.name, {}),
                 )  # fmt: skip
-        Manifest(base.manifest.settings, base.manifest.sources, records).write(part.path)
+        blocks = {name: block_sums(part.folders[name], record.files) for name, record in records.items()}
+        Manifest(base.manifest.settings, base.manifest.sources, records, blocks=blocks).write(part.path)
     found = Index.open(part.path, device=base.device)
     found.threads, found.lies_in = base.threads, kept
     return found

@@ -5,6 +5,7 @@ Integer ids are row numbers: every table is sorted by its text id, so ids follow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from gpu_rag.errors import IndexCorrupt
@@ -136,15 +138,19 @@ def whole_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes named arrays as safetensors."""
+    """Writes named arrays as safetensors. Raises StorageError."""
     with storage_errors(path):
-        save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path)
+        try:
+            save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path)
+        except SafetensorError as error:  # it has the number of the system's error in its text alone
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), str(error), str(path)) from error
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Reads safetensors. Raises IndexCorrupt naming the file."""
-    from safetensors import SafetensorError
-
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

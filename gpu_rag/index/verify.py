@@ -12,16 +12,19 @@ import torch
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
-from gpu_rag.index.build import unfinished
+from gpu_rag.index.build import rejects_of, unfinished
 from gpu_rag.index.checks import outside, wrong_vectors
-from gpu_rag.index.folder import checksums
+from gpu_rag.index.folder import check_seal, checksums
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
+from gpu_rag.index.manifest import COPY, check_copy
+from gpu_rag.models.llm.cache import faults_of
 from gpu_rag.settings import make_settings
 from gpu_rag.settings.check import SECTIONS
 from gpu_rag.types import CSR
 
 Check = Callable[[Index], Iterator[str]]
+_AGAIN = "run gpu-rag index again"
 
 
 def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]:
@@ -31,7 +34,7 @@ def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]
     has its checksums verified: see `unchecked`.
     """
     index = Index.open(folder)
-    broken = [*_settings(index), *_files(index)]
+    broken = [*_settings(index), *_files(index), *_beside(index)]
     if broken:
         return broken
     every = {**_CHECKS, **(checks or {})}
@@ -93,6 +96,21 @@ def _asked(index: Index) -> Iterator[str]:
     """The stages that a build was to make, was ended before, and that are not there."""
     if missing := [name for name in unfinished(index.path) if name not in index.stages]:
         yield f"missing: {', '.join(missing)}, which the last build was to make; run the same gpu-rag index again"
+
+
+def _beside(index: Index) -> Iterator[str]:
+    """The faults of what lies beside the stages; all of it may be missing."""
+    for name in (COPY, "run.json", "plan.json"):
+        try:
+            if (index.path / name).is_file():
+                check_copy(index.path) if name == COPY else check_seal(index.path / name, _AGAIN)
+        except GpuRagError as error:
+            yield f"{name}: {error}"
+    rejects = index.path / "rejects.jsonl"
+    if rejects.is_file() and rejects.read_bytes() != rejects_of(index.path, index.manifest):
+        yield "rejects.jsonl: altered"
+    if (replies := index.path / "replies.sqlite").is_file():
+        yield from (f"replies.sqlite: {fault}" for fault in faults_of(replies))
 
 
 def _inputs(index: Index) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import xxhash
 
 from gpu_rag.index.folder import storage_errors, write_atomic
 from gpu_rag.settings import Settings
@@ -17,6 +18,8 @@ from gpu_rag.settings import Settings
 if TYPE_CHECKING:
     from gpu_rag.models.embed.interface import Embedder
     from gpu_rag.models.llm.interface import LLM
+
+_SUM = 16  # bytes of the checksum of a block
 
 
 class Models(Protocol):
@@ -136,13 +139,17 @@ class Work:
             yield number, slice(start, min(n, start + size))
 
     def array_block(self, number: int, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array of one block: from disk if an earlier run finished it, else made and stored durably."""
+        """The array of one block: from disk if an earlier run finished it, else made and stored durably.
+
+        The file begins with a checksum: a damaged block is made anew.
+        """
         path = self.partial / f"block-{number:07d}.npy"
-        if path.is_file():
-            return np.load(path, allow_pickle=False)
+        kept = path.read_bytes() if path.is_file() else b""
+        if kept and kept[:_SUM] == xxhash.xxh3_128_digest(kept[_SUM:]):
+            return np.load(BytesIO(kept[_SUM:]), allow_pickle=False)
         array, buffer = make(), BytesIO()
         np.save(buffer, array, allow_pickle=False)
         with storage_errors(path):
             self.partial.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, buffer.getvalue())
+        write_atomic(path, xxhash.xxh3_128_digest(buffer.getvalue()) + buffer.getvalue())
         return array

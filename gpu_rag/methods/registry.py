@@ -124,8 +124,10 @@ def stage_checks() -> dict[str, Any]:
 
 
 def stage_narrowers() -> dict[str, Any]:
-    """What narrows the stages that one method alone has, by stage."""
-    return {name: narrow for part in parts("narrow") for name, narrow in part.NARROW.items()}
+    """What narrows the stages of knowledge bases and those that one method alone has, by stage."""
+    from gpu_rag.index.stages.knowledge_base.narrow import NARROW
+
+    return NARROW | {name: narrow for part in parts("narrow") for name, narrow in part.NARROW.items()}
 
 
 def inexact_ops(method: str) -> list[str]:

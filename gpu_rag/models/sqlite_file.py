@@ -26,7 +26,10 @@ class SqliteFile:
     def connect(self) -> sqlite3.Connection:
         """Open or create it, for any thread that holds the owner's lock. Raises StorageError, IndexCorrupt."""
         with self.errors():
-            return sqlite3.connect(self.path, timeout=BUSY_S, check_same_thread=False)
+            db = sqlite3.connect(self.path, timeout=BUSY_S, check_same_thread=False)
+            db.execute("PRAGMA trusted_schema = OFF")  # the file may be somebody else's
+            db.execute("PRAGMA cell_size_check = ON")  # a damaged page is found before it is used
+            return db
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index.build import BuildReport, fingerprint_of
-from gpu_rag.index.folder import read_json, write_atomic
+from gpu_rag.index.folder import check_seal, read_json, sealed, write_atomic
 
 FORMAT = 1
 INDEX_KEYS = ("stages", "identity", "load_s")
@@ -20,11 +19,12 @@ Pair = tuple[float, float]  # predicted and actual
 
 def write_plan(path: Path, document: Mapping[str, Any]) -> None:
     """Writes a plan atomically."""
-    write_atomic(path, (json.dumps({"format": FORMAT, **document}, indent=1, allow_nan=False) + "\n").encode())
+    write_atomic(path, sealed({"format": FORMAT, **document}))
 
 
 def read_plan(path: Path, keys: Iterable[str]) -> dict[str, Any] | None:
-    """The plan at `path`, None where there is none. Raises BadInput for a file that is no plan with these keys."""
+    """The plan at `path`, None where there is none. Raises BadInput for a file that is no plan with these keys,
+    IndexCorrupt for one that is altered."""
     if not path.is_file():
         return None
     found = read_json(path)
@@ -32,6 +32,7 @@ def read_plan(path: Path, keys: Iterable[str]) -> dict[str, Any] | None:
         raise BadInput(
             "not a plan of this version", given=path, expected="made by --plan", do="remove it, or plan again"
         )
+    check_seal(path, "remove it, or plan again")
     return found
 
 

@@ -13,14 +13,19 @@ The larger sample, in `world/`: 440 shorter passages, a third of them distractor
 elements, opera, novels, ships, astronomy, scripts, plants and museums; 60 questions of two to four hops whose bridges
 are not named, each written from the passages before any method was tried on them; and ready triples, written passage by
 passage without sight of the questions, as a capable model would extract them.
+
+The same facts are a knowledge graph, `facts.tsv`, of 815 ready triples whose relations were brought to 49 names, and a
+knowledge base, `nodes.jsonl`: what the graph names, with types, and with passages as texts. `kg-questions.jsonl` and
+`kb-questions.jsonl` are a few plain questions over them, to try `hydrarag` and `hybgrag` on.
 """
 
+import json
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["corpus_path", "questions_path", "world_path"]
+__all__ = ["corpus_path", "questions_path", "world_files", "world_path"]
 
-WORLD_FILES = ("corpus.jsonl", "openie.jsonl", "questions.jsonl")
+COPIED = ("corpus.jsonl", "questions.jsonl", "openie.jsonl", "facts.tsv", "kb-questions.jsonl", "kg-questions.jsonl")
 
 
 def corpus_path() -> Path:
@@ -34,5 +39,21 @@ def questions_path() -> Path:
 
 
 def world_path(name: str) -> Path:
-    """A file of the larger sample, one of `WORLD_FILES`."""
+    """A file of the larger sample, one of `COPIED` or nodes.jsonl."""
     return Path(str(files(__name__) / "world" / name))
+
+
+def world_files() -> dict[str, str]:
+    """The larger sample as files of a folder: by name, their text. In `world/` lies the knowledge base."""
+    found = {name: world_path(name).read_text(encoding="utf-8") for name in COPIED}
+    texts = {row["id"]: row["text"] for row in map(json.loads, found["corpus.jsonl"].splitlines())}
+    nodes = [json.loads(line) for line in world_path("nodes.jsonl").read_text(encoding="utf-8").splitlines()]
+    ids = {node["name"]: node["id"] for node in nodes}
+    facts = [line.split("\t") for line in found["facts.tsv"].splitlines()[1:]]
+    edges = [f"{ids[head]}\t{relation}\t{ids[tail]}\n" for head, relation, tail, _ in facts]
+    for node in nodes:
+        if "passage" in node:
+            node["text"] = texts[node.pop("passage")]
+    found["world/nodes.jsonl"] = "".join(json.dumps(node, ensure_ascii=False) + "\n" for node in nodes)
+    found["world/edges.tsv"] = "src\trelation\tdst\n" + "".join(edges)
+    return found

@@ -34,7 +34,6 @@ StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
         "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
 _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
-_NO_LLM = "a language model that can take part: start the server with --set models.llm=MODEL"
 
 
 def make_app(
@@ -147,7 +146,7 @@ class _Api:
         found = []
         for name, lack in self._live.lacking.items():
             answers, line = name in self._live.answering, None
-            missing = str(lack) if lack is not None else None if answers else _NO_LLM
+            missing = None if lack is None else str(lack)
             if isinstance(lack, MissingLayer):
                 missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
             row = {"method": name, "retrieves": lack is None, "answers": answers, "missing": missing}
@@ -181,7 +180,7 @@ class _Api:
         file, place = self._index.places([row])[0]
         kept = {key: found[key] for key in ("doc_id", "title", "text", "start", "end")}
         metadata = self._index.metadata_of(row)
-        more = {"metadata": metadata} if metadata else {}
+        more: dict[str, Any] = {"metadata": metadata} if metadata else {}
         return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
 
     async def health(self, request: Request) -> Response:

@@ -74,10 +74,10 @@ def _n_not_utf8(block: bytes) -> int:
 
 def _wide(data: bytes) -> str:
     """UTF-16 or UTF-32 without a mark, which shows by its zeros; else ""."""
-    from chardet import detect
-
     if b"\x00" not in data[:_SAMPLE_BYTES]:
         return ""
+    from chardet import detect
+
     found = (detect(data[:_SAMPLE_BYTES])["encoding"] or "").lower()
     return found if found.startswith(("utf-16-", "utf-32-")) else ""
 

@@ -96,10 +96,11 @@ class _Lines:
         if not line:
             raise StopIteration
         self._number += 1
-        end = line
-        while len(end) > self._limit and not end.endswith(("\r", "\n")):  # the rest of it is not kept
-            end = self._stream.readline(self._limit + 1)
-        return self._number, line
+        size = len(line)
+        while line and size > self._limit and not line.endswith(("\r", "\n")):  # nothing of it is kept
+            line = self._stream.readline(_READ_BYTES)
+        self._size += size * (size > self._limit)
+        return self._number, "" if size > self._limit else line
 
     def begin(self) -> None:
         """A new record begins."""
@@ -108,10 +109,10 @@ class _Lines:
     def give_back(self, first: int) -> None:
         """Read the lines of this record from position `first` on again, as far as that is allowed."""
         again = self.taken[first:]
-        size = sum(len(line) for _, line in again if len(line) <= self._limit)
+        size = sum(len(line) for _, line in again)
         if size <= self._left:
             self._left -= size if first else 0
-            self._again.extendleft(reversed([item for item in again if len(item[1]) <= self._limit]))
+            self._again.extendleft(reversed(again))
 
 
 def _delimiter(lines: _Lines, is_tsv: bool) -> str:

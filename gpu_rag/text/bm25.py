@@ -101,6 +101,7 @@ class Bm25:
 
         Raises StorageError when the disk refuses.
         """
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         saved = _Saved(_FORMAT, TOKENS_VERSION, self.n, self.k1, self.b, list(self.vocabulary))
@@ -109,7 +110,7 @@ class Bm25:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / VOCABULARY_FILE).write_bytes(text.encode("utf-8"))
             save_file(self._arrays, folder / ARRAYS_FILE)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise StorageError("the BM25 index cannot be written", given=f"{folder}: {error}") from error
 
     @classmethod

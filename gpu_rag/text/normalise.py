@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _SPACE = re.compile(r"\s+")
 # Texts differ in them for one and the same name (O'Hara, Bras-Coupé).
@@ -20,6 +21,7 @@ _OPENERS = {"(": ")", "[": "]", "{": "}"}
 _CLOSERS = {closer: opener for opener, closer in _OPENERS.items()}
 
 
+@lru_cache(maxsize=1 << 16)  # a corpus says the same names again and again
 def normalise_name(s: str) -> str:
     """The form under which two names are the same name.
 

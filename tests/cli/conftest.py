@@ -236,7 +236,8 @@ class ChatServer:
     ):
         self.behave, self.seconds, self.places = behave, seconds, threading.Semaphore(width)
         self.pace, self.broken, self.n_streamed = pace, broken, 0
-        self.sent_first: list[float] = []  # when the first word of each stream was sent, by time.perf_counter
+        self.came: list[float] = []  # when each request came, by time.perf_counter
+        self.sent_first: list[float] = []  # when the first word of each stream was sent
         self.begun: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -275,6 +276,7 @@ class ChatServer:
     def _reply(self, prompt: str) -> tuple[int, dict[str, Any]]:
         with self._lock:
             self.begun[prompt] += 1
+            self.came.append(time.perf_counter())
         with self.places:
             time.sleep(self.seconds)
             status, text = self.behave(prompt)

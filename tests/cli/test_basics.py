@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from damage import manifest_of
 
 from gpu_rag import __version__
 from gpu_rag.cli import main as main_module
@@ -145,9 +146,9 @@ def test_a_missing_layer_names_the_command_to_run(run, cli, tiny_corpus, questio
 
 def test_an_index_of_another_embedder_is_refused(run, cli, index, questions, tiny_corpus, tmp_path):
     manifest = index / "manifest.json"
-    document = json.loads(manifest.read_text())
+    document = manifest_of(index)
     made = document["stages"]["passage_vectors"]["models"]["embedder"]["content_hash"]
-    manifest.write_text(manifest.read_text().replace(made, made[::-1]))  # the same name and dimension, other weights
+    manifest.write_text(json.dumps(document).replace(made, made[::-1]))  # the same name and dimension, other weights
     for words in (
         ("eval", index, questions, "--method", "dense", "--retrieval-only"),
         ("index", tiny_corpus, "--out", index),

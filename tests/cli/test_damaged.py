@@ -6,19 +6,26 @@ import copy
 import json
 import random
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import manifest_of
 
 import gpu_rag
 from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch
+from gpu_rag.index.folder import BLOCK, block_sums, checksums
 from gpu_rag.index.knowledge_base.load import load_kb
-from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.manifest import Manifest, damage, mend_manifest
 from gpu_rag.index.saved_settings import saved_settings
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.registry import stage_checks
+from gpu_rag.models.llm.cache import ReplyFile
+from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
@@ -98,6 +105,7 @@ def test_a_damaged_manifest_is_a_broken_index(run, cli, broken, questions, tiny_
     text = (broken / "manifest.json").read_text()
     (broken / "manifest.json").write_text(DAMAGES[damage](text))
     assert (broken / "manifest.json").read_text() != text
+    (broken / "manifest.copy.json").unlink()
     given = commands(cli, broken, questions, tiny_corpus, tmp_path / "out")
     check_statuses(run, given, 1, "the manifest of the index is damaged; given ")
     if damage == "cut":  # and --fresh, which the error names, goes on
@@ -143,7 +151,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def check_any_manifest(folder: Path) -> None:
     """Whatever stands in place of a part of it: it is refused, or what reads it gets on."""
-    document = json.loads((folder / "manifest.json").read_text())
+    document = manifest_of(folder)
     refused = 0
     for number, path in enumerate(places(document)):
         for value in (KeyError, (None, 7, "x", [], {})[number % 5]):
@@ -163,7 +171,7 @@ def test_no_change_of_a_manifest_escapes(broken):
 
 def test_a_check_that_finds_what_no_build_writes_names_it(broken):
     """Of the right types, but without what the check of vectors reads: a line, and the other checks go on."""
-    document = json.loads((broken / "manifest.json").read_text())
+    document = manifest_of(broken)
     del document["stages"]["passage_vectors"]["models"]["embedder"]["dim"]
     (broken / "manifest.json").write_text(json.dumps(document))
     assert verify(broken, stage_checks()) == ["vectors: the check stopped at what no build writes: KeyError 'dim'"]
@@ -224,11 +232,115 @@ def test_row_numbers_that_no_table_has_are_refused_before_they_are_used(broken, 
     pq.write_table(
         held.set_column(at, held.schema.field(column), pa.array(values, held.schema.field(column).type)), path
     )
-    document = json.loads((broken / "manifest.json").read_text())
-    document["stages"]["kb"]["files"][path.name]["bytes"] = path.stat().st_size
+    document = manifest_of(broken)
+    document["stages"]["kb"]["files"] = checksums(path.parent)
     (broken / "manifest.json").write_text(json.dumps(document))
     with pytest.raises(IndexCorrupt, match=f"names rows that do not exist; given kb_{table}.parquet: {column}"):
         gpu_rag.Index.open(broken).loaded("kb", load_kb)
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    """One bit of a file is another."""
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def is_noticed(folder: Path, file: Path) -> bool:
+    """Whether what reads the stage of a file refuses it, by name."""
+    try:
+        gpu_rag.Index.open(folder).folder(file.parent.name.rpartition("-")[0])
+    except IndexCorrupt as error:
+        assert f"{file.parent}/" in str(error) and "run gpu-rag index again" in str(error)
+        return True
+    return False
+
+
+def test_a_flipped_bit_is_noticed_where_it_is_read_and_mended_by_index(broken, sound, tmp_path, caplog):
+    chance, before = random.Random(7), Manifest.read(broken)
+    source, kept = sound.parent, {file: file.read_bytes() for file in files_of(broken)}
+    for file in kept:
+        flip(file, chance)
+        assert is_noticed(broken, file)
+    given = {"kg": source / "kg.tsv", "skb": source / "med", "settings": FAST}
+    report = gpu_rag.build(source / "c.jsonl", broken, methods=METHODS, **given)
+    assert not any(stage.skipped for stage in report.stages.values()) and "damaged, and made anew" in caplog.text
+    assert Manifest.read(broken) == before and all(file.read_bytes() == data for file, data in kept.items())
+    assert verify(broken, stage_checks()) == []
+
+
+def test_a_stage_that_a_build_does_not_make_leaves_the_index_where_it_is_damaged(broken, sound):
+    flip(next(file for file in files_of(broken) if file.parent.name.startswith("graph-")), random.Random(1))
+    given = {"kg": sound.parent / "kg.tsv", "skb": sound.parent / "med", "settings": FAST}
+    report = gpu_rag.build(sound.parent / "c.jsonl", broken, methods=("bm25",), **given)
+    assert report.manifest.stages.keys() >= {"bm25", "synonyms"} and "graph" not in report.manifest.stages
+    assert verify(broken, stage_checks()) == []
+
+
+def test_the_place_of_damage_in_a_large_file_is_said(broken):
+    before = Manifest.read(broken)
+    file = files_of(broken)[0]
+    file.write_bytes(file.read_bytes() + bytes(3 * BLOCK))
+    record = before.stages[file.parent.name.rpartition("-")[0]]
+    record = replace(record, files=checksums(file.parent))
+    manifest = before.with_stage(record, block_sums(file.parent, record.files))
+    assert damage(broken, manifest, record.name) is None
+    data = bytearray(file.read_bytes())
+    data[-BLOCK - BLOCK // 2] ^= 1
+    file.write_bytes(data)
+    place = (len(data) - BLOCK - BLOCK // 2) // BLOCK * BLOCK
+    assert f"between bytes {place:,} and {place + BLOCK:,}" in str(damage(broken, manifest, record.name))
+
+
+def test_an_index_that_was_built_without_checksums_of_blocks_is_checked_and_gets_them(broken, sound):
+    (broken / "manifest.json").write_text(json.dumps(manifest_of(broken)))
+    file = files_of(broken)[0]
+    assert not is_noticed(broken, file)
+    flip(file, random.Random(2))
+    assert is_noticed(broken, file)
+    given = {"kg": sound.parent / "kg.tsv", "skb": sound.parent / "med", "settings": FAST}
+    gpu_rag.build(sound.parent / "c.jsonl", broken, methods=METHODS, **given)
+    assert (broken / "manifest.json").read_bytes() == (sound / "manifest.json").read_bytes()
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed_and_its_copy_goes_on(run, cli, broken, sound, caplog):
+    chance, path = random.Random(4), broken / "manifest.json"
+    data = path.read_bytes()
+    for _ in range(100):
+        flip(path, chance)
+        with pytest.raises(IndexMismatch if b'"format":1' not in path.read_bytes() else IndexCorrupt, match="manifest"):
+            Manifest.read(broken)
+        path.write_bytes(data)
+    path.write_bytes(data[:-40])
+    assert "run gpu-rag index again" in run("verify", broken).err
+    mend_manifest(broken)
+    assert path.read_bytes() == data and "its copy is in its place" in caplog.text
+
+
+def test_index_mends_its_replies_before_a_model_opens_them(tiny_corpus, tmp_path, caplog):
+    """A model that had opened the damaged file would write to what is no file of the index any more."""
+    names = [{"name": name, "aliases": [], "types": [], "description": ""} for name in ("Kerling", "Ves")]
+    found = {"entities": names, "triples": [["Kerling", "lies on", "Ves"]]}
+    llm, settings = ScriptedLLM(lambda request: json.dumps(found)), {**FAST, "index": {"extractor": "llm"}}
+    first = gpu_rag.build(tiny_corpus, tmp_path / "ix", llm=llm, settings=settings)
+    path, n = tmp_path / "ix/replies.sqlite", len(llm.calls)
+    with closing(sqlite3.connect(path)) as db, db:
+        (key,) = db.execute("SELECT min(key) FROM replies").fetchone()
+        db.execute("UPDATE replies SET reply = replace(reply, 'Ves', 'Vez') WHERE key = ?", (key,))
+    assert any(key in line for line in verify(tmp_path / "ix"))
+    (tmp_path / "ix" / first.manifest.stages["extraction"].folder / "extractions.parquet").unlink()
+    again = gpu_rag.build(tiny_corpus, tmp_path / "ix", llm=llm, settings=settings)
+    assert key in caplog.text and len(llm.calls) == n + 1 and again.manifest == first.manifest
+    assert verify(tmp_path / "ix") == [] and len(ReplyFile(path)) == n
+
+
+@pytest.mark.parametrize("name", ["manifest.copy.json", "run.json", "rejects.jsonl"])
+def test_what_no_command_reads_is_noticed_by_verify(broken, sound, name):
+    (broken / name).write_bytes((broken / name).read_bytes()[:-2] + b" \n")
+    assert any(line.startswith(name) for line in verify(broken, stage_checks()))
+    given = {"kg": sound.parent / "kg.tsv", "skb": sound.parent / "med", "settings": FAST}
+    gpu_rag.build(sound.parent / "c.jsonl", broken, methods=METHODS, **given)
+    assert verify(broken, stage_checks()) == []
 
 
 # --- what is missing of a knowledge base alone -----------------------------------------------------------

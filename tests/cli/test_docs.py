@@ -52,7 +52,7 @@ def test_every_call_on_the_page_can_be_parsed(page):
 def test_environment_variables_are_on_the_page(page):
     sources = (Path(__file__).resolve().parents[2] / "gpu_rag" / "cli").glob("*.py")
     read = {name for file in sources for name in re.findall(r'environ\.get\("(\w+)"\)', file.read_text())}
-    assert read == {"GPU_RAG_CACHE", "GPU_RAG_API_KEY", "OPENAI_API_KEY"}
+    assert read == {"GPU_RAG_CACHE", "GPU_RAG_API_KEY", "OPENAI_API_KEY", "NO_COLOR", "TERM"}
     assert all(f"`{name}`" in page for name in read)
 
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from package_files import chapter, docx, epub, paragraph
 
 EXTRACT = ("--set", "index.extractor=llm", "--set", "models.capable=true")
 EXTRACTED = {
@@ -206,7 +207,39 @@ def test_a_run_that_makes_other_entities_says_so_and_names_what_it_drops(run, cl
     assert forgot.status == 0
     assert "made by the extractor import, now patterns makes them anew" in forgot.err
     assert "--openie FILE keeps them" in forgot.err
-    dropped = forgot.err.split("dropped, since what they were made of changed: ")[1].split(";")[0].split(", ")
+    dropped = forgot.err.split("or what they were made of changed: ")[1].split(";")[0].split(", ")
     assert {"entity_vectors", "graph", "mentions"} <= set(dropped)
     fresh = run("index", tiny_corpus, "--out", out, "--openie", ready, "--fresh", *cli.NO_LLM)
     assert fresh.status == 0 and "dropped" not in fresh.err
+
+
+def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli, tmp_path, monkeypatch):
+    import importlib.util
+
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,text,year\n1,Halden Bridge crosses the Ves.,1902\n")
+    (folder / "b.tsv").write_text("id\ttext\n1\tMarta Orlo was born in Tamsin.\n")
+    (folder / "c.docx").write_bytes(docx(paragraph("Hugo Brandt founded the University of Loss.")))
+    (folder / "d.epub").write_bytes(epub({"a.xhtml": chapter("<p>Anna Stroud was mayor of Kerling.</p>")}))
+    (folder / "e.txt").write_bytes("Le café de Montréal.".encode("cp1252"))
+    (folder / "f.pptx").write_text("no")
+    (folder / "g.pptx").write_text("no")
+    command = ("index", folder, "--for", "bm25", *cli.NO_LLM, "--json")
+    whole = run(*command, "--out", tmp_path / "i").ok
+    assert (whole.document["documents"], whole.document["rejects"]) == (5, 2)
+    said = f"gpu-rag: not read in {folder}: 2 .pptx (no reader)"
+    assert whole.err.startswith(f"{said}; each such file is a reject\n"), whole.err
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "selectolax" else find(name, *rest)
+    )
+    without = run(*command, "--out", tmp_path / "j").ok
+    assert (without.document["documents"], without.document["rejects"]) == (4, 3)
+    assert without.err.startswith(f"{said}, 1 .epub (pip install 'gpu-rag[documents]');"), without.err
+    rejects = [json.loads(line) for line in (tmp_path / "j" / "rejects.jsonl").read_text().splitlines()]
+    assert [row["file"] for row in rejects] == ["mine/d.epub", "mine/f.pptx", "mine/g.pptx"]
+    (folder / "only").mkdir()
+    (folder / "d.epub").rename(folder / "only" / "d.epub")
+    nothing = run("index", folder / "only", "--out", tmp_path / "k", *cli.NO_LLM)
+    assert nothing.status != 0 and "gpu-rag[documents]" in nothing.err

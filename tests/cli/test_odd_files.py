@@ -13,10 +13,10 @@ import pytest
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index.folder import write_atomic
-from gpu_rag.methods.higra.merges import read_edits
+from gpu_rag.methods.higra.merges import merge_id, read_edits
 
 DEEP = "[" * 100_000
-EDIT = b'{"id": "m_1", "action": "reject", "members": ["a", "b"]}\n'
+EDIT = b'{"id": "%s", "action": "reject", "members": ["a", "b"]}\n' % merge_id("semantic", ("a", "b")).encode()
 
 
 def temporary(folder: Path) -> list[str]:
@@ -28,6 +28,23 @@ def test_edits_of_merges_that_are_none(tmp_path, line):
     (tmp_path / "merges.jsonl").write_bytes(EDIT + b"\n" + line)
     with pytest.raises(BadInput, match=r"not an edit of merges; given .*merges.jsonl:3: "):
         read_edits(tmp_path / "merges.jsonl")
+
+
+def test_no_flipped_bit_of_an_edit_changes_names(tmp_path):
+    """It is refused by the number of its line, or says the same."""
+    path, refused = tmp_path / "merges.jsonl", 0
+    path.write_bytes(EDIT)
+    (sound,) = read_edits(path)
+    for at in range(len(EDIT)):
+        for bit in range(8):
+            data = bytearray(EDIT * 2)
+            data[len(EDIT) + at] ^= 1 << bit
+            path.write_bytes(data)
+            try:
+                assert set(read_edits(path)) == {sound}
+            except BadInput as error:
+                refused += "merges.jsonl:2: " in str(error) and "mend or remove the line" in str(error)
+    assert refused > 0.95 * 8 * len(EDIT)
 
 
 def test_edits_between_millions_of_blank_lines_are_read_one_by_one(tmp_path):
@@ -62,6 +79,7 @@ def test_a_plan_of_other_values_is_not_compared(run, cli, tiny_corpus, tmp_path,
     given = ("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "bm25", *cli.NO_LLM)
     assert run(*given, "--plan").status == 0
     plan = json.loads((tmp_path / "ix/plan.json").read_text())
+    plan.pop("sha256")  # of one that an earlier version made
     odd = {**odd, "identity": plan["identity"]} if odd["identity"] == {"passages": 1} else odd
     (tmp_path / "ix/plan.json").write_text(json.dumps({**plan, **odd}))
     result = run(*given)

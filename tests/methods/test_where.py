@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -14,13 +15,16 @@ import pytest
 
 import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
-from gpu_rag.engine import Engine
+from gpu_rag.engine import MOST_PARTS, Engine
+from gpu_rag.errors import UsageError
 from gpu_rag.index import narrow
 from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base.tables import KB_TABLES, read_kb_tables
 from gpu_rag.index.tables import read_arrays
 from gpu_rag.index.verify import verify
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.graph import higra_graph
+from gpu_rag.methods.higra.tables import read_of
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.misbehave.replies import well_formed
 from gpu_rag.types import Answer, Choice, JsonSchema, Question, Rank, Request
@@ -136,20 +140,20 @@ def test_without_the_filter_it_would_be_seen(engines: dict[str, Asked]) -> None:
         assert "qux" in json.dumps([row_of(answer) for answer in found]).casefold(), method
 
 
-def _all(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _all(base: Index, documents: np.ndarray, *others: Any) -> Index:
     return base
 
 
-def _after(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _after(base: Index, documents: np.ndarray, *others: Any) -> Index:
     """Excludes passages when the ranking is made."""
     found = Index.open(base.path)
     found.evidence = lambda *given: tuple(e for e in base.evidence(*given) if e.metadata["side"] == "open")  # type: ignore[method-assign]
     return found
 
 
-def _of_passages(base: Index, documents: np.ndarray, others: Any) -> Index:
+def _of_passages(base: Index, documents: np.ndarray, *others: Any) -> Index:
     """Leaves what is said of entities as it is: names, types and descriptions of all documents."""
-    found = narrow.narrowed(base, documents, others)
+    found = narrow.narrowed(base, documents, *others)
     graph, old = higra_graph(found), higra_graph(base)
     found._parts["higra"] = replace(graph, entities=old.entities.slice(0, graph.n_entities))
     return found
@@ -191,6 +195,31 @@ def brief(answer: Answer) -> dict[str, Any]:
     return {**row, "config_hash": ""}
 
 
+def test_a_part_has_the_stages_that_were_asked_for(index: gpu_rag.Index) -> None:
+    engine, _ = asked(index)
+    few = engine.part_for("dense", WHERE)
+    assert few is not None and set(few.stages) == {"passages", "passage_vectors"} and verify(few.path) == []
+    more = engine.part_for("ppr", WHERE)
+    assert more is not None and {"passage_vectors", "graph"} <= set(more.stages) and "higra_graph" not in more.stages
+    assert engine.part_for("dense", WHERE) is more and engine.narrowed("n >= 0") is index
+    folder = more.path
+    for n in range(MOST_PARTS):
+        engine.part_for("bm25", f"n != {n % 3} and n < {50 + n}")
+    del few, more
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_method_whose_stages_cannot_be_narrowed_is_refused(
+    index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_rag.engine.stage_narrowers", dict)
+    engine, _ = asked(index)
+    with pytest.raises(UsageError, match="hoprag cannot be filtered by metadata of documents"):
+        engine.run("hoprag", QUESTIONS, where=WHERE)
+    assert engine.run("ppr", QUESTIONS, where=WHERE, retrieval_only=True).answers[0].evidence
+
+
 # --- against an index of the allowed documents alone ------------------------------------------------------
 
 
@@ -199,7 +228,7 @@ def by_hand(folder: Path) -> Iterator[tuple[Index, Index, gpu_rag.Index]]:
     """(the part, an index of the open documents alone, the whole), extracted by patterns."""
     for name, sides in (("whole", ("open", "secret")), ("alone", ("open",))):
         files = corpus(folder / f"{name}.jsonl", sides)
-        gpu_rag.build(files, folder / name, methods=["ppr", "hoprag", "bubblerag"], settings=SETTINGS)
+        gpu_rag.build(files, folder / name, methods=["ppr", "hoprag", "higra-agent"], settings=SETTINGS)
     whole = gpu_rag.Index.open(folder / "whole")
     part = whole.engine(SETTINGS).narrowed(WHERE)
     assert part is not None
@@ -213,7 +242,10 @@ def test_the_part_is_the_index_that_the_allowed_documents_make(by_hand: tuple[In
         if name == "documents":  # their files and lines are others
             found, expected = found.select(["id", "title"]), expected.select(["id", "title"])
         assert found.num_rows and found.to_pylist() == expected.to_pylist(), name
-    for stage in ("passage_vectors", "relation_vectors", "hop_in_vectors", "hop_vertex_vectors"):
+    for name in ("higra_entities", "higra_relations", "higra_links"):
+        assert read_of(part, name).num_rows and read_of(part, name).equals(read_of(alone, name)), name
+    vectors = ("passage_vectors", "relation_vectors", "hop_in_vectors", "hop_vertex_vectors", "higra_entity_vectors")
+    for stage in vectors:
         assert part.vectors(stage).equal(alone.vectors(stage)), stage
     graphs = (read_arrays(ix.folder("graph") / "graph.safetensors") for ix in (part, alone))
     found, expected = graphs
@@ -250,3 +282,80 @@ def test_questions_of_several_filters_share_one_driver(index: gpu_rag.Index) -> 
     assert len(found) == 3 and all(found[w].evidence == expected[w].evidence for w in found)
     sides = {w: {e.metadata["side"] for e in draft.evidence} for w, draft in found.items()}
     assert sides[WHERE] == {"open"} and sides["side = 'secret'"] == {"secret"}
+
+
+# --- beside knowledge bases -------------------------------------------------------------------------------
+
+GRAPH = [
+    ("Marta Orlo", "designed", "Halden Bridge"),
+    ("Piet Ruyven", "taught", "Marta Orlo"),
+    ("Hugo Brandt", "founded", "University of Loss"),
+    ("Kerling", "lies on", "Ves"),
+]
+SKB = (
+    [
+        {"id": "1", "name": "Hugo Brandt", "type": "person", "text": "Hugo Brandt was a founder of schools."},
+        {"id": "2", "name": "Loss", "type": "town", "text": "Loss is a town with a university."},
+    ],
+    [{"head": "1", "relation": "born in", "tail": "2"}],
+)
+KB_METHODS = ("hybgrag", "hydrarag", "hydrarag-e")
+
+
+def kb_build(folder: Path, name: str, sides: Sequence[str]) -> gpu_rag.Index:
+    """An index of some documents beside a knowledge graph and a knowledge base, extracted by patterns."""
+    (folder / "facts.tsv").write_text("".join("\t".join(triple) + "\n" for triple in GRAPH))
+    (folder / "skb").mkdir(exist_ok=True)
+    for file, rows in zip(("nodes", "edges"), SKB):
+        (folder / "skb" / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = corpus(folder / f"{name}.jsonl", sides)
+    given: dict[str, Any] = {"kg": [folder / "facts.tsv"], "skb": [folder / "skb"]}
+    gpu_rag.build(files, folder / name, methods=["hybgrag", "hydrarag"], settings=SETTINGS, **given)
+    return gpu_rag.Index.open(folder / name)
+
+
+@pytest.fixture(scope="module")
+def kb_index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
+    return kb_build(tmp_path_factory.mktemp("kb"), "whole", ("open", "secret"))
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_nothing_of_excluded_documents_is_to_be_seen_beside_a_knowledge_base(
+    kb_index: gpu_rag.Index, driver: str
+) -> None:
+    engine, llm = asked(kb_index, driver)
+    with closing(engine.models):
+        for method in KB_METHODS:
+            llm.calls.clear()
+            found = engine.run(method, QUESTIONS, where=WHERE).answers
+            rows = [row_of(answer) for answer in found]
+            seen = [json.dumps(rows), *map(trace_text, rows), *(r.system + r.prompt for r in llm.calls)]
+            assert llm.calls and not [text for text in seen if "qux" in text.casefold()], method
+            assert {e.metadata["side"] for answer in found for e in answer.evidence} <= {"open"}
+            assert any(answer.paths or answer.nodes or answer.evidence for answer in found)
+            for answer in engine.run(method, QUESTIONS, where="n > 1000").answers:
+                assert (answer.status, answer.evidence, answer.nodes, answer.paths) == ("unsupported", (), (), ())
+
+
+def test_the_knowledge_base_of_a_part_is_that_of_the_allowed_documents(kb_index: gpu_rag.Index, tmp_path: Path) -> None:
+    # texts of nodes have no metadata, and stay here
+    part = kb_index.engine(SETTINGS).narrowed("side = 'open' or side is missing")
+    assert part is not None and verify(part.path) == []
+    alone = kb_build(tmp_path, "alone", ("open",))
+    found, expected = (read_kb_tables(ix.folder("kb"), KB_TABLES) for ix in (part, alone))
+    for name in KB_TABLES:
+        ours, theirs = (
+            table.drop(["files"]) if name == "sources" else table for table in (found[name], expected[name])
+        )
+        assert ours.num_rows or name == "links"
+        assert ours.to_pylist() == theirs.to_pylist(), name
+    for stage in ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors"):
+        assert part.vectors(stage).shape == alone.vectors(stage).shape
+    assert part.vectors("kb_relation_vectors").equal(alone.vectors("kb_relation_vectors"))
+
+
+def test_a_knowledge_base_without_documents_has_nothing_to_filter(tmp_path: Path) -> None:
+    (tmp_path / "facts.tsv").write_text("".join("\t".join(triple) + "\n" for triple in GRAPH))
+    gpu_rag.build((), tmp_path / "ix", kg=[tmp_path / "facts.tsv"], methods=["hydrarag"], settings=SETTINGS)
+    with pytest.raises(UsageError, match="have no metadata to filter by"):
+        gpu_rag.Index.open(tmp_path / "ix").answer("Who?", method="hydrarag", settings=SETTINGS, where="year = 1")

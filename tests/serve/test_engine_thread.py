@@ -136,7 +136,9 @@ def test_questions_of_clients_and_methods_share_batches(here):
         assert reached.wait(PATIENCE_S)
         async with server.client() as client:
             one = [
-                client.post("/v1/answer", json={"question": f"Which town is number {i}?", "method": method})
+                client.post(
+                    "/v1/answer", json={"question": f"Which town is number {i}?", "method": method, "support": False}
+                )
                 for i in range(16)
                 for method in ("dense", "bm25", "hybrid", "ppr")
             ]

@@ -256,7 +256,7 @@ setTimeout(() => { at("question").value = "What is Kerling?"; at("form").request
 @pytest.mark.slow
 def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_path):
     browser = chromium()
-    text = f"Kerling is a town on the river Ves. {HOSTILE}"
+    text = f"\U0001f309 Kerling is a town on the river Ves. {HOSTILE} Its \u202elast words."
     corpus = cli.write_rows(tmp_path / "hostile.jsonl", [{"id": HOSTILE, "title": HOSTILE, "text": text}])
     assert run("index", corpus, "--out", tmp_path / "hostile", *cli.NO_LLM).status == 0
     page = Page(tmp_path, here, HOSTILE)
@@ -268,6 +268,14 @@ def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_pa
     assert "<title>gpu-rag explorer</title>" in drawn, "no script of a text has run"
     shown = HOSTILE.replace("<", "&lt;").replace(">", "&gt;")
     assert drawn.count(shown) >= 4 and HOSTILE not in drawn, "the answer, the title, the text and the trace, as text"
+    places = [
+        drawn.index(f'id="{name}"') for name in ("paths", "sentences", "answer", "grounding", "evidence", "trace")
+    ]
+    assert places == sorted(places), "evidence first"
+    mark = "<mark>\U0001f309 <strong>Kerling</strong> is a town on the river Ves.</mark>"
+    assert drawn.count(mark) == 2, "among the sentences, and in the passage, counted in characters"
+    assert "Its \\u202elast words." in drawn and "\u202e" not in drawn
+    assert '<p id="answer" class="stated">' in drawn and ">stated in the evidence</p>" in drawn
     for part in ('id="answer"', 'id="evidence"><li>', 'id="trace"><li>', "<option>ppr</option>", "answered after"):
         assert part in drawn, part
     assert "gpu-rag index CORPUS --out" in drawn, "what the index lacks for other methods"

@@ -58,6 +58,35 @@ def test_a_retrieval_asks_no_model_and_has_no_answer(here, index, cli):
     assert "unknown key; given passages" in message(post(server, question=QUESTION, passages=2))
 
 
+def test_sentences_come_with_answers_and_with_retrievals_on_demand(here):
+    server = here()
+    row = post(server, question=QUESTION).json()
+    (first, *_), texts = row["support"], {item["passage_id"]: item["text"] for item in row["evidence"]}
+    assert texts[first["passage_id"]][first["start"] : first["end"]] == first["text"] and row["grounding"] == "stated"
+    assert "support" not in post(server, question=QUESTION, support=False).json()
+    assert "support" not in post(server, "/v1/retrieve", question=QUESTION).json()
+    retrieved = post(server, "/v1/retrieve", question=QUESTION, support=True).json()
+    assert retrieved["support"] == row["support"]
+
+
+def test_without_a_language_model_the_evidence_is_the_answer(here):
+    server = here({"models": {"llm": "none"}}, llm=lambda: None)
+    row = post(server, question=QUESTION).json()
+    assert (row["status"], row["answer"], row["grounding"], row["usage"]["llm_calls"]) == (
+        "unsupported",
+        None,
+        "none",
+        0,
+    )
+    assert row["evidence"] and row["support"] and row["paths"]
+    methods = {row["method"]: row for row in server.ask("GET", "/v1/methods").json()["methods"]}
+    assert methods["ppr"]["answers"] and methods["ppr"]["missing"] is None and methods["hoprag"]["missing"]
+    body = chat(server).json()
+    assert (body["choices"][0]["message"]["content"], body["gpu_rag"]["status"]) == ("", "unsupported")
+    *_, last, _, _ = chat(server, stream=True).text.split("\n\n")
+    assert json.loads(last.removeprefix("data: "))["gpu_rag"]["support"] == body["gpu_rag"]["support"]
+
+
 def test_words_of_the_trace_come_on_demand(here):
     server = here()
     row = post(server, question=QUESTION, method="dense", words=True).json()
@@ -201,6 +230,35 @@ def test_a_chat_completion(here):
     assert [m["id"] for m in listed["data"]][:2] == ["dense", "bm25"] and listed["object"] == "list"
     assert server.ask("GET", "/v1/models/gpu-rag/ppr").json()["owned_by"] == "gpu-rag"
     assert server.ask("GET", "/v1/models/gpt-4").status_code == 404
+
+
+def test_what_was_said_before_is_condensed_into_the_question(here, cli):
+    before = [
+        {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": QUESTION}]},
+        {"role": "assistant", "content": "Hugo Brandt"},
+        {"role": "tool", "content": "not read"},
+    ]
+    asked, prompts = {"role": "user", "content": "Where did he teach?"}, []
+
+    def say(request):
+        prompts.append(request.prompt)
+        if "Last question:" in request.prompt:
+            return '{"question": "Where did Hugo Brandt teach?"}'
+        return "University of Loss"
+
+    row = chat(here(llm=lambda: ScriptedLLM(say)), messages=[*before, asked]).json()["gpu_rag"]
+    assert (row["question"], row["condensed"]) == ("Where did he teach?", "Where did Hugo Brandt teach?")
+    assert row["trace"][1]["verb"] == "condensed/model" and "not read" not in prompts[0]
+    assert f"<data>\nQuestion: {QUESTION}\nAnswer: Hugo Brandt\n</data>" in prompts[0]
+    assert "Question: Where did Hugo Brandt teach?" in prompts[-1] and "he teach" not in prompts[-1]
+    small = here(llm=lambda: ScriptedLLM(lambda request: "University of Loss", capable=False))
+    row = chat(small, messages=[*before, asked]).json()["gpu_rag"]
+    assert row["condensed"] == "Where did he teach? (Hugo Brandt; University of Loss)"
+    assert row["trace"][0]["verb"] == "condensed/rules"
+    assert "condensed" not in chat(small, messages=[*before, {"role": "user", "content": QUESTION}]).json()["gpu_rag"]
+    assert "condensed" not in chat(small, messages=[asked]).json()["gpu_rag"]
+    late = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "begun"}]
+    assert chat(small, messages=late).json()["gpu_rag"]["question"] == QUESTION
 
 
 def test_a_streamed_chat_completion(here):
@@ -364,7 +422,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KEYS = ["id", "question", "questions", "method", "params", "passages", "words", "model", "messages"]
-KEYS += ["stream", "n", "tools"]
+KEYS += ["stream", "n", "tools", "support"]
 BODIES = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=6), VALUES, max_size=6)
 
 

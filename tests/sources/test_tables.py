@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -125,6 +126,20 @@ def test_rows_that_open_a_quotation_each_are_not_read_once_for_each_line(tmp_pat
     (tmp_path / "a.csv").write_text("id,text\n" + 'a","""b\n' * 100_000)
     documents, rejects = read(tmp_path / "a.csv", max_line_bytes=10_000)
     assert not documents and 50 < len(rejects) < 5_000
+
+
+def test_a_line_without_end_is_a_reject_in_bounded_memory(tmp_path):
+    with (tmp_path / "a.csv").open("wb") as stream:
+        stream.write(b"id,text\n1,fine\n2,")
+        stream.truncate(1 << 25)
+        stream.seek(0, 2)
+        stream.write(b'\n3,"open\nfine"\n')
+    tracemalloc.start()
+    documents, rejects = read(tmp_path / "a.csv", max_line_bytes=1 << 20)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [(d.id, d.line) for d in documents] == [("1", 2), ("3", 4)] and peak < 20 << 20, peak
+    assert [(r.line, r.reason) for r in rejects] == [(3, "the row is longer than max_line_bytes = 1048576")]
 
 
 CELLS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12)

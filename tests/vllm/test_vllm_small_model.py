@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_rag.models.llm import load_llm
@@ -72,3 +74,12 @@ def test_the_spec_and_its_content(small):
     llm = load_llm("smollm2", dtype="float32")
     assert llm.content_hash != small.content_hash  # other code, other replies
     llm.close()
+
+
+def test_text_is_handed_on_as_it_comes(small):
+    seen: list[list[str]] = [[] for _ in PASSAGES]
+    asked = [replace(request, on_text=some.append) for request, some in zip(requests(), seen, strict=True)]
+    replies = small.complete([*asked, *requests()])  # those that stream and those that do not share batches
+    for reply, other, texts in zip(replies, replies[3:], seen, strict=False):
+        assert reply.text == other.text and len(texts) > 2 and texts[-1] == reply.text
+        assert all(reply.text.startswith(text) for text in texts)

@@ -2,4 +2,4 @@
 
 from gpu_rag.methods.method import Method
 
-METHODS = (Method("bubblerag", ("passage_vectors", "entity_vectors", "relation_vectors", "mentions")),)
+METHODS = (Method("bubblerag", ("passage_vectors", "bm25", "entity_vectors", "relation_vectors", "mentions")),)

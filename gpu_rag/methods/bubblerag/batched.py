@@ -8,6 +8,13 @@ For a question with unit vector q and groups of anchors, over the nodes [entitie
               semantic dissonance
 All local graphs of a batch are blocks of one block-diagonal graph. Nodes that have to be ranked are ranked by w, ties
 to the lower node, so that the order is the same on every machine and in any batch; scores are the exact cosines.
+
+The random walk of a question with text t from the nodes S of its evidence graphs, over [entities | relations |
+passages], see `graph.walk_graph` and program.walk:
+  w(v)      = 1 / (passages of v) for v in S, scaled to sum to 1
+  pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p) and BM25
+  p         = (1 - WALK_DAMPING) pi + WALK_DAMPING P^T p
+  score(p)  = minmax(log p(p)) + WALK_FUSION * minmax(cos(q, p))
 """
 
 from __future__ import annotations
@@ -24,19 +31,22 @@ from gpu_rag.graph.bubble import Bubbles, bubble_expansion, localise
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
+from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph
+from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.program.walk import TILE, passage_cosines, prior_of, ranked, restart, scaled, word_restart
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 from gpu_rag.types import Ragged, TopK
 
-TILE = 64  # questions whose local graphs, balls and passages are in memory at once
 MOST_ALPHA = 100  # its exponential is a number
 PARTS = 1 << 40  # that a weight is counted in
+SEED_MASS, TEMPERATURE, WALK_DAMPING, WALK_FUSION = 0.5, 30.0, 0.85, 0.1  # of the random walk
+TOL = 1e-6  # L1 error of PageRank
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,10 @@ class Params(Declared):
     ] = "auto"
     n_trees: Annotated[int, COUNT, "trees kept"] = 3
     depth: Annotated[int, NATURAL, "hops by which they are grown at most; 0: none"] = 6
-    passages: Annotated[Literal["fused", "trees"], "their order"] = "fused"
+    passages: Annotated[
+        Literal["walk", "fused", "trees"],
+        "their order: by a random walk from the trees, by both ranks fused, or by tree (the paper's)",
+    ] = "walk"
     n_passages: Annotated[int, COUNT, "retrieved, and read by a capable model"] = 15
 
     n_before: ClassVar[int] = 5  # pre-retrieved passages that a model checks, and words keywords by
@@ -91,6 +104,7 @@ Nodes = tuple[int, ...]
 Around = tuple[np.ndarray, Nodes]  # unit vectors f32[m, D] of keywords, and nodes around which relations are looked for
 Growing = tuple[np.ndarray, tuple[Nodes, ...]]  # a question's unit vector, and the anchors of each of its groups
 Frontier = tuple[np.ndarray, Nodes, Nodes]  # its unit vector, the entities of its frontier, and the relations it has
+FromTrees = tuple[str, np.ndarray, Nodes]  # its text and unit vector, and the nodes of its evidence graphs
 OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and the number of the first tree that has each node
 
 
@@ -196,6 +210,21 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     cosine = exact_dots(rows, cell // n, vectors, cell % n)
     whole, real = torch.stack([cell // n, cell % n, first, counts]), torch.stack([weight, cosine])
     return _first_passages([*whole.cpu().numpy(), *real.cpu().numpy()], order, k, len(queries))
+
+
+@batched(GRAPH, tile=TILE)
+def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
+    """The k passages of highest score by the random walk from the nodes of each query, see the module."""
+    sizes = bubble_graph(index).passages.offsets.diff().cpu().numpy()
+    weights = np.zeros((len(queries), len(sizes)))
+    for row, (_, _, nodes) in enumerate(queries):
+        weights[row, list(nodes)] = 1 / np.maximum(sizes[list(nodes)], 1)
+    cosine = passage_cosines(index, stacked([vector for _, vector, _ in queries], index.device))
+    passages = restart(TEMPERATURE * cosine, word_restart(index, [text for text, _, _ in queries]))
+    prior = prior_of(scaled(weights), passages, SEED_MASS)
+    graph = walk_graph(index)
+    ranks = personalized_pagerank(graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads)
+    return ranked(ranks[:, len(sizes) :], cosine, WALK_FUSION, k)
 
 
 def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:

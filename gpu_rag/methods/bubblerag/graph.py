@@ -15,13 +15,16 @@ import torch
 
 from gpu_rag.graph.bubble import STEPS, node_costs
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, on_grid
-from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
-from gpu_rag.graph.ragged import ragged_of_keys
+from gpu_rag.graph.pagerank import PageRankGraph, prepare
+from gpu_rag.graph.ragged import ragged_of_keys, row_of_value
 from gpu_rag.index.index import Index
+from gpu_rag.program.titles import titled
 from gpu_rag.types import Ragged
 
 ROWS = 4096  # nodes of one product
+TITLE_WEIGHT = 15.0
 MOST = 1 << 26  # entries of a table at most, 256 MiB
 
 
@@ -76,6 +79,21 @@ def _passages(index: Index) -> Ragged:
     passage = np.concatenate([index.mentions["passage"].to_numpy(), stated.flatten().to_numpy()]).astype(np.int64)
     keys = np.unique(node * n_passages + passage)
     return ragged_of_keys(torch.from_numpy(keys).to(index.device), n_entities + n_relations, n_passages)
+
+
+def walk_graph(index: Index) -> PageRankGraph:
+    """The nodes [entities | relations | passages] for random walks, made once: the edges of `BubbleGraph`, one between
+    a node and each of its passages, and TITLE_WEIGHT more to a passage from the entity that its title names."""
+
+    def load(index: Index) -> PageRankGraph:
+        graph = bubble_graph(index)
+        csr, of = graph.graph.csr, graph.passages
+        src = torch.cat([row_of_entry(csr), row_of_value(of)])
+        dst = torch.cat([csr.indices.long(), of.values.long() + graph.n])
+        plain = csr_from_edges(src, dst, graph.n + index.n_passages)
+        return prepare(titled(index, plain, index.entity_rows, graph.n, TITLE_WEIGHT))
+
+    return index.loaded("bubble_walk", load)
 
 
 def is_relation(index: Index, node: int) -> bool:

@@ -62,7 +62,7 @@ async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], para
         local = await bubble_anchors_near((vectors[is_open], tuple(around)), params.near, params.max_local, k)
         for i, pool in zip(is_open, local):
             pools[i] = pool if pool.rows else pools[i]
-    groups = await _by_model(run, question, keywords, pools, k) if run.models.model_decides else []
+    groups = await _by_model(run, question, keywords, pools) if run.models.model_decides else []
     by = "model" if groups else "rules"
     groups = groups or by_rules(run.index, keywords, pools)
     lines = (f"{g.weight:.2f} {g.concept}: {'; '.join(node_text(run.index, v) for v in g.anchors)}" for g in groups)
@@ -102,13 +102,11 @@ def weighted(groups: Sequence[Group]) -> list[Group]:
     return [Group(g.concept, g.anchors, g.weight / total if total > 0 else 1 / len(kept)) for g in kept]
 
 
-async def _by_model(
-    run: Run, question: str, keywords: Sequence[Keyword], pools: Sequence[Ranking], k: int
-) -> list[Group]:
+async def _by_model(run: Run, question: str, keywords: Sequence[Keyword], pools: Sequence[Ranking]) -> list[Group]:
     """The groups that the model makes; none where its reply cannot be used."""
     found_for: dict[int, list[str]] = {}  # numbers of keywords by candidate
     for number, pool in enumerate(pools, 1):
-        for v in pool.rows[:k]:
+        for v in pool.rows:
             found_for.setdefault(v, []).append(str(number))
     listed = list(found_for)
     if not listed:

@@ -7,6 +7,8 @@ stands at the head of its file. Whether the pre-retrieved passages suffice is as
 never do, since a cosine cannot tell.
 
 Passages by `order`:
+  walk    a random walk with restart over entities, relations and passages, from the nodes of the graphs and from
+          passages near the question, see `batched`.
   fused   reciprocal rank fusion, 1 / (constant + rank) summed, of two rankings: the passages of the graphs by (best
           graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and those of the pre-retrieval.
           A node that half of the corpus mentions says little of any one passage, so rare nodes count.
@@ -21,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_rag.graph.bubble import ALONE, INSIDE
-from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_passages, bubble_trees
+from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_passages, bubble_trees, bubble_walk
 from gpu_rag.methods.bubblerag.graph import node_text
 from gpu_rag.methods.bubblerag.groups import Group, find_groups
 from gpu_rag.methods.bubblerag.keywords import find_keywords
@@ -81,7 +83,7 @@ def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> st
 async def _found(run: Run, question: Question, before: Before, params: Params, limit: int) -> tuple[Support, list[str]]:
     """Evidence and paths, and the facts of the evidence graphs."""
     graphs = await _evidence_graphs(run, question.text, before, params)
-    evidence = await read_passages(run, before.vector, graphs, before.ranking, params.passages, limit)
+    evidence = await read_passages(run, question.text, before, graphs, params.passages, limit)
     return Support(evidence, paths(run, graphs, evidence)), facts(run, graphs)
 
 
@@ -152,21 +154,27 @@ async def _answered(run: Run, question: str, support: Support, lines: Sequence[s
 
 
 async def read_passages(
-    run: Run, vector: np.ndarray, graphs: Sequence[EvidenceGraph], before: Ranking, order: str, limit: int
+    run: Run, question: str, before: Before, graphs: Sequence[EvidenceGraph], order: str, limit: int
 ) -> tuple[Evidence, ...]:
     """The first `limit` passages of evidence graphs (best first) and of the pre-retrieval, noted in the trace."""
     tree_of: dict[int, int] = {}
     for number, graph in enumerate(graphs):
         for v in (*graph.entities, *graph.relations):
             tree_of.setdefault(v, number)
-    k = DEPTH if order == "fused" else limit
-    found = await bubble_passages((vector, tree_of), order, k)
-    rows = fused(found, before, Params.fusion_constant, limit) if order == "fused" else appended(found, before, limit)
+    weighed, k = ("trees", limit) if order == "trees" else ("fused", DEPTH)
+    found = await bubble_passages((before.vector, tree_of), weighed, k)
+    if order == "walk":
+        ranking = await bubble_walk((question, before.vector, tuple(tree_of)), limit)
+        rows = list(zip(ranking.rows, ranking.scores))
+    elif order == "fused":
+        rows = fused(found, before.ranking, Params.fusion_constant, limit)
+    else:
+        rows = appended(found, before.ranking, limit)
     of_graphs = {passage.row: passage for passage in found}
     plain = run.index.evidence([row for row, _ in rows], [value for _, value in rows], "")
-    evidence = tuple(replace(e, why=_why(of_graphs.get(row), len(graphs))) for (row, _), e in zip(rows, plain))
+    evidence = tuple(replace(e, why=_why(of_graphs.get(row), len(graphs), order)) for (row, _), e in zip(rows, plain))
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
-    run.note("bubble_passages", len({*of_graphs, *before.rows}), titles)
+    run.note("bubble_passages", len({*of_graphs, *before.ranking.rows}), titles)
     return evidence
 
 
@@ -187,9 +195,10 @@ def appended(found: Sequence[TreePassage], before: Ranking, limit: int) -> list[
     return list(cosines.items())[:limit]
 
 
-def _why(passage: TreePassage | None, n_graphs: int) -> str:
+def _why(passage: TreePassage | None, n_graphs: int, order: str) -> str:
     if passage is None:
-        return "nearest by vector, before the graph was asked"
+        by_walk = "reached from the evidence graphs, or near the question"
+        return by_walk if order == "walk" else "nearest by vector, before the graph was asked"
     nodes = f"{passage.n_nodes} node{'s' if passage.n_nodes != 1 else ''}"
     return f"holds {nodes} of the evidence graphs, first of graph {passage.tree + 1} of {n_graphs}"
 

@@ -9,7 +9,17 @@ For a question with seed entities S, over the entity layer and the passage layer
   passage   = PageRank on G_S+ at the passage, same restart
 fused       = 1 / (structure_constant + rank by the graph) + 1 / (similarity_constant + rank by similarity); a rank
               that is missing gives no term. Both rankings end at `depth`.
-All subgraphs of a batch are blocks of one block-diagonal graph.
+All subgraphs of a batch are blocks of one block-diagonal graph. That is the paper's retriever (`walk=subgraph`).
+
+`walk=whole` starts from more and sees all: for a question with text t and unit vector q, over the nodes [entities |
+passages] of the whole graph, with the edges of titles, see `graph.walk_graph` and program.walk:
+  m(e)      = 1 / (passages of e) for the seed entities, scaled to sum to 1
+  f(e)      = the weights of the ends of the n_facts nearest relations
+  pi        = SEED_MASS * (m + f) / 2 (of m and f, what there is), the rest the restart on passages by TEMPERATURE *
+              cos(q, p), and with `hybrid` by BM25
+  p         = damping P^T p + (1 - damping) pi
+  passage   = minmax(log p) + FUSION * minmax(cos(q, p))
+  relation  = the mean of p at its two ends, fused with its rank by similarity
 """
 
 from __future__ import annotations
@@ -24,12 +34,24 @@ import torch
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.local_pagerank import blocks_pagerank
-from gpu_rag.graph.nearest import on_host
+from gpu_rag.graph.nearest import on_host, topk_rows
+from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
+from gpu_rag.methods.higra.graph import HigraGraph, higra_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.program.walk import (
+    TILE,
+    fact_weights,
+    mixed,
+    passage_cosines,
+    prior_of,
+    ranked,
+    restart,
+    scaled,
+    word_restart,
+)
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import DAMPING, NATURAL
@@ -37,7 +59,7 @@ from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.types import Blocks, Ragged, TopK
 
-TILE = 64
+SEED_MASS, TEMPERATURE, FUSION = 0.5, 30.0, 0.1  # of the walk on the whole graph
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,11 @@ class Params(Declared):
     damping: Annotated[float, DAMPING, "of PageRank"] = 0.85
     n_relations: Annotated[int, NATURAL, "relations read; 0: passages only"] = 10
     n_passages: Annotated[int, NATURAL, "passages read, best by fused rank"] = 10
+    walk: Annotated[
+        Literal["whole", "subgraph"],
+        "what PageRank runs on: the whole graph, or the subgraph around seeds (the paper's)",
+    ] = "whole"
+    n_facts: Annotated[int, NATURAL, "nearest relations whose ends are seeds too, on the whole graph"] = 3
     similarity: Annotated[Literal["hybrid", "dense"], "hybrid (BM25 and cosine) or dense (cosine)"] = "hybrid"
     graph_context: Annotated[bool, "false: similarity alone"] = True
 
@@ -141,11 +168,48 @@ def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float)
     return [HigraRanking(*row) for row in zip(rankings(relations), rankings(passages), n_entities, n_passages)]
 
 
+@dataclass(frozen=True)
+class Walked:
+    """One question's input on the whole graph: its text and unit vector, seed entities, and its relations by
+    similarity, best first."""
+
+    text: str
+    vector: np.ndarray
+    seeds: tuple[int, ...]
+    relations: tuple[int, ...]
+
+
+@batched(GRAPH, tile=TILE)
+def higra_walk(
+    index: Index, queries: list[Walked], damping: float, n_facts: int, similarity: str, k: int
+) -> list[HigraRanking]:
+    """The k passages of highest score by PageRank on the whole graph, and relations, see the module."""
+    graph = higra_graph(index)
+    n, ends, depth = graph.n_entities, graph.ends, min(Params.depth, max(1, graph.relations.num_rows))
+    vectors = stacked([q.vector for q in queries], index.device)
+    seeded = np.zeros((len(queries), n))
+    for row, query in enumerate(queries):
+        seeded[row, list(query.seeds)] = 1 / np.maximum(graph.n_passages[list(query.seeds)], 1)
+    by_fact, _ = fact_weights(index, "higra_relation_vectors", ends, n, vectors, n_facts)
+    cosine = passage_cosines(index, vectors)
+    words = word_restart(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
+    prior = prior_of(mixed(by_fact, scaled(seeded), 0.5), restart(TEMPERATURE * cosine, words), SEED_MASS)
+    ranks = personalized_pagerank(
+        walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
+    )
+    passages = ranked(ranks[:, n:], cosine, FUSION, k)
+    subjects, objects = (torch.from_numpy(side).to(ranks.device) for side in ends)
+    by_graph = on_host(topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth))
+    constants = [Params.structure_constant, Params.similarity_constant]
+    relations = rrf([by_graph, _given([q.relations for q in queries], depth)], depth, constants=constants)
+    return [HigraRanking(*row, n, index.n_passages) for row in zip(rankings(relations), passages)]
+
+
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:
     """Rankings that a program brought along; only their order counts."""
     ids = torch.full((len(lists), depth), -1, dtype=torch.int32)
-    for row, ranked in enumerate(lists):
-        kept = list(ranked)[:depth]
+    for row, given in enumerate(lists):
+        kept = list(given)[:depth]
         ids[row, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
     return TopK(ids, torch.where(ids >= 0, 0.0, -torch.inf))
 

@@ -10,14 +10,18 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
+from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.tables import ints, read_of
+from gpu_rag.program.titles import titled
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import CSR, Path
+
+TITLE_WEIGHT = 15.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,18 @@ class HigraGraph:
         return checked(self.entity_graph), checked(self.full_graph)
 
     @cached_property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """(subjects, objects) of the relations, i64[R]."""
+        return ints(self.relations, "subject"), ints(self.relations, "object")
+
+    @cached_property
+    def n_passages(self) -> np.ndarray:
+        """i64[N]: passages that each entity is linked to."""
+        rows = row_of_entry(self.full_graph)
+        linked = (rows < self.n_entities) & (self.full_graph.indices >= self.n_entities)
+        return np.bincount(rows[linked].cpu().numpy(), minlength=self.n_entities)
+
+    @cached_property
     def relations_by_subject(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(first i64[N + 1], objects i64[R]): the relations with subject e are rows first[e] to first[e + 1]."""
         first = np.searchsorted(ints(self.relations, "subject"), np.arange(self.n_entities + 1)).astype(np.int64)
@@ -69,6 +85,17 @@ class HigraGraph:
             for row, way in ((row, way) for row, names in enumerate(ways) for way in names):
                 rows.setdefault(normalise_name(way), row)
         return rows
+
+
+def walk_graph(index: Index) -> PageRankGraph:
+    """The full graph for random walks, made once, with TITLE_WEIGHT more to a passage from the entity that its title
+    names."""
+
+    def load(index: Index) -> PageRankGraph:
+        graph = higra_graph(index)
+        return prepare(titled(index, graph.full_graph, graph.rows_by_name, graph.n_entities, TITLE_WEIGHT))
+
+    return index.loaded("higra_walk", load)
 
 
 def higra_graph(index: Index) -> HigraGraph:

@@ -66,11 +66,19 @@ def read_edits(path: Path | None) -> Edits:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                edits += [msgspec.json.decode(line, type=Edit)] if line.strip() else []
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                expected = "a row made by gpu-rag merges"
-                raise BadInput("not an edit of merges", given=f"{path}:{number}: {error}", expected=expected) from error
+                edits += [_edit(line)] if line.strip() else []
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                given, expected = f"{path}:{number}: {error}", "a row made by gpu-rag merges"
+                do = "mend or remove the line: the others stay"
+                raise BadInput("not an edit of merges", given=given, expected=expected, do=do) from error
     return tuple(edits)
+
+
+def _edit(line: bytes) -> Edit:
+    edit = msgspec.json.decode(line, type=Edit)
+    if edit.id not in {merge_id(why, edit.members) for why in (EXACT, SEMANTIC, FORCED)}:
+        raise ValueError("its id is not that of its members: one of them is altered")
+    return edit
 
 
 def write_edits(path: Path, edits: Edits) -> None:

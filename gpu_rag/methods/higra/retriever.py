@@ -1,6 +1,7 @@
 """HiGraRetriever with one reading: the Librarian of HiGraAgent alone, on the question itself.
 
-Seeds near the question, personalized PageRank on the subgraph around them, reciprocal rank fusion with similarity.
+Seeds near the question, and personalized PageRank from them: on the whole graph, or as the paper has it on the subgraph
+around them, fused with similarity by reciprocal ranks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, higra_rank, higra_search
+from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, higra_rank, higra_search, higra_walk
 from gpu_rag.methods.higra.graph import entity_options, relation_paths
 from gpu_rag.methods.higra.librarian import consult
 from gpu_rag.program.ask import embed
@@ -28,14 +29,18 @@ async def find(run: Run, text: str, params: Params, limit: int = 0) -> Support:
     (vector,) = await embed([text])
     found = await higra_search((text, vector), params.similarity)
     seeds = await _seeds(run, text, found, params) if params.graph_context else []
-    query = Seeded(tuple(seeds), found.relations.rows, found.passages.rows)
-    ranking = await higra_rank(query, params.radius, params.damping)
+    if params.walk == "whole" and seeds:  # without any, similarity alone
+        walked = Walked(text, vector, tuple(seeds), found.relations.rows)
+        ranking = await higra_walk(walked, params.damping, params.n_facts, params.similarity, max(params.depth, limit))
+    else:
+        query = Seeded(tuple(seeds), found.relations.rows, found.passages.rows)
+        ranking = await higra_rank(query, params.radius, params.damping)
     fused = dict(zip(ranking.passages.rows, ranking.passages.scores))
     rows = list(fused)[: params.n_passages]
     rows += [row for row in found.passages.rows[: params.n_similar] if row not in rows]
     rows += [row for row in fused if row not in rows][: max(0, limit - len(rows))]
     scores = [fused.get(row, 0.0) for row in rows]
-    evidence = run.index.evidence(rows, scores, "high in the fused ranking of subgraph and similarity")
+    evidence = run.index.evidence(rows, scores, "high in the ranking of graph and similarity")
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
     run.note("higra_rank", ranking.n_entities + ranking.n_passages, titles)
     read = ranking.relations.rows[: params.n_relations]

@@ -14,7 +14,7 @@ from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify import Check
 from gpu_rag.methods.higra.graph import graphs_of
-from gpu_rag.methods.higra.merges import EXACT, FORCED, SEMANTIC
+from gpu_rag.methods.higra.merges import EXACT, FILE, FORCED, SEMANTIC, read_edits
 from gpu_rag.methods.higra.tables import ints, pairs, read_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
@@ -83,6 +83,7 @@ def _merged(index: Index) -> Iterator[str]:
     if not np.array_equal(np.bincount(np.maximum(entity, 0), minlength=table.num_rows), ints(table, "n_passages")):
         yield "higra_merge: n_passages is not the number of sources"
     yield from _relations(index, "higra_extracted_relations", "higra_merge", table.num_rows)
+    read_edits(index.path / FILE)  # raises for one that is damaged
     rows, ids = log.to_pylist(), set(table["id"].to_pylist())
     yield from _rising([(row["why"], -row["score"], row["id"]) for row in rows], "higra_merge merges")
     if bad := sum(row["why"] not in (EXACT, SEMANTIC, FORCED) or len(set(row["members"])) < 2 for row in rows):

@@ -2,4 +2,6 @@
 
 from gpu_rag.methods.method import Method
 
-METHODS = (Method("hoprag", ("passage_vectors", "entities", "hop_edges", "hop_vertex_vectors"), sections=("hops",)),)
+METHODS = (
+    Method("hoprag", ("passage_vectors", "bm25", "entities", "hop_edges", "hop_vertex_vectors"), sections=("hops",)),
+)

@@ -5,6 +5,13 @@ those of its two questions. Those of a vertex depend on `about`:
   text    all keywords of its title and text
   topics  the keywords of its passage's title, and the subjects of the passage's triples: what the passage is about
 A step returns rows and scores, at most k for each vertex.
+
+The random walk of a question with text t goes along all edges, both ways, over the V vertices:
+  x(v)      = 2 * TEMPERATURE * SIM(q, v)
+  r(v)      = the restart by x and, for WORD_SHARE of it, by the BM25 of passages, shared alike by the vertices of one;
+              see program.walk
+  p         = (1 - DAMPING) r + DAMPING P^T p, see graph.pagerank
+  score(v)  = minmax(log p(v)) + FUSION * minmax(SIM(q, v))
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.frontier import (
     Described,
     FrontierQuery,
@@ -28,18 +36,23 @@ from gpu_rag.graph.frontier import (
     score_lists,
     top_edges,
 )
+from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value, some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, VERTICES, read_lists, read_questions
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings
+from gpu_rag.program.walk import TILE, ranked, restart, word_restart
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.types import Ragged
+from gpu_rag.types import CSR, Ragged
 
 T = TypeVar("T")
+
+TEMPERATURE, WORD_SHARE, DAMPING, FUSION = 30.0, 0.4, 0.5, 0.5  # of the random walk
+TOL = 1e-6  # L1 error of PageRank
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,12 @@ class HopGraph:
         """(i32[E] where each edge leads, i32[E] its question, i32[V] the passage of each vertex)."""
         target, question, passage = (t.cpu().numpy() for t in (self.target, self.question, self.vertex_passage))
         return target, question, passage
+
+    @cached_property
+    def both_ways(self) -> PageRankGraph:
+        """The edges without their questions and directions."""
+        source = row_of_entry(CSR(self.indptr, self.target))
+        return prepare(csr_from_edges(source, self.target, self.n_vertices))
 
     @cached_property
     def edges(self) -> HopEdges:
@@ -192,6 +211,20 @@ class OutEdge:
     edge: int
     target: int
     score: float
+
+
+@batched(GRAPH, tile=TILE)
+def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, k: int) -> list[Ranking]:
+    """The k vertices of highest score by the random walk from each text and its question, see the module."""
+    graph, n = hop_graph(index), len(queries)
+    vertices, questions = graph.vertices(about), graph.numbered([question for _, question in queries])
+    everywhere = ragged_of_lists([range(graph.n_vertices)] * n, graph.indptr.device)
+    near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
+    passage = graph.on_host[2]
+    words = word_restart(index, [text for text, _ in queries])[:, passage] / np.bincount(passage)[passage]
+    prior = restart(2 * TEMPERATURE * near, words, WORD_SHARE)
+    ranks = personalized_pagerank(graph.both_ways, prior=prior, damping=DAMPING, tol=TOL, threads=index.threads)
+    return ranked(ranks, near, FUSION, k)
 
 
 @batched(GRAPH)

@@ -1,14 +1,20 @@
 """HopRAG (Liu et al. 2025): retrieve, reason and prune on a passage graph whose edges are pseudo-questions.
 
-Retrieve: top_k vertices with count 1. Reason, n_hop rounds: from every vertex in the queue at most one out-edge is
-followed, chosen by the decider; its target's count grows, and it is queued unless it was counted before. Prune: the
-top_k of H(v) = (SIM(v, q) + count(v) / sum of counts) / 2, ties to the lower passage.
+Retrieve: top_k vertices. Reason, n_hop rounds: from every vertex in the queue at most one out-edge is followed, chosen
+by the decider; its target's count grows, and it is queued unless it was counted before. Prune: the top_k of
+  H(v) = max(base(v), inherit * H(u) for every hop from u to v), in the order of the hops; ties to the lower passage.
 With sentences as vertices, evidence is the passages: one has the H of its best sentence, and top_k counts passages.
 
-Two things are ours where the paper and its published code differ or are silent; `entry: edges`, `keywords: all` is the
-letter of the paper. entry: the paper starts from the best edges, its code from the nearest vertices. keywords: those of
-the question are its names, as the paper's recogniser gives them; those of a passage what it is about, since a set of
-all its words has next to no Jaccard index with any question.
+entry     base(v)                                                    the start
+walk      its score in a random walk along all edges, 0 where it     the top_k by it; similarity takes no hops, since
+          is not among the top_k, see `batched`                      the walk has taken them
+vertices  (SIM(v, q) + count(v) / sum of counts) / 2, the paper's H  the nearest vertices, as its published code does
+edges     the same                                                   the ends of the nearest edges, as its text says
+
+`entry: edges`, `keywords: all`, `inherit: 0` is the letter of the paper. There a vertex that a hop reaches must be
+near the question itself to be kept, so that hops add next to nothing; `inherit` keeps what leads on from a good one.
+keywords: those of the question are its names, as the paper's recogniser gives them; those of a passage what it is
+about, since a set of all its words has next to no Jaccard index with any question.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from gpu_rag.methods.hoprag.batched import (
     near_vertices,
     out_edges,
     vertex_passage,
+    walk_hops,
 )
 from gpu_rag.program.ask import embed
 from gpu_rag.program.choose import choose
@@ -33,7 +40,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
-from gpu_rag.settings.ranges import COUNT, NATURAL
+from gpu_rag.settings.ranges import COUNT, NATURAL, SHARE
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
@@ -41,10 +48,11 @@ from gpu_rag.types import Draft, Question
 
 class Walk:
     """One question's traversal. queue: vertices to hop from in this round, in order; counts: visits of each vertex,
-    in the order of first visits."""
+    in the order of first visits; hops: (from, to) in the order in which they were taken."""
 
     def __init__(self, start: Sequence[int]):
         self.queue, self.counts = list(start), dict.fromkeys(start, 1)
+        self.hops: list[tuple[int, int]] = []
 
     def hop(self, targets: Sequence[int | None]) -> None:
         """One round: vertex i of the queue hops to targets[i], or (None) nowhere.
@@ -52,7 +60,9 @@ class Walk:
         A target's count grows by one for each hop; it enters the next round's queue only if it was never counted
         before, so once.
         """
-        reached = [target for target in targets if target is not None]
+        taken = [(vertex, target) for vertex, target in zip(self.queue, targets) if target is not None]
+        self.hops += taken
+        reached = [target for _, target in taken]
         self.queue = [target for target in dict.fromkeys(reached) if target not in self.counts]
         for target in reached:
             self.counts[target] = self.counts.get(target, 0) + 1
@@ -62,6 +72,14 @@ def helpfulness(counts: Mapping[int, int], similarity: Mapping[int, float]) -> d
     """H(v) = (SIM(v, q) + counts[v] / sum of all counts) / 2 of every counted vertex; HopRAG's equation 2."""
     total = sum(counts.values())
     return {v: (similarity[v] + n / total) / 2 for v, n in counts.items()}
+
+
+def inherited(scores: Mapping[int, float], hops: Sequence[tuple[int, int]], share: float) -> dict[int, float]:
+    """H(v) = max(scores[v], share * H(u)) along each hop (u, v), in the order given."""
+    found = dict(scores)
+    for parent, child in hops:
+        found[child] = max(found[child], share * found[parent])
+    return found
 
 
 def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int], k: int) -> list[tuple[int, float]]:
@@ -79,7 +97,13 @@ class Params(Declared):
 
     top_k: Annotated[int, COUNT, "vertices to start from, and passages kept at most"] = 20
     n_hop: Annotated[int, NATURAL, "rounds of hops; 0: none"] = 4
-    entry: Annotated[Literal["vertices", "edges"], "what the start is searched among"] = "vertices"
+    entry: Annotated[
+        Literal["walk", "vertices", "edges"],
+        "where the start is: best by a random walk along all edges, nearest vertices, or ends of nearest edges",
+    ] = "walk"
+    inherit: Annotated[
+        float, SHARE, "part of the helpfulness of a vertex that those have at least to which it leads; 0: the paper's"
+    ] = 0.8
     keywords: Annotated[
         Literal["names", "all"],
         "names (of the question; what a passage is about) or all (of the question; of a passage's text)",
@@ -97,16 +121,23 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The passages of the top_k vertices by H, at most run.limit."""
     (vector,) = await embed([question.text])
     query = HopQuestion(vector, question_words(question.text, params.keywords))
-    start = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
+    if params.entry == "walk":
+        start = await walk_hops((question.text, query), params.about, params.top_k)
+    else:
+        start = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
     run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start.rows))
     walk = Walk(start.rows)
-    for hop in range(1, params.n_hop + 1):
+    for hop in range(1, _rounds(run, params) + 1):
         if not walk.queue:
             break
         await _hop(run, question.text, query, walk, hop, params)
     counted = list(walk.counts)
-    near = await near_vertices((query, tuple(counted)), params.about) if counted else []
-    scores = helpfulness(walk.counts, dict(zip(counted, near)))
+    if params.entry == "walk":
+        base = dict.fromkeys(counted, 0.0) | dict(zip(start.rows, start.scores))
+    else:
+        near = await near_vertices((query, tuple(counted)), params.about) if counted else []
+        base = helpfulness(walk.counts, dict(zip(counted, near)))
+    scores = inherited(base, walk.hops, params.inherit)
     kept = pruned(scores, {v: vertex_passage(run.index, v) for v in counted}, min(params.top_k, run.limit))
     ranking = Ranking(tuple(p for p, _ in kept), tuple(h for _, h in kept))
     return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
@@ -115,6 +146,11 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """Retrieve, then read."""
     return await read(run, question.text, await retrieve(question, run, params))
+
+
+def _rounds(run: Run, params: Params) -> int:
+    """How many rounds of hops are taken: by similarity none after a random walk, which has gone along all edges."""
+    return 0 if params.entry == "walk" and run.models.decides_by == "similarity" else params.n_hop
 
 
 def question_words(text: str, kind: str) -> frozenset[str]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import xxhash
 
 from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
 from gpu_rag.models.llm.interface import (
@@ -27,6 +33,7 @@ from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
 from gpu_rag.types import Reply, Request
 
 FORMAT = 1
+_log = logging.getLogger(__name__)
 
 
 class ReplyFile:
@@ -34,7 +41,9 @@ class ReplyFile:
 
     A write is one commit (synchronous=FULL, rollback journal: one plain file, no shared memory, so it also works on
     network disks and can be copied): killed at any time, the file holds every reply written before and opens as usual.
-    Readers and writers wait up to 60 s for each other.
+    Readers and writers wait up to 60 s for each other. A reply has a checksum: one that is damaged is named in a
+    warning and counts as missing, so that it is asked again. Of a file whose pages are damaged the replies that can be
+    read are kept in a new file; the damaged one stays beside it.
     """
 
     def __init__(self, path: Path):
@@ -42,26 +51,89 @@ class ReplyFile:
         self.path = Path(path)
         self._lock = threading.Lock()  # one connection may serve a caller's thread and a driver's
         self._file = SqliteFile(self.path, "reply cache", "move it away: replies are asked again")
-        self.db = _open(self._file)
+        self._damaged: set[str] = set()  # keys of rows that the next write replaces
+        try:
+            self.db = _open(self._file)
+        except IndexCorrupt as error:
+            self._mend(error)
 
     def read(self, keys: Sequence[str]) -> dict[str, Reply]:
-        """The replies that are there, with from_cache=True. Raises IndexCorrupt naming a row."""
+        """The replies that are there, with from_cache=True."""
+        with self._lock:
+            try:
+                return self._read(keys)
+            except IndexCorrupt as error:
+                self._mend(error)
+                return self._read(keys)
+
+    def _read(self, keys: Sequence[str]) -> dict[str, Reply]:
         found: dict[str, Reply] = {}
-        with self._lock, self._file.errors():
+        with self._file.errors():
             for key, text in rows_of_keys(self.db, "SELECT key, reply FROM replies WHERE key", keys):
                 try:
-                    found[key] = reply_from_record(json.loads(text), from_cache=True)
-                except (ValueError, KeyError, TypeError) as error:
-                    raise IndexCorrupt("a cached reply cannot be read", given=f"{self.path}, key {key}") from error
+                    found[key] = _reply(key, text)
+                except _DAMAGED:
+                    if key not in self._damaged:
+                        _log.warning("gpu-rag: a kept reply is damaged and is asked again: %s, key %s", self.path, key)
+                    self._damaged.add(key)
         return found
 
     def write(self, replies: Sequence[tuple[str, Reply]]) -> None:
-        """Add replies, durably; a key that is there keeps its reply."""
+        """Add replies, durably; a key that is there keeps its reply, unless that is damaged."""
         if not replies:
             return
-        rows = [(key, json.dumps(reply_record(reply), ensure_ascii=True)) for key, reply in replies]
-        with self._lock, self._file.errors(), self.db:
+        rows = [(key, _record(key, reply)) for key, reply in replies]
+        with self._lock:
+            try:
+                self._write(rows)
+            except IndexCorrupt as error:
+                self._mend(error)
+                self._write(rows)
+
+    def _write(self, rows: Sequence[tuple[str, str]]) -> None:
+        with self._file.errors(), self.db:
+            self.db.executemany(
+                "DELETE FROM replies WHERE key = ?", [(key,) for key, _ in rows if key in self._damaged]
+            )
             self.db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
+
+    def mend(self) -> None:
+        """Looks at the whole file, and takes out what is damaged, each named in a warning. O(bytes)."""
+        with self._lock, self._file.errors():
+            faults = _quick_check(self.db)
+            damaged = [] if faults else list(_damaged_rows(self.db))
+            for key in damaged:
+                _log.warning("gpu-rag: a kept reply is damaged and is asked again when it is needed: %s", key)
+            if faults or damaged:
+                self._mend(IndexCorrupt(f"{self.path} is damaged", given=(faults or damaged)[0]))
+
+    def _mend(self, error: IndexCorrupt) -> None:
+        """Takes what is well in a damaged file into a new one, which takes its place.
+
+        Raises `error` where the file does not open and has nothing that is well: it may be none of ours.
+        """
+        new, copy, old = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
+        for path in (new, copy, old):
+            path.unlink(missing_ok=True)
+        with closing(_open(SqliteFile(new, "reply cache", ""))) as kept:
+            first_page = new.read_bytes()[:_PAGE]
+            for page in (b"", first_page):  # as it is, then with a first page that is well
+                _copy(self.path, copy, page)
+                for order in ("ASC", "DESC"):  # up to the damage, from both ends
+                    with kept:
+                        kept.executemany("INSERT OR IGNORE INTO replies VALUES (?, ?)", _readable(copy, order))
+            n = kept.execute("SELECT count(*) FROM replies").fetchone()[0]
+        copy.unlink()
+        if hasattr(self, "db"):
+            self.db.close()
+        elif not n:
+            new.unlink()
+            raise error
+        os.link(self.path, old)
+        os.replace(new, self.path)
+        said = "gpu-rag: %s; %d replies are kept, others are asked again; as it was: %s"
+        _log.warning(said, error.what, n, old)
+        self.db = _open(self._file)
 
     def __len__(self) -> int:
         """The number of replies."""
@@ -74,8 +146,114 @@ class ReplyFile:
             self.db.close()
 
 
+_DAMAGED = (ValueError, KeyError, TypeError, RecursionError)
+
+
+_SUM = ', "sum": "'  # behind the record; no text of JSON holds it
+
+
+def _record(key: str, reply: Reply) -> str:
+    """The reply as JSON, with a checksum of what is before it and of its key."""
+    body = json.dumps(reply_record(reply), ensure_ascii=True)[:-1]
+    return f'{body}{_SUM}{_sum(key, body)}"}}'
+
+
+def _sum(key: str, body: str) -> str:
+    return xxhash.xxh3_64_hexdigest((key + body).encode())
+
+
+def _body(key: str, text: str) -> str:
+    """The record of a row. Raises ValueError for another checksum; one without, of an earlier version, passes."""
+    body, found, end = text.rpartition(_SUM)
+    if found and end != _sum(key, body) + '"}':
+        raise ValueError("another checksum")
+    return body + "}" if found else text
+
+
+def _reply(key: str, text: str) -> Reply:
+    """The reply of a row. Raises one of _DAMAGED."""
+    record = json.loads(_body(key, text))
+    reply = reply_from_record(record, from_cache=True)
+    if record.keys() != reply_record(reply).keys():
+        raise ValueError("not a reply as it is written")
+    return reply
+
+
+def _damaged_rows(db: sqlite3.Connection) -> Iterator[str]:
+    """The keys of the rows that are not as they were written."""
+    for key, text in db.execute("SELECT key, reply FROM replies"):
+        try:
+            if _SUM in text:
+                _body(key, text)
+            else:
+                _reply(key, text)
+        except _DAMAGED:
+            yield key
+
+
+def _quick_check(db: sqlite3.Connection) -> list[str]:
+    """The faults that SQLite itself finds."""
+    return [" ".join(line.split()) for (line,) in db.execute("PRAGMA quick_check") if line != "ok"]
+
+
+def faults_of(path: Path) -> list[str]:
+    """The faults of a reply file, a line each. Changes nothing."""
+    file = SqliteFile(path, "reply cache", "run gpu-rag index again: what can be read is kept")
+    try:
+        with closing(_open(file)) as db, file.errors():
+            again = "is damaged; gpu-rag index takes it out, and it is asked again when it is needed"
+            return _quick_check(db) or [f"the reply {key} {again}" for key in _damaged_rows(db)]
+    except (IndexCorrupt, IndexMismatch, StorageError) as error:
+        return [str(error)]
+
+
+def mend_replies(path: Path) -> None:
+    """Takes what is damaged out of a reply file, if there is one. Raises as ReplyFile."""
+    if path.is_file():
+        with closing(ReplyFile(path)) as file:
+            file.mend()
+
+
+_PAGE = 4096  # SQLite's, of every reply file
+_MAGIC, _FRACTIONS = b"SQLite format 3\0\x10\0", b"\0\x40\x20\x20"  # in the head of each; then format and encoding
+
+
+def _has_odd_head(path: Path) -> bool:
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        head = file.read(60)
+    sound = head.startswith(_MAGIC) and head.startswith(_FRACTIONS, 20) and max(head[18:20]) <= 2
+    return not sound or int.from_bytes(head[44:48], "big") > 4 or int.from_bytes(head[56:60], "big") > 1
+
+
+def _copy(path: Path, copy: Path, first_page: bytes) -> None:
+    """A copy of a reply file, with another first page: the header and the place of the table, the same in all files."""
+    shutil.copyfile(path, copy)
+    if first_page:
+        n_pages = copy.stat().st_size // _PAGE
+        with copy.open("r+b") as file:
+            file.write(first_page[:28] + n_pages.to_bytes(4, "big") + first_page[32:])
+
+
+def _readable(path: Path, order: str) -> Iterator[tuple[Any, Any]]:
+    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
+        db.text_factory = _text
+        for key, text in db.execute(f"SELECT key, reply FROM replies ORDER BY key {order}"):
+            with suppress(*_DAMAGED):
+                _reply(key, text)
+                yield key, text
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")  # the checksum finds what was no text
+
+
 def _open(file: SqliteFile) -> sqlite3.Connection:
+    if _has_odd_head(file.path) and not file.path.with_name(f"{file.path.name}-journal").exists():
+        raise IndexCorrupt(f"not a {file.kind}, or a damaged one", given=file.path, do=file.remedy)
     db = file.connect()
+    db.text_factory = _text
     try:
         with file.errors():
             found = int(db.execute("PRAGMA user_version").fetchone()[0])

@@ -1,18 +1,21 @@
 "use strict";
-// Whatever comes from the server is put into the page as text, never as markup.
+// Whatever comes from the server is put into the page as text, never as markup, its control characters as escapes.
 
 const at = (id) => document.getElementById(id);
+const OBEYED = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+const visible = (text) => text.replace(OBEYED, (found) => "\\u" + found.charCodeAt(0).toString(16).padStart(4, "0"));
 let running = null;
+let shown = null; // the row on the page
 
 function element(name, text, kind) {
   const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
+  if (text !== undefined) made.textContent = visible(text);
   if (kind) made.className = kind;
   return made;
 }
 
 function tell(text, failed = false) {
-  at("state").textContent = text;
+  at("state").textContent = visible(text);
   at("state").className = failed ? "failed" : "";
 }
 
@@ -35,13 +38,71 @@ function place(item) {
   return [item.passage_id, where, "characters " + item.start + "-" + item.end].filter(Boolean).join("; ");
 }
 
+// Words of two letters or more, as they are compared: without case and plural.
+const WORD = /[\p{L}\p{N}]{2,}/gu;
+const plain = (word) => word.toLowerCase().replace(/(?<=.{3})s$/, "");
+const wordsOf = (text) => new Set((text.match(WORD) ?? []).map(plain));
+const SILENT = wordsOf("the an of in on at by to is was were are be did do does and or which who what where when how that it his her");
+
+// A text with the words that stand in `words` made strong.
+function strengthened(text, words) {
+  const made = document.createDocumentFragment();
+  let end = 0;
+  for (const found of text.matchAll(WORD)) {
+    if (!words.has(plain(found[0])) || SILENT.has(plain(found[0]))) continue;
+    made.append(visible(text.slice(end, found.index)), element("strong", found[0]));
+    end = found.index + found[0].length;
+  }
+  made.append(visible(text.slice(end)));
+  return made;
+}
+
+// The text of a passage with the sentences of the row that are in it marked. Their places count characters, not UTF-16.
+function passageText(id, text) {
+  const made = document.createDocumentFragment();
+  const characters = Array.from(text);
+  const inside = (shown?.support ?? []).filter((sentence) => sentence.passage_id === id);
+  let end = 0;
+  for (const sentence of inside.sort((one, other) => one.start - other.start)) {
+    const own = characters.slice(sentence.start, sentence.end).join("");
+    if (sentence.start < end || own !== sentence.text) continue;
+    made.append(visible(characters.slice(end, sentence.start).join("")));
+    const mark = element("mark");
+    mark.append(strengthened(own, matched()));
+    made.append(mark);
+    end = sentence.end;
+  }
+  made.append(visible(characters.slice(end).join("")));
+  return made;
+}
+
+// The words of the question and of the answer of the row.
+function matched() {
+  return wordsOf([shown.question, shown.answer ?? ""].join(" "));
+}
+
+function passageButton(id, said = id) {
+  const open = element("button", said, "small");
+  open.type = "button";
+  open.addEventListener("click", () => showPassage(id));
+  return open;
+}
+
+function sentenceItem(sentence) {
+  const made = element("li");
+  const mark = element("mark");
+  mark.append(strengthened(sentence.text, matched()));
+  const item = shown.evidence.find((one) => one.passage_id === sentence.passage_id);
+  made.append(mark, " ", passageButton(sentence.passage_id, item?.title || sentence.passage_id));
+  return made;
+}
+
 function evidenceItem(item) {
   const made = element("li");
   made.append(element("strong", item.title || item.passage_id), " ");
-  const open = element("button", "passage", "small");
-  open.type = "button";
-  open.addEventListener("click", () => showPassage(item.passage_id));
-  made.append(open, element("p", item.text, "text"));
+  const text = element("p", "", "text");
+  text.append(passageText(item.passage_id, item.text));
+  made.append(passageButton(item.passage_id, "passage"), text);
   const said = Object.entries(item.metadata || {}).map(([name, value]) => name + " " + JSON.stringify(value));
   if (said.length) made.append(element("p", said.join("; "), "dim"));
   made.append(element("p", place(item) + "; score " + item.score.toFixed(3) + ": " + item.why, "dim"));
@@ -57,10 +118,7 @@ function pathItem(path, passages) {
       made.append(element("span", id, "from"), " ");
       continue;
     }
-    const open = element("button", id, "small");
-    open.type = "button";
-    open.addEventListener("click", () => showPassage(id));
-    made.append(open, " ");
+    made.append(passageButton(id), " ");
   }
   return made;
 }
@@ -74,13 +132,27 @@ function stepItem(step, words) {
   return made;
 }
 
-function show(row) {
+const GROUNDING = {
+  stated: "stated in the evidence",
+  unstated: "unsupported: the evidence does not state it",
+  none: "whether the evidence states it was not decided",
+};
+
+function showAnswer(row) {
   const failed = row.status === "failed";
   const none = row.usage.llm_calls ? "none: the reader found no support in the evidence" : "none: no model was asked";
-  const mark = row.grounding === "unstated" ? " (unsupported: the evidence does not state it)" : "";
-  const said = failed ? row.error.type + ": " + row.error.message : row.answer === null ? none : row.answer + mark;
-  at("answer").textContent = row.status === "retrieved" ? "not asked for: evidence only" : said;
-  at("answer").className = failed ? "failed" : "";
+  const said = failed ? row.error.type + ": " + row.error.message : row.answer ?? none;
+  at("answer").textContent = visible(row.status === "retrieved" ? "not asked for: evidence only" : said);
+  at("answer").className = failed ? "failed" : row.grounding ?? "";
+  const judged = !failed && typeof row.answer === "string";
+  at("grounding").hidden = !judged;
+  at("grounding").textContent = judged ? GROUNDING[row.grounding] : "";
+  at("grounding").className = judged ? row.grounding : "";
+}
+
+function show(row) {
+  shown = row;
+  showAnswer(row);
   const used = row.usage;
   at("cost").textContent = [
     row.method,
@@ -92,6 +164,9 @@ function show(row) {
   const nodes = row.nodes ?? [];
   at("paths-part").hidden = !row.paths.length;
   at("nodes-part").hidden = !nodes.length;
+  const support = row.support ?? [];
+  at("sentences-part").hidden = !support.length;
+  fill(at("sentences"), support, sentenceItem);
   const passages = new Set(row.evidence.map((item) => item.passage_id));
   fill(at("paths"), row.paths, (path) => pathItem(path, passages));
   fill(at("nodes"), nodes, (node) => element("li", node.name + " [" + node.id + ", " + node.type + "] score " + node.score.toFixed(3)));
@@ -103,10 +178,10 @@ function show(row) {
 async function showPassage(id) {
   try {
     const found = await fetched("/v1/passages/" + encodeURIComponent(id));
-    at("passage-title").textContent = found.title || found.passage_id;
+    at("passage-title").textContent = visible(found.title || found.passage_id);
     const whole = found.doc_id === found.passage_id ? "" : "document " + found.doc_id + "; ";
-    at("passage-place").textContent = whole + place(found);
-    at("passage-text").textContent = found.text;
+    at("passage-place").textContent = visible(whole + place(found));
+    at("passage-text").replaceChildren(passageText(found.passage_id, found.text));
     at("passage").showModal();
   } catch (error) {
     tell(error.message, true);
@@ -121,7 +196,7 @@ async function ask(event) {
   busy(true);
   tell("asking ...");
   try {
-    const body = { question: at("question").value, method: at("method").value, words: true };
+    const body = { question: at("question").value, method: at("method").value, words: true, support: true };
     const path = at("evidence-only").checked ? "/v1/retrieve" : "/v1/answer";
     const headers = { "Content-Type": "application/json" };
     const row = await fetched(path, { method: "POST", headers, body: JSON.stringify(body), signal: mine.signal });
@@ -147,14 +222,11 @@ function describe(index, methods) {
   const llm = index.models.llm?.name ?? "none";
   const held = ["passages", "entities", "relations"].map((name) => count(name) + " " + name).join(", ");
   const kb = index.counts.kb_nodes ? "; knowledge base: " + count("kb_nodes") + " nodes, " + count("kb_edges") + " edges" : "";
-  at("about").textContent = index.index + ": " + held + kb + "; language model: " + llm;
+  at("about").textContent = visible(index.index + ": " + held + kb + "; language model: " + llm);
   const able = methods.filter((method) => method.retrieves);
   fill(at("method"), able, (method) => element("option", method.method));
   if (able.some((method) => method.method === "ppr")) at("method").value = "ppr";
-  if (!index.models.llm) {
-    at("evidence-only").checked = true;
-    at("evidence-only").disabled = true;
-  }
+  at("evidence-choice").hidden = !index.models.llm; // without a model there is nothing else
   const lacking = methods.filter((method) => !method.retrieves);
   at("lacking").hidden = !lacking.length;
   at("lacking-list").replaceChildren(...lacking.flatMap((method) => {

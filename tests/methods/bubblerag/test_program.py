@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from answer_notes import chosen, ranking, role, verbs
 
@@ -16,7 +17,9 @@ import gpu_rag
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
-from gpu_rag.methods.bubblerag.batched import Params
+from gpu_rag.methods.bubblerag.batched import Params, bubble_walk
+from gpu_rag.methods.bubblerag.graph import bubble_graph
+from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.settings.check import fixed
@@ -74,7 +77,7 @@ def test_the_steps_without_a_model(index: gpu_rag.Index, fast: Any) -> None:
     dense = index.answer(BORN, method="dense", settings=fast, retrieval_only=True, limit=6)[0]
     assert ranking(answer).index("d1") < ranking(dense).index("d1")
     assert len(answer.evidence) == 6  # the pre-retrieved ones fill up
-    assert {"holds", "nearest"} == {e.why.split()[0] for e in answer.evidence}
+    assert {"holds", "reached"} == {e.why.split()[0] for e in answer.evidence}
 
 
 def test_paths_are_relations_that_the_passages_named_state(index: gpu_rag.Index, fast: Any) -> None:
@@ -142,7 +145,8 @@ def test_alpha_moves_the_first_tree_between_or_and_and(index: gpu_rag.Index, fas
 
 def test_without_facts_the_nearest_passages_are_the_evidence(build: Any, facts: Any, fast: Any) -> None:
     bare = build({name: [] for name in facts}, methods=["bubblerag", "dense"])
-    answer = retrieve(bare, fast)
+    assert set(ranking(retrieve(bare, fast))) == set(facts)  # by the restart of the walk
+    answer = retrieve(bare, fast, passages="fused")
     dense = bare.answer(BORN, method="dense", settings=fast, retrieval_only=True, limit=6)[0]
     assert [e.passage_id for e in answer.evidence] == [e.passage_id for e in dense.evidence]
     assert answer.paths == () and chosen(answer, "groups/rules") == () and chosen(answer, "trees/first") == ()
@@ -431,3 +435,63 @@ def test_candidates_are_shown_with_kind_title_and_keywords(index: gpu_rag.Index,
     kinds = {name: (kind, title, numbers) for name, kind, title, numbers in lines}
     assert kinds["Halden Bridge"][:2] == ("entity", "Halden Bridge") and "1" in kinds["Halden Bridge"][2]
     assert kinds[DESIGNED][:2] == ("relation", "Halden Bridge") and "2" in kinds[DESIGNED][2]
+
+
+# --- the random walk from the trees ------------------------------------------------------------------
+
+
+def by_walk(index: gpu_rag.Index, text: str, nodes: list[int], wrong: str = "") -> dict[str, float]:
+    """The score of each passage by the formula at the head of `batched`, densely. nodes: of the evidence graphs."""
+    graph, vector = bubble_graph(index), HashEmbedder().embed([text])[0].astype(float)
+    n = graph.n + index.n_passages
+    edges = np.zeros((n, n))
+    for relation, ends in enumerate(zip(*index.relation_ends)):
+        for end in ends:
+            edges[index.n_entities + relation, end] = edges[end, index.n_entities + relation] = 1
+    offsets, of = graph.passages.offsets.tolist(), graph.passages.values.tolist()
+    for node in range(graph.n):
+        for passage in of[offsets[node] : offsets[node + 1]]:
+            edges[node, graph.n + passage] = edges[graph.n + passage, node] = 1
+    for passage, title in enumerate(index.passages["title"].to_pylist()):
+        if title.casefold() in index.entity_rows and wrong != "no titles":
+            entity = index.entity_rows[title.casefold()]
+            edges[entity, graph.n + passage] += 15
+            edges[graph.n + passage, entity] += 15
+    cosine = index.vectors("passage_vectors").double().numpy() @ vector
+    ids, scores = index.bm25.search([text], index.n_passages)
+    words = np.zeros(index.n_passages)
+    words[ids[0][ids[0] >= 0]] = scores[0][ids[0] >= 0].astype(float) ** 2
+    heat = np.exp(30 * (cosine - cosine.max()))
+    passages = 0.8 * heat / heat.sum() + 0.2 * words / words.sum()
+    weights = np.zeros(graph.n)
+    for node in nodes:
+        weights[node] = 1 if wrong == "common nodes count as much" else 1 / max(offsets[node + 1] - offsets[node], 1)
+    mass = 0.0 if wrong == "no trees" else 0.5
+    pi = np.concatenate([mass * weights / weights.sum(), (1 - mass) * passages])
+    degree = edges.sum(1, keepdims=True)
+    step = np.where(degree > 0, edges / np.where(degree, degree, 1), pi)
+    p = np.log(np.linalg.solve(np.eye(n) - 0.85 * step.T, 0.15 * pi)[graph.n :].clip(1e-12))
+    scored = (p - p.min()) / np.ptp(p) + 0.1 * (cosine - cosine.min()) / np.ptp(cosine)
+    return dict(enumerate(scored.tolist()))  # type: ignore[arg-type]
+
+
+def test_the_walk_from_the_trees_is_the_formula(index: gpu_rag.Index) -> None:
+    nodes = [index.entity_rows["halden bridge"], index.entity_rows["ves"], index.n_entities + 1]
+    vector = HashEmbedder().embed([BORN])[0].astype(np.float32)
+    (found,) = bubble_walk.run(index, [(BORN, vector, tuple(nodes))], (6,))
+    scores = dict(zip(found.rows, found.scores))
+    assert scores == pytest.approx(by_walk(index, BORN, nodes), abs=2e-3)
+    for wrong in ("no titles", "common nodes count as much", "no trees"):
+        assert scores != pytest.approx(by_walk(index, BORN, nodes, wrong), abs=2e-3)
+
+
+def test_as_many_entities_as_relations_are_shown(index: gpu_rag.Index, fast: Any) -> None:
+    """For each keyword, also where all relations are nearer to it than any entity."""
+    llm = scripted()
+    with constants({"n_anchors": 3}):
+        ask(index, fast, llm)
+    (shown,) = prompts(llm, "groups")
+    lines = re.findall(r"^\d+\. .+? \| (entity|relation) \| .+ \| ([\d, ]+)$", shown, re.MULTILINE)
+    for keyword in "123":
+        kinds = [kind for kind, numbers in lines if keyword in numbers.split(", ")]
+        assert (kinds.count("entity"), kinds.count("relation")) == (3, 3)

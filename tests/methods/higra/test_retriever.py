@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from answer_notes import chosen, ranking
 
@@ -14,8 +15,10 @@ from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
-from gpu_rag.methods.higra.batched import Params
+from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
+from gpu_rag.methods.higra.graph import higra_graph
 from gpu_rag.methods.higra.librarian import short_answer
+from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
@@ -40,7 +43,7 @@ def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, limit: int = 6, 
 
 def test_the_named_entity_is_the_seed_and_the_graph_takes_the_hop(index: gpu_rag.Index, fast: Any) -> None:
     """Marta Orlo's article shares no word with the question but "born"; only the bridge's relation leads there."""
-    answer = retrieve(index, fast)
+    answer = retrieve(index, fast, walk="subgraph")
     assert chosen(answer, "seeds/similarity") == ("Halden Bridge",)
     assert ranking(answer)[0] == "d0"
     off = retrieve(index, fast, graph_context=False)
@@ -51,11 +54,60 @@ def test_the_named_entity_is_the_seed_and_the_graph_takes_the_hop(index: gpu_rag
     assert ("Halden Bridge", "designed by", "Marta Orlo", "d0") in edges[:4]
 
 
+def by_walk(index: gpu_rag.Index, text: str, seeds: list[int], wrong: str = "") -> np.ndarray:
+    """The score of each passage by PageRank on the whole graph, densely, by the formula of `batched`."""
+    graph, vector = higra_graph(index), HashEmbedder().embed([text])[0].astype(float)
+    n, total = graph.n_entities, graph.full_graph.n
+    csr = graph.full_graph
+    edges = np.zeros((total, total))
+    edges[np.repeat(np.arange(total), np.diff(csr.indptr.numpy())), csr.indices.numpy()] = 1
+    linked = edges[:n, n:].sum(1)
+    for passage, title in enumerate(index.passages["title"].to_pylist()):
+        if title.casefold() in graph.rows_by_name and wrong != "no titles":
+            entity = graph.rows_by_name[title.casefold()]
+            edges[entity, n + passage] += 15
+            edges[n + passage, entity] += 15
+    named, facts = np.zeros(n), np.zeros((2, n))
+    for seed in seeds:
+        named[seed] = 1 / max(linked[seed], 1)
+    cosines = index.vectors("higra_relation_vectors").double().numpy() @ vector
+    for relation in np.argsort(-cosines, kind="stable")[: 0 if wrong == "no facts" else 3]:
+        for end in {int(side[relation]) for side in graph.ends}:
+            facts[:, end] += max(cosines[relation], 0), 1
+    mean = facts[0] / np.maximum(facts[1], 1)
+    weights = sum(part / part.sum() for part in (named, mean) if part.any())
+    cosine = index.vectors("passage_vectors").double().numpy() @ vector
+    ids, scores = index.bm25.search([text], index.n_passages)
+    words = np.zeros(index.n_passages)
+    words[ids[0][ids[0] >= 0]] = scores[0][ids[0] >= 0].astype(float) ** 2
+    heat = np.exp(30 * (cosine - cosine.max()))
+    passages = 0.8 * heat / heat.sum() + 0.2 * words / words.sum()
+    mass = 0.0 if wrong == "no seeds" else 0.5
+    pi = np.concatenate([mass * weights / weights.sum(), (1 - mass) * passages])
+    degree = edges.sum(1, keepdims=True)
+    step = np.where(degree > 0, edges / np.where(degree, degree, 1), pi)
+    p = np.log(np.linalg.solve(np.eye(total) - 0.85 * step.T, 0.15 * pi)[n:].clip(1e-12))
+    return np.asarray((p - p.min()) / np.ptp(p) + 0.1 * (cosine - cosine.min()) / np.ptp(cosine))
+
+
+def test_the_walk_on_the_whole_graph_is_the_formula(index: gpu_rag.Index) -> None:
+    seeds = [higra_graph(index).rows_by_name["halden bridge"]]
+    vector = HashEmbedder().embed([BORN])[0].astype(np.float32)
+    (found,) = higra_walk.run(index, [Walked(BORN, vector, tuple(seeds), ())], (0.85, 3, "hybrid", 6))
+    scores = np.zeros(6)
+    scores[list(found.passages.rows)] = found.passages.scores
+    assert scores == pytest.approx(by_walk(index, BORN, seeds), abs=2e-3)
+    for wrong in ("no titles", "no facts", "no seeds"):
+        assert scores != pytest.approx(by_walk(index, BORN, seeds, wrong), abs=2e-3)
+    assert (found.n_entities, found.n_passages) == (higra_graph(index).n_entities, 6)
+
+
 def test_the_switches_do_what_they_say(index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert retrieve(index, fast, n_relations=0).paths == ()  # passages only
     assert len(retrieve(index, fast, n_relations=2).paths) == 2
     assert chosen(retrieve(index, fast, seed_threshold=9.0), "seeds/similarity") == ()  # then the first three
-    assert retrieve(index, fast, radius=0) != retrieve(index, fast, radius=2)
+    few, more = (retrieve(index, fast, walk="subgraph", radius=radius) for radius in (0, 2))
+    assert ranking(few) != ranking(more)
     assert ranking(retrieve(index, fast, limit=2)) == ranking(retrieve(index, fast))[:2]
     monkeypatch.setattr(Params, "fallback_seeds", 1)
     nobody = retrieve(index, fast, seed_threshold=9.0, radius=0)
@@ -209,7 +261,7 @@ def test_a_scripted_model_goes_through_the_whole_dialogue(sample: gpu_rag.Index)
         told = check_readable(answer)
         assert "plan, by the model" in told and "- rests on: When was it?" in told
     # one sub-question of each question, all at once; three questions were rewritten first and come one reply later
-    assert result.stats.steps["higra_rank"].batch_sizes == {27: 2, 3: 2}
+    assert result.stats.steps["higra_walk"].batch_sizes == {27: 2, 3: 2}
     assert max(llm.batches) == 30
 
 

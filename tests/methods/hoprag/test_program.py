@@ -36,7 +36,8 @@ def hops(build: Build, facts: Any) -> gpu_rag.Index:
 
 
 def with_params(settings: Settings, **params: Any) -> Settings:
-    return {**settings, "method": {"hoprag": params}}
+    """The paper's H and the start of its code, and what is given."""
+    return {**settings, "method": {"hoprag": {"entry": "vertices", "inherit": 0.0, **params}}}
 
 
 def retrieve(index: gpu_rag.Index, settings: Settings, text: str = QUESTION, limit: int = 20) -> Answer:
@@ -128,6 +129,39 @@ def test_parameters_matter_here(hops: gpu_rag.Index) -> None:
             for k, n, entry, words in ((2, 4, "vertices", "names"), (2, 0, "vertices", "names"),
                                        (2, 4, "edges", "names"), (2, 4, "vertices", "all"))]  # fmt: skip
     assert len({tuple(run) for run in runs}) == len(runs)
+
+
+def by_random_walk(index: gpu_rag.Index, text: str, wrong: str = "") -> dict[str, float]:
+    """The score of each passage by the formula at the head of `batched`, densely."""
+    graph, near = hop_graph(index), vertex_sims(index, text, "names")
+    n = graph.n_vertices
+    edges = np.zeros((n, n))
+    edges[np.repeat(np.arange(n), np.diff(graph.indptr.numpy())), graph.target.numpy()] = 1
+    edges = edges if wrong == "one way" else np.maximum(edges, edges.T)
+    ids, scores = index.bm25.search([text], n)
+    words = np.zeros(n)
+    words[ids[0][ids[0] >= 0]] = scores[0][ids[0] >= 0].astype(float) ** 2
+    heat = np.exp(60 * (near - near.max()))
+    share = 0.4 if words.any() and wrong != "no words" else 0.0
+    pi = (1 - share) * heat / heat.sum() + share * words / max(words.sum(), 1e-300)
+    degree = edges.sum(1, keepdims=True)
+    step = np.where(degree > 0, edges / np.where(degree, degree, 1), pi)
+    damping = 0.0 if wrong == "no walk" else 0.5
+    p = np.log(np.linalg.solve(np.eye(n) - damping * step.T, (1 - damping) * pi).clip(1e-12))
+    scored = (p - p.min()) / np.ptp(p) + 0.5 * (near - near.min()) / np.ptp(near)
+    return dict(zip(index.passage_ids, scored.tolist()))
+
+
+def test_the_random_walk_is_the_formula(hops: gpu_rag.Index, fast: Settings) -> None:
+    wrong: set[str] = set()
+    for text in (QUESTION, *OTHERS[:2]):
+        answer = retrieve(hops, fast, text)
+        found = {e.passage_id: e.score for e in answer.evidence}
+        assert found == pytest.approx(by_random_walk(hops, text), abs=2e-3)
+        assert [s.verb for s in answer.trace] == ["hop_entry/walk", "hop_prune"]
+        for way in ("one way", "no words", "no walk"):
+            wrong |= {way} if found != pytest.approx(by_random_walk(hops, text, way), abs=2e-3) else set()
+    assert wrong == {"one way", "no words", "no walk"}
 
 
 def test_names_of_a_question() -> None:
@@ -230,6 +264,7 @@ def test_sentences_are_vertices_and_passages_are_evidence(build: Build, facts: A
     settings = {**fast, "hops": {"granularity": "sentence"}}
     index = build(facts, ["hoprag"], True, settings)
     assert hop_graph(index).n_vertices == 11 and index.n_passages == 6
+    assert ranking(retrieve(index, settings))[0] == "d0"  # by the random walk over sentences
     answer = retrieve(index, with_params(settings, top_k=4))
     assert len(ranking(answer)) == len(set(ranking(answer))) and len(answer.evidence) <= 4
     assert answer.evidence[0].passage_id == "d0"

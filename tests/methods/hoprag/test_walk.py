@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +21,7 @@ from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.types import Question
 
-STEPS = ("embed", "enter_hops", "out_edges", "near_vertices", "choose", "edge_question", "vertex_passage")
+STEPS = ("embed", "walk_hops", "enter_hops", "out_edges", "near_vertices", "choose", "edge_question", "vertex_passage")
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
@@ -70,6 +70,10 @@ class FakeRun:
 
     async def enter_hops(self, question: Any, entry: str, about: str, k: int) -> Ranking:
         return Ranking(tuple(self.world.start[:k]), tuple(1.0 for _ in self.world.start[:k]))
+
+    async def walk_hops(self, query: Any, about: str, k: int) -> Ranking:
+        start = self.world.start[:k]
+        return Ranking(tuple(start), tuple(0.7 - 0.1 * i for i in range(len(start))))
 
     async def out_edges(self, query: AtVertices, k: int) -> list[list[OutEdge]]:
         self.widths.append(len(query[1]))
@@ -144,37 +148,41 @@ def by_script(world: World, vertex: int) -> int | None:
 
 
 def reference(
-    world: World, top_k: int, n_hop: int, choose: Choose, *, visits: str = "all", share: str = "sum",
-    requeue: bool = False, ties: int = 1,
+    world: World, top_k: int, n_hop: int, choose: Choose, inherit: float, *, visits: str = "all", share: str = "sum",
+    requeue: bool = False, ties: int = 1, backwards: bool = False,
 ) -> tuple[list[int], list[tuple[int, float]]]:  # fmt: skip
     """(queue lengths by round, (passage, H) best first). The options are ways to get it wrong."""
     queue = deque(world.start[:top_k])
     count: Counter[int] = Counter(queue)
-    lengths = []
+    lengths, taken = [], []
     for _ in range(n_hop):
         if not queue:
             break
         lengths.append(len(queue))
         for _ in range(len(queue)):
-            target = choose(world, queue.popleft())
+            vertex = queue.popleft()
+            target = choose(world, vertex)
             if target is None:
                 continue
+            taken.append((target, vertex) if backwards else (vertex, target))
             if target not in count or requeue:
                 queue.append(target)
             if target not in count or visits == "all":
                 count[target] += 1
     total = sum(count.values()) if share == "sum" else max(count.values())
     h = {v: (world.near[v] + n / total) / 2 for v, n in count.items()}
+    for parent, child in taken:
+        h[child] = max(h[child], inherit * h[parent])
     best: dict[int, float] = {}
     for v, score in h.items():
         best[world.passage[v]] = max(score, best.get(world.passage[v], score))
     return lengths, sorted(best.items(), key=lambda item: (-item[1], ties * item[0]))[:top_k]
 
 
-def check(world: World, top_k: int, n_hop: int, by: str, limit: int = 99, **wrong: Any) -> None:
-    verbs, hops = walk(world, Params(top_k=top_k, n_hop=n_hop), by, limit)
+def check(world: World, top_k: int, n_hop: int, by: str, limit: int = 99, inherit: float = 0.8, **wrong: Any) -> None:
+    verbs, hops = walk(world, Params(top_k=top_k, n_hop=n_hop, entry="vertices", inherit=inherit), by, limit)
     choose = by_similarity if by == "similarity" else by_script
-    lengths, expected = reference(world, top_k, n_hop, choose, **wrong)
+    lengths, expected = reference(world, top_k, n_hop, choose, inherit, **wrong)
     assert hops == [(f"hop_{i}", n) for i, n in enumerate(lengths, 1)]
     assert verbs.widths == lengths, "one call a round for all vertices of the queue"
     assert verbs.found is not None
@@ -182,12 +190,12 @@ def check(world: World, top_k: int, n_hop: int, by: str, limit: int = 99, **wron
 
 
 @QUICK
-@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(0, 5), st.booleans())
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(0, 5), st.booleans(), st.sampled_from([0, 0.8, 1]))
 @pytest.mark.parametrize("by", ["similarity", "llm"])
 def test_the_walk_is_that_of_the_sequential_reference(
-    by: str, seed: int, top_k: int, n_hop: int, sentences: bool
+    by: str, seed: int, top_k: int, n_hop: int, sentences: bool, inherit: float
 ) -> None:
-    check(world(seed, n_passages=5 if sentences else 12), top_k, n_hop, by)
+    check(world(seed, n_passages=5 if sentences else 12), top_k, n_hop, by, inherit=inherit)
 
 
 def test_a_limit_below_top_k_cuts_the_end() -> None:
@@ -195,18 +203,20 @@ def test_a_limit_below_top_k_cuts_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"visits": "first"}, {"share": "max"}, {"requeue": True}, {"ties": -1}], ids=lambda w: str(*w)
+    "wrong",
+    [{"visits": "first"}, {"share": "max"}, {"requeue": True}, {"ties": -1}, {"backwards": True}],
+    ids=lambda w: str(*w),
 )
 def test_wrong_walks_are_caught(wrong: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         for seed in range(60):
-            check(world(seed), 5, 4, "similarity", **wrong)
+            check(world(seed), 5, 4, "similarity", inherit=0.8 if "backwards" in wrong else 0, **wrong)
 
 
 def test_every_vertex_of_the_queue_with_a_choice_is_asked_about_once() -> None:
     for seed in range(10):
         w = world(seed)
-        verbs, hops = walk(w, Params(top_k=5, n_hop=4), "llm")
+        verbs, hops = walk(w, Params(top_k=5, n_hop=4, entry="vertices"), "llm")
         visited = {v for _, v in verbs.asked}
         assert len(verbs.asked) == len(visited) <= sum(n for _, n in hops)
         assert visited >= {v for v in w.start[:5] if w.out[v]}
@@ -219,11 +229,22 @@ def test_by_hand() -> None:
     """0 and 1 hop to 2, which is new; 2 hops to 0, which is not, so the third round is empty."""
     out = [[OutEdge(0, 2, 0.9)], [OutEdge(1, 2, 0.5), OutEdge(2, 3, 0.4)], [OutEdge(3, 0, 0.1)], []]
     w = World([0, 1], out, [0.5, 0.6, 0.2, 1.0], [0, 1, 2, 3])
-    verbs, hops = walk(w, Params(top_k=2, n_hop=4), "similarity")
+    params = Params(top_k=2, n_hop=4, entry="vertices", inherit=0.0)
+    verbs, hops = walk(w, params, "similarity")
     assert hops == [("hop_1", 2), ("hop_2", 1)]
     # counts 0: 2, 1: 1, 2: 2 of 5, so H = (.5 + .4) / 2, (.6 + .2) / 2, (.2 + .4) / 2
     assert verbs.found is not None
     assert verbs.found.rows == (0, 1) and verbs.found.scores == pytest.approx((0.45, 0.4))
+    verbs, _ = walk(w, replace(params, inherit=0.9), "similarity")  # 2 has .9 of what 0 has, above 1
+    assert verbs.found is not None
+    assert verbs.found.rows == (0, 2) and verbs.found.scores == pytest.approx((0.45, 0.405))
+    verbs, hops = walk(w, replace(params, entry="walk"), "similarity")  # the random walk takes all edges itself
+    assert hops == [] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
+    verbs, hops = walk(
+        w, replace(params, entry="walk", inherit=0.9), "llm"
+    )  # 0 hops to 2, which has nothing of its own
+    assert hops == [("hop_1", 2), ("hop_2", 1)] and verbs.found is not None
+    assert verbs.found.rows == (0, 2) and verbs.found.scores == pytest.approx((0.7, 0.63))
 
 
 def test_the_walk_alone() -> None:
@@ -253,7 +274,8 @@ def test_nothing_to_start_from_finds_nothing() -> None:
     [
         ({"top_k": 0}, "top_k is out of range; given 0; expected >= 1"),
         ({"n_hop": -1}, "n_hop is out of range; given -1; expected >= 0"),
-        ({"entry": "nodes"}, "entry has no such value; given 'nodes'; expected vertices | edges"),
+        ({"entry": "nodes"}, "entry has no such value; given 'nodes'; expected walk | vertices | edges"),
+        ({"inherit": 1.5}, "inherit is out of range; given 1.5; expected 0 <= inherit <= 1"),
         ({"keywords": "some"}, "keywords has no such value; given 'some'; expected names | all"),
     ],
 )

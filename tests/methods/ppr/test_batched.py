@@ -26,14 +26,16 @@ Asked = tuple[str, np.ndarray]
 
 @dataclass
 class Held:
-    """As much of an index as search reads. Vectors f16; edges between nodes [entities | passages]."""
+    """As much of an index as search reads. Vectors f16; edges between nodes [entities | passages]; titles: of the first
+    passages, the others have none."""
 
-    passages: np.ndarray
+    points: np.ndarray
     facts: np.ndarray
     ends: tuple[np.ndarray, np.ndarray]
     edges: Sequence[Edge]
     texts: Sequence[str]
     entity_n_passages: np.ndarray
+    titles: Sequence[str] = ()
     device: str = "cpu"
     threads: int = 1
 
@@ -43,11 +45,15 @@ class Held:
 
     @property
     def n_passages(self) -> int:
-        return len(self.passages)
+        return len(self.points)
 
     @property
     def entity_rows(self) -> dict[str, int]:
         return {f"ent{row:02d}": row for row in range(self.n_entities)}
+
+    @property
+    def passages(self) -> pa.Table:
+        return pa.table({"title": [*self.titles, *[""] * (self.n_passages - len(self.titles))]})
 
     @property
     def relations(self) -> pa.Table:
@@ -58,7 +64,7 @@ class Held:
         return self.ends
 
     def vectors(self, layer: str) -> torch.Tensor:
-        return torch.from_numpy({"passage_vectors": self.passages, "relation_vectors": self.facts}[layer]).float()
+        return torch.from_numpy({"passage_vectors": self.points, "relation_vectors": self.facts}[layer]).float()
 
     def loaded(self, part: str, load: Any) -> Any:
         return load(self)
@@ -100,13 +106,16 @@ def random_index(seed: int, n_entities: int = 23, n_facts: int = 31, n_passages:
         edges.setdefault((a, b), float(np.float32(g.uniform(0.1, 0.5))))
     listed = [(a, b, w) for (a, b), w in sorted(edges.items())]
     texts = [" ".join(g.choice(WORDS, int(g.integers(2, 9)))) for _ in range(n_passages)]
-    return Held(near_topics(n_passages), near_topics(n_facts), ends, listed, texts, g.integers(1, 9, n_entities))
+    titled = [f"Ent{e:02d}" + " (film)" * (e % 2) for e in range(1, min(n_entities, n_passages - 12))]
+    titles = [*titled, "unheard of", *(["Ent03"] * 11 if n_entities > 3 else [])]  # one of no entity, one of too many
+    vectors = near_topics(n_passages), near_topics(n_facts)
+    return Held(*vectors, ends, listed, texts, g.integers(1, 9, n_entities), titles[:n_passages])
 
 
 def questions(index: Held, n: int, seed: int = 9) -> list[Asked]:
     """Vectors near passages; texts of some words, and most with the names of one to three entities."""
     g = np.random.default_rng(seed)
-    base = index.passages[g.integers(0, index.n_passages, n)].astype(np.float64)
+    base = index.points[g.integers(0, index.n_passages, n)].astype(np.float64)
     vectors = unit(base + 0.7 * unit(g.normal(size=base.shape))).astype(np.float32)
     names = list(index.entity_rows)
     texts = []
@@ -197,7 +206,7 @@ def word_prior(index: Held, params: Varied, text: str, wrong: str) -> np.ndarray
 
 def teleport(index: Held, params: Varied, asked: Asked, wrong: str) -> tuple[np.ndarray, np.ndarray, list[int]]:
     text, q = asked[0], asked[1].astype(np.float64)
-    cosine = index.passages.astype(np.float64) @ q
+    cosine = index.points.astype(np.float64) @ q
     f, facts = fact_weights(index, params, q, wrong)
     m = named_weights(index, text, wrong)
     w = scaled((1 - params.mention_share) * f + params.mention_share * m)
@@ -215,11 +224,21 @@ def teleport(index: Held, params: Varied, asked: Asked, wrong: str) -> tuple[np.
     return pi / pi.sum(), cosine, facts
 
 
-def dense_pagerank(index: Held, pi: np.ndarray, damping: float, wrong: str) -> np.ndarray:
+def dense_pagerank(index: Held, pi: np.ndarray, damping: float, title_weight: float, wrong: str) -> np.ndarray:
     n = index.n_entities + index.n_passages
     adjacency = np.zeros((n, n))
     for a, b, weight in index.edges:
         adjacency[a, b] = adjacency[b, a] = 1.0 if wrong == "weights ignored" else weight
+    for passage, title in enumerate(index.titles):
+        name = title.partition(" (")[0].casefold()
+        real = index.titles.count(title) <= 10 or wrong == "titles of many passages count"
+        if name in index.entity_rows and real and wrong != "titles ignored":
+            a, b = index.entity_rows[name], index.n_entities + passage
+            if wrong == "one direction alone":
+                adjacency[a, b] += title_weight
+                continue
+            kept = 0.0 if wrong == "a title takes the place of a mention" else adjacency[a, b]
+            adjacency[a, b] = adjacency[b, a] = kept + title_weight
     degree = adjacency.sum(1)
     # mass on nodes without edges returns to pi
     step = np.where(degree[:, None] > 0, adjacency / np.where(degree, degree, 1)[:, None], pi)
@@ -237,7 +256,7 @@ def minmax(x: np.ndarray) -> np.ndarray:
 def reference(index: Held, params: Varied, asked: Asked, wrong: str = "") -> tuple[np.ndarray, list[int]]:
     """(score of every passage, seed facts). `wrong` names a plausible mistake to make."""
     pi, cosine, facts = teleport(index, params, asked, wrong)
-    p = dense_pagerank(index, pi, 0.5 if wrong == "another damping" else params.damping, wrong)
+    p = dense_pagerank(index, pi, 0.5 if wrong == "another damping" else params.damping, params.title_weight, wrong)
     p = p[: index.n_passages] if wrong == "PageRank on the wrong range" else p[index.n_entities :]
     p = np.maximum(p, 1e-12)
     structural = minmax(p if wrong == "no logarithm" else np.log(p))
@@ -280,6 +299,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "half damping": {"damping": 0.5},
     "cosine heavy": {"fusion": 2.0},
     "no fusion": {"fusion": 0.0},
+    "titles do not count": {"title_weight": 0.0},
+    "heavy titles": {"title_weight": 80.0},
 }
 
 
@@ -314,6 +335,10 @@ WRONG = [
     "another damping",
     "no logarithm",
     "no fusion",
+    "titles ignored",
+    "titles of many passages count",
+    "a title takes the place of a mention",
+    "one direction alone",
 ]
 
 
@@ -353,7 +378,7 @@ def test_an_index_without_relations_or_without_entities() -> None:
 
 def test_a_single_passage_scores_zero() -> None:
     two = random_index(7, n_entities=2, n_facts=1, n_passages=2)
-    lone = replace(two, passages=two.passages[:1], texts=two.texts[:1], edges=[(0, 1, 1.0), (1, 2, 1.0)])
+    lone = replace(two, points=two.points[:1], texts=two.texts[:1], edges=[(0, 1, 1.0), (1, 2, 1.0)])
     assert rank(lone, PARAMS, questions(lone, 1))[0].scores == (0.0,)  # a constant row is all zeros
 
 
@@ -370,7 +395,7 @@ def test_equal_scores_come_by_row() -> None:
     twins = axes(20)
     (ranking,) = rank(twins, replace(PARAMS, k=6, word_share=0.0), [("zorb", np.asarray([1, 0, 0, 0], np.float32))])
     assert ranking.rows == (0, 1, 2, 3, 4, 5) and set(ranking.scores) == {0.0}
-    twins.passages[[3, 11]], twins.passages[17] = [0, 1, 0, 0], [0.6, 0.8, 0, 0]
+    twins.points[[3, 11]], twins.points[17] = [0, 1, 0, 0], [0.6, 0.8, 0, 0]
     asked = ("zorb", np.asarray([0, 1, 0, 0], np.float32))
     (ranking,) = run(twins, "search_dense", (5,), [asked[1]])
     assert ranking.rows == (3, 11, 17, 0, 1)
@@ -383,7 +408,7 @@ def test_equal_scores_come_by_row() -> None:
 def test_twin_passages_come_side_by_side() -> None:
     """Two passages of one vector, in the midst of others."""
     index = random_index(8)
-    index.passages[29] = index.passages[5]
+    index.points[29] = index.points[5]
     for ranking in run(index, "search_dense", (37,), [vector for _, vector in questions(index, 5)]):
         place = {row: i for i, row in enumerate(ranking.rows)}
         assert place[29] == place[5] + 1 and ranking.scores[place[5]] == ranking.scores[place[29]]

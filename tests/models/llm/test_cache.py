@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
 from gpu_rag.models.llm import cache as cache_module
-from gpu_rag.models.llm.cache import COMMIT_EVERY, CachedLLM
+from gpu_rag.models.llm.cache import COMMIT_EVERY, CachedLLM, faults_of, mend_replies
 from gpu_rag.models.llm.interface import reply_key
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
@@ -251,10 +253,70 @@ def test_files_that_are_no_cache(tmp_path):
         CachedLLM(ScriptedLLM(echo), tmp_path / "no" / "folder" / "r.sqlite")
 
 
-def test_a_row_that_cannot_be_read_is_named(tmp_path):
-    cached = CachedLLM(ScriptedLLM(echo), tmp_path / "r.sqlite")
-    key = reply_key(cached, ask("a"))
+def answered(path: Path, n: int) -> dict[str, str]:
+    """The replies to n requests, kept in `path`: long and short ones, so that some fill pages of their own."""
+    cached = CachedLLM(
+        ScriptedLLM(lambda request: f"{request.prompt} " * (1 if len(request.prompt) < 3 else 900)), path
+    )
+    replies = cached.complete([ask(str(i * 37)) for i in range(n)])
+    cached.close()
+    return {str(i * 37): reply.text for i, reply in enumerate(replies)}
+
+
+def test_a_damaged_reply_is_named_and_asked_again(tmp_path, caplog):
+    path = tmp_path / "r.sqlite"
+    before = answered(path, 3)
+    cached = CachedLLM(ScriptedLLM(echo), path)
+    key = reply_key(cached, ask("0"))
     with cached.file.db:
-        cached.file.db.execute("INSERT INTO replies VALUES (?, '{}')", (key,))
-    with pytest.raises(IndexCorrupt, match=key[:20]):
-        cached.complete([ask("a")])
+        cached.file.db.execute("UPDATE replies SET reply = replace(reply, '0 ', '1 ') WHERE key = ?", (key,))
+    assert faults_of(path)[0].startswith(f"the reply {key} is damaged")
+    engine = ScriptedLLM(lambda request: before[request.prompt])
+    cached = CachedLLM(engine, path)
+    assert [r.text for r in cached.complete([ask(p) for p in before])] == list(before.values())
+    assert [r.prompt for r in engine.calls] == ["0"] and key in caplog.text
+    assert faults_of(path) == []
+
+
+@pytest.mark.slow
+def test_no_flipped_byte_of_a_reply_file_changes_a_reply(tmp_path, caplog):
+    """Whatever byte is another: every reply is as before, most without a request; mended, the file is well."""
+    path, chance = tmp_path / "r.sqlite", random.Random(3)
+    before = answered(path, 60)
+    sound, n_asked, n_seen = path.read_bytes(), [], 0
+    head = range(100)  # every byte of what the whole file hangs on
+    for at in [*head, *(chance.randrange(len(sound)) for _ in range(200))]:
+        data = bytearray(sound)
+        data[at] ^= 1 << chance.randrange(8)
+        for other in tmp_path.glob("r.sqlite*"):
+            other.unlink()
+        path.write_bytes(data)
+        caplog.clear()
+        found = faults_of(path)
+        engine = ScriptedLLM(lambda request: before[request.prompt])
+        try:
+            cached = CachedLLM(engine, path)
+        except IndexMismatch as error:
+            assert at in range(60, 64) and "newer" in str(error)  # the number of its version
+            continue
+        assert [r.text for r in cached.complete([ask(p) for p in before])] == list(before.values())
+        n_asked.append(len(engine.calls))
+        cached.close()
+        mend_replies(path)  # also what none reads
+        assert faults_of(path) == []
+        assert n_asked[-1] == 0 or (found and caplog.text), at
+        n_seen += bool(found)
+    assert max(n_asked) <= 8 and sum(n_asked) / len(n_asked) < 2 and n_seen > 100
+
+
+def test_a_reply_without_a_checksum_is_read_as_before(tmp_path):
+    answered(path := tmp_path / "r.sqlite", 2)
+    with sqlite3.connect(path) as db:
+        rows = [(json.loads(text), key) for key, text in db.execute("SELECT key, reply FROM replies")]
+        assert all(record.pop("sum") for record, _ in rows)
+        db.executemany(
+            "UPDATE replies SET reply = ? WHERE key = ?",
+            [(json.dumps(record), key) for record, key in rows],
+        )
+    engine = ScriptedLLM(echo)
+    assert len(CachedLLM(engine, path).complete([ask("0"), ask("37")])) == 2 and engine.calls == []

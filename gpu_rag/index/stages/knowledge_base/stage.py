@@ -52,7 +52,7 @@ def kb_stage(work: Work) -> dict[str, int]:
         parts.append(read_extraction(work))
     passages = read_passage_rows(work.stage_folders["passages"])
     sources = _write_sources(work, parts, passages)
-    return {**_write(work, parts, passages, sources), "rejects": rejects.n}
+    return {**write_kb(work, parts, passages, sources), "rejects": rejects.n}
 
 
 def _write_sources(work: Work, parts: Sequence[SourceColumns], passages: PassageRows) -> list[str]:
@@ -69,8 +69,8 @@ def _write_sources(work: Work, parts: Sequence[SourceColumns], passages: Passage
     return [row["name"] for row in rows]
 
 
-def _write(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, sources: list[str]) -> dict[str, int]:
-    """All other tables; returns what they count."""
+def write_kb(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, sources: list[str]) -> dict[str, int]:
+    """All tables but `kb_sources`; returns what they count. sources: the names in that one."""
     nodes = Nodes.of(parts)
     records, out = nodes.records, work.out
     linked, n_own = link_passages(work, passages, nodes, [one.name for one in parts])

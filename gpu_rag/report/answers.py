@@ -1,0 +1,110 @@
+"""Answers as a notebook shows them, and as tables of pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gpu_rag.errors import MissingBackend
+from gpu_rag.types import Answer, Evidence
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_SHOWN, MOST_PATHS, MOST_CHARS = 10, 5, 280  # results of a list, paths, characters of a passage without a mark
+_SAID = {"stated": "stated in the evidence", "unstated": "unsupported: the evidence does not state it"}
+
+
+class Result(Answer):
+    """The answer to one question, or where no model was asked its evidence alone."""
+
+    def _repr_html_(self) -> str:
+        """Paths, supporting sentences, the answer with its grounding, passages: what a notebook shows."""
+        titles = {item.passage_id: item.title for item in self.evidence}
+        passages = [(item, list(self._parts(item))) for item in self.evidence]
+        shown = {"titles": titles, "passages": passages, "paths": self.paths[:MOST_PATHS], "most": MOST_SHOWN}
+        return str(_template().render(answer=self, words=self._words(), **shown))
+
+    def _words(self) -> str:
+        """The words behind the answer, or in its place."""
+        if self.error is not None:
+            return "failed, {type}: {message}".format(**self.error)
+        if self.text is None:
+            return "no answer: the reader found no support in the evidence" if self.usage.llm_calls else ""
+        return _SAID.get(self.grounding, "")
+
+    def _parts(self, item: Evidence) -> Iterator[tuple[str, bool]]:
+        """A passage as (text, whether it is marked); the text between and behind marked sentences is cut."""
+        end = 0
+        spans = [(s.start, s.end) for s in self.support if s.passage_id == item.passage_id]
+        for start, stop in sorted(spans):
+            yield _cut(item.text[end:start]), False
+            yield item.text[start:stop], True
+            end = stop
+        yield _cut(item.text[end:]), False
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a passage, best first; rank counts from 1. Raises MissingBackend."""
+        return _frame(_passage_rows(self), _PASSAGE)
+
+
+class Results(list[Result]):
+    """Results in the order of their questions."""
+
+    def _repr_html_(self) -> str:
+        """The first ten."""
+        more = f"<div>and {len(self) - MOST_SHOWN} more</div>" if len(self) > MOST_SHOWN else ""
+        return "<hr>".join(result._repr_html_() for result in self[:MOST_SHOWN]) + more
+
+    def to_pandas(self, *, passages: bool = False) -> pandas.DataFrame:
+        """A row a question, with the ids of its passages, best first, its cost and its error.
+
+        passages: a row a passage instead, as in `Result.to_pandas`. Raises MissingBackend.
+        """
+        if passages:
+            return _frame([row for result in self for row in _passage_rows(result)], _PASSAGE)
+        return _frame([_row(result) for result in self], _ROW)
+
+
+_PASSAGE = ("question_id", "rank", "passage_id", "title", "score", "text", "start", "end", "file", "place", "why")
+_ROW = ("id", "question", "method", "status", "answer", "grounding", "passages", "llm_calls", "prompt_tokens",
+        "generated_tokens", "llm_s", "embed_s", "graph_s", "error")  # fmt: skip
+
+
+def _passage_rows(result: Result) -> list[dict[str, Any]]:
+    found = enumerate(result.evidence, 1)
+    return [{"question_id": result.question_id, "rank": rank, **vars(item)} for rank, item in found]
+
+
+def _row(result: Result) -> dict[str, Any]:
+    error = None if result.error is None else "{type}: {message}".format(**result.error)
+    return {
+        **vars(result.usage),
+        **vars(result),
+        "id": result.question_id,
+        "answer": result.text,
+        "passages": [item.passage_id for item in result.evidence],
+        "error": error,
+    }
+
+
+def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pandas.DataFrame:
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingBackend("tables need pandas", given=str(error), do="pip install 'gpu-rag[pandas]'") from error
+    return pandas.DataFrame([[row[name] for name in columns] for row in rows], columns=list(columns))
+
+
+def _cut(text: str) -> str:
+    """The text, of a long one its two ends."""
+    return text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS // 2]} … {text[-MOST_CHARS // 2 :]}"
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    found = Environment(loader=PackageLoader("gpu_rag", "report"), autoescape=True, undefined=StrictUndefined)
+    return found.get_template("answer.html")

@@ -1,0 +1,109 @@
+"""The pictures of docs/screenshots: `gpu-rag ask` in a terminal (ask.svg) and the page of `gpu-rag serve` (page.png).
+
+usage: python scripts/screenshots.py INDEX "QUESTION" [--llm SPEC] [--method ppr]
+
+The page is drawn by Chromium; without one only the terminal is drawn. What the model says is shown as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from rich.console import Console
+
+from gpu_rag.api import Index
+from gpu_rag.cli.trace_text import said, styled, trace_text
+from gpu_rag.engine import Engine
+from gpu_rag.jobs import row_of
+from gpu_rag.serve.admission import Admission
+from gpu_rag.serve.api import make_app
+from gpu_rag.serve.live import Live
+from gpu_rag.settings import Settings, make_settings
+from gpu_rag.types import Question
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
+SIZE = (1000, 1250)
+COLUMNS = 118
+ASK = """
+setTimeout(() => { at("question").value = QUESTION; at("method").value = METHOD; at("form").requestSubmit(); }, 300);
+"""
+
+
+def draw_terminal(engine: Engine, method: str, question: str) -> None:
+    """What `ask` prints, as SVG."""
+    (answer,) = engine.run(method, [Question("ask", question)], support=True).answers
+    row = row_of(answer)
+    with open("/dev/null", "w", encoding="utf-8") as nowhere:
+        console = Console(record=True, width=COLUMNS, file=nowhere, highlight=False, force_terminal=True)
+        console.print(f'$ gpu-rag ask my-index "{question}"\n', markup=False)
+        console.print(styled(trace_text(row, decisions=False, evidence=2), row))
+        drawn = console.export_svg(title="gpu-rag ask")
+    own = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # fonts of another site
+    (OUT / "ask.svg").write_text(own, encoding="utf-8")
+
+
+def draw_page(engine: Engine, settings: Settings, method: str, question: str, browser: str) -> None:
+    """The page with the same question, as PNG."""
+    live = Live(lambda: engine, settings.serve, print)
+    live.start()
+    app = make_app(Admission(live, settings), said, "127.0.0.1", None)
+    script = ASK.replace("QUESTION", repr(question)).replace("METHOD", repr(method)).encode()
+
+    async def asking(scope: Any, receive: Any, send: Any) -> None:
+        async def longer(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [(n, v) for n, v in message["headers"] if n != b"content-length"]
+            elif message["type"] == "http.response.body":
+                message = {**message, "body": message["body"] + script}
+            await send(message)
+
+        await app(scope, receive, longer if scope["path"] == "/explorer.js" else send)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    server = uvicorn.Server(uvicorn.Config(asking, lifespan="off", log_config=None))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        with tempfile.TemporaryDirectory() as profile:
+            drawn = [f"--screenshot={OUT / 'page.png'}", f"--window-size={SIZE[0]},{SIZE[1]}", "--hide-scrollbars"]
+            options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+            subprocess.run(
+                [browser, *options, *drawn, f"--user-data-dir={profile}", url], check=True, capture_output=True
+            )
+    finally:
+        server.should_exit = True
+        thread.join()
+        live.stop()
+
+
+def main() -> None:
+    """Draws both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("index", type=Path)
+    parser.add_argument("question")
+    parser.add_argument("--llm", default="smollm2")
+    parser.add_argument("--method", default="ppr")
+    options = parser.parse_args()
+    OUT.mkdir(exist_ok=True)
+    settings = make_settings({"models": {"llm": options.llm}, "serve": {"warm": False}})
+    with tempfile.TemporaryDirectory() as folder:  # the page shows the reply that the terminal shows
+        engine = Index.open(options.index).engine(settings, replies=Path(folder) / "replies.sqlite")
+        draw_terminal(engine, options.method, options.question)
+        browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        if browser is not None:
+            draw_page(engine, settings, options.method, options.question, browser)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Every command of README, docs and the pages of methods runs as written on the files of `gpu-rag sample`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gpu_rag.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = [f"gpu_rag/methods/{name}/README.md" for name in (
+    "ppr", "dense", "bm25", "hybrid", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag"
+)]  # fmt: skip
+PAGES = ["README.md", "docs/methods.md", "docs/cli.md", *METHODS]  # run in this order
+SAMPLE = "docs/benchmarks/sample.md"
+# Pages whose commands run elsewhere, and why
+ELSEWHERE = {
+    "docs/write-a-method.md": "test_pages.py",
+    "docs/architecture.md": "a drawing",
+    "docs/scale.md": "a Ray cluster",
+    **{f"docs/benchmarks/{name}.md": "data sets that do not lie in the package" for name in (
+        "bubblerag", "higra-index", "higra", "hoprag", "hoprag-edges", "hybgrag", "hydrarag", "retrieval", "runtime",
+    )},
+}  # fmt: skip
+# Commands that are left out, by what the page says of them
+LEFT_OUT = {
+    "models fetch OWNER/NAME": "needs the network",
+    'ask my-index "Where was Adolphe Sax born?" --set models.llm=vllm:a-model': "needs vLLM",
+    'ask my-index "Where was Adolphe Sax born?" --set models.llm=http://127.0.0.1:8000/v1#M': "needs a server",
+    "answer my-index my/questions.jsonl --method higra-agent --out dialogues.jsonl --driver streaming "
+    "--set models.llm=http://a:8000/v1#M,http://b:8000/v1#M": "needs a server",
+    "index my/corpus.jsonl --out new-index --set index.extractor=llm "
+    "--set models.llm=http://127.0.0.1:8000/v1#M": "needs a server",
+    "index my/corpus.jsonl --out new-index --profile gpu": "needs a GPU",
+    "serve my-index --port 8080": "until Ctrl-C",
+    "serve my-index --port 8080 --json": "Ctrl-C",
+    "models misbehave --port 8000 --seed 1 --share 0.3": "Ctrl-C",
+    "bench pagerank --sizes 20000 --batch 1,64 --peers --rounds 3 --damping 0.85 --json": "peers",  # .ci/run, smaller
+    "index corpus.jsonl --kg facts.tsv --source pages=web:PAGES --out my-both --for hydrarag": "needs a folder of web",
+    'ask my-index "Who ordered The Last Supper?" --method ppt': "unknown method",
+    "demo --out demo-index --method dense,ppr --questions 1 --json": "gpu-rag demo",  # cli/test_docs.py, and .ci/run
+}
+# Without a language model where it answers many questions, and one question where it judges: `ask` runs with it
+SHORTER = {"answer": ["--set", "models.llm=none"], "eval": ["--limit", "1"]}
+
+
+def commands(page: str) -> list[str]:
+    """The calls of gpu-rag in the code of a page, without the program's name and comments."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = [*re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S), *re.findall(r"(?:^ {4}\S.*\n)+", text, re.M)]
+    lines = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+    calls = [re.fullmatch(r"(?:\$ )?(?:\.venv/bin/)?gpu-rag (?!: )(.*)", line) for line in lines]
+    return [re.sub(r"\s+#\s.*", "", call[1]).strip() for call in calls if call]
+
+
+def test_every_page_is_run_or_named() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "gpu_rag" / "methods").rglob("*.md")]
+    found = {path.relative_to(ROOT).as_posix() for path in pages}
+    with_commands = {page for page in found if "docs/data" not in page and commands(page)}
+    assert with_commands <= {*PAGES, SAMPLE, *ELSEWHERE}
+    assert {*PAGES, SAMPLE, *ELSEWHERE} <= found
+
+
+def test_what_is_left_out_says_what_it_needs() -> None:
+    calls = {call: page for page in [*PAGES, SAMPLE] for call in commands(page)}
+    assert calls.keys() >= LEFT_OUT.keys()
+    of_models = {call.removesuffix(" --json") for call in calls if call.startswith("models")}
+    assert of_models <= {*commands("README.md"), *LEFT_OUT}, "run with README"
+    for call, need in LEFT_OUT.items():
+        assert need in (ROOT / calls[call]).read_text(encoding="utf-8"), call
+
+
+def run_page(page: str, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+    """Runs the commands of a page in this folder; what `eval` printed."""
+    printed = []
+    for call in commands(page):
+        words = shlex.split(call)
+        if call in LEFT_OUT or (words[0] == "models" and page != "README.md"):  # README has the same ones
+            continue
+        if "--retrieval-only" not in words:
+            words += SHORTER.get(words[0], [])
+        status = main([*words, *(more if words[0] == "eval" else ())])
+        out, err = capsys.readouterr()
+        assert status == 0, f"{page}: gpu-rag {call}\n{err[-2000:]}"
+        printed += [out] if words[0] == "eval" else []
+    return printed
+
+
+@pytest.mark.slow
+def test_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page("README.md", capsys)
+    for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S):
+        lines = block.splitlines()
+        if find_spec("torch_geometric") is None:
+            lines = [line for line in lines if "to_pyg" not in line]
+        exec("\n".join(lines), {})
+    nearest = capsys.readouterr().out.splitlines()[-1]
+    assert "Robert Stephenson" in nearest and "Antonio Salieri" in nearest, "who taught Franz Liszt"
+    monkeypatch.chdir(tmp_path / "my")  # where README wrote the sample
+    for page in PAGES[1:]:
+        run_page(page, capsys)
+
+
+@pytest.mark.slow
+def test_the_graph_finds_the_chains_that_its_page_says(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    *found, base, graph = [json.loads(out.splitlines()[-1]) for out in run_page(SAMPLE, capsys, "--json")]
+    others = ("dense", "bm25", "hybrid")
+    for document, least in zip(found, (22, 21), strict=True):  # ready triples, patterns
+        whole = {method: round(60 * entry["whole@5"]) for method, entry in document["methods"].items()}
+        assert whole["ppr"] >= least and max(whole[other] for other in others) <= 12
+        assert all(document["paired"][f"ppr - {other}"]["whole@5"]["low"] > 0 for other in others)
+    assert base["methods"]["hybgrag"]["hit@5"] >= 14 / 16
+    assert graph["methods"]["hydrarag"]["answer_on_path_pruned"] >= 13 / 14

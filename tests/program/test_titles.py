@@ -1,0 +1,60 @@
+"""Edges of titles: which passages have one, and what it adds to a graph of four nodes worked by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from gpu_rag.graph.csr import csr_from_edges, row_of_entry
+from gpu_rag.program.titles import MOST_PASSAGES, title_edges, titled
+
+KNOWN = {"jaws": 0, "marta orlo": 1, "jaws (book)": 2}
+
+
+def index(*titles: str) -> Any:
+    return SimpleNamespace(passages=pa.table({"title": list(titles)}))
+
+
+@pytest.mark.parametrize(
+    ("title", "node"),
+    [
+        ("Jaws", 0),
+        ("JAWS (film)", 0),
+        ("Jaws (book)", 2),  # a name of its own comes before the one without brackets
+        ("“Marta Orlo”", 1),
+        ("Marta Orlo (born 1871) (painter)", None),
+        ("Jaws 2", None),
+        ("(film)", None),
+        ("", None),
+    ],
+)
+def test_a_title_names_an_entity(title: str, node: int | None) -> None:
+    assert title_edges(index("Ves", title), KNOWN) == ([] if node is None else [(node, 1)])
+
+
+def test_a_title_of_many_passages_says_nothing() -> None:
+    few, many = ["Jaws"] * MOST_PASSAGES, ["Jaws"] * (MOST_PASSAGES + 1)
+    assert title_edges(index(*few), KNOWN) == [(0, p) for p in range(MOST_PASSAGES)]
+    assert title_edges(index(*many, "Marta Orlo"), KNOWN) == [(1, MOST_PASSAGES + 1)]
+
+
+def test_the_weight_is_added_both_ways() -> None:
+    """Entities 0 and 1, passages 2 and 3: entity 0 is mentioned in both, and passage 2 is about it, 3 about 1."""
+    edges = [(0, 1, 1.0), (0, 2, 1.0), (0, 3, 0.5)]
+    src, dst = (torch.tensor([edge[i] for edge in edges]) for i in (0, 1))
+    csr = csr_from_edges(src, dst, 4, torch.tensor([edge[2] for edge in edges]))
+    found = titled(index("Jaws", "Marta Orlo"), csr, KNOWN, 2, 15.0)
+    assert found.weight is not None
+    entries = dict(zip(zip(row_of_entry(found).tolist(), found.indices.tolist()), found.weight.tolist()))
+    expected = {(0, 1): 1.0, (0, 2): 16.0, (0, 3): 0.5, (1, 3): 15.0}
+    assert entries == expected | {(b, a): weight for (a, b), weight in expected.items()}
+
+
+def test_without_titles_the_graph_is_the_same() -> None:
+    csr = csr_from_edges(torch.tensor([0]), torch.tensor([2]), 4)
+    assert titled(index("", ""), csr, KNOWN, 2, 15.0) is csr
+    assert titled(index("Jaws", ""), csr, KNOWN, 2, 0.0) is csr
