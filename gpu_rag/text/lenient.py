@@ -70,7 +70,7 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
 
 
 def _encodable(value: Any) -> Any:
-    """The value with "?" for each half of a surrogate pair, which an escape can write and no encoding holds: one text
+    """The value with "?" for each half of a surrogate pair, which no encoding holds: one text
     with it would fail all that is embedded in its batch."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
