@@ -66,7 +66,17 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
             found = Read(text, EXACT if text == plain else LENIENT) if text else Malformed("it was empty", reply.text)
     if isinstance(found, Malformed) and reply.finish_reason == "length":
         return Malformed(f"{CUT_OFF} at {reply.n_generated} tokens", reply.text)
-    return found
+    return found if isinstance(found, Malformed) else Read(_encodable(found.value), found.how)
+
+
+def _encodable(value: Any) -> Any:
+    """The value with "?" for each half of a surrogate pair, which no encoding holds: one text
+    with it would fail all that is embedded in its batch."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    return {name: _encodable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def repairs(prompt: str, max_tokens: int, malformed: Malformed) -> tuple[tuple[str, int], ...]:

@@ -68,7 +68,7 @@ def kill_and_resume(command, job, out, server, run, after: list[int], patience_s
     The server holds back what would come after them, so that all that has come must be in the files before the kill.
     """
     replies, streaming = out.with_name(out.name + ".replies.sqlite"), "streaming" in job(out)
-    kept, moments = 0, random.Random(5)
+    kept, rows, moments = 0, 0, random.Random(5)
     for n_replies in after:
         server.forget()
         server.let_through(n_replies)
@@ -76,8 +76,9 @@ def kill_and_resume(command, job, out, server, run, after: list[int], patience_s
         try:
             wait_for(lambda n=n_replies: sum(server.finished.values()) >= n, process)
             wait_for(lambda n=kept + n_replies: kept_replies(replies) >= n, process, patience_s)
-            # rows, not only replies: streaming writes each as its question ends, rounds when those that are open have
-            n_rows = kept + n_replies if streaming else (kept + n_replies) // LIVE * LIVE
+            # rows, not only replies: streaming writes each as its question ends, rounds when those that are open have;
+            # questions that were open at a kill come last, also those whose replies are kept
+            n_rows = rows + (n_replies if streaming else n_replies // LIVE * LIVE)
             wait_for(lambda n=n_rows: kept_rows(out) >= n, process, patience_s)
             server.let_through(EXTRA)
             time.sleep(moments.uniform(0, 0.05))  # whatever it is at
@@ -90,7 +91,8 @@ def kill_and_resume(command, job, out, server, run, after: list[int], patience_s
         assert max(server.begun.values()) == 1
         before, kept = kept, kept_replies(replies)
         assert before + n_replies <= kept <= before + n_replies + EXTRA
-        assert kept_rows(out) >= n_rows
+        rows = kept_rows(out)
+        assert rows >= n_rows
     server.forget()
     result = run(*job(out)).ok
     assert sum(server.begun.values()) == N_QUESTIONS - kept

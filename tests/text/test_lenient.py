@@ -78,6 +78,16 @@ def check_cuts(read: Callable[[str, str], Any]) -> None:
             assert found.value["items"] == value["items"]
 
 
+def test_half_of_a_surrogate_pair_is_read_as_a_question_mark() -> None:
+    """No encoding holds it: a name with one would fail every text that is embedded with it, or end a build."""
+    written = '{"items": [{"name": "a\ud800", "aliases": ["\udc00b"]}], "names": ["c\ud83d"]}'
+    for text in (written, f"Here it is: {written}"):
+        found = read_reply(Reply(text, "stop", 0, 0, 0), JsonSchema(SCHEMA))
+        assert isinstance(found, Read)
+        assert found.value == {"items": [{"name": "a?", "aliases": ["?b"]}], "names": ["c?"]}
+    assert read_reply(Reply("a\ud800b", "stop", 0, 0, 0), None) == Read("a?b", EXACT)
+
+
 def test_of_a_cut_list_the_complete_items_are_kept() -> None:
     check_cuts(read_json)
 

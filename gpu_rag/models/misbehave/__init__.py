@@ -27,7 +27,9 @@ CONTENT = ("cut", "cut_silently", "empty", "fenced", "chatty", "wrong_id", "wron
 ENVELOPE = ("thinking", "not_json", "no_choices")
 TRANSPORT = ("429", "500", "reset", "slow", "half_closed")
 FAULTS = (*CONTENT, *ENVELOPE, *TRANSPORT)
+NAMED = ("dripping",)  # committed only where it is named: each takes a client's whole patience
 SLOW_S = 0.3
+DRIP_S = 1.0  # between bytes
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Manners:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise BadInput("not a share", given=self.share, expected="0 to 1")
-        if unknown := set(self.faults) - set(FAULTS):
-            raise BadInput("no such fault", given=", ".join(sorted(unknown)), expected=", ".join(FAULTS))
+        if unknown := set(self.faults) - {*FAULTS, *NAMED}:
+            raise BadInput("no such fault", given=", ".join(sorted(unknown)), expected=", ".join((*FAULTS, *NAMED)))
 
     def fault(self, body: bytes, attempt: int) -> str:
         """The fault of the attempt (from 0) at a request, or ""."""
@@ -130,6 +132,8 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
                 return self._send(200, b"<html>It works!</html>")
             if fault in (*CONTENT, "no_choices"):
                 answer = spoiled(answer, fault)
+            if fault == "dripping":
+                return self._drip(json.dumps(answer).encode())
             self._send(200, json.dumps(answer).encode(), half=fault == "half_closed")
 
         def _refuse(self, fault: str) -> None:
@@ -140,6 +144,14 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
                 return
             headers = {"Retry-After": "0"} if fault == "429" else {}
             self._send(int(fault), json.dumps({"error": {"message": f"fault {fault}"}}).encode(), headers)
+
+        def _drip(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            for byte in body:
+                self.wfile.write(bytes([byte]))
+                time.sleep(DRIP_S)
 
         def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, half: bool = False) -> None:
             self.send_response(status)

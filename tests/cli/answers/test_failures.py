@@ -26,6 +26,16 @@ def test_max_failures_is_a_number_or_a_share(limit, status, answer, forget):
     assert answer("--max-failures", limit).status == status
 
 
+def test_a_question_that_a_filter_refuses_is_a_row(run, driver, index, questions, out, cli, chat_server):
+    """It ended every run at that question: all others are answered."""
+    server = chat_server(lambda prompt: (403, "no") if "Who was mayor" in prompt else (200, "word"))
+    llm = (*cli.HASH, "--set", f"models.llm={server.spec}", "--driver", driver, "--json")
+    result = run("answer", index, questions, "--method", "dense", "--out", out, *llm)
+    assert result.status == 3 and result.document["failed"] == 1, result.err
+    rows = {row["id"]: row for row in cli.read_rows(out)}
+    assert len(rows) == len(cli.QUESTIONS) and rows["q4"]["error"]["type"] == "RequestFailed"
+
+
 def test_a_model_server_that_is_gone_ends_the_run(run, driver, index, questions, out, cli, chat_server):
     server = chat_server(lambda prompt: (401, "wrong key"))
     llm = (*cli.HASH, "--set", f"models.llm={server.spec}", "--driver", driver)
