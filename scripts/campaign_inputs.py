@@ -122,8 +122,7 @@ def _base(kind: str, folder: Path) -> Callable[[Mutator | None], None]:
             for name, rows in (("nodes", NODES), ("edges", EDGES)):
                 sound = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
                 (place / f"{name}.jsonl").write_bytes(sound if mutator is None else _lines(mutator, rows))
-        for part in read_source(NamedSource("s", kind, place)):
-            del part
+        read_source(NamedSource("s", kind, place), lambda reject: None, 10_000)
 
     return take
 
@@ -189,7 +188,9 @@ def _bodies(folder: Path) -> Callable[[Mutator | None], None]:
 
     def take(mutator: Mutator | None) -> None:
         if mutator is None or mutator.random.random() < 0.5:
-            read_ask(json.dumps(ASK).encode() if mutator is None else _any(mutator, ASK), ("damping",), retrieval=True)
+            read_ask(
+                json.dumps(ASK).encode() if mutator is None else _any(mutator, ASK), ("ppr.damping",), retrieval=True
+            )
         else:
             read_chat(_any(mutator, CHAT))
 
