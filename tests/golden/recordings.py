@@ -93,7 +93,7 @@ class Recording:
         """The same by replay, over vectors with noise and an embedder with noise."""
         generator = np.random.default_rng(seed)
         index = gpu_rag.Index.open(folder)
-        for layer in self.stages:
+        for layer in self.layers:
             held = index.vectors(layer)
             held += torch.from_numpy(generator.normal(0, record.NOISE, held.shape).astype(np.float32))
         found = {}
@@ -161,16 +161,24 @@ def listed(*numbers: int) -> tuple[str, ...]:
     return tuple(f"q{number:02d}" for number in numbers)
 
 
+PAPERS = {  # rankings as the papers have them: what the model is shown was recorded with these
+    "hoprag": {"entry": "vertices", "inherit": 0.0},
+    "bubblerag": {"passages": "fused"},
+    "ppr": {"title_weight": 0.0},
+    "higra-retriever": {"walk": "subgraph"},
+    "higra-agent": {"walk": "subgraph"},
+}
+HIGRA = ("higra-retriever", "dual-agent", "higra-agent")
 SIMILARITY, LLM_DECIDES = {"models": {"decider": "similarity"}}, {"models": {"decider": "llm"}}
 RECORDINGS = {
     "hoprag": Recording(  # the model reads after a walk by similarity, or chooses every hop itself of a shorter walk
         "hoprag",
         ("passage_vectors", "hop_in_vectors", "hop_vertex_vectors"),
         {
-            "similarity": SIMILARITY,
+            "similarity": {**SIMILARITY, "method": {"hoprag": PAPERS["hoprag"]}},
             "llm": {
                 **LLM_DECIDES,
-                "method": {"hoprag": {"top_k": 3, "n_hop": 2}},
+                "method": {"hoprag": {"top_k": 3, "n_hop": 2, **PAPERS["hoprag"]}},
                 "constants": {"n_options": 4},
                 "reader": {"passages": 2},
             },
@@ -182,10 +190,14 @@ RECORDINGS = {
         "bubblerag",
         ("passage_vectors", "entity_vectors", "relation_vectors"),
         {
-            "similarity": {**SIMILARITY, "method": {"bubblerag": {"rank": "score"}}, "reader": {"passages": 3}},
+            "similarity": {
+                **SIMILARITY,
+                "method": {"bubblerag": {"rank": "score", **PAPERS["bubblerag"]}},
+                "reader": {"passages": 3},
+            },
             "llm": {
                 **LLM_DECIDES,
-                "method": {"bubblerag": {"n_trees": 1, "depth": 2}},
+                "method": {"bubblerag": {"n_trees": 1, "depth": 2, **PAPERS["bubblerag"]}},
                 "constants": {"n_before": 2, "n_neighbours": 5, "max_picks": 2},
                 "reader": {"passages": 2},
             },
@@ -225,7 +237,7 @@ RECORDINGS = {
     "sample": Recording(
         "sample",
         ("passage_vectors", "relation_vectors", "entity_vectors"),
-        {method: {} for method in record.METHODS},
+        {method: {"method": {method: PAPERS[method]}} if method in PAPERS else {} for method in record.METHODS},
         listed(*range(1, 31)),
         lambda answer: {},
         each_run=True,
@@ -233,7 +245,10 @@ RECORDINGS = {
     "higra": Recording(
         "higra",
         ("passage_vectors", "higra_entity_vectors", "higra_relation_vectors"),
-        {"higra-retriever": {}, "dual-agent": {}, "higra-agent": {}},
+        {
+            m: {"method": {m: PAPERS[m]}} if m in PAPERS else {}
+            for m in ("higra-retriever", "dual-agent", "higra-agent")
+        },
         listed(2, 3, 7, 9, 13, 16, 18),
         dialogue,
         each_run=True,
