@@ -33,7 +33,7 @@ _CAPITAL = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
 _MONTH_TERMS = frozenset(tokenize(" ".join(MONTHS)))
 _UNIT_TERMS = frozenset(
     tokenize(
-        "second minute hour day week month year decade century millimetre centimetre metre kilometre inch foot "
+        "second minute hour day week month year decade century millimetre centimetre metre kilometre inch feet foot "
         "yard mile gram kilogram tonne ton pound ounce litre gallon hectare acre degree percent euro dollar cent"
     )
 )
@@ -43,6 +43,11 @@ _FIRST_YEAR = 1000
 _MOST_ADDED = 12
 _COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b", re.IGNORECASE)
 _HOW_MANY = re.compile(r"\bhow many (?!of\b)(\w+)", re.IGNORECASE)
+_RECKONS = re.compile(
+    r"\b(?:total|together|altogether|in all|both|combined|each|twice|double|difference|more|less|fewer|longer|shorter|"
+    r"older|younger|higher|deeper|wider|heavier|years? (?:after|before|later|earlier)|by how (?:much|many)|up from)\b",
+    re.IGNORECASE,
+)
 _MOST_COUNTED = 12  # things that a reader would count in a text
 _COMPARES = re.compile(
     r"\b(older|younger|longer|shorter|taller|higher|lower|larger|bigger|smaller|deeper|wider|heavier|faster|earlier|"
@@ -178,10 +183,10 @@ def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> s
 def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
     """Whether a part cannot come from the evidence: one of its names or numbers stands nowhere, or none of its words.
 
-    A count, a sum, a number in another unit and a name in another script may be what the evidence says in other words.
+    What is reckoned from figures of the evidence, and a name in another script, may be what it says in other words.
     """
     missing = [term for term in words.terms if not any(text.find(term) for text in shown)]
-    translated = any(2 * len(_SCRIPT.findall(text.text)) > len(text.text) - text.text.count(" ") for text in shown)
+    translated = _is_translated(asked, shown)
     named = set() if translated else _capitalised(words.text)
     if any((term in named and not _begins_another(term, shown)) or _SCRIPT.search(term) for term in missing):
         return True
@@ -189,15 +194,37 @@ def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
         return True
     numbers = {_number(term) for term in missing if _NUMBER.fullmatch(term)}
     if numbers:
-        known = {_number(term) for text in (*shown, asked) for term in text.places if _NUMBER.fullmatch(term)}
-        if _COUNTS.search(asked.text):
-            most = 0 if _is_counted(asked, shown) else _MOST_COUNTED
-            return any(number > most and not _is_sum(number, known) for number in numbers)
-        in_units = len(missing) > len(numbers)
-        return any(not ((in_units and _is_multiple(number, known)) or _is_later(number, known)) for number in numbers)
+        return not translated and not all(_is_reckoned(number, words, asked, shown) for number in numbers)
     new = {term for term in words.terms if term not in asked.places}
-    in_other_words = translated or _NEGATED.search(words.text) is not None
-    return bool(new) and new <= set(missing) and not in_other_words
+    if translated or _NEGATED.search(words.text):
+        return False
+    said = {term for term in new if term not in missing and not _NUMBER.fullmatch(term)}
+    n_missing = len(new.intersection(missing))
+    return n_missing == len(new) > 0 or (not said and n_missing > 1) or (len(said) == 1 and n_missing > 3)
+
+
+def _is_translated(asked: _Words, shown: Sequence[_Words]) -> bool:
+    """Whether a text in another script may be what bears on the question: no other has half of its words."""
+    foreign = [2 * len(_SCRIPT.findall(text.text)) > len(text.text) - text.text.count(" ") for text in shown]
+    if not any(foreign):
+        return False
+    own = [text for text, is_foreign in zip(shown, foreign) if not is_foreign]
+    return not any(2 * sum(bool(text.find(term)) for term in asked.places) >= len(asked.places) for text in own)
+
+
+def _is_reckoned(number: float, words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
+    """Whether a number may be a count, or come from those of one text and the question by one step of reckoning."""
+    if _COUNTS.search(asked.text) and number <= _MOST_COUNTED and not _is_counted(asked, shown):
+        return True
+    in_units = not _UNIT_TERMS.isdisjoint(words.terms)
+    figures = [{_number(term) for term in text.places if _NUMBER.fullmatch(term)} for text in (*shown, asked)]
+    if _is_later(number, set().union(*figures)):
+        return True
+    for text, own in zip(shown, figures):
+        known, reckons = own | figures[-1], _RECKONS.search(asked.text) or _RECKONS.search(text.text)
+        if (reckons and _is_sum(number, known)) or (in_units and _is_multiple(number, known)):
+            return True
+    return False
 
 
 def _begins_another(name: str, shown: Sequence[_Words]) -> bool:
@@ -209,8 +236,9 @@ def _has_addition(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
     """Whether something is added to what the evidence states: a piece of which no word stands in it."""
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
     least = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
-    added = [piece for piece in pieces if not any(text.find(term) for term in piece.terms for text in (*shown, asked))]
-    return len(added) < len(pieces) and any(len(piece.terms) >= least for piece in added)
+    found = [{term for term in piece.terms if any(text.find(term) for text in shown)} for piece in pieces]
+    new = [{*piece.terms} - asked.places.keys() for piece in pieces]
+    return any(found) and any(len(added) >= least and not added & said for added, said in zip(new, found))
 
 
 def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:
@@ -220,6 +248,9 @@ def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:
             behind = {text.terms[i + 1] for text in shown for i in text.find(number) if i + 1 < len(text.terms)}
             if unit not in behind and (unit in _MONTH_TERMS or behind & _UNIT_TERMS):
                 return True
+        of_year = number in _MONTH_TERMS and any(text.find(unit) for text in shown)
+        if of_year and not any(text.find(number) for text in shown):
+            return True
     return False
 
 
@@ -258,5 +289,9 @@ def _is_later(year: float, known: Set[float]) -> bool:
 
 
 def _is_sum(number: float, known: Set[float]) -> bool:
+    """Whether a number is a sum of two or three, a difference or a small multiple of those that are known."""
     some = sorted(known)[:_MOST_ADDED]
-    return any(sum(added) == number for n in (2, 3) for added in combinations(some, n))
+    sums = {sum(added) for n in (2, 3) for added in combinations(some, n)}
+    differences = {b - a for a, b in combinations(some, 2)}
+    multiples = {one * by for one in some for by in (2, *some) if by <= _MOST_COUNTED}
+    return any(abs(number - one) < 1e-6 * number for one in sums | differences | multiples)
