@@ -73,6 +73,8 @@ def keep_stderr() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+    if sys.stderr is not sys.__stderr__:
+        return  # what a caller in this process reads is its own
     encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
     remarks: Any = _Remarks(2, "w", closefd=False)
     sys.stderr = io.TextIOWrapper(remarks, encoding, errors="backslashreplace", write_through=True)

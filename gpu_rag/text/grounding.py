@@ -214,14 +214,16 @@ def _is_translated(asked: _Words, shown: Sequence[_Words]) -> bool:
 
 def _is_reckoned(number: float, words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
     """Whether a number may be a count, or come from those of one text and the question by one step of reckoning."""
-    if _COUNTS.search(asked.text) and number <= _MOST_COUNTED and not _is_counted(asked, shown):
+    counts = _COUNTS.search(asked.text) and not _is_counted(asked, shown)
+    if counts and number <= _MOST_COUNTED:
         return True
     in_units = not _UNIT_TERMS.isdisjoint(words.terms)
     figures = [{_number(term) for term in text.places if _NUMBER.fullmatch(term)} for text in (*shown, asked)]
     if _is_later(number, set().union(*figures)):
         return True
     for text, own in zip(shown, figures):
-        known, reckons = own | figures[-1], _RECKONS.search(asked.text) or _RECKONS.search(text.text)
+        known = own | figures[-1]
+        reckons = counts or _RECKONS.search(asked.text) or _RECKONS.search(text.text)
         if (reckons and _is_sum(number, known)) or (in_units and _is_multiple(number, known)):
             return True
     return False
