@@ -8,6 +8,9 @@ near one another: compared by stem, numbers and dates by value, a first name als
 answer may repeat the question's words and differ in one word of five, but in no name or number. Yes or no and a
 comparison say little that evidence could hold: the names in the question have to be there, a comparison with a figure
 for each side, or in one sentence.
+
+What is not stated is `unstated` where something in it cannot come from the evidence: a name or a number that stands
+nowhere and is not reckoned from those that do, a number with another unit or month, a detail of which no word is there.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from gpu_rag.text.figures import one_form
 from gpu_rag.text.grounding import NONE, STATED, UNSTATED, grounding
 
 DATA = Path(__file__).parent / "data"
-SETS = [[json.loads(line) for line in (DATA / f"grounding_{n}.jsonl").read_text("utf-8").splitlines()] for n in (1, 2)]
-# Answers with a name, a number, a date or a script that stands nowhere in the evidence.
-NOWHERE = {
-    *("absent_name", "name_nowhere", "wrong_entity", "world", "true_world", "prompt_example", "question_name"),
-    *("name_in_question", "digit", "number_off", "other_date", "date", "script"),
+SETS = {
+    n: [json.loads(line) for line in (DATA / f"grounding_{n}.jsonl").read_text("utf-8").splitlines()]
+    for n in range(1, 5)
 }
+# Answers whose words are all there, or need not be: said of another thing, or a verdict on it.
+NOT_BY_WORDS = {"elsewhere", "yesno", "choice", "comparison", "count", "negated"}
 EVIDENCE = [
     "Marta Orlo was an engineer born in Tamsin on May 12, 1890. She built twenty-one bridges.",
     "The Halden Bridge, designed by M. Orlo, cost 1,200 crowns. It is 310 m long.",
@@ -28,18 +28,18 @@ EVIDENCE = [
 ]
 
 
-def share_unstated(held: bool, kinds: set[str]) -> float:
-    pairs = [pair for pairs in SETS for pair in pairs if pair["held"] is held and pair["kind"] in kinds]
+def share_unstated(n: int, held: bool) -> float:
+    """The share of the pairs of a set that is marked; of those that evidence does not hold, of what words can tell."""
+    pairs = [p for p in SETS[n] if p["held"] is held and (held or p["kind"] not in NOT_BY_WORDS)]
     return Counter(grounding(p["question"], p["answer"], p["evidence"]) for p in pairs)[UNSTATED] / len(pairs)
 
 
-def test_of_the_labelled_pairs_few_are_judged_wrongly() -> None:
-    kinds = {pair["kind"] for pairs in SETS for pair in pairs}
-    assert [len(pairs) for pairs in SETS] == [200, 200]
-    assert share_unstated(True, kinds) <= 0.05
-    assert share_unstated(False, NOWHERE) >= 0.9
-    # "elsewhere": all words are in the evidence, said of another thing; that is not what grounding finds out.
-    assert share_unstated(False, kinds - {"elsewhere"}) >= 0.65
+@pytest.mark.parametrize(("n", "least", "most"), [(1, 0.98, 0.01), (2, 0.91, 0.04), (3, 0.95, 0.01), (4, 0.95, 0.05)])
+def test_of_the_labelled_pairs_few_are_judged_wrongly(n: int, least: float, most: float) -> None:
+    """The rules were chosen on the first three sets; the fourth was written and looked at after them."""
+    assert Counter(pair["held"] for pair in SETS[n]) == {True: 100, False: 100}
+    assert share_unstated(n, held=True) <= most
+    assert share_unstated(n, held=False) >= least
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,6 @@ def test_wrong_rules_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"gpu_rag.text.grounding.{name}", wrong)
         module._words.cache_clear()
         with pytest.raises(AssertionError):
-            test_of_the_labelled_pairs_few_are_judged_wrongly()
+            test_of_the_labelled_pairs_few_are_judged_wrongly(4, 0.95, 0.05)
         monkeypatch.undo()
         module._words.cache_clear()
