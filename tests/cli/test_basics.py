@@ -125,7 +125,7 @@ def test_bad_usage_is_one_line_and_status_2(case, run, cli, index, questions, tm
 
 def test_a_wrong_setting_stops_before_any_work(run, cli, index, questions, tmp_path):
     out = tmp_path / "answers.jsonl"
-    for words in (("--method", "ppt"), ("--method", "ppr", "--max-failures", "many"), ("--method", "ppr")):
+    for words in (("--method", "ppt"), ("--method", "ppr", "--max-failures", "many")):
         assert run("answer", index, questions, "--out", out, *words, *cli.NO_LLM).status == 2
         assert not out.exists()
 

@@ -24,7 +24,8 @@ ELSEWHERE = {
     "docs/architecture.md": "a drawing",
     "docs/scale.md": "a Ray cluster",
     **{f"docs/benchmarks/{name}.md": "data sets that do not lie in the package" for name in (
-        "bubblerag", "higra-index", "higra", "hoprag", "hoprag-edges", "hybgrag", "hydrarag", "retrieval", "runtime",
+        "bubblerag", "higra-index", "higra", "hoprag", "hoprag-edges", "hybgrag", "hydrarag", "ranking", "retrieval",
+        "runtime",
     )},
 }  # fmt: skip
 # Commands that are left out, by what the page says of them

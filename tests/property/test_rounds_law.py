@@ -159,7 +159,7 @@ def unsorted_batches(core):
     groups = core.waiting.pop(min(core.waiting))
     return [
         Batch(step, key, calls[i : i + step.kind.max_batch])
-        for (step, key), calls in groups.items()
+        for (step, key, _), calls in groups.items()
         for i in range(0, len(calls), step.kind.max_batch)
     ]
 
@@ -181,7 +181,7 @@ def one_batch_of_a_rank(core):
     batches = cheapest_batches(core)
     for batch in batches[1:]:
         rank = batch.step.kind.rank
-        core.waiting.setdefault(rank, {}).setdefault((batch.step, batch.key), []).extend(batch.calls)
+        core.waiting.setdefault(rank, {}).setdefault((batch.step, batch.key, 0), []).extend(batch.calls)
     return batches[:1]
 
 

@@ -650,7 +650,7 @@ def test_closing_ends_open_requests_in_both_faces(fakes, connect):
 
 def test_a_bug_in_the_thread_leaves_nobody_waiting(fakes, connect, monkeypatch):
     llm = connect(fakes())
-    monkeypatch.setattr(llm, "_body", lambda *_: 1 / 0)
+    monkeypatch.setattr(llm, "_body", lambda *_, **__: 1 / 0)
     with pytest.raises(ModelError, match="ZeroDivisionError"):
         llm.complete(ask(3))
 

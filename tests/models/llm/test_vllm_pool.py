@@ -176,7 +176,7 @@ def test_an_engine_sleeps_once_and_wakes_for_a_piece() -> None:
         wake_up=lambda: log.append("wake"),
         add_request=lambda *_: log.append("add"),
     )
-    engine._sampling, engine._final_only = dict, None
+    engine._sampling, engine._kinds = dict, SimpleNamespace(CUMULATIVE=0, FINAL_ONLY=2)
     engine._failures, engine._refusals = (RuntimeError,), (ValueError,)
     engine._can_sleep, engine._sleeps = False, False
     engine.sleep()
