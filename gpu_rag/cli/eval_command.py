@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
+    words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
+    parser.add_argument("--ceiling", action="store_true", help=words)
     words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_where(parser)
@@ -85,7 +87,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             judge.on_reply = on_verdict
         comparison = compare(
             engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge,
-            where=options.where or "",
+            where=options.where or "", ceiling=options.ceiling,
         )  # fmt: skip
     document = comparison.document
     document["rejects"] = len(rejects)
@@ -155,6 +157,9 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     if document["paired"]:
         rows, which = difference_rows(document, measures)
         parts += [f"paired differences{which}", table(rows, ["methods", *measures])]
+    if "ceiling" in document:
+        parts += ["ceiling: the share of gold that is left at each stage when a perfect chooser chooses",
+                  ceiling_table(document["ceiling"])]  # fmt: skip
     if "judge" in document:
         parts.append(judge_line(document))
     for name, entry in methods.items():
@@ -164,6 +169,15 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     if lines := places_lines(document):
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def ceiling_table(ceiling: dict[str, Any]) -> str:
+    """The ceiling of each method, a column for each stage."""
+    names = dict.fromkeys(["index", "graph", *(name for entry in ceiling.values() for name in entry)])
+    columns = [name for name in names if name != "failed" or any(entry.get("failed") for entry in ceiling.values())]
+    cells = {method: [entry.get(name) for name in columns] for method, entry in ceiling.items()}
+    rows = [[m, *("-" if value is None else f"{value:.3f}" for value in row)] for m, row in cells.items()]
+    return table(rows, ["method", *columns])
 
 
 def judge_line(document: dict[str, Any]) -> str:
