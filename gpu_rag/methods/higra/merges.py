@@ -26,13 +26,14 @@ from gpu_rag.text.normalise import normalise_name
 
 FILE = "merges.jsonl"
 EXACT, SEMANTIC, FORCED = "exact", "semantic", "forced"
+QUARANTINED = "quarantined"  # names that would be too many for one entity: they were left apart
 REJECT: Final = "reject"
 FORCE: Final = "force"
 _N_SHOWN = 5
 
 
 def merge_row(why: str, rule: str, score: float, members: Sequence[str], entity: Any) -> Row:
-    """A row of HIGRA_MERGES. why: exact | semantic | forced; entity: what the members became."""
+    """A row of HIGRA_MERGES. why: exact | semantic | forced | quarantined; entity: what the members became, if one."""
     id = merge_id(why, members)
     return {"id": id, "why": why, "rule": rule, "score": score, "members": list(members), "entity": entity}
 
@@ -125,6 +126,8 @@ class Merges:
         for id in ids:
             if id not in by_id:
                 raise BadInput("no merge of this index has this id", given=id, do="list them with: gpu-rag merges DIR")
+            if by_id[id]["why"] == QUARANTINED:
+                raise BadInput("these names were left apart already", given=id, do="join two of them with --force")
             if by_id[id]["why"] == FORCED:
                 edits = tuple(edit for edit in edits if edit.id != id)
             else:
