@@ -21,6 +21,7 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.folder import WriteLock, write_atomic
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Sources
+from gpu_rag.methods.higra.report import pair_coverage
 from gpu_rag.methods.higra.tables import Row, read_of
 from gpu_rag.text.normalise import normalise_name
 
@@ -113,6 +114,7 @@ class Merges:
         self._index, self.path = index, index.path / FILE
         self.log: list[Row] = read_of(index, "higra_merges").to_pylist()
         self.edits = read_edits(self.path)
+        self.pairs = pair_coverage(index.manifest)
 
     def found(self, text: str = "", why: str = "") -> list[Row]:
         """The merges that have `text` in a name (as normalised) and that reason; in the order of the log."""
