@@ -17,10 +17,11 @@ from gpu_rag.jobs import row_of
 from gpu_rag.methods.hydrarag.analysis import by_chain, read_chain
 from gpu_rag.methods.hydrarag.batched.subgraphs import Order
 from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
-from gpu_rag.methods.hydrarag.rules import mentions_by_rules, relation_words
+from gpu_rag.methods.hydrarag.rules import mentions_by_rules
 from gpu_rag.methods.hydrarag.state import Chain, Match, Mention, Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
+from gpu_rag.text.rules.relations.hops import relation_words
 from gpu_rag.types import Answer, Question
 
 BORN = "Where was the designer of the Halden Bridge born?"
