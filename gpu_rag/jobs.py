@@ -417,6 +417,7 @@ class Tally:
         self.n, self.statuses, self.usage = 0, dict.fromkeys(STATUSES, 0), vars(Usage())
         self.fallbacks: dict[str, int] = self.usage.pop("fallbacks")
         self.failures: list[dict[str, Any]] = []
+        self.rerank: dict[str, float] = {}  # what a reranker cost; empty without one
 
     @classmethod
     def of(cls, answers: Iterable[Answer]) -> Tally:
@@ -433,10 +434,14 @@ class Tally:
         for name in self.usage:
             self.usage[name] += row["usage"][name]
         add_fallbacks(self.fallbacks, row["usage"]["fallbacks"])
+        for step in row["trace"]:
+            if step["verb"].startswith("rerank_"):
+                for name, n in (("requests", 1), ("pairs", step["n_candidates"]), ("s", step["s"])):
+                    self.rerank[name] = self.rerank.get(name, 0) + n
         if row["status"] == "failed" and len(self.failures) < self.N_FAILURES:
             self.failures.append({name: row[name] for name in ("id", "error")})
 
     def document(self) -> dict[str, Any]:
-        """{"n", a number for each status, "usage", "fallbacks" by step and kind}."""
-        fallbacks = fallbacks_by_step(self.fallbacks)
-        return {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks}
+        """{"n", a number for each status, "usage", "fallbacks" by step and kind}, and "rerank" where there was one."""
+        found = {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks_by_step(self.fallbacks)}
+        return {**found, **({"rerank": self.rerank} if self.rerank else {})}

@@ -24,7 +24,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines, rerank_lines
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
@@ -165,6 +165,7 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     for name, entry in methods.items():
         if entry["replies_read"]:
             parts.append(f"{name}, {fallbacks_line(entry['fallbacks'], entry['replies_read'])}")
+        parts += rerank_lines(entry, f"{name}, ")
     parts.append(f"graph ops: {graph_ops_line(joined_ops(entry['graph_ops'] for entry in methods.values()))}")
     if lines := places_lines(document):
         parts.append("\n".join(lines))

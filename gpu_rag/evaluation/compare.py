@@ -200,4 +200,5 @@ def _entry(
     entry["malformed"], entry["replies_read"] = tally.usage["malformed"], tally.usage["replies_read"]
     entry["fallbacks"], entry["cut"] = fallbacks_by_step(tally.fallbacks), tally.usage["cut"]
     entry.update({name: tally.usage[name] / len(answers) for name in _COSTS}, wall_s=wall_s)
+    entry |= {"rerank": tally.rerank} if tally.rerank else {}
     return {**entry, **{name: tally.usage[name] for name in _SECONDS}}

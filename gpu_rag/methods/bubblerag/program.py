@@ -31,6 +31,7 @@ from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded,
 from gpu_rag.program.ask import ask, embed, packed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
+from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
@@ -141,6 +142,7 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
 
 async def _answered(run: Run, question: str, support: Support, lines: Sequence[str]) -> Draft:
     """What a capable model says to the facts and all passages."""
+    support = Support(*await reranked(run, question, support.evidence, support.paths))
     blocks = ["Facts\n" + "\n".join(f"- {line}" for line in lines)] if lines else []
     blocks += [passage_block(i, e) for i, e in enumerate(support.evidence, 1)]
     reply = await ask(
