@@ -208,7 +208,7 @@ class Engine:
         retrieval_only = retrieval_only or not self.models.has_llm()
         module = load_method(method)
         check_stages(method, self.index.stages, str(self.index.path), self.index.manifest.sources)
-        check_passages(method, self.index.n_passages, str(self.index.path))
+        check_passages(method, self.index.n_passages, self.index.stages, str(self.index.path))
         config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params, where=where)
         index = self.part_for(method, where) if where else self.index
         chosen = self.params(method, params)
@@ -363,7 +363,8 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
             passages, paths = await reranked(run, question.text, support.evidence, support.paths, run.keep)
             support = replace(support, evidence=passages, paths=paths)
         nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases
-        return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools)
+        missing = getattr(support, "missing", ())
+        return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools, missing=missing)
 
     return program
 
@@ -408,7 +409,7 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     found = NONE if draft.text is None else grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
     status = "unsupported" if found == UNSTATED else draft.status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
-    common.update(condensed=draft.condensed)
+    common.update(condensed=draft.condensed, missing=draft.missing)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
 
 

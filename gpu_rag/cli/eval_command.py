@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     settings = settings_of(options, index.manifest.defaults())
     for method in methods:  # all of them before the first one runs
         check_stages(method, index.stages, str(index.path), index.manifest.sources)
-        check_passages(method, index.n_passages, str(index.path))
+        check_passages(method, index.n_passages, index.stages, str(index.path))
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     engine = index.engine(settings, replies=options.replies, api_key=api_key(settings))
@@ -154,6 +154,10 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
         f"{document['n']} questions; mean and 95 % bootstrap interval",
         table(scores, ["method", *measures, "failed", "wall s"]),
     ]
+    if missed := document.get("gold_missed"):
+        parts.append(
+            f"gold that is no node, scored as missed: {missed['answers']} answers of {missed['questions']} questions"
+        )
     if document["paired"]:
         rows, which = difference_rows(document, measures)
         parts += [f"paired differences{which}", table(rows, ["methods", *measures])]

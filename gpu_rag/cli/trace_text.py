@@ -76,6 +76,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
         for sentence in row["support"]:
             lines.append(_wrapped(f"{sentence['text']}   [{titles[sentence['passage_id']]}]", "  > ", "    "))
     lines += ["", _answer(row)]
+    lines += [f"missing   {line}" for line in row.get("missing", ())]
     if row.get("nodes"):
         lines.append("\nnodes")
         for number, node in enumerate(row["nodes"][:evidence], 1):

@@ -87,6 +87,8 @@ def compare(
     document: dict[str, Any] = {"n": len(rows), "methods": {}, "paired": {}}
     if where:
         document["where"] = where
+    if gold.missed:
+        document["gold_missed"] = gold.missed
     comparison = Comparison(document)
     for method in methods:
         result = engine.run(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -221,9 +221,11 @@ def _missing(method: str, present: Sequence[str]) -> set[str]:
     return _with_needs(absent(["passages", *needs(method)]), lambda stage: absent(stage.needs))
 
 
-def check_passages(method: str, n_passages: int, folder: str) -> None:
-    """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents."""
-    if not n_passages and "kb" not in needs(method):
+def check_passages(method: str, n_passages: int, stages: Collection[str], folder: str) -> None:
+    """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents,
+    and without the texts (stage `kb_text_vectors`) by which some rank nodes in their place."""
+    standins = "kb_text_vectors" in stages and _entry(method)[1].standins
+    if not n_passages and "kb" not in needs(method) and not standins:
         over = [name for name in method_names() if "kb" in needs(name)]
         raise MissingLayer(
             f"the index has no passages, which {method} ranks",
