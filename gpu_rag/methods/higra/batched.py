@@ -31,6 +31,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.local_pagerank import blocks_pagerank
@@ -151,6 +152,7 @@ class HigraRanking:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float) -> list[HigraRanking]:
     """Relations and passages of the subgraph around each question's seeds, fused with their ranks by similarity.
 

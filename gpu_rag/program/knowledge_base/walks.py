@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ragged import ragged_of_lists, some_lists
 from gpu_rag.graph.reach import EITHER, intersect, reachable
 from gpu_rag.index.index import Index
@@ -29,6 +30,7 @@ class Walk:
 
 
 @batched(GRAPH, name="kb_walks")
+@trusted()
 def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
     """The nodes of one way for each walk, of the lowest row at every step from the start; () where there is none.
 
