@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_rag.methods.hydrarag.analysis import json_list
-from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Params, Search
+from gpu_rag.methods.hydrarag.state import SPENT, Analysis, FoundPath, Params, Search
 from gpu_rag.program.knowledge_base.views import ranked_node
 from gpu_rag.program.reader import is_answer, passage_block, read_blocks
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -54,7 +54,7 @@ async def _by_model(
     common = {"question": analysis.question, "subquestions": numbered}
     if search.params.refinement:
         summary = await search.ask("refine", common, None, "refine", facts, warm=False)
-        facts = [str(summary).strip() or "nothing", *facts]
+        facts = facts if summary is SPENT else [str(summary).strip() or "nothing", *facts]
     prompt = "answer_last" if last else "answer"
     reply = await search.ask(prompt, common, ANSWER_SCHEMA, "answer", facts, warm=False)
     if not isinstance(reply, dict) or not is_answer(reply["answer"]):
