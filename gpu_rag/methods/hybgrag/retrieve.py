@@ -19,6 +19,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Path
 
+RANK = 60  # of reciprocal rank fusion
 NODE_WORDS = 200  # of a document that a model is shown
 
 
@@ -39,6 +40,23 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
         return replace(reached, found=found)
     documents = await search_documents(vector, params.n_nodes)
     return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
+
+
+async def fused(result: Retrieved, vector: np.ndarray, params: Params, behind: bool) -> Retrieved:
+    """Nodes of the hybrid module and those of all documents, by the sum of 1 / (60 + rank) in both; behind: the latter
+    after the former."""
+    documents = await search_documents(vector, params.n_nodes)
+    pairs = [*zip(result.rows, result.scores), *zip(documents.rows, documents.scores)]
+    cosine, weight = dict(reversed(pairs)), {row: 0.0 for row, _ in pairs}
+    for rows in (result.rows, documents.rows):
+        for rank, row in enumerate(rows, 1):
+            weight[row] += 1 / (RANK + rank)
+    ranked = weight if behind else sorted(weight, key=lambda row: -weight[row])  # stable: the hybrid module's first
+    best = list(ranked)[: params.n_nodes]
+    chains = dict(zip(result.rows, result.chains))
+    none = ((),) * sum(map(bool, result.found))
+    ways = tuple(chains.get(row, none) for row in best)
+    return replace(result, rows=tuple(best), scores=tuple(cosine[row] for row in best), chains=ways, sure=False)
 
 
 def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> TopicNodes:
