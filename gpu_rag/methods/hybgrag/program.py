@@ -63,7 +63,7 @@ async def refined(question: str, run: Run, params: Params, critic: Critic) -> tu
     return action, await fused(result, vector, params, behind=plain)
 
 
-async def supported(result: Retrieved, run: Run) -> Draft:
+async def supported(action: Action, result: Retrieved, run: Run) -> Draft:
     """A result as nodes, their passages (run.limit of them) and reasoning paths to the first ones, without a text."""
     kb, best = kb_of(run.index), dict[int, float]()
     for row, score in zip(result.rows, result.scores):
@@ -71,20 +71,19 @@ async def supported(result: Retrieved, run: Run) -> Draft:
             best.setdefault(passage, score)
     shown = Ranking(tuple(best)[: run.limit], tuple(best.values())[: run.limit])
     evidence = run.evidence(shown, "of a node that the question's entities lead to", "hybgrag_nodes")
-    paths = await edge_paths(result, N_PATHS, kb)
+    paths = await edge_paths(action, result, N_PATHS, kb)
     return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result))
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Draft:
     """The ranked nodes of the loop."""
-    _, result = await refined(question.text, run, params, Critic(run, params))
-    return await supported(result, run)
+    return await supported(*await refined(question.text, run, params, Critic(run, params)), run)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """The loop, then one reading of the first nodes, each with its document and the paths that lead to it."""
     action, result = await refined(question.text, run, params, Critic(run, params))
-    found = await supported(result, run)
+    found = await supported(action, result, run)
     if not (result.sure or found.evidence):
         return found
     nodes = enumerate(first_nodes(run, action, result, run.reader.passages), 1)

@@ -94,13 +94,13 @@ def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[Sho
     return shown
 
 
-async def edge_paths(result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
+async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
     """What leads to the first n nodes, as paths of edges, which can be checked against the knowledge base."""
-    starts = [nodes for nodes in result.found if nodes]
+    starts = [(nodes, topic.ways) for nodes, topic in zip(result.found, action.topics) if nodes]
     walks = [
-        path_along(kb, Walk(nodes, chain, row))
+        path_along(kb, Walk(nodes, chain, row, ways))
         for row, chains in zip(result.rows[:n], result.chains)
-        for nodes, chain in zip(starts, chains)
+        for (nodes, ways), chain in zip(starts, chains)
         if chain
     ]
     return tuple(path for path in await gather(*walks) if path is not None)

@@ -16,6 +16,7 @@ nowhere from the topic's nodes are dropped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,12 +48,14 @@ from gpu_rag.types import Ragged
 
 BEAM = 60  # chains that are made longer
 TRIED = 12  # of the best ones, walked from the topic
-MOST_CUES, MOST_ORDERS = 7, 20
+MOST_CUES, MOST_ORDERS, MOST_ENDS = 7, 20, 100
 FAR = 100  # more than the words of a question
 UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: less for a step back along the relation before it
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
 SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: least cover a step, least lead, most words that say no relation
+MEDIATED = 0.4  # less for a step to or from a node without a name, which another step says
+_MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
 _BETWEEN = frozenset({"which", "what", "the", "a"})  # of two cues that say one relation ("starred which actors")
@@ -87,11 +90,12 @@ class Read:
 @dataclass(frozen=True)
 class AskedChain:
     """A chain that a question may ask for. steps: (relation, OUT, IN or EITHER); sure: whether the question says it, no
-    other chain that leads elsewhere nearly as well, and little else."""
+    other chain that leads elsewhere nearly as well, and little else; ends: nodes where it leads, at most MOST_ENDS."""
 
     steps: Steps
     score: float
     sure: bool
+    ends: tuple[int, ...] = ()
 
     @property
     def relations(self) -> tuple[int, ...]:
@@ -123,6 +127,10 @@ class ChainReader:
         self.weights = [np.array(some) / max(sum(some), 1e-9) for some in rarity]
         self.directed = [has_direction(units) for units in self.units]
         self.types = [units_of(name) for name in kb.type_names]
+        nameless = [row for row, name in enumerate(kb.node_names) if _MEDIATOR.fullmatch(name)]
+        self.mediator = kb.n_types  # a type of its own
+        self.node_type = kb.node_type.astype(np.int64)
+        self.node_type[nameless] = self.mediator
         flat = [unit for units in self.units for unit in units]
         self._stems, self._groups = {u.stem for u in flat}, {g for u in flat for g in (*u.groups, *inverses(u))}
 
@@ -146,9 +154,9 @@ class ChainReader:
     @cached_property
     def leads(self) -> list[dict[int, set[int]]]:
         """For each directed relation the types that it leads to from nodes of a type: those of 1 edge in 20."""
-        kb, n = self.kb, max(self.kb.n_types, 1)
+        kb, n = self.kb, self.kb.n_types + 1
         found: list[dict[int, set[int]]] = [{} for _ in range(2 * kb.n_relations)]
-        heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
+        heads, tails = self.node_type[kb.head], self.node_type[kb.tail]
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
         edges = np.bincount(kb.relation, minlength=kb.n_relations)
         for key, count in zip(keys.tolist(), counts.tolist()):
@@ -166,11 +174,14 @@ class ChainReader:
         """bool[R]: relations of several types whose edges lead both ways between them: the direction says nothing."""
         kb, n = self.kb, max(self.kb.n_types, 1)
         heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
-        both = np.zeros((kb.n_relations, n, n), np.int64)
-        np.add.at(both, (kb.relation, heads, tails), 1)
-        apart = both * (1 - np.eye(n, dtype=np.int64))
-        returned = np.minimum(apart, apart.transpose(0, 2, 1)).sum((1, 2))
-        return returned * 5 > apart.sum((1, 2))
+        keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
+        apart = keys // n % n != keys % n
+        keys, counts = keys[apart], counts[apart]
+        back = (keys // (n * n) * n + keys % n) * n + keys // n % n
+        at = np.searchsorted(keys, back).clip(max=max(len(keys) - 1, 0))
+        returned = np.where(keys[at] == back, np.minimum(counts, counts[at]), 0) if len(keys) else counts
+        both = [np.bincount(keys // (n * n), some, minlength=kb.n_relations) for some in (returned, counts)]
+        return 5 * both[0] > both[1]
 
     def way(self, directed: int) -> int:
         """Its direction for `reachable`."""
@@ -299,11 +310,11 @@ class _Reading:
         start = np.full((len(self.orders), m + 1), -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
         rows, cols = np.indices(start.shape)
-        beam: list[tuple[Ways, set[int], np.ndarray, np.ndarray]] = [((), types, start, np.zeros_like(start))]
+        beam: list[tuple[Ways, set[int], int, np.ndarray, np.ndarray]] = [((), types, 0, start, np.zeros_like(start))]
         found = []
         for length in range(1, longest + 1):
             longer = []
-            for chain, types, value, cover in beam:
+            for chain, types, named, value, cover in beam:
                 for d in reader.follows[chain[-1]] if chain else first:
                     to = set().union(*(reader.leads[d].get(type, ()) for type in types))
                     if not to:
@@ -312,17 +323,22 @@ class _Reading:
                     total = value[:, :, None] + worth
                     if chain and chain[-1] == reader.back(d):
                         total[:, range(m + 1), range(m + 1)] += BACK
+                    elif reader.mediator in to or reader.mediator in types:
+                        total[:, range(m + 1), range(m + 1)] += MEDIATED
                     at = total.argmax(1)
-                    longer.append(((*chain, d), to, total[rows, at, cols], cover[rows, at] + share[rows, at, cols]))
-            for chain, types, value, cover in longer:
+                    said = cover[rows, at] + share[rows, at, cols]
+                    longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, at, cols], said))
+            for chain, types, named, value, cover in longer:
+                if types == {reader.mediator}:
+                    continue
                 final = value - rest
                 best = np.unravel_index(int(final.argmax()), final.shape)
-                score = float(final[best]) - STEP * length - max(MORE * (length - hops), FEWER * (hops - length))
+                score = float(final[best]) - STEP * length - max(MORE * (named - hops), FEWER * (hops - named))
                 score += COSINE * sum(cosine[d // 2] for d in chain) / length
                 if self.wanted:
                     score += TYPE if types & self.wanted else -TYPE
-                found.append((chain, score, float(cover[best]) / length))
-            longer.sort(key=lambda one: (-one[2].max(), one[0]))
+                found.append((chain, score, float(cover[best]) / named))
+            longer.sort(key=lambda one: (-one[3].max(), one[0]))
             beam = longer[:BEAM]
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
@@ -337,7 +353,7 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     if len(vectors) == len(queries):
         cosines = relations_of(index).cosines(vectors).tolist()
     first = _directed_at(kb, [one.nodes for one in queries], reader.either)
-    types = [{int(kb.node_type[node]) for node in one.nodes} for one in queries]
+    types = [set(reader.node_type[list(one.nodes)].tolist()) for one in queries]
     readings = [_Reading(reader, one.text) for one in queries]
     best = [
         reading.chains(at, of, longest, one.hops, line)[:TRIED]
@@ -369,7 +385,9 @@ def _that_lead(
     for at, (steps, score, covered, ends) in enumerate(kept):
         others = (other for _, other, _, to in kept[at + 1 :] if 2 * len(ends & to) < len(ends | to))
         lead = score - next(others, score - FAR)
-        found.append(AskedChain(steps, score, plain and covered >= SURE and lead >= MARGIN))
+        found.append(
+            AskedChain(steps, score, plain and covered >= SURE and lead >= MARGIN, tuple(sorted(ends)[:MOST_ENDS]))
+        )
     return found
 
 
