@@ -6,6 +6,7 @@ WORDS = {
     "analysis/model": "the model chains topics and answer",
     "analysis/refused": "the model's chain could not be used",
     "analysis": "what is asked, from the topics to the answer",
+    "relations_asked": "relations that the question asks for, or may ask for",
     "sources": "kinds of sources that may know it",
     "source_selector": "kinds of sources for the first phase, of {n}",
     "evidence_subgraph": "the subgraph around the topics",

@@ -30,6 +30,7 @@ from gpu_rag.methods.hydrarag.analysis import (
     selected,
 )
 from gpu_rag.methods.hydrarag.answer import Attempt, attempt, evidence_of, ranked_nodes
+from gpu_rag.methods.hydrarag.chains import asked_paths
 from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
 from gpu_rag.methods.hydrarag.state import ANSWER, KINDS, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
@@ -61,13 +62,14 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     """Steps I to IV of one question: explore until an answer is accepted; `unsupported` where there is none."""
     search = Search(run, params)
     analysis, sources = await analysed(question.text, search)
+    asked = () if run.models.model_decides else await asked_paths(analysis, sources, search)
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
         if name != INITIAL and search.run.models.model_decides and not search.may_ask(PHASE_CALLS):
             search.run.note("requests_spent", 0, (f"{name}: left out",))
             break
         (query,) = await embed([analysis.indicator])
-        found = await phase(analysis, sources, query, search)
+        found = [*(asked if name == INITIAL else ()), *await phase(analysis, sources, query, search)]
         search.found.extend(found)
         chosen = await pruned(analysis, found, query, name, search)
         search.chosen.extend(chosen)

@@ -30,6 +30,7 @@ KINDS = ("kg", "document", "web")
 ANSWER = "ANSWER"  # where the answer stands in a chain
 SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared topics
 CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
+SURE, LIKELY = 1.0, 0.1  # added to a path whose relations the question asks for, or may ask for
 PHASES = 3
 MOST_DEPTH = 4
 SUMMARY_TOKENS = 256  # of the facts summed up, six short sentences
@@ -208,6 +209,7 @@ class FoundPath:
     answers: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     scores: Scores = Scores()
+    asked: float = 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:
