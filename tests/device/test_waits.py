@@ -117,6 +117,22 @@ def test_waits_of_a_batch_do_not_grow_with_its_questions(waits: Waits, folder: P
     assert sum(map(sum, found[1].values())) <= MORE * sum(map(sum, found[0].values()))
 
 
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_tile_of_ppr_crosses_once_each_way(waits: Waits, folder: Path, n: int) -> None:
+    """From the vectors and words of its questions to ranked ids; beside that go PageRank's sums and its proof."""
+    index = gpu_rag.Index.open(folder)
+    asked(index, "ppr", questions())
+    waits.forget()
+    asked(index, "ppr", times(n))
+    found = {way: sorted(copy.where for copy in waits.device.copies if copy.to == way) for way in ("cuda", "cpu")}
+    assert found == {
+        "cuda": ["arrays.py:to_device"],
+        "cpu": ["arrays.py:to_host", "inputs.py:teleport_of_prior", "matrix.py:check"],
+    }
+    sizes = {copy.where: copy.bytes for copy in waits.device.copies}
+    assert sizes["arrays.py:to_device"] < 4096 * 4 * n, "nothing has the size of the index"
+
+
 def test_checks_and_pieces_wait_once(waits: Waits) -> None:
     device, n = waits.device, 6
     lists = device.put(Ragged(torch.tensor([1, 4, 0, 2, 5]), torch.tensor([0, 2, 2, 5])))
