@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import is_cpu, pick_implementation
 from gpu_rag_kernels.pagerank import Restart, finish_step, ppr_step
 
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
@@ -19,6 +22,8 @@ F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times 
 
 PROVED = 16  # columns of a state that are in f64 at a time
 LAST_ROW = 2**31 - 1
+MOST_RECORDED = 1 << 23  # numbers of a state whose steps are recorded: a step of more takes longer than its launches
+_RECORDING = Lock()
 
 Product = Callable[..., torch.Tensor | None]
 """A step of all questions, with the arguments of `ppr_step` behind the matrix."""
@@ -47,6 +52,17 @@ def scipy_product(graph: PageRankGraph) -> Product:
         return finish_step(pulled, x, y, restart, damping, degree, inverse, omega, scale, measured)
 
     return step
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A CUDA graph of steps, and the tensors that it reads and writes. after: those that hold x and y in the end."""
+
+    graph: Any
+    x: torch.Tensor
+    y: torch.Tensor
+    restart: Restart
+    after: tuple[torch.Tensor, torch.Tensor]
 
 
 def tile_bytes(n: int, n_rows: int, width: int, dtype: torch.dtype) -> int:
@@ -130,15 +146,53 @@ class MatrixTile:
         self.x, self.y = (a.to(self.x.dtype).div_(scale) for a in (x, y))
 
     def leap(self, steps: Array, n_fine: int) -> None:
-        """See `Leap`. The factors of the steps are kept on the device."""
-        key = ("leap", tuple(steps), self.width)
+        """See `Leap`. The factors of the steps are kept on the device. On a GPU the steps of small states, whose
+        launches would take longer than they do, become one launch."""
+        key = ("leap", tuple(steps), self.width, self.damping)
         if key not in self.graph.views:
             omegas = torch.from_numpy(steps).to(self.graph.device)[:, None].repeat(1, self.width)
             self.graph.views[key] = omegas, omegas.to(self.x.dtype)
         fine, coarse = self.graph.views[key]
         cut = len(steps) - n_fine
-        self._steps(coarse[:cut], self.x.dtype)
-        self._steps(fine[cut:], torch.float64)
+
+        def all_steps() -> None:
+            self._steps(coarse[:cut], self.x.dtype)
+            self._steps(fine[cut:], torch.float64)
+
+        device = self.x.device
+        small = 0 < self.x.numel() <= MOST_RECORDED and not is_cpu(device)
+        if small and pick_implementation(device, family="loops") == "triton":
+            with torch.cuda.device(device), _RECORDING:  # a recording has one set of tensors
+                self._recorded((*key, self.x.dtype), all_steps)
+        else:
+            all_steps()
+
+    def _recorded(self, key: tuple[object, ...], all_steps: Callable[[], None]) -> None:
+        """`all_steps` as a CUDA graph over tensors of its own, one for each power of two of restart rows. The first
+        call of a key takes the steps one by one, which compiles kernels and makes plans; the second records them."""
+        own, n_rows = (self.x, self.y, self.restart), 1 << max(self.restart.rows.shape[0] - 1, 0).bit_length()
+        recordings: dict[object, Recording | None] = self.graph.views.setdefault("recordings", {})
+        key = (*key, n_rows)
+        if key in recordings and recordings[key] is None:
+            rows = torch.zeros(n_rows, self.width, dtype=self.x.dtype, device=self.x.device)
+            x, y, restart = torch.zeros_like(self.x), torch.zeros_like(self.y), Restart(rows, self.restart.at.clone())
+            self.x, self.y, self.restart = x, y, restart
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                all_steps()
+            recordings[key] = Recording(graph, x, y, restart, (self.x, self.y))
+            self.x, self.y, self.restart = own
+        found = recordings.setdefault(key)
+        if found is None:
+            all_steps()
+            return
+        found.x.copy_(own[0])
+        found.y.copy_(own[1])
+        found.restart.rows[: own[2].rows.shape[0]] = own[2].rows
+        found.restart.at.copy_(own[2].at)
+        found.graph.replay()
+        own[0].copy_(found.after[0])
+        own[1].copy_(found.after[1])
 
     def _steps(self, omegas: torch.Tensor, sums: torch.dtype) -> None:
         degree, inverse = self.degrees[sums]
