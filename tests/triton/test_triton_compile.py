@@ -224,7 +224,7 @@ def test_join_top1(vectors: str, grouped: bool) -> None:
 
 
 def test_join_top1_loads_padded_keywords_by_vectors() -> None:
-    """A row of a head whose length 16 divides, see `triton_path`, is loaded 16 bytes at a time; else a number at a time."""
+    """A row of a head whose length 16 divides, see `triton_path`: 16 bytes at a time; else a number at a time."""
     arguments, constants = joined("*fp16", False)
     aligned = [*pointers(arguments), "dims"]
     plain, padded = (
