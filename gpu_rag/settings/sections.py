@@ -32,6 +32,10 @@ class ModelSettings(Declared):
     reason: Annotated[
         bool, "whether each reply to a question's step begins with a sentence of reasoning: slower, for capable models"
     ] = False
+    reranker: Annotated[
+        str,
+        "orders evidence anew: a cross-encoder's folder, llm, or empty: none (methods over a knowledge base never do)",
+    ] = ""
     device: Annotated[str, "auto, cpu or cuda, or one GPU such as cuda:0"] = "auto"
     threads: Annotated[int, Range(1, 1024), "CPU threads of a model or a graph op"] = 1
     max_batch: Annotated[int, COUNT, "requests that a transformers model decodes together"] = 16

@@ -33,7 +33,7 @@ from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_range
-from gpu_rag.graph.ego import CheckedGraph, check_blocks, checked, ego_balls, local_nodes, without
+from gpu_rag.graph.ego import CheckedGraph, Costs, check_blocks, checked, ego_balls, local_nodes, reached, without
 from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import arrays_of, check_ragged, keys_of, pieces_of, ragged_of_keys, row_of_value
 from gpu_rag.types import CSR, Blocks, Ragged
@@ -160,9 +160,6 @@ def _assembled(blocks: Blocks, found: list[Found]) -> Bubbles:
 TOGETHER = 16  # questions whose balls are alive at once
 STEPS = 1 << 14  # of cost between a cosine of 1 and one of 0
 
-Costs = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""costs(question i64[P], node i64[P]): what entering the node costs in the question, i32 or i64[P]."""
-
 
 def node_costs(
     queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor
@@ -214,7 +211,8 @@ def localise(
     the largest id; anchors always stay, however many. The result is what `induced_subgraphs` takes.
     csr: the adjacency, or `checked(csr)`; anchors: Ragged of i32/i64 nodes, a list a question. costs: called only for
     the hop that does not fit. implementation, threads: as in `ego_balls`. A question alone has the same nodes in any
-    batch. Memory: the balls of 16 questions, whole. Raises BadInput, UsageError, MissingBackend.
+    batch. Memory: the balls of 16 questions, whole; torch: the entries of a frontier of all. Raises BadInput,
+    UsageError, MissingBackend.
 
     Star with centre 0 and leaves 1, 2, 3 that cost 5, 4, 4: from [0] with limit 2 the nodes are [0, 2].
     """
@@ -223,6 +221,9 @@ def localise(
         raise BadInput("hops or limit is out of range", given=f"{hops}, {limit}", expected="hops >= 0, limit >= 1")
     check_ragged(anchors, "anchors", n=graph.csr.n, device=graph.csr.indptr.device)
     n, parts = max(graph.csr.n, 1), [anchors.offsets[:0]]
+    if pick_implementation(graph.csr.indptr.device, implementation, "ego_balls") == "torch":
+        keys = reached(graph.csr, anchors, min(hops, graph.csr.n), limit=limit, costs=costs).keys
+        return ragged_of_keys(keys, anchors.batch, n)
 
     def with_neighbours(starts: Ragged) -> Ragged:
         return ego_balls(graph, starts, 1, implementation=implementation, threads=threads)

@@ -13,7 +13,7 @@ from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
-__all__ = ["exact_groups", "radius_clusters"]
+__all__ = ["exact_groups", "linked_pairs", "radius_clusters"]
 
 TILE = 2048  # rows and columns of a tile of scores
 GPU_TILE = 8192  # the same on a GPU: the host waits three times a tile
@@ -74,7 +74,7 @@ def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int
     size = TILE if device.type == "cpu" else GPU_TILE
     starts = range(0, n, size)
     for i0, j0 in ((i, j) for i in starts for j in starts if i <= j):
-        pairs = _linked(vectors, i0, j0, size, threshold)
+        pairs = linked_pairs(vectors, i0, j0, size, threshold)
         if pairs.shape[1]:
             count.index_add_(0, pairs.flatten(), torch.ones_like(pairs).flatten())
             waiting = torch.cat([waiting, pairs], 1)
@@ -130,7 +130,7 @@ def clusters_by_numba(
     return labels_of(torch.from_numpy(parent).long(), torch.from_numpy(count >= enough), links)
 
 
-def _linked(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
+def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
     """i64[2, P]: the pairs i < j of one tile whose dot product is >= threshold."""
     slack = f32_slack(vectors.shape[1])
     scores = torch.mm(vectors[i0 : i0 + size].float(), vectors[j0 : j0 + size].float().T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.methods.hybgrag.batched import TopicNodes, reach_nodes
-from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved
+from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved, Topic
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
 from gpu_rag.program.knowledge_base.views import kb_of, relation_row
@@ -32,12 +33,18 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
         names = (match_names(kb, topic.entity, topic.type, params.name_threshold) for topic in action.topics)
         found = tuple(await gather(*names))
     pairs = zip(action.topics, found)
-    known = tuple(TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in pairs if nodes)
+    known = tuple(_topic_nodes(topic, nodes, kb) for topic, nodes in pairs if nodes)
     if known:
         reached = await reach_nodes((known, vector), params.radius, params.n_nodes, params.order == "distance")
         return replace(reached, found=found)
     documents = await search_documents(vector, params.n_nodes)
     return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
+
+
+def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> TopicNodes:
+    if topic.ways:
+        return TopicNodes(nodes, tuple(bisect_left(kb.relation_names, name) for name in topic.relations), topic.ways)
+    return TopicNodes(nodes, relation_rows(topic.relations, kb))
 
 
 def relation_rows(relations: tuple[str, ...], kb: KnowledgeBase) -> tuple[int, ...]:

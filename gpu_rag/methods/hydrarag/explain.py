@@ -21,6 +21,7 @@ WORDS = {
     "follow_up/question": "the follow-up question",
     "predict": "the model predicts answers",
     "predictions": "predicted answers as further topics",
+    "missing": "sources that failed, of which the answer has nothing",
     "phase": "the phase that ended the search",
     "verified_by": "kinds of sources that {n} paths rest on",
 }

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_rag.errors import BadInput
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.analysis import (
     CHAIN,
@@ -67,22 +68,31 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
         search.chosen.extend(chosen)
         tried = await attempt(analysis, chosen, False, search)
         if tried.accepted and (tried.text is not None or search.run.models.llm is None):
-            return _ended(tried, chosen, name, search)
+            return _ended(tried, chosen, name, sources, search)
     (query,) = await embed([analysis.indicator])
     chosen = await pruned(analysis, search.found, query, TOGETHER, search)
-    return _ended(await attempt(analysis, chosen, True, search), chosen, TOGETHER, search)
+    return _ended(await attempt(analysis, chosen, True, search), chosen, TOGETHER, sources, search)
 
 
 retrieve = program  # by rules and similarity: the paths that are left, and the passages they are from
 
 
-def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, search: Search) -> Draft:
+def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources, search: Search) -> Draft:
+    """The answer, with the kinds of sources that it lacks. Raises the error of the first where all of them failed."""
+    missing = {kind: search.missing[kind] for kind in KINDS if kind in search.missing}
+    if missing and not search.found and missing.keys() >= set(sources.kinds):
+        raise next(iter(missing.values()))
+    lines = tuple(f"{kind}: {error}" for kind, error in missing.items())
+    if lines:
+        search.run.note("missing", len(lines), lines)
     kinds = dict.fromkeys(kind for path in chosen for kind in (path.kind, *path.scores.support))
     search.run.note("phase", 0, (f"{phase}: {'accepted' if tried.accepted else 'answered with what there is'}",))
     search.run.note("verified_by", len(chosen), tuple(kinds))
     evidence = evidence_of(chosen, search, search.run.limit)
     status = "answered" if tried.text is not None else "unsupported"
-    return Draft(tried.text, evidence, tuple(map(_path, chosen)), status, tried.nodes, tuple(search.pools))
+    return Draft(
+        tried.text, evidence, tuple(map(_path, chosen)), status, tried.nodes, tuple(search.pools), missing=lines
+    )
 
 
 def _path(found: FoundPath) -> Path:
@@ -107,7 +117,11 @@ async def _both(
     analysis: Analysis, texts: Analysis, sources: Sources, depth: Depth, query: np.ndarray, search: Search
 ) -> list[FoundPath]:
     """The graphs by one analysis, documents and the web by another."""
-    paths, graph = await explore_graphs(analysis, sources, depth, query, search)
+    try:
+        paths, graph = await explore_graphs(analysis, sources, depth, query, search)
+    except BadInput as error:  # such as a search that needs more memory than there is
+        search.lost("kg", error)
+        paths, graph = (), None
     return [*paths, *await explore_texts(texts, sources, query, graph, search)]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
+from gpu_rag.errors import GpuRagError
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.ask import ask
 from gpu_rag.program.budget import reply_tokens
@@ -219,7 +220,7 @@ class FoundPath:
 class Search:
     """One question's search. found: the paths of all phases so far; chosen: what each pruning left; kept: the W2 of the
     last one, the chosen first; documents: passage rows that were read, with their cosines; pools: for
-    `answer_on_path`."""
+    `answer_on_path`; missing: kinds of sources that failed, and why."""
 
     run: Run
     params: Params
@@ -228,6 +229,11 @@ class Search:
     kept: list[FoundPath] = field(default_factory=list)
     documents: dict[int, float] = field(default_factory=dict)
     pools: list[Pool] = field(default_factory=list)
+    missing: dict[str, GpuRagError] = field(default_factory=dict)
+
+    def lost(self, kind: str, error: GpuRagError) -> None:
+        """A kind of source failed: it is left out from then on, and the others answer."""
+        self.missing.setdefault(kind, error)
 
     @cached_property
     def kb(self) -> KnowledgeBase:
