@@ -97,6 +97,11 @@ class Engine:
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 
+    def resolved(self, method: str) -> str:
+        """The method that a name such as `auto` stands for in this index; any other as it is. Raises UsageError."""
+        stands_for = getattr(load_method(method), "stands_for", None)
+        return method if stands_for is None else str(stands_for(self.index))
+
     def params(self, method: str, given: Given = None) -> Any:
         """The method's parameters under the settings, checked; those of `given` are stronger."""
         values = {**self.settings.method.get(method, {}), **(given or {})}
@@ -127,7 +132,7 @@ class Engine:
         self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = ""
     ) -> dict[str, Any]:
         """Everything that an answer depends on: compared, by name, when a run is resumed."""
-        settings = self.settings
+        settings, method = self.settings, self.resolved(method)
         chosen = self.params(method, params)
         config: dict[str, Any] = {
             "method": method,
@@ -141,6 +146,8 @@ class Engine:
             config["where"] = where
         if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
+        if (further := getattr(load_method(method), "config", None)) is not None:
+            config.update(further(self.index, chosen))
         if not retrieval_only and self.models.has_llm():
             config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
@@ -205,7 +212,7 @@ class Engine:
         params: parameters stronger than those of the settings. Raises MissingLayer, IndexMismatch, UsageError,
         ModelError.
         """
-        retrieval_only = retrieval_only or not self.models.has_llm()
+        retrieval_only, method = retrieval_only or not self.models.has_llm(), self.resolved(method)
         module = load_method(method)
         check_stages(method, self.index.stages, str(self.index.path), self.index.manifest.sources)
         check_passages(method, self.index.n_passages, self.index.stages, str(self.index.path))
@@ -241,6 +248,7 @@ class Engine:
 
     def part_for(self, method: str, where: str) -> Index | None:
         """`narrowed`, for a method. Raises UsageError where it reads more than a part has."""
+        method = self.resolved(method)
         # over a knowledge base it reads beside what it needs what else there is
         stages = None if "kb" in needs(method) else self.index.manifest.with_inputs(("passages", *needs(method)))
         index = self.narrowed(where, stages)

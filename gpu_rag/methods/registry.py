@@ -30,14 +30,14 @@ from gpu_rag.index.work import Sources
 from gpu_rag.methods.method import Method
 from gpu_rag.settings.check import SECTIONS, unknown_name
 
-FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag")
+FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "fused", "hybgrag", "hydrarag")
 BUILT_IN = tuple(f"gpu_rag.methods.{name}" for name in FOLDERS)
 GROUP = "gpu_rag.methods"
 ALL = "all"  # in place of a method: every one
 
 
 class Program(Protocol):
-    """What the program module of a method defines; it may define `check(index, params)` too."""
+    """What the program module of a method defines; it may define more, see `Method`."""
 
     Params: type
     retrieve: Any
@@ -186,10 +186,10 @@ def check_stages(method: str, present: Sequence[str], folder: str, sources: Mapp
     What a stage was made of is there when the stage is: `kb` of a knowledge base alone has no extraction.
     sources: what the index was built from, as its manifest has it.
     """
-    missing = _missing(method, present)
+    missing = lacks(method, present)
     if missing:
         names = ", ".join(name for name in all_stages() if name in missing)
-        able = [name for name in method_names() if not _missing(name, present)]
+        able = [name for name in method_names() if not lacks(name, present)]
         raise MissingLayer(
             f"the index lacks what {method} needs",
             given=f"{folder} without {names}",
@@ -212,7 +212,7 @@ def build_line(method: str, folder: str, sources: Mapping[str, Any]) -> str:
     return f"gpu-rag index {' '.join(given)} --out {folder} --for {method}"
 
 
-def _missing(method: str, present: Sequence[str]) -> set[str]:
+def lacks(method: str, present: Sequence[str]) -> set[str]:
     """The stages that a method needs and that are not there, with what is missing under these."""
 
     def absent(names: Iterable[str]) -> list[str]:

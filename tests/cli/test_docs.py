@@ -102,6 +102,8 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
     cli.write_rows(batch, [{"custom_id": "q1", "method": "POST", "url": "/v1/x", "body": {"messages": content}}])
     styled = ("answer", index, batch, "--method", "ppr", "--out", tmp_path / "styled.jsonl", *llm)
     for_all = ("--for", ",".join(cli.METHODS))
+    many = [{**row, "id": f"{row['id']}-{at}"} for at in range(10) for row in cli.QUESTIONS]
+    cli.write_rows(tmp_path / "many.jsonl", many)
     calls = {
         "index": ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "new", *for_all, *cli.NO_LLM),
         "answer": ("answer", index, questions, "--method", "ppr", "--out", out, *llm),
@@ -116,6 +118,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         "models": ("models", "probe", f"replay:{replay}"),
         "doctor": ("doctor", *llm),
         "sample": ("sample", tmp_path / "sample"),
+        "tune": ("tune", index, tmp_path / "many.jsonl", "--among", "bm25,ppr", *cli.NO_LLM),
         "demo": ("demo", "--out", tmp_path / "demo", "--method", "dense,ppr", "--questions", 1, *llm),
     }
     aligned = ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "aligned", "--for", "higra-retriever,ppr,hoprag")
