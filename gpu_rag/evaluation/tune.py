@@ -50,9 +50,8 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
     answers = engine.run("fused", [row.question for row in rows], retrieval_only=True, program=see).answers
     for answer in answers:
         if answer.error is not None:
-            raise GpuRagError(
-                "a question cannot be tuned with", given=f"{answer.question_id}: {answer.error['message']}"
-            )
+            given = f"{answer.question_id}: {answer.error['message']}"
+            raise GpuRagError("a question cannot be tuned with", given=given)
     of, found = engine.index.passage_doc_ids, [seen[row.question.id] for row in rows]
     width = len(found[0].values)
     documents = [[of[passage] for passage in one.ranking.rows[:width]] for one in found]

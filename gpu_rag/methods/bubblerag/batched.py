@@ -38,7 +38,7 @@ from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, walk_graph
-from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.kinds import GRAPH, WALK
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.program.walk import (
     TILE,
@@ -229,7 +229,7 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     return _first_passages([*whole.cpu().numpy(), *real.cpu().numpy()], order, k, len(queries))
 
 
-@batched(GRAPH, tile=TILE)
+@batched(WALK, tile=TILE)
 @halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k passages of highest score by the random walk from the nodes of each query, see the module."""

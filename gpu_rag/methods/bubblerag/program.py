@@ -103,6 +103,14 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     return support
 
 
+async def ranking(question: Question, run: Run, params: Params) -> Ranking:
+    """The passages of `retrieve` with passages=walk as rows and scores alone, for `fused`."""
+    before = await pre_retrieval(run, question, params, run.limit)
+    graphs = await evidence_graphs(run, question.text, before, params)
+    nodes = dict.fromkeys(v for graph in graphs for v in (*graph.entities, *graph.relations))
+    return await bubble_walk((question.text, before.vector, tuple(nodes)), run.limit)
+
+
 async def _enough(run: Run, question: str, before: Before) -> Draft | None:
     """The answer of the pre-retrieved passages, where they are said to suffice and the reader finds one."""
     prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "enough")

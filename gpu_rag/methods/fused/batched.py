@@ -32,7 +32,7 @@ from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest import on_host, topk_rows
 from gpu_rag.graph.pagerank import PageRankGraph, Restarts, personalized_pagerank, prepare
 from gpu_rag.index.index import Index
-from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.kinds import WALK
 from gpu_rag.program.search import Ranking
 from gpu_rag.program.titles import title_edges, titled
 from gpu_rag.program.walk import (
@@ -103,7 +103,7 @@ def columns(lists: Sequence[str]) -> tuple[str, ...]:
     return (*NAMES, *(name for of in lists for name in (of, f"{of} rank")))
 
 
-@batched(GRAPH, tile=TILE)
+@batched(WALK, tile=TILE)
 def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -> list[Candidates]:
     """At least k passages of each question, where there are so many, and the numbers of the first, see the module.
 

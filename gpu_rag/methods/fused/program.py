@@ -69,10 +69,9 @@ async def candidates(question: Question, run: Run, params: Params) -> Candidates
 
 async def _listed(question: Question, run: Run, name: str) -> Ranking:
     """The list of a method, by its defaults."""
-    method = load_method(name)
-    support = await method.retrieve(question, replace(run, limit=DEPTH), method.Params())
-    rows = run.index.loaded("passage rows", lambda index: {name: row for row, name in enumerate(index.passage_ids)})
-    return Ranking(tuple(rows[e.passage_id] for e in support.evidence), tuple(e.score for e in support.evidence))
+    method: Any = load_method(name)
+    found: Ranking = await method.ranking(question, replace(run, limit=DEPTH), method.Params())
+    return found
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
