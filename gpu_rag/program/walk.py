@@ -5,7 +5,8 @@ For a question with text t and unit vector q, and x(p) its nearness to each pass
               to sum to 1
   l(p)      = BM25(t, p)^2 over the n_words best passages by BM25, scaled to sum to 1
   d(p)      = softmax of x over all passages
-  r(p)      = (1 - word_share) d + word_share l, the restart on passages; d alone without a passage of BM25 above 0
+  r(p)      = (1 - word_share) d + word_share l, the restart on passages; d alone without a passage of BM25 above 0;
+              where titles are named, (1 - TITLE_SHARE) of it and TITLE_SHARE t, see program.seeds
   pi        = mass * w on other nodes, for their weights w, (1 - mass) * r on passages; r alone without w
   score(p)  = minmax(log max(rank(p), 1e-12)) + fusion * minmax(near(p)), both over all passages of the question
 """
@@ -23,6 +24,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.program.search import Ranking, nearest_rows, rankings
 
 TILE = 64  # questions that are ranked together
+TITLE_SHARE = 0.5  # of the restart on passages, for those whose titles a question names
 _ROWS = 1 << 16  # of f16 vectors that are in f32 at a time
 _FLOOR = 1e-12  # of a probability, before its logarithm
 
@@ -46,11 +48,17 @@ def word_restart(index: Index, texts: Sequence[str], n_words: int = 20) -> np.nd
     return scaled(words)
 
 
-def restart(near: torch.Tensor, words: np.ndarray, word_share: float = 0.2) -> torch.Tensor:
-    """r f32[B, P], rows sum to 1. near: x f32[B, P]; words: l."""
+def restart(
+    near: torch.Tensor, words: np.ndarray, word_share: float = 0.2, titles: np.ndarray | None = None
+) -> torch.Tensor:
+    """r f32[B, P], rows sum to 1. near: x f32[B, P]; words: l; titles: t."""
     share = np.where(words.sum(1, keepdims=True) > 0, word_share, 0.0)
     rest, by_words = (torch.from_numpy(a.astype(np.float32)).to(near.device) for a in (1 - share, share * words))
-    return rest * torch.softmax(near, dim=1) + by_words
+    found = rest * torch.softmax(near, dim=1) + by_words
+    if titles is None:
+        return found
+    by_titles = torch.from_numpy((TITLE_SHARE * titles).astype(np.float32)).to(near.device)
+    return (1 - by_titles.sum(1, keepdim=True)) * found + by_titles
 
 
 def fact_weights(

@@ -16,7 +16,7 @@ passages] of the whole graph, with the edges of titles, see `graph.walk_graph` a
   m(e)      = 1 / (passages of e) for the seed entities, scaled to sum to 1
   f(e)      = the weights of the ends of the n_facts nearest relations
   pi        = SEED_MASS * (m + f) / 2 (of m and f, what there is), the rest the restart on passages by TEMPERATURE *
-              cos(q, p), and with `hybrid` by BM25
+              cos(q, p), titles that t names, and with `hybrid` by BM25
   p         = damping P^T p + (1 - damping) pi
   passage   = minmax(log p) + FUSION * minmax(cos(q, p))
   relation  = the mean of p at its two ends, fused with its rank by similarity
@@ -41,6 +41,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
 from gpu_rag.program.walk import (
     TILE,
     fact_weights,
@@ -56,7 +57,6 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.types import Blocks, Ragged, TopK
 
 SEED_MASS, TEMPERATURE, FUSION = 0.5, 30.0, 0.1  # of the walk on the whole graph
@@ -127,7 +127,7 @@ def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], similarity
     passages = search("passage_vectors", index.bm25, Params.depth)
     best = 2 / (Params.constant + 1) if similarity == "hybrid" else 1.0
     scaled = [Ranking(e.rows, tuple(score / best for score in e.scores)) for e in entities]
-    named = [tuple(mentioned_names(text, graph.rows_by_name)) for text in texts]
+    named = [graph.named(text) for text in texts]
     return [HigraFound(*row) for row in zip(scaled, relations, passages, named)]
 
 
@@ -193,16 +193,18 @@ def higra_walk(
     by_fact, _ = fact_weights(index, "higra_relation_vectors", ends, n, vectors, n_facts)
     cosine = passage_cosines(index, vectors)
     words = word_restart(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
-    prior = prior_of(mixed(by_fact, scaled(seeded), 0.5), restart(TEMPERATURE * cosine, words), SEED_MASS)
+    titles = spread(title_seeds(title_names(index), [words_of(q.text) for q in queries]), index.n_passages)
+    passages = restart(TEMPERATURE * cosine, words, titles=titles)
+    prior = prior_of(mixed(by_fact, scaled(seeded), 0.5), passages, SEED_MASS)
     ranks = personalized_pagerank(
         walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
     )
-    passages = ranked(ranks[:, n:], cosine, FUSION, k)
+    found = ranked(ranks[:, n:], cosine, FUSION, k)
     subjects, objects = (torch.from_numpy(side).to(ranks.device) for side in ends)
     by_graph = on_host(topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth))
     constants = [Params.structure_constant, Params.similarity_constant]
     relations = rrf([by_graph, _given([q.relations for q in queries], depth)], depth, constants=constants)
-    return [HigraRanking(*row, n, index.n_passages) for row in zip(rankings(relations), passages)]
+    return [HigraRanking(*row, n, index.n_passages) for row in zip(rankings(relations), found)]
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:

@@ -3,9 +3,10 @@
 For a question with text t and unit vector q, over the nodes [entities | passages] of the index graph:
   facts     = the n_facts relations of highest cosine to q
   f(e)      = the mean cosine (not below 0) of those facts that have e as an end, scaled to sum to 1
-  m(e)      = 1 / (passages that name e) for the entities that t names (longest names first), scaled to sum to 1
+  m(e)      = the entities that t names, the rarer the more, see program.seeds; scaled to sum to 1
   w         = (1 - mention_share) f + mention_share m; where one of the two is empty, the other alone
-  r(p)      = the restart on passages by cosine and BM25, with x = prior_temperature * cos(q, p), see program.walk
+  r(p)      = the restart on passages by cosine, BM25 and, with title_weight, titles that t names, with
+              x = prior_temperature * cos(q, p), see program.walk
   pi        = entity_mass * w on entities, (1 - entity_mass) * r on passages; r alone without seed entities
   p         = (1 - damping) pi + damping P^T p, see graph.pagerank, on the graph of the index with title_weight added
               between a passage and the entity that its title names, see program.titles
@@ -14,7 +15,6 @@ For a question with text t and unit vector q, over the nodes [entities | passage
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -24,6 +24,7 @@ from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, stacked
+from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
 from gpu_rag.program.titles import titled
 from gpu_rag.program.walk import (
     TILE,
@@ -33,13 +34,11 @@ from gpu_rag.program.walk import (
     prior_of,
     ranked,
     restart,
-    scaled,
     word_restart,
 )
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import DAMPING, NATURAL, Range
-from gpu_rag.text.mentions import mentioned_names
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,12 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
     by_fact, facts = fact_weights(
         index, "relation_vectors", index.relation_ends, index.n_entities, vectors, params.n_facts
     )
-    weights = mixed(by_fact, _mention_weights(index, texts), params.mention_share)
+    said = [words_of(text) for text in texts]
+    named = spread(entity_seeds(entity_names(index), said, index.entity_n_passages), index.n_entities)
+    weights = mixed(by_fact, named, params.mention_share)
     words = word_restart(index, texts, params.n_words if params.word_share else 0)
-    passages = restart(params.prior_temperature * cosine, words, params.word_share)
+    titles = spread(title_seeds(title_names(index), said), index.n_passages) if params.title_weight else None
+    passages = restart(params.prior_temperature * cosine, words, params.word_share, titles)
     graph, prior = _graph(index, params.title_weight), prior_of(weights, passages, params.entity_mass)
     ranks = personalized_pagerank(graph, prior=prior, damping=params.damping, tol=params.tol, threads=index.threads)
     found = ranked(ranks[:, index.n_entities :], cosine, params.fusion, k)
@@ -98,12 +100,3 @@ def _graph(index: Index, title_weight: float) -> PageRankGraph:
         return index.graph if csr is plain else prepare(csr)
 
     return index.loaded(f"ppr graph {title_weight}", load)
-
-
-def _mention_weights(index: Index, texts: Sequence[str]) -> np.ndarray:
-    """m f64[b, n_entities]: the rarer a named entity, the more it says."""
-    weights = np.zeros((len(texts), index.n_entities))
-    for row, text in enumerate(texts):
-        named = mentioned_names(text, index.entity_rows)
-        weights[row, named] = 1 / np.maximum(index.entity_n_passages[named], 1)
-    return scaled(weights)
