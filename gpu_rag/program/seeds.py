@@ -61,14 +61,17 @@ class NameTable:
 
     def found(self, text: Words) -> list[tuple[tuple[int, ...], bool]]:
         """(rows, whether it has a capital) of each name in a text, in its order."""
-        words, first, found = text.folded, 0, []
+        words, first = text.folded, 0
+        found: list[tuple[tuple[int, ...], bool]] = []
         while first < len(words):
-            last = min(len(words), first + self._longest.get(words[first], 0))
-            while last > first and (rows := self._rows.get(" ".join(words[first:last]))) is None:
-                last -= 1
-            if last > first:
-                found.append((rows, any(text.capital[first:last])))
-            first = max(last, first + 1)
+            most = self._longest.get(words[first], 0)
+            for last in range(min(len(words), first + most), first, -1):
+                rows = self._rows.get(" ".join(words[first:last]))
+                if rows is not None:
+                    found.append((rows, any(text.capital[first:last])))
+                    first = last - 1
+                    break
+            first += 1
         return found
 
 
