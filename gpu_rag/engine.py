@@ -24,6 +24,7 @@ from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.history import Turn, condensed
 from gpu_rag.program.models import Models
+from gpu_rag.program.rerank import DEPTH, reranked
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
@@ -145,6 +146,8 @@ class Engine:
             config["decider"] = settings.models.decider
             if settings.models.reason:
                 config["reason"] = True
+        if by := reranks_by(settings.models.reranker):
+            config["reranker"] = self.models.describe("reranker") if by == "encoder" else by
         ran_by = taken(settings.graph.preferences(), self.index.device)
         config["graph"] = {family: ran_by[family] for family in inexact_ops(method)}
         if "passage_vectors" in needs(method):
@@ -167,7 +170,10 @@ class Engine:
             decider = chosen.decider if with_llm else "similarity"
             heard = WeakMethod(self._heard)  # an engine in a circle would keep its index, and models, for longer
             on_reply = partial(_told, heard)
-            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=on_reply)
+            by, encoder = reranks_by(chosen.reranker), self.models.cross_encoder()
+            self._models[with_llm] = Models(
+                llm, embedder, decider, reason=chosen.reason, on_reply=on_reply, reranks_by=by, encoder=encoder
+            )
         return self._models[with_llm]
 
     def _resources(self, with_llm: bool) -> dict[str, Any]:
@@ -202,14 +208,19 @@ class Engine:
         retrieval_only = retrieval_only or not self.models.has_llm()
         module = load_method(method)
         check_stages(method, self.index.stages, str(self.index.path), self.index.manifest.sources)
-        check_passages(method, self.index.n_passages, str(self.index.path))
+        check_passages(method, self.index.n_passages, self.index.stages, str(self.index.path))
         config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params, where=where)
         index = self.part_for(method, where) if where else self.index
         chosen = self.params(method, params)
         if (check := getattr(module, "check", None)) is not None:  # of parameters against the index
             check(index or self.index, chosen)
         models = self._models_of_run(not retrieval_only)
-        reader, k = self.settings.reader, limit or self.settings.reader.passages
+        reader, k, keep = self.settings.reader, limit or self.settings.reader.passages, 0
+        if models.reranks_by and program is None and "kb" not in needs(method):
+            if models.reranks_by == "llm" and retrieval_only:
+                given = "models.reranker=llm, and no language model answers"
+                raise UsageError("nothing can order evidence anew", given=given, do="--set models.reranker=FOLDER")
+            k, keep = max(k, DEPTH), k
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
         def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
@@ -218,7 +229,7 @@ class Engine:
                     return _nothing()
                 if index is not self.index:
                     ctx.resources = {"index": index}
-                run = Run(ctx, index, models, reader, k, on_text)
+                run = Run(ctx, index, models, reader, k, on_text, keep)
                 if history:
                     return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
                 found = program_of(question, run, chosen)
@@ -348,10 +359,19 @@ def _content_of(path: Path) -> str:
 def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
     async def program(question: Question, run: Run, params: Any) -> Draft:
         support = await module.retrieve(question, run, params)
+        if run.keep:
+            passages, paths = await reranked(run, question.text, support.evidence, support.paths, run.keep)
+            support = replace(support, evidence=passages, paths=paths)
         nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases
-        return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools)
+        missing = getattr(support, "missing", ())
+        return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools, missing=missing)
 
     return program
+
+
+def reranks_by(reranker: str) -> str:
+    """`Models.reranks_by` of the setting."""
+    return "encoder" if reranker not in ("", "llm") else reranker
 
 
 async def _nothing() -> Draft:
@@ -389,7 +409,7 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     found = NONE if draft.text is None else grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
     status = "unsupported" if found == UNSTATED else draft.status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
-    common.update(condensed=draft.condensed)
+    common.update(condensed=draft.condensed, missing=draft.missing, source=draft.source)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
 
 

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 extras=cpu,documents,serve
-[ -f "$venv/.gpu-rag-installed" ] && grep -q ' cpu,dev$' "$venv/.gpu-rag-installed" && extras=cpu,dev
+[ -f "$venv/.gpu-rag-installed" ] && grep -q ' cpu,faiss,dev$' "$venv/.gpu-rag-installed" && extras=cpu,faiss,dev
 bash scripts/install.sh "$venv" "$extras"
 export PYTHONSAFEPATH=1
 exec "$venv/bin/gpu-rag" demo "$@"

@@ -37,7 +37,7 @@ def hop(csr: CSR, words: int, seed: int, *, kind: str) -> Case:
 
     return Case(
         "msbfs_or", {"n": csr.n, "m": csr.m, "words": words, "graph": kind}, run, error,
-        lambda: run("triton", front[:, -1:].contiguous(), seen[:, -1:].contiguous()),
+        lambda i: run(i, front[:, -1:].contiguous(), seen[:, -1:].contiguous()),
         lambda all_: tuple(a[:, -1:] for a in all_), True, made.hop_bytes(csr.n, csr.m, words),
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def relax(count: int, n: int, m: int, groups: int, seed: int, device: torch.devi
     return Case(
         "minplus_relax", {"blocks": count, "n": n, "entries": csr.m, "groups": groups, "rounds": rounds},
         lambda i: (bubble_loops.minplus_relax(csr, cost, state, implementation=i),), error,
-        lambda: (bubble_loops.minplus_relax(last, cost[-n:].contiguous(), own, implementation="triton"),),
+        lambda i: (bubble_loops.minplus_relax(last, cost[-n:].contiguous(), own, implementation=i),),
         lambda all_: (moved(all_[0][:, -n:], n - csr.n),), True,
         made.relax_bytes(csr.n, csr.m, groups, rounds),
     )  # fmt: skip
@@ -101,7 +101,7 @@ def gather(batch: int, size: int, n: int, dims: int, k: int, seed: int, device: 
     last = Ragged(lists.values[first:], lists.offsets[-2:] - first)
     return Case(
         "ragged_gather_dot_topk", {"batch": batch, "list": size, "dims": dims, "k": k}, run, error,
-        lambda: run("triton", queries[-1:], last), lambda all_: tuple(a[-1:] for a in all_), False,
+        lambda i: run(i, queries[-1:], last), lambda all_: tuple(a[-1:] for a in all_), False,
         made.gather_bytes(batch, lists.values.shape[0], dims, k),
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def join(n: int, dims: int, words: int, seed: int, device: torch.device) -> Case
 
     return Case(
         "join_top1", {"n": n, "dims": dims, "words": words}, run, error,
-        lambda: run("triton", left.rows(n - 1, n)), lambda all_: tuple(a[-1:] for a in all_), False,
+        lambda i: run(i, left.rows(n - 1, n)), lambda all_: tuple(a[-1:] for a in all_), False,
         flop=made.join_flop(n, n, dims, words),
     )  # fmt: skip
 

@@ -1,25 +1,26 @@
-"""One run on an NVIDIA GPU: what the machine can do, then every Triton kernel checked and timed. Under ten minutes.
+"""One run on an NVIDIA GPU: the machine's ceilings, every kernel checked and timed, and whole methods profiled.
 
 usage: python scripts/device_check.py [--out device_check.json] [--seconds 540]
-       python scripts/device_check.py --section ops_small ops_large      (the next ten minutes: the same JSON goes on)
+       python scripts/device_check.py --rest               (the next ten minutes: what the JSON still lacks)
+       python scripts/device_check.py --section ppr_step   (these alone; the JSON keeps the others)
        python scripts/device_check.py --merge ONE.json TWO.json ... --out ALL.json
-It runs from a checkout, installed or not. Needed: torch, triton, numpy and scipy; without pytest, CuPy, PyG,
-pylibcugraph or compute-sanitizer their part is absent, and said to be.
+       python scripts/device_check.py --dry-run            (on a CPU, tiny: each section runs to its end)
+It runs from a checkout, installed or not, on torch, triton, numpy and scipy; what lacks another package is absent,
+and says so. Profiles and ops need msgspec too. Nothing is downloaded and no file is read: inputs are made from seeds.
 
-Sections: machine, ceilings (8 GB copy, 8192^3 product in bf16), each kernel on graphs made on the device from seeds,
-launches (steps of PageRank one by one and as a CUDA graph), tiles (each kernel with tiles of other sizes), tests
-(tests/triton on the device), cugraph (PageRank started by cuGraph beside our own, on one large graph), sanitizer
-(compute-sanitizer's memcheck and racecheck over tiny cases), and, only if they are named, ops_small and ops_large (the
-bench of every op, without peers: those run on the CPU). A kernel is checked before it is timed, with fresh memory full
-of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question alone as in the batch. Times
-are medians of triton.testing.do_bench, which empties the cache before each run; shares are compulsory bytes / (time x
-measured copy bandwidth), for join_top1 of the measured product.
+Sections, in this order: machine, ceilings (8 GB copy, 8192^3 product in bf16), tiny (every kernel on its smallest
+case), sanitizer (compute-sanitizer's memcheck and racecheck over these), each kernel on graphs of 10^6 and 10^8 drawn
+edges, launches (steps of PageRank one by one and as a CUDA graph), products (f16 against f32), profile_* (ppr,
+bubblerag, hoprag and hydrarag over a made index of 5 x 10^5 entities, embedding by a model of MiniLM's shape: time,
+the GPU's busy share, waits and bytes crossed, by step), memory (ops where little memory is left), ops_small,
+ops_large (the bench of every op), tests (tests/triton on the device), tiles (kernels with tiles of other sizes),
+cugraph (PageRank started by cuGraph beside our own). A kernel is checked before it is timed, with fresh memory full
+of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question alone as in the batch.
+Times are medians of triton.testing.do_bench, which empties the cache before each run; shares are compulsory bytes /
+(time x measured copy bandwidth), for join_top1 of the measured product.
 
-Each section is a process of its own, so that a crash ends only that one, and has a share of the time that is left by
-its weight: what one saves goes to those after it, and a slow one takes nothing from them. The JSON is written after
-each, and holds of a section that was ended what it had found. --section runs the named ones only, with all the time to
-themselves, and keeps the others that the JSON has: what one run of ten minutes does not reach is for the next. --merge
-puts several JSONs together, where a later file wins.
+Each section is a process of its own, so that a crash ends only that one, and is ended at its own limit. The JSON is
+written after each, with a Markdown page beside it, and has of a section that was ended what it had found.
 
 Exit status: 0 all checks hold, 1 some do not or a section failed, 2 no CUDA device (nothing is run), 3 what was run
 holds, but a section lacked what it needs ("absent" in the JSON).
@@ -48,59 +49,52 @@ if __name__ == "__main__" or find_spec("gpu_rag") is None:  # not where it is im
     if os.environ.get("PYTHONPATH", "").split(os.pathsep)[:2] != CHECKOUT:  # for the processes of the sections
         os.environ["PYTHONPATH"] = os.pathsep.join([*CHECKOUT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
+import device_page  # noqa: E402
+import device_profile  # noqa: E402
 import device_sections  # noqa: E402
 import device_tuning  # noqa: E402
-from device_case import Case, Outputs  # noqa: E402
+from device_case import Case, Keep, Outputs, Plan, Result, refusals  # noqa: E402
 from device_cases import OPS, cases, tiny  # noqa: E402
-from device_sections import Keep, ended  # noqa: E402
+from device_sections import ended  # noqa: E402
 
 from gpu_rag.bench.measure import poisoned  # noqa: E402
 
-WEIGHTS = {  # of the time for the sections of a run, by how long they take
-    "machine": 10, "ceilings": 15, **dict.fromkeys(OPS, 30), "launches": 15, "tiles": 60, "tests": 90,
-    "cugraph": 40, "sanitizer": 120, "ops_small": 100, "ops_large": 200,
+LIMITS = {  # seconds of a section
+    "machine": 60, "ceilings": 60, "tiny": 240, "sanitizer": 540, **dict.fromkeys(OPS, 180), "launches": 120,
+    "products": 90, **{f"profile_{method}": 240 for method in (*device_profile.METHODS, "embedding")}, "memory": 180,
+    "ops_small": 300, "ops_large": 540, "tests": 540, "tiles": 400, "cugraph": 300,
 }  # fmt: skip
-SECTIONS = tuple(WEIGHTS)
-USUAL = tuple(name for name in SECTIONS if not name.startswith("ops_"))
+SECTIONS = tuple(LIMITS)
 COPY_BYTES = 8 * 10**9  # read; as many are written
 SIDE = 8192  # of the product
 GRACE = 10.0  # seconds that a section may be late, which it needs to start and to write
 LEAST = 5.0  # seconds left with which no section is begun
-# whatever other libraries raise; out of memory torch raises a RuntimeError, CuPy a MemoryError
-PEER_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, OSError, RuntimeError,
-    TypeError, ValueError,
-)  # fmt: skip
+LATE = "no time left"
 MODULES = (  # whose absence says what cannot be checked or run on the machine
-    "triton", "numba", "cupy", "torch_geometric", "pylibcugraph", "raft_dask", "pytest", "faiss", "vllm",
-    "transformers", "sentence_transformers", "bm25s", "Stemmer", "ahocorasick", "jsonschema", "llguidance",
+    "triton", "numba", "cupy", "torch_geometric", "pylibcugraph", "pytest", "faiss", "vllm", "transformers",
+    "sentence_transformers", "msgspec", "bm25s", "Stemmer", "ahocorasick", "jsonschema", "llguidance",
 )  # fmt: skip
 
 
-def machine() -> dict[str, Any]:
-    props = torch.cuda.get_device_properties(0)
-    return {
-        "ok": True, "device": props.name, "memory_gb": round(props.total_memory / 1e9, 1), "torch": torch.__version__,
-        "cuda": torch.version.cuda, "capability": list(torch.cuda.get_device_capability(0)),
-        "importable": {name: find_spec(name) is not None for name in MODULES},
-    }  # fmt: skip
+def machine(plan: Plan) -> Result:
+    found: Result = {"ok": True, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    if plan.device.type == "cuda":
+        props = torch.cuda.get_device_properties(0)
+        found |= {"device": props.name, "memory_gb": round(props.total_memory / 1e9, 1)}
+        found |= {"cuda": torch.version.cuda, "capability": list(torch.cuda.get_device_capability(0))}
+    return found | {"importable": {name: find_spec(name) is not None for name in MODULES}}
 
 
-def median_ms(run: Callable[[], Any]) -> float:
-    from triton.testing import do_bench
-
-    return float(do_bench(run, return_mode="median"))
-
-
-def ceilings() -> dict[str, Any]:
-    source = torch.ones(COPY_BYTES // 4, device="cuda")
+def ceilings(plan: Plan) -> Result:
+    n_bytes, side = (4000, 8) if plan.small else (COPY_BYTES, SIDE)
+    source = torch.ones(n_bytes // 4, device=plan.device)
     target = torch.empty_like(source)
-    copy_ms = median_ms(lambda: target.copy_(source))
-    a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    product_ms = median_ms(lambda: a @ b)
+    copy_ms = plan.ms(lambda: target.copy_(source))
+    a, b = (torch.randn(side, side, device=plan.device, dtype=torch.bfloat16) for _ in range(2))
+    product_ms = plan.ms(lambda: a @ b)
     return {
-        "ok": True, "copy_ms": copy_ms, "copy_gb_s": 2 * COPY_BYTES / copy_ms / 1e6,
-        "product_ms": product_ms, "product_tflop_s": 2 * SIDE**3 / product_ms / 1e9,
+        "ok": True, "copy_ms": copy_ms, "copy_gb_s": 2 * n_bytes / copy_ms / 1e6,
+        "product_ms": product_ms, "product_tflop_s": 2 * side**3 / product_ms / 1e9,
     }  # fmt: skip
 
 
@@ -108,11 +102,11 @@ def equal(one: Outputs, other: Outputs) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def check(case: Case) -> dict[str, Any]:
+def check(case: Case, which: str = "triton") -> Result:
     """What holds of the kernel, before any time is taken."""
     with poisoned():
-        found = case.run("triton")
-        again, alone = case.run("triton"), case.alone()
+        found = case.run(which)
+        again, alone = case.run(which), case.alone(which)
         reference = case.run("reference")
     error, allowed = case.error(found)
     floats = [(a, b) for a, b in zip(found, reference, strict=True) if a.is_floating_point()]
@@ -126,13 +120,13 @@ def check(case: Case) -> dict[str, Any]:
     return {"ok": all(held.values()), **held, "error": error, "allowed": allowed, "largest_difference": off}
 
 
-def timed(case: Case, ceiling: dict[str, Any]) -> dict[str, Any]:
-    times = {name: median_ms(lambda n=name: case.run(n)) for name in ("triton", "reference")}  # type: ignore[misc]
+def timed(case: Case, ceiling: Result, plan: Plan) -> Result:
+    times = {name: plan.ms(lambda n=name: case.run(n)) for name in dict.fromkeys((plan.kernel, "reference"))}  # type: ignore[misc]
     failed, shares = {}, {}
-    for name, prepare in case.peers.items():
+    for name, prepare in {} if plan.small else case.peers.items():
         try:
-            times[name] = median_ms(prepare())
-        except PEER_ERRORS as error:  # of another library: it is not there, or cannot take this size
+            times[name] = plan.ms(prepare())
+        except refusals() as error:  # of another library: it is not there, or cannot take this size
             failed[name] = f"{type(error).__name__}: {error}"[:500]
     for name, ms in times.items():
         work = case.bytes / 1e6 / ceiling["copy_gb_s"] if case.bytes else case.flop / 1e9 / ceiling["product_tflop_s"]
@@ -140,65 +134,111 @@ def timed(case: Case, ceiling: dict[str, Any]) -> dict[str, Any]:
     return {"bytes": case.bytes, "flop": case.flop, "ms": times, "share_of_ceiling": shares, "peers_not_timed": failed}
 
 
-def kernel(op: str, ceiling: dict[str, Any], until: float, keep: Keep) -> dict[str, Any]:
-    results: list[dict[str, Any]] = []
-    for make in cases(op, torch.device("cuda")):
+def kernel(op: str, ceiling: Result, plan: Plan, until: float, keep: Keep) -> Result:
+    results: list[Result] = []
+    for make in [lambda: tiny(op, plan.device)] if plan.small else cases(op, plan.device):
         if time.time() > until:
-            results.append({"ok": False, "error": "no time left"})
+            results.append({"ok": False, "error": LATE})
             break
-        case = make()
-        results.append({"size": case.size, **check(case)})
+        results.append({"ok": False})
+        try:
+            case = make()
+            results[-1] = {"size": case.size, **check(case, plan.kernel)}
+            keep({"cases": results})
+            fit = results[-1]["ok"] and bool(ceiling)
+            results[-1] |= timed(case, ceiling, plan) if fit else {"not_timed": "wrong, or no ceilings to compare"}
+            del case
+        except refusals() as error:  # too large for this device, say: the next size may fit
+            results[-1] |= {"ok": False, "error": f"{type(error).__name__}: {error}"[:500]}
         keep({"cases": results})
-        fit = results[-1]["ok"] and bool(ceiling)
-        results[-1] |= timed(case, ceiling) if fit else {"not_timed": "wrong, or no ceilings to compare"}
-        keep({"cases": results})
-        del case
-        torch.cuda.empty_cache()
+        if plan.device.type == "cuda":
+            torch.cuda.empty_cache()
     return {"ok": all(r["ok"] for r in results), "cases": results}
 
 
-def section(name: str, ceiling: dict[str, Any], until: float, keep: Keep) -> dict[str, Any]:
+def section(name: str, plan: Plan, ceiling: Result, until: float, keep: Keep) -> Result:
     """The result of a section; keep is told what it has found so far."""
-    plain: dict[str, Callable[[], dict[str, Any]]] = {
-        "machine": machine, "ceilings": ceilings, "tests": lambda: device_sections.tests(until),
-        "launches": lambda: device_tuning.launches(median_ms, until, keep),
-        "tiles": lambda: device_tuning.tiles(lambda op: cases(op, torch.device("cuda"))[0](), median_ms, until, keep),
-        "cugraph": lambda: device_sections.cugraph(until), "sanitizer": lambda: device_sections.sanitizer(until),
-        **dict.fromkeys(device_sections.BENCH, lambda: device_sections.ops(name, until, keep)),
+    own = plan, until, keep
+    plain: dict[str, Callable[[], Result]] = {
+        "machine": lambda: machine(plan), "ceilings": lambda: ceilings(plan), "tiny": lambda: check_tiny(plan),
+        "sanitizer": lambda: device_sections.sanitizer(until), "launches": lambda: device_tuning.launches(*own),
+        "products": lambda: device_tuning.products(*own), "memory": lambda: device_tuning.memory_edge(*own),
+        "profile_embedding": lambda: device_profile.profile_embedding(*own),
+        **dict.fromkeys(device_sections.BENCH, lambda: device_sections.ops(name, *own)),
+        "tests": lambda: device_sections.tests(until), "cugraph": lambda: device_sections.cugraph(until),
+        "tiles": lambda: device_tuning.tiles(lambda op: first_case(op, plan), *own),
     }  # fmt: skip
-    return plain[name]() if name in plain else kernel(name, ceiling, until, keep)
+    try:
+        if name in plain:
+            return plain[name]()
+        if name.startswith("profile_"):
+            return device_profile.profile_method(name.removeprefix("profile_"), *own)
+        return kernel(name, ceiling, *own)
+    except ImportError as error:
+        return device_sections.absent(f"{error}")
 
 
-def check_tiny(device: torch.device) -> dict[str, Any]:
+def first_case(op: str, plan: Plan) -> Case:
+    return tiny(op, plan.device) if plan.small else cases(op, plan.device)[0]()
+
+
+def check_tiny(plan: Plan) -> Result:
     """Every kernel on its tiny case: what compute-sanitizer watches."""
-    return {op: check(tiny(op, device)) for op in OPS}
+    found: Result = {}
+    for op in OPS:
+        try:
+            found[op] = check(tiny(op, plan.device), plan.kernel)
+        except refusals() as error:
+            found[op] = {"ok": False, "error": f"{type(error).__name__}: {error}"[:500]}
+    return {"ok": all(result["ok"] for result in found.values()), "ops": found}
 
 
-def run_all(out: Path, seconds: float, names: tuple[str, ...] = USUAL) -> int:
+def dry_run(out: Path) -> int:
+    """Every section that needs no other program, on the CPU, tiny, in this process; the reference for the kernels."""
+    plan, done = Plan(torch.device("cpu"), small=True, kernel="reference"), {}
+    for name in SECTIONS:
+        if name in ("sanitizer", "tests", "cugraph"):
+            done[name] = device_sections.absent("not in a dry run")
+        else:
+            done[name] = section(name, plan, done.get("ceilings", {}), time.time() + LIMITS[name], lambda _: None)
+        print(f"{name}: {said(done[name])}", flush=True)
+    save(out, done)
+    return 1 if status(done) == 1 else 0
+
+
+def run_all(out: Path, seconds: float, names: tuple[str, ...]) -> int:
     """Runs sections; those that `out` has and that are not named are kept."""
     start = time.time()
-    done = json.loads(out.read_text(encoding="utf-8")) if out.exists() and names != USUAL else {}
+    done = json.loads(out.read_text(encoding="utf-8")) if out.exists() and names != SECTIONS else {}
     part = out.with_suffix(".part.json")
-    for place, name in enumerate(names):
+    for name in names:
         began = time.time()
-        left = share(start + seconds - began, names[place:])
+        left = min(start + seconds - began - GRACE, LIMITS[name])
         part.unlink(missing_ok=True)
         ceiling = done["ceilings"] if done.get("ceilings", {}).get("ok") else {}
         command = [sys.executable, __file__, "--child", name, "--out", str(part), "--ceiling", json.dumps(ceiling)]
-        if start + seconds - began < LEAST:
-            done[name] = {"ok": False, "error": "no time left"}
+        if left < LEAST:
+            done[name] = {"ok": False, "error": LATE}
         else:
             done[name] = run_section([*command, "--seconds", str(left)], left + GRACE, part)
         done[name]["took_s"] = round(time.time() - began, 1)
-        out.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+        save(out, done)
         print(f"{name}: {said(done[name])} ({done[name]['took_s']} s)", flush=True)
     part.unlink(missing_ok=True)
     return status({name: done[name] for name in names})
 
 
-def share(left: float, names: tuple[str, ...]) -> float:
-    """Seconds of the first of the sections that are to come, by weight."""
-    return left * WEIGHTS[names[0]] / sum(WEIGHTS[name] for name in names)
+def rest(out: Path) -> tuple[str, ...]:
+    """The sections that a JSON lacks, or had no time for."""
+    done = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    return tuple(name for name in SECTIONS if done.get(name, {"error": LATE}).get("error") == LATE)
+
+
+def save(out: Path, done: dict[str, Result]) -> None:
+    """The JSON, and the page beside it."""
+    ordered = {name: done[name] for name in SECTIONS if name in done}
+    out.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(device_page.page(ordered), encoding="utf-8")
 
 
 def said(result: dict[str, Any]) -> str:
@@ -239,11 +279,13 @@ def write(out: Path, result: dict[str, Any]) -> None:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Checks and times the Triton kernels on an NVIDIA GPU.")
+    parser = argparse.ArgumentParser(description="Checks and times gpu-rag on an NVIDIA GPU.")
     parser.add_argument("--out", type=Path, default=Path("device_check.json"), help="the JSON that is written")
     parser.add_argument("--seconds", type=float, default=540.0, help="time for all sections")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--rest", action="store_true", help="the sections that the JSON lacks, or had no time for")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="JSON", help="put these together and end")
+    parser.add_argument("--dry-run", action="store_true", help="tiny, on the CPU: that every section runs to its end")
     parser.add_argument("--tiny", action="store_true", help="check tiny cases only (compute-sanitizer runs this)")
     parser.add_argument("--child", choices=SECTIONS, help=argparse.SUPPRESS)  # the script calls itself so
     parser.add_argument("--ceiling", type=json.loads, default={}, help=argparse.SUPPRESS)
@@ -253,9 +295,11 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     args = parsed()
     if args.merge:
-        held = merged(args.merge)
-        args.out.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
-        return status(held)
+        found = merged(args.merge)
+        save(args.out, found)
+        return status(found)
+    if args.dry_run:
+        return dry_run(args.out)
     if not torch.cuda.is_available():
         print("device_check: no CUDA device (torch.cuda.is_available() is false); nothing was run", file=sys.stderr)
         return 2
@@ -263,13 +307,15 @@ def main() -> int:
         print("device_check: triton is not installed; nothing was run", file=sys.stderr)
         return 2
     if args.tiny:
-        found = check_tiny(torch.device("cuda"))
+        found = check_tiny(Plan(torch.device("cuda")))
         print(json.dumps(found))
-        return 0 if all(result["ok"] for result in found.values()) else 1
+        return 0 if found["ok"] else 1
     if args.child is None:
-        return run_all(args.out, args.seconds, tuple(n for n in SECTIONS if n in (args.section or USUAL)))
+        names = rest(args.out) if args.rest else tuple(n for n in SECTIONS if n in (args.section or SECTIONS))
+        return run_all(args.out, args.seconds, names)
     out: Path = args.out
-    write(out, section(args.child, args.ceiling, time.time() + args.seconds, lambda found: write(out, found)))
+    plan, until = Plan(torch.device("cuda")), time.time() + args.seconds
+    write(out, section(args.child, plan, args.ceiling, until, lambda found: write(out, found)))
     return 0
 
 

@@ -8,13 +8,14 @@ extras=${2:-cpu,documents,serve}
 torch="torch==2.13.0"
 export PYTHONSAFEPATH=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH
+case ",$extras," in *,gpu,*) gpu=yes ;; *) gpu="" ;; esac # vLLM runs on the CUDA build alone, whatever this machine has
 
 # An interpreter that gpu-rag supports; first choice is one for which pip is configured with a wheel of torch at hand.
 python="" at_hand=""
 for candidate in ${PYTHON:-} python3.12 python3.11 python3.13 python3; do
     "$candidate" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || continue
     python=${python:-$candidate}
-    if "$candidate" -m pip install --dry-run --no-deps --no-index --quiet "$torch" >/dev/null 2>&1; then
+    if [ -z "$gpu" ] && "$candidate" -m pip install --dry-run --no-deps --no-index --quiet "$torch" >/dev/null 2>&1; then
         python=$candidate at_hand=yes
         break
     fi
@@ -36,7 +37,7 @@ echo "install.sh: $("$python" --version) -> $venv, extras: $extras" >&2
 pip=("$venv/bin/python" -m pip install --quiet)
 if [ -n "$at_hand" ]; then
     "${pip[@]}" --no-index --no-deps "$torch"
-elif command -v nvidia-smi >/dev/null 2>&1; then
+elif [ -n "$gpu" ] || command -v nvidia-smi >/dev/null 2>&1; then
     "${pip[@]}" "$torch" # the CUDA build: several gigabytes
 else
     "${pip[@]}" --index-url https://download.pytorch.org/whl/cpu "$torch"

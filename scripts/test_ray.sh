@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 own=${RAY_VENV:-$venv-ray}
 if [ ! -x "$venv/bin/python" ]; then
-    bash scripts/install.sh "$venv" cpu,dev
+    bash scripts/install.sh "$venv" cpu,faiss,dev
 fi
 if [ ! -x "$own/bin/python" ]; then
     "$venv/bin/python" -m venv "$own"

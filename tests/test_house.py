@@ -147,6 +147,18 @@ def test_environment_yml_agrees_with_the_gpu_extra():
     assert wanted <= set(environment), "what nothing else asks for is missed only where it is used"
 
 
+def test_environment_yml_has_a_compiler():
+    assert re.search(r"^  - c-compiler\b", (ROOT / "environment.yml").read_text(), re.M), "Triton builds its launchers"
+
+
+@pytest.mark.parametrize("other", ["dev", "bench"])
+def test_one_faiss_is_installed(other):
+    """faiss-gpu and faiss-cpu are one module: the second that is installed breaks the first."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {re.split(r"[=<>!~\[ ]", line)[0] for line in [*extras["gpu"], *extras[other]]}
+    assert len([name for name in names if name.startswith("faiss")]) == 1
+
+
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_profile_is_valid(name):
     make_settings(read_profile(ROOT / "configs" / f"{name}.toml"))

@@ -8,6 +8,7 @@ from gpu_rag_kernels.dispatch import compiled_checks
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import ANY_FLOAT, INTEGERS, check_form
 from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
 
@@ -70,6 +71,8 @@ def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Ten
 
 def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> None:
     """Raises BadInput naming the first of `nodes`, or numbers of another kind, that is not in [0, n)."""
+    if is_trusted(nodes.device):
+        return
     bad = nodes < 0
     if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number around to one of this dtype
         bad |= nodes >= n
@@ -105,8 +108,10 @@ def _merged(key: torch.Tensor, values: torch.Tensor | None) -> tuple[torch.Tenso
 
 def _assembled(rows: torch.Tensor, columns: torch.Tensor, n: int, weight: torch.Tensor | None) -> CSR:
     """CSR of entries that are already in order of (row, column)."""
-    indptr = offsets_of(torch.bincount(rows, minlength=n))
-    return CSR(indptr, columns.int(), weight)
+    if rows.device.type == "cpu":
+        return CSR(offsets_of(torch.bincount(rows, minlength=n)), columns.int(), weight)
+    # rows ascend; `bincount` would wait for its own size
+    return CSR(torch.searchsorted(rows, torch.arange(n + 1, device=rows.device)), columns.int(), weight)
 
 
 def check_csr(csr: CSR, blocks: torch.Tensor | None = None) -> None:
@@ -120,6 +125,8 @@ def check_csr(csr: CSR, blocks: torch.Tensor | None = None) -> None:
     if _passes(csr, blocks):
         return  # the checks below say what is wrong
     _check_arrays(csr)
+    if is_trusted(csr.indptr.device):
+        return
     indptr, indices, n, m = csr.indptr, csr.indices, csr.n, csr.m
     falls, begins = indptr.diff() < 0, torch.zeros(m + 1, dtype=torch.bool, device=indptr.device)
     begins[indptr.clamp(0, m)] = True

@@ -7,6 +7,8 @@ settings   its sections of settings, declared with `section`
 verify     `CHECKS`: the checks of these stages
 narrow     `NARROW`: what makes these stages for a part of the documents, see `index.narrow`
 explain    `WORDS`: step name -> words
+ceiling    `CEILINGS`: by method, `helpful(index, gold rows)`, the options that a perfect chooser takes, and `retrieve`
+           with the passages that its structure saw beside; see `evaluation.ceiling`
 report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
 relations  `stated(index)`: (subject, label, object, passages) of relations that only the method has
 Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -123,6 +125,12 @@ def stage_checks() -> dict[str, Any]:
     return {name: check for part in parts("verify") for name, check in part.CHECKS.items()}
 
 
+def ceiling_of(method: str) -> tuple[Any, Any] | None:
+    """`helpful` and `retrieve` of a method that chooses, for an oracle; None of one that does not."""
+    found: tuple[Any, Any] | None = {k: v for part in parts("ceiling") for k, v in part.CEILINGS.items()}.get(method)
+    return found
+
+
 def stage_narrowers() -> dict[str, Any]:
     """What narrows the stages of knowledge bases and those that one method alone has, by stage."""
     from gpu_rag.index.stages.knowledge_base.narrow import NARROW
@@ -213,9 +221,11 @@ def _missing(method: str, present: Sequence[str]) -> set[str]:
     return _with_needs(absent(["passages", *needs(method)]), lambda stage: absent(stage.needs))
 
 
-def check_passages(method: str, n_passages: int, folder: str) -> None:
-    """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents."""
-    if not n_passages and "kb" not in needs(method):
+def check_passages(method: str, n_passages: int, stages: Collection[str], folder: str) -> None:
+    """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents,
+    and without the texts (stage `kb_text_vectors`) by which some rank nodes in their place."""
+    standins = "kb_text_vectors" in stages and _entry(method)[1].standins
+    if not n_passages and "kb" not in needs(method) and not standins:
         over = [name for name in method_names() if "kb" in needs(name)]
         raise MissingLayer(
             f"the index has no passages, which {method} ranks",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-
-import Stemmer
+from typing import TYPE_CHECKING
 
 from gpu_rag.text.sentences import word_lists
+
+if TYPE_CHECKING:
+    import Stemmer
 
 TOKENS_VERSION = 1  # raised when `tokenize` would give other tokens: saved with a BM25 index and compared on load
 MAX_TOKEN_CHARS = 64
@@ -31,10 +33,13 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 class _Stemmers(threading.local):
-    """A Snowball stemmer keeps state between calls, so each thread has its own."""
+    """A Snowball stemmer keeps state between calls, so each thread has its own, made when it first stems."""
 
-    def __init__(self) -> None:
-        self.english = Stemmer.Stemmer("english")
+    @cached_property
+    def english(self) -> Stemmer.Stemmer:
+        import Stemmer  # here: what stems no words runs where PyStemmer is not installed
+
+        return Stemmer.Stemmer("english")
 
 
 _STEMMERS = _Stemmers()

@@ -38,6 +38,7 @@ def references_for_triton() -> None:
     """`triton` can be found, and the kernels' modules for it are their references."""
     module("triton")
     module("triton.testing", do_bench=do_bench)
+    module("triton.errors", TritonError=type("TritonError", (Exception,), {}))
     from gpu_rag_kernels.dispatch import LOOPS
 
     for folder in LOOPS.values():
@@ -53,23 +54,19 @@ def main() -> None:
     references_for_triton()
     import device_check
     import device_sections
-    import device_tuning
+    from device_case import Plan
     from stand_in import stand_in
 
-    device_check.COPY_BYTES, device_check.SIDE = 4000, 8
-    device_check.cases = lambda op, device: [lambda: device_check.tiny(op, device)]
-    device_sections.LARGE = device_tuning.SMALL = (300, 900)
-    device_tuning.CALLS, device_tuning.captured = 2, lambda run: run  # a graph cannot be captured here
-    device_sections.BENCH = dict.fromkeys(device_sections.BENCH, (300, (3,)))
     results: dict[str, Any] = {}
     with stand_in():
-        until = time.time() + 3600
+        until, plan = time.time() + 3600, Plan(torch.device("cuda"), small=True)
         for name in device_check.SECTIONS:
-            if name in ("tests", "sanitizer", "ops_large", "cugraph"):  # other processes, other sizes, other libraries
+            # other processes, other sizes, other libraries, and a model that only loads on a GPU
+            if name in ("tests", "sanitizer", "ops_large", "cugraph", "profile_embedding"):
                 continue
             ceiling = results.get("ceilings", {})
-            results[name] = device_check.section(name, ceiling, until, lambda found: json.dumps(found))
-        graph = device_sections.made.rmat(*device_sections.LARGE, 7, torch.device("cuda"))
+            results[name] = device_check.section(name, plan, ceiling, until, lambda found: json.dumps(found))
+        graph = device_sections.made.rmat(300, 900, 7, torch.device("cuda"))
         results["cugraph"] = device_sections.compared(graph, 2, until, ("torch",))
     Path(sys.argv[1]).write_text(json.dumps(results, indent=1), encoding="utf-8")
 

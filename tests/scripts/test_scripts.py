@@ -186,3 +186,30 @@ def test_a_wrong_result_is_a_failure(monkeypatch, capsys):
     assert module.main() == 1
     found = json.loads(capsys.readouterr().out)
     assert not found["ok"] and found["error"] > 1e-4 and found["bits"] != right["bits"]
+
+
+# --- scripts/install.sh ----------------------------------------------------------------------------
+
+PRETEND = """#!/bin/bash
+# a Python that installs nothing and writes down what it is asked for
+case "$*" in
+*--dry-run*) exit 0 ;; # a wheel of torch is at hand: on this machine, the one for a CPU
+"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+--version) echo Python 3.12 ;;
+*" install "*) echo "$*" >>"$ASKED" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("extras", "cuda"), [("gpu", True), ("documents,gpu,serve", True), ("cpu,serve", False)])
+def test_vllm_never_gets_the_torch_of_a_cpu(tmp_path: Path, extras: str, cuda: bool) -> None:
+    """On a machine without nvidia-smi, as where an image is built."""
+    pretend, asked = tmp_path / "python", tmp_path / "asked"
+    pretend.write_text(PRETEND)
+    pretend.chmod(0o755)
+    install = Path(__file__).parents[2] / "scripts" / "install.sh"
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": str(pretend), "ASKED": str(asked)}
+    subprocess.run(["bash", str(install), str(tmp_path / "venv"), extras], check=True, env=environment)
+    torch_line, rest, _ = asked.read_text().splitlines()
+    assert torch_line.endswith("install --quiet torch==2.13.0") == cuda
+    assert ("--no-index" in torch_line) == (not cuda) and f".[{extras}]" in rest

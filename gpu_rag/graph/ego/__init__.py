@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import shortened
-from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.arrays import INTEGERS, check_form, shortened
+from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
-from gpu_rag.graph.csr import check_csr, transpose
+from gpu_rag.graph.common.trusted import is_trusted
+from gpu_rag.graph.csr import check_csr, row_of_entry, transpose
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import (
     EXPAND_AT_ONCE,
@@ -139,29 +140,83 @@ def _balls_by_numba(
     return Ragged(torch.from_numpy(nodes), torch.from_numpy(np.cumsum(sizes)))
 
 
-def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None) -> Ragged:
-    """By ascending keys question * N + node, all questions a hop at a time.
+@dataclass(frozen=True)
+class Reached:
+    """Nodes that a search has found: keys question * N + node i64[T], ascending; hop i64[T], in which; n_entries: how
+    many entries the rows of all of them have, where that is known; left: hops not taken, see `most` of `reached`."""
 
-    The host waits once a hop, for two sizes: how many nodes are new, and how many entries their rows have.
+    keys: torch.Tensor
+    hop: torch.Tensor
+    n_entries: int | None
+    left: int = 0
+
+
+Costs = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""costs(question i64[P], node i64[P]): what entering the node costs in the question, i32 or i64[P]."""
+
+
+def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None) -> Ragged:
+    keys = reached(graph, seeds, radius, limit=limit, allowed=allowed).keys
+    return ragged_of_keys(keys, seeds.batch, max(graph.n, 1))
+
+
+def reached(
+    graph: CSR, seeds: Ragged, radius: int, *, limit: int | None = None, allowed: torch.Tensor | None = None,
+    costs: Costs | None = None, most: int | None = None,
+) -> Reached:  # fmt: skip
+    """The balls of `ego_balls`, all questions a hop at a time along the rows of what the last hop found.
+
+    costs: seeds stay, however many, and of a hop that does not fit those that cost least are taken, then the lower
+    node. most: the search ends before a hop along more entries. The host waits once a hop, for the sizes of what is
+    new; with costs once more where a question is full.
     """
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
-    found = keys_of(seeds, n).sort().values
-    size = torch.zeros(batch, dtype=torch.int64, device=ball.device)
+    found, fronts, total, left = keys_of(seeds, n).sort().values, [ball], 0, 0
+    size, counted = torch.zeros(batch, dtype=torch.int64, device=ball.device), True
     for hop in range(radius + 1):
         new = _are_new(found, ball)
         if hop and allowed is not None:
             new &= allowed[found % n]
+        kept, on = new, new  # on: what the next hop begins from
         if limit is not None:
-            new, size = _within_limit(found, new, size, n, limit)
-        degree = graph.indptr[found % n + 1] - graph.indptr[found % n] if hop < radius and graph.n else new.long()
-        n_new, n_entries = torch.stack([new.sum(), (degree * new).sum()]).tolist()
-        front = found[places_of(new, n_new)]
-        ball = torch.cat([ball, front]).sort().values
+            kept, size = _within_limit(found, new, size, n, limit if hop or costs is None else found.shape[0])
+            on = kept & (size < limit)[found // n]
+        degree = graph.indptr[found % n + 1] - graph.indptr[found % n] if graph.n else new.long()
+        sizes = [kept.sum(), on.sum(), (new & ~on).sum(), (degree * kept).sum(), (degree * on).sum()]
+        n_kept, n_on, n_over, n_rows, n_entries = torch.stack(sizes).tolist()
+        front = whole = found[places_of(on, n_on)]
+        if n_kept > n_on:
+            whole = found[places_of(kept, n_kept)]
+            if costs is not None and hop and n_over > n_kept - n_on:
+                over, before = found[places_of(new & ~on, n_over)], found[places_of(kept & ~on, n_kept - n_on)]
+                whole = torch.cat([front, _cheapest(over, before, costs, n, batch)]).sort().values
+                counted = False
+        total += n_rows
+        fronts.append(whole)
+        ball = torch.cat([ball, whole]).sort().values
         if hop == radius or n_entries == 0:
             break
+        if most is not None and n_entries > most:
+            left = radius - hop
+            break
         found = _neighbours(graph, front, n_entries)
-    return ragged_of_keys(ball, batch, n)
+    keys = torch.cat(fronts)
+    order = keys.argsort()
+    hops = torch.cat([torch.full_like(front, hop) for hop, front in enumerate(fronts[1:])])
+    return Reached(keys[order], hops[order], total if counted else None, left)
+
+
+def _cheapest(over: torch.Tensor, places: torch.Tensor, costs: Costs, n: int, batch: int) -> torch.Tensor:
+    """As many of the ascending keys `over` of each question as `places` has of it, by (cost, node)."""
+    question, node = over // n, over % n
+    cost = costs(question, node)
+    check_form(cost, "costs are no integers of the pairs", INTEGERS, over.shape)
+    order = lexsort(cost.long(), question)
+    starts = torch.arange(batch, device=over.device) * n
+    space = torch.searchsorted(places, starts + n) - torch.searchsorted(places, starts)
+    place = torch.arange(over.shape[0], device=over.device) - torch.searchsorted(question, question[order])
+    return over[order[places_of(place < space[question[order]], places.shape[0])]]
 
 
 def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
@@ -201,11 +256,14 @@ def without(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     return keys[torch.searchsorted(known, keys) == torch.searchsorted(known, keys, right=True)]
 
 
-def induced_subgraphs(csr: CSR | CheckedGraph, nodes: Ragged, *, implementation: str = "auto") -> Blocks:
+def induced_subgraphs(
+    csr: CSR | CheckedGraph, nodes: Ragged, *, n_entries: int | None = None, implementation: str = "auto"
+) -> Blocks:
     """The subgraph on each list of nodes, as blocks of one block-diagonal CSR.
 
     Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight.
-    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them).
+    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them). n_entries: how many entries
+    their rows have, where that is known.
     Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
     implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
     (twice where these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights,
@@ -224,12 +282,46 @@ def induced_subgraphs(csr: CSR | CheckedGraph, nodes: Ragged, *, implementation:
     least = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
     check_memory(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
     kept = Ragged(nodes.values.int(), nodes.offsets)
-    indptr, columns, entries = (_inside_by_numba if picked == "numba" else _inside_by_torch)(graph, kept)
+    indptr, columns, entries = (
+        _inside_by_numba(graph, kept) if picked == "numba" else _inside_by_torch(graph, kept, n_entries)
+    )
     weight = None if graph.weight is None else graph.weight[entries]
     return Blocks(CSR(indptr, columns, weight), kept.offsets, kept.values)
 
 
 Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def blocks_around(
+    graph: CheckedGraph, seeds: Ragged, radius: int, *, limit: int | None = None, costs: Costs | None = None
+) -> Blocks:
+    """The subgraphs on the nodes of `reached`; on a device with fewer waits than `ego_balls`, then subgraphs."""
+    csr = graph.csr
+    check_ragged(seeds, "seeds", n=csr.n, device=csr.indptr.device)
+    pulls = limit is None and pick_implementation(csr.indptr.device, family="loops") == "triton"
+    most = csr.m * -(-seeds.batch // WORD) // PULL_FROM if pulls else None
+    found = reached(csr, seeds, min(radius, csr.n), limit=limit, costs=costs, most=most)
+    if found.left:
+        return induced_subgraphs(graph, ego_balls(graph, seeds, radius))
+    nodes = ragged_of_keys(found.keys, seeds.batch, max(csr.n, 1))
+    return induced_subgraphs(graph, nodes, n_entries=found.n_entries)
+
+
+def part_of_blocks(blocks: Blocks, kept: torch.Tensor) -> Blocks:
+    """The blocks on the rows that are marked, bool[T], as `induced_subgraphs` of each gives them, without weights. The
+    host waits once."""
+    csr, row = CSR(blocks.csr.indptr, blocks.csr.indices), row_of_entry(blocks.csr)
+    before = offsets_of(kept)
+    offsets = before[blocks.offsets]
+    if kept.device.type == "cpu":
+        rows = kept.nonzero()[:, 0]
+        found = induced_subgraphs(CheckedGraph(csr), Ragged(rows.int(), offsets))
+        return Blocks(found.csr, offsets, blocks.global_ids[rows])
+    inside = kept[row] & kept[csr.indices.long()]
+    n_rows, n_entries = torch.stack([kept.sum(), inside.sum()]).tolist()
+    rows, entries = places_of(kept, n_rows), places_of(inside, n_entries)
+    counts = offsets_of(inside)[csr.indptr].diff()[rows]
+    return Blocks(CSR(offsets_of(counts), before[csr.indices[entries].long()].int()), offsets, blocks.global_ids[rows])
 
 
 def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
@@ -261,13 +353,13 @@ def _joined(pieces: list[np.ndarray], dtype: type) -> torch.Tensor:
     return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces]))
 
 
-def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
+def _inside_by_torch(graph: CSR, nodes: Ragged, n_entries: int | None) -> Inside:
     """`_inside_by_numba` in torch: neighbours are looked up among the keys block * N + node, which ascend."""
     node, block = nodes.values.long(), row_of_value(nodes) * graph.n
     known = block + node
     counts = torch.zeros_like(node)
     columns, entries = [node[:0]], [node[:0]]
-    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1]):
+    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
         wanted = block[owner] + graph.indices[entry]
         at = torch.searchsorted(known, wanted)
         hit = known[at.clamp(max=known.shape[0] - 1)] == wanted
@@ -281,6 +373,7 @@ def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
 
 WORD = 64  # questions
 TILE = 4 * WORD  # questions searched together: four words a node, three arrays of them
+PULL_FROM = 14  # a hop is pulled where its entries are more than this part of all (Beamer 2012: alpha = 14)
 
 _pulls: Any = WeakTensorKeyDictionary()  # by indices, (indptr, pull): a graph is turned once
 
@@ -299,29 +392,35 @@ def balls_by_words(
 ) -> Ragged:
     """The balls of `ego_balls` without a limit, for checked input. implementation: of the kernel `msbfs_or`.
 
-    Memory: 96 N bytes, and 128 for each node that 64 questions reach. The host waits once, and five times a tile.
+    Direction-optimising (Beamer, Asanovic and Patterson, 2012): while few entries lead on, they are pushed along, by
+    lists; from a hop on that would take more than a 14th of all entries a word, every node pulls the words of its
+    neighbours. Memory: 96 N bytes, and 128 for each node that 64 questions reach. The host waits once, once a pushed
+    hop, and for what is pulled five times a tile.
     """
-    pull = pull_of(graph)
-    tiles = [tile for _, tile in pieces_of(seeds, TILE)]
-    parts = [_listed(_search(pull, tile, radius, allowed, implementation), tile.batch) for tile in tiles]
+    parts = []
+    for _, tile in pieces_of(seeds, TILE):
+        most = graph.m * -(-tile.batch // WORD) // PULL_FROM
+        pushed = reached(graph, tile, radius, allowed=allowed, most=most)
+        if pushed.left:
+            seen = _search(pull_of(graph), pushed, tile.batch, allowed, implementation)
+            parts.append(_listed(seen, tile.batch))
+        else:
+            parts.append(ragged_of_keys(pushed.keys, tile.batch, max(graph.n, 1)))
     values = torch.cat([seeds.values[:0].int(), *(part.values for part in parts)])
     sizes = torch.cat([seeds.offsets[:0], *(part.offsets.diff() for part in parts)])
     return Ragged(values, offsets_of(sizes))
 
 
-def _search(pull: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None, implementation: str) -> torch.Tensor:
-    """i64[N, W]: bit q % 64 of word q // 64 of a node says that it is in ball q."""
-    width = (seeds.batch + WORD - 1) // WORD
-    question = row_of_value(seeds)
-    place = (seeds.values.long() * seeds.batch + question).sort().values
-    once = torch.ones_like(place)
-    once[1:] = place[1:] != place[:-1]  # each pair once: bits are added up
-    node, question = place // seeds.batch, place % seeds.batch
-    seen = torch.zeros(pull.n * width, dtype=torch.int64, device=node.device)
-    seen.scatter_add_(0, node * width + question // WORD, once << (question % WORD))
-    seen = seen.view(pull.n, width)
-    front = seen
-    for _ in range(radius):
+def _search(pull: CSR, pushed: Reached, batch: int, allowed: torch.Tensor | None, implementation: str) -> torch.Tensor:
+    """i64[N, W]: bit q % 64 of word q // 64 of a node says that it is in ball q; from where pushing has ended."""
+    width = (batch + WORD - 1) // WORD
+    node, question = pushed.keys % pull.n, pushed.keys // pull.n
+    bit = torch.ones_like(node) << (question % WORD)  # each pair once: bits are added up
+    last = torch.where(pushed.hop == pushed.hop.amax(), bit, 0)
+    words = torch.zeros(2, pull.n * width, dtype=torch.int64, device=node.device)
+    words.scatter_add_(1, (node * width + question // WORD).expand(2, -1), torch.stack([bit, last]))
+    seen, front = words.view(2, pull.n, width)
+    for _ in range(pushed.left):
         fresh, after = ego_loops.msbfs_or(pull, front, seen, implementation=implementation)
         if allowed is not None:
             fresh = torch.where(allowed[:, None], fresh, 0)
@@ -379,7 +478,7 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     wanted = row * width + node
     at = torch.searchsorted(known, wanted)
     missing = (node < 0) | (node >= width) | (torch.searchsorted(known, wanted, right=True) == at)
-    if bool(missing.any()):
+    if not is_trusted(at.device) and bool(missing.any()):
         first = int(missing.nonzero()[0, 0])
         given = f"node {int(node[first])} in list {int(row[first])}"
         raise BadInput(f"one of the {name} is not in its block", given=given, expected="a node of the block")

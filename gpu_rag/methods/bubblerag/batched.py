@@ -27,17 +27,31 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 
-from gpu_rag.graph.bubble import Bubbles, bubble_expansion, localise
+from gpu_rag.graph.bubble import Bubbles, bubble_expansion, local_graphs
+from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.common.segments import lexsort
-from gpu_rag.graph.ego import ego_balls, induced_subgraphs
+from gpu_rag.graph.common.trusted import trusted
+from gpu_rag.graph.ego import ego_balls
+from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, walk_graph
+from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, walk_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
-from gpu_rag.program.walk import TILE, passage_cosines, prior_of, ranked, restart, scaled, word_restart
+from gpu_rag.program.walk import (
+    TILE,
+    listed,
+    passage_cosines,
+    passages_of,
+    ranked,
+    restart,
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
+)
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
@@ -134,6 +148,7 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
     """For each vector the k relations of highest cosine within `radius` steps of the query's nodes (of a
     ball with more than `limit` nodes the first ones by (steps, node))."""
@@ -150,6 +165,7 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
     """The candidate trees that join the groups of anchors, at most MOST_GROUPS, in the order of `bubble_expansion`;
     none without anchors."""
@@ -158,18 +174,19 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
     anchors = ragged_of_lists([[v for group in groups for v in group] for _, groups in queries], index.device)
     numbers = [[g for g, group in enumerate(groups) for _ in group] for _, groups in queries]
     kinds = ragged_of_lists(numbers, index.device)
-    nodes = localise(
+    blocks = local_graphs(
         graph.graph, anchors, cosines.costs, hops=params.hops, limit=params.max_local, threads=index.threads
     )
-    blocks = induced_subgraphs(graph.graph, nodes)
-    costs = cosines.costs(row_of_value(nodes), nodes.values.long())
+    costs = cosines.costs(row_of_value(Ragged(blocks.global_ids, blocks.offsets)), blocks.global_ids.long())
     found = bubble_expansion(
-        blocks, costs, anchors, kinds, limit=params.budget, cover_first=params.cover_first, threads=index.threads
-    )
+        blocks, costs, anchors, kinds, limit=params.budget, cover_first=params.cover_first, threads=index.threads,
+        n_groups=max((len(groups) for _, groups in queries), default=0),
+    )  # fmt: skip
     return _described(graph, found, cosines)
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ranking]:
     """The k relations nearest to each question that end at an entity of its frontier and are not its own yet."""
     graph = bubble_graph(index)
@@ -213,18 +230,21 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
 
 
 @batched(GRAPH, tile=TILE)
+@halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k passages of highest score by the random walk from the nodes of each query, see the module."""
-    sizes = bubble_graph(index).passages.offsets.diff().cpu().numpy()
-    weights = np.zeros((len(queries), len(sizes)))
-    for row, (_, _, nodes) in enumerate(queries):
-        weights[row, list(nodes)] = 1 / np.maximum(sizes[list(nodes)], 1)
-    cosine = passage_cosines(index, stacked([vector for _, vector, _ in queries], index.device))
-    passages = restart(TEMPERATURE * cosine, word_restart(index, [text for text, _, _ in queries]))
-    prior = prior_of(scaled(weights), passages, SEED_MASS)
-    graph = walk_graph(index)
-    ranks = personalized_pagerank(graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads)
-    return ranked(ranks[:, len(sizes) :], cosine, WALK_FUSION, k)
+    words = word_weights(index, [text for text, _, _ in queries])
+    trees = listed([sorted(nodes) for _, _, nodes in queries], n_passages_of(index))
+    vectors, rows, weights, nodes, seeds = uploaded(index, [vector for _, vector, _ in queries], words, trees)
+    cosine = passage_cosines(index, vectors)
+    passages = restart(TEMPERATURE * cosine, rows, weights)
+    prior, graph = restarts_of(seeds_of(nodes, seeds), passages, SEED_MASS), walk_graph(index)
+    n = graph.n - index.n_passages
+    ranks = personalized_pagerank(
+        graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads, ids=(n, graph.n)
+    )
+    top = ranked(ranks, cosine, WALK_FUSION, k)
+    return passages_of(*to_host(top.ids, top.scores))
 
 
 def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
@@ -236,19 +256,21 @@ def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
 
 def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
     """The trees of each question. A sum of cosines has no rounding (see `graph.dots`), so no order matters."""
-    of, n_trees = row_of_value(found.nodes), found.kind.shape[0]
-    question = row_of_value(Ragged(found.distance, found.offsets))[of].to(graph.passages.values.device)
-    node = found.nodes.values.long().to(graph.passages.values.device)
-    paid = 1 - cosines.of(question, node).cpu().numpy()
-    tree = of.numpy()
-    counted = (node < graph.n_entities).cpu().numpy()
+    n_trees, tree_of = found.kind.shape[0], row_of_value(found.nodes)
+    question = row_of_value(Ragged(found.distance, found.offsets))[tree_of]
+    cosine = cosines.of(question, found.nodes.values.long())
+    parts = found.nodes.values, found.nodes.offsets, found.offsets, found.groups, found.distance, found.kind, tree_of
+    columns = torch.cat([*(part.long() for part in parts), cosine.view(torch.int64)]).cpu()  # one wait for all
+    node, begins, places, groups, distance, kind, tree, cosine = columns.split([*map(len, parts), len(cosine)])
+    paid, tree = 1 - cosine.view(torch.float64).numpy(), tree.numpy()
+    counted = (node < graph.n_entities).numpy()
     counted |= np.bincount(tree[counted], minlength=n_trees)[tree] == 0
     n_counted = np.bincount(tree[counted], minlength=n_trees)
     cost = np.bincount(tree[counted], paid[counted], minlength=n_trees) / np.maximum(n_counted, 1)
-    at, values = found.nodes.offsets.tolist(), found.nodes.values.tolist()
-    columns = (found.groups.tolist(), cost.tolist(), found.distance.tolist(), found.kind.tolist())
-    trees = [Tree(tuple(values[a:b]), *row) for a, b, *row in zip(at, at[1:], *columns)]
-    ends = found.offsets.tolist()
+    at, values = begins.tolist(), node.tolist()
+    rows = zip(at, at[1:], groups.tolist(), cost.tolist(), distance.tolist(), kind.tolist())
+    trees = [Tree(tuple(values[a:b]), *row) for a, b, *row in rows]
+    ends = places.tolist()
     return [tuple(trees[a:b]) for a, b in zip(ends, ends[1:])]
 
 

@@ -31,9 +31,12 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.local_pagerank import blocks_pagerank
+from gpu_rag.graph.memory import halved
 from gpu_rag.graph.nearest import on_host, topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
@@ -44,14 +47,19 @@ from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
 from gpu_rag.program.walk import (
     TILE,
+    ends_of,
     fact_weights,
+    listed,
     mixed,
+    near_facts,
     passage_cosines,
-    prior_of,
+    passages_of,
     ranked,
     restart,
-    scaled,
-    word_restart,
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
 )
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
@@ -151,6 +159,7 @@ class HigraRanking:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float) -> list[HigraRanking]:
     """Relations and passages of the subgraph around each question's seeds, fused with their ranks by similarity.
 
@@ -180,18 +189,21 @@ class Walked:
 
 
 @batched(GRAPH, tile=TILE)
+@halved
 def higra_walk(
     index: Index, queries: list[Walked], damping: float, n_facts: int, similarity: str, k: int
 ) -> list[HigraRanking]:
     """The k passages of highest score by PageRank on the whole graph, and relations, see the module."""
     graph = higra_graph(index)
     n, ends, depth = graph.n_entities, graph.ends, min(Params.depth, max(1, graph.relations.num_rows))
-    vectors = stacked([q.vector for q in queries], index.device)
-    seeded = np.zeros((len(queries), n))
-    for row, query in enumerate(queries):
-        seeded[row, list(query.seeds)] = 1 / np.maximum(graph.n_passages[list(query.seeds)], 1)
-    by_fact, _ = fact_weights(index, "higra_relation_vectors", ends, n, vectors, n_facts)
+    words = word_weights(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
+    named = listed([q.seeds for q in queries], graph.n_passages)
+    vectors, rows, weights, nodes, seeded = uploaded(index, [q.vector for q in queries], words, named)
+    stage, seeds = "higra_relation_vectors", seeds_of(nodes, seeded)
+    subjects, objects = ends_of(index, stage, ends)
+    facts, _ = near_facts(index, stage, vectors, n_facts, True)
     cosine = passage_cosines(index, vectors)
+<<<<<<< HEAD
     words = word_restart(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
     titles = spread(title_seeds(title_names(index), [words_of(q.text) for q in queries]), index.n_passages)
     passages = restart(TEMPERATURE * cosine, words, titles=titles)
@@ -205,6 +217,20 @@ def higra_walk(
     constants = [Params.structure_constant, Params.similarity_constant]
     relations = rrf([by_graph, _given([q.relations for q in queries], depth)], depth, constants=constants)
     return [HigraRanking(*row, n, index.n_passages) for row in zip(rankings(relations), found)]
+=======
+    passages = restart(TEMPERATURE * cosine, rows, weights)
+    prior = restarts_of(mixed(fact_weights((subjects, objects), facts), seeds, 0.5), passages, SEED_MASS)
+    ranks = personalized_pagerank(
+        walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
+    )
+    top = ranked(ranks[:, n:], cosine, FUSION, k)
+    by_graph = topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth)
+    ids, scores, *pair = to_host(top.ids, top.scores, by_graph.ids, by_graph.scores)
+    constants = [Params.structure_constant, Params.similarity_constant]
+    relations = rrf([TopK(*pair), _given([q.relations for q in queries], depth)], depth, constants=constants)
+    found = zip(rankings(relations), passages_of(ids, scores))
+    return [HigraRanking(*row, n, index.n_passages) for row in found]
+>>>>>>> main
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:

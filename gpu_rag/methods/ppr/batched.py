@@ -20,21 +20,38 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
+from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import GRAPH
+<<<<<<< HEAD
 from gpu_rag.program.search import Ranking, stacked
 from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
+=======
+from gpu_rag.program.search import Ranking
+>>>>>>> main
 from gpu_rag.program.titles import titled
 from gpu_rag.program.walk import (
     TILE,
+    Listed,
+    ends_of,
     fact_weights,
+    listed,
     mixed,
+    near_facts,
     passage_cosines,
-    prior_of,
+    passages_of,
     ranked,
     restart,
+<<<<<<< HEAD
     word_restart,
+=======
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
+>>>>>>> main
 )
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
@@ -71,11 +88,16 @@ class GraphRanking(Ranking):
 
 
 @batched(GRAPH, tile=TILE)
+@halved
 def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) -> list[GraphRanking]:
-    """The k passages of highest score for each question, see the module."""
+    """The k passages of highest score for each question, see the module. All that a GPU needs goes there in one copy,
+    and ids and scores come back in one, for which the host waits; it waits twice for PageRank: for the sums of its
+    restarts and for its proof."""
     texts = [text for text, _ in queries]
-    vectors = stacked([vector for _, vector in queries], index.device)
+    words = word_weights(index, texts, params.n_words if params.word_share else 0)
+    vectors, *lists = uploaded(index, [vector for _, vector in queries], words, _mentions(index, texts))
     cosine = passage_cosines(index, vectors)
+<<<<<<< HEAD
     by_fact, facts = fact_weights(
         index, "relation_vectors", index.relation_ends, index.n_entities, vectors, params.n_facts
     )
@@ -89,6 +111,23 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
     ranks = personalized_pagerank(graph, prior=prior, damping=params.damping, tol=params.tol, threads=index.threads)
     found = ranked(ranks[:, index.n_entities :], cosine, params.fusion, k)
     return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in zip(found, facts)]
+=======
+    passages = restart(params.prior_temperature * cosine, lists[0], lists[1], params.word_share)
+    named, graph = seeds_of(lists[2], lists[3]), _graph(index, params.title_weight)
+    ends, first = ends_of(index, "relation_vectors", index.relation_ends), index.n_entities
+    for proved in (False, True):
+        facts, known = near_facts(index, "relation_vectors", vectors, params.n_facts, proved)
+        prior = restarts_of(mixed(fact_weights(ends, facts), named, params.mention_share), passages, params.entity_mass)
+        ranks = personalized_pagerank(
+            graph, prior=prior, damping=params.damping, tol=params.tol, threads=index.threads, ids=(first, graph.n)
+        )
+        top = ranked(ranks, cosine, params.fusion, k)
+        ids, scores, seeds, sure = to_host(top.ids, top.scores, facts.ids, known)
+        if bool(sure.all()):
+            break
+    found = zip(passages_of(ids, scores), seeds.tolist())
+    return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in found]
+>>>>>>> main
 
 
 def _graph(index: Index, title_weight: float) -> PageRankGraph:
@@ -100,3 +139,11 @@ def _graph(index: Index, title_weight: float) -> PageRankGraph:
         return index.graph if csr is plain else prepare(csr)
 
     return index.loaded(f"ppr graph {title_weight}", load)
+<<<<<<< HEAD
+=======
+
+
+def _mentions(index: Index, texts: Sequence[str]) -> Listed:
+    """m of the entities that each text names: the rarer one is, the more it says."""
+    return listed([mentioned_names(text, index.entity_rows) for text in texts], index.entity_n_passages)
+>>>>>>> main

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import torch
 
 from gpu_rag.models.device import room_for
 from gpu_rag.models.embed.interface import OnBatch
@@ -17,8 +18,8 @@ from gpu_rag.models.embed.interface import OnBatch
 NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set models.device=cpu"
 
 
-def fixed_batches(lengths: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield (length, rows) in order of length; at most `size` row numbers, all of that same length.
+def fixed_batches(lengths: Sequence[int], size: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
+    """Yield (length, rows) in order of length; at most `size(length)` row numbers, all of that same length.
 
     lengths: the padded length of each row. Rows of equal length stay in their order.
     """
@@ -27,27 +28,31 @@ def fixed_batches(lengths: Sequence[int], size: int) -> Iterator[tuple[int, list
         groups.setdefault(length, []).append(row)
     for length in sorted(groups):
         rows = groups[length]
-        for start in range(0, len(rows), size):
-            yield length, rows[start : start + size]
+        for start in range(0, len(rows), size(length)):
+            yield length, rows[start : start + size(length)]
 
 
 def embed_batches(
     lengths: Sequence[int],
-    size: int,
+    size: Callable[[int], int],
     dim: int,
-    compute: Callable[[list[int], int], np.ndarray],
+    compute: Callable[[list[int], int], torch.Tensor],
     on_batch: OnBatch | None,
 ) -> np.ndarray:
-    """f32[n, dim] of n texts, by batches of at most `size` texts of one length. compute(rows, length): those of one.
+    """f32[n, dim] of n texts, by batches of at most size(length) texts of one length. compute(rows, length): those of
+    one, on any device; they are brought to the host together.
 
     on_batch(n_done) is called after each batch. Raises ModelError when the device has no memory left for one.
     """
-    out = np.zeros((len(lengths), dim), dtype=np.float32)
-    n_done = 0
+    parts, order, n_done = [torch.zeros((0, dim))], list[int](), 0
     for length, rows in fixed_batches(lengths, size):
-        with room_for(f"{size} texts of {length} tokens", NO_ROOM):
-            out[rows] = compute(rows, length)
+        with room_for(f"{size(length)} texts of {length} tokens", NO_ROOM):
+            parts.append(compute(rows, length))
+        order += rows
         n_done += len(rows)
         if on_batch is not None:
             on_batch(n_done)
+    out = np.zeros((len(lengths), dim), dtype=np.float32)
+    with room_for(f"{len(lengths)} vectors", NO_ROOM):
+        out[order] = torch.cat(parts if n_done == 0 else parts[1:]).cpu().numpy()
     return out

@@ -18,16 +18,19 @@ from gpu_rag.models.pretrained import load_model, load_tokenizer
 
 CODE_VERSION = 1
 LENGTH_STEP = 16
-BATCH = {"cpu": 8, "cuda": 64}
+CPU_ROWS = 8
+GPU_TOKENS = 1 << 15  # of a batch, pads included: enough to fill a GPU
 
 
 class MeanPoolingEmbedder:
     """Unit vectors v = m / |m|, m the mean over a text's tokens of the encoder's last hidden states.
 
-    Pooling and the maximal length come from the model's own sentence-transformers settings. Longer texts are cut
-    there and counted in `n_truncated`. A batch is always 8 rows (64 on a GPU) of one padded length, a multiple of 16
-    with at least one pad: a text's shape depends on itself alone, so its row is bit-equal alone or in any batch.
-    Hidden states are in `dtype` (bfloat16 by default), pooling and scaling in float32.
+    Pooling and the maximal length come from the model's own sentence-transformers settings. Longer texts are cut there
+    and counted in `n_truncated`. A batch has one padded length, a multiple of 16 with at least one pad, and always 8
+    rows, on a GPU as many as make 32,768 tokens: a text's shape depends on itself alone, so its row is bit-equal alone
+    or in any batch. On a GPU the host waits once a call: batches are copied from pinned memory while others are
+    computed, and vectors leave the device together. Hidden states are in `dtype` (bfloat16 by default), pooling and
+    scaling in float32.
     """
 
     def __init__(self, folder: Path, *, name: str, device: str = "cpu", threads: int = 1, dtype: str = "auto"):
@@ -54,15 +57,22 @@ class MeanPoolingEmbedder:
         the device has no memory left for a batch.
         """
         once, index = distinct(texts)
-        ids = self._token_ids(once)
+        return self.embed_ids(self.token_ids(once), on_batch)[index]
+
+    def embed_ids(self, ids: Sequence[Sequence[int]], on_batch: OnBatch | None = None) -> np.ndarray:
+        """f32[n, D] of texts as `token_ids` gives them."""
         # one pad at least: a batch without any would be computed without a mask, by another kernel
         padded = [(len(row) // LENGTH_STEP + 1) * LENGTH_STEP for row in ids]
-        size = BATCH[self._torch_device.type]
         return embed_batches(
-            padded, size, self.dim, lambda rows, length: self._forward([ids[r] for r in rows], length, size), on_batch
-        )[index]
+            padded, self._rows, self.dim, lambda rows, length: self._forward([ids[r] for r in rows], length), on_batch
+        )
 
-    def _token_ids(self, texts: list[str]) -> list[list[int]]:
+    def _rows(self, length: int) -> int:
+        """Rows of a batch of texts of that padded length."""
+        return CPU_ROWS if self._torch_device.type == "cpu" else max(CPU_ROWS, GPU_TOKENS // length)
+
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, cut at the model's limit, with the marks of beginning and end."""
         if not texts:
             return []
         plain = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate has no bytes
@@ -71,20 +81,28 @@ class MeanPoolingEmbedder:
         self.n_truncated += sum(len(row) > limit for row in encoded)
         return [[self._cls, *row[:limit], self._sep] for row in encoded]
 
-    def _forward(self, ids: list[list[int]], length: int, size: int) -> np.ndarray:
-        tokens = torch.full((size, length), self._pad, dtype=torch.long)
-        mask = torch.zeros((size, length), dtype=torch.long)
-        dummies = [[self._cls, self._sep]] * (size - len(ids))
-        for row, text_ids in enumerate([*ids, *dummies]):
-            tokens[row, : len(text_ids)] = torch.tensor(text_ids)
-            mask[row, : len(text_ids)] = 1
-        tokens, mask = tokens.to(self._torch_device), mask.to(self._torch_device)
+    def _forward(self, ids: Sequence[Sequence[int]], length: int) -> torch.Tensor:
+        """f32[n, D] on the device: the unit vectors of one batch, which is filled up with empty texts."""
+        rows = self._rows(length)
+        tokens = np.full((rows, length), self._pad, np.int64)
+        sizes = np.full(rows, 2, np.int64)
+        sizes[: len(ids)] = [len(row) for row in ids]
+        tokens[len(ids) :, :2] = self._cls, self._sep
+        places = np.arange(length) < sizes[:, None]
+        tokens[: len(ids)][places[: len(ids)]] = [token for row in ids for token in row]
+        on_device, mask = self._sent(tokens), self._sent(places.astype(np.int64))
         with torch.inference_mode():
-            hidden = self._model(input_ids=tokens, attention_mask=mask).last_hidden_state.float()
+            hidden = self._model(input_ids=on_device, attention_mask=mask).last_hidden_state.float()
             keep = mask.unsqueeze(-1).float()
             mean = (hidden * keep).sum(1) / keep.sum(1)
-            unit = torch.nn.functional.normalize(mean, dim=1)
-        return unit[: len(ids)].cpu().numpy()
+            return torch.nn.functional.normalize(mean, dim=1)[: len(ids)]
+
+    def _sent(self, array: np.ndarray) -> torch.Tensor:
+        """The array on the device; torch keeps the pinned memory until it is copied, so nobody waits."""
+        tensor = torch.from_numpy(array)
+        if self._torch_device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._torch_device, non_blocking=True)
 
 
 def _max_tokens(folder: Path) -> int:

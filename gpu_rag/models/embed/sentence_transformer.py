@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpu_rag.errors import MissingBackend, ModelError
 from gpu_rag.models.device import check_device, room_for, use_threads
@@ -57,7 +58,11 @@ class SentenceTransformerEmbedder:
         once, index = distinct(texts)
         counts = self._token_counts(once)
         return embed_batches(
-            counts, self._size, self.dim, lambda rows, _: self._encode([once[r] for r in rows]), on_batch
+            counts,
+            lambda _: self._size,
+            self.dim,
+            lambda rows, _: torch.from_numpy(self._encode([once[r] for r in rows])),
+            on_batch,
         )[index]
 
     def _encode(self, texts: list[str]) -> np.ndarray:

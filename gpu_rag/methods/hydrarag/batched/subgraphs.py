@@ -1,4 +1,10 @@
-"""The evidence subgraphs of many questions: neighbourhoods of their topics, clustered, then reduced."""
+"""The evidence subgraphs of many questions: neighbourhoods of their topics, clustered, then reduced.
+
+A neighbourhood has at most MOST_NODES nodes. Where a hop leads to more, through a hub, the most relevant are taken: of
+highest q . r + q . v, q the vector of what is sought, v the name of the node and r the relation that leads to it. Half
+of the space that is left is for a hop, all of it for the last one; what was left out is counted. Neighbourhoods are
+clustered and reduced in tiles of about TILE_BYTES.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +16,27 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.segments import lexsort, offsets_of
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs
-from gpu_rag.graph.paths import Ends, PathGraph, nodes_on_paths
-from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
+from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs, part_of_blocks
+from gpu_rag.graph.paths import Ends, PathGraph, are_on_paths
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph, facts_of
+from gpu_rag.methods.hydrarag.pruning import on_grid
 from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Blocks, Ragged
 
 WIDTH = 2**31  # above every node
+MOST_NODES = 20_000  # of the neighbourhood of a question
+TILE_BYTES = 256 << 20  # that the questions of a tile may need together
+NODE_BYTES, ENTRY_BYTES = 100, 60  # of a node, and of an entry of its row
+_FACTS = 4  # of an edge that are looked at for its relevance
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,7 @@ class QuestionGraph:
     csr: the adjacency to be searched; nodes: i32[n], the fused node of each local one, ascending. orders: as wanted;
     places: the local nodes of the topics of each. ball, representative: i32[m], on the host: every fused node of the
     neighbourhood, ascending, and the node that stands for its cluster. taken, clustered, reduced: sizes after each
-    step.
+    step; n_cut: nodes that a hop led to and that had no space.
     """
 
     csr: CSR
@@ -68,6 +82,7 @@ class QuestionGraph:
     taken: Size
     clustered: Size
     reduced: Size
+    n_cut: int = 0
 
     def members(self, node: int) -> tuple[int, ...]:
         """The fused nodes of the cluster that a fused node stands for, ascending."""
@@ -80,104 +95,247 @@ class QuestionGraph:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def question_graph(
-    index: Index, queries: list[GraphWanted], choice: FactChoice, depth: int
+    index: Index, queries: list[tuple[GraphWanted, np.ndarray]], choice: FactChoice, depth: int
 ) -> list[QuestionGraph | BadInput]:
-    """The evidence subgraph around the seeds of each question, see `question_graphs`."""
-    facts = facts_of(index, choice)
-    return each_alone(lambda some: question_graphs(facts, some, depth, index.threads), queries)
+    """The evidence subgraph around the seeds of each question, see `question_graphs`. A query: what is wanted, and the
+    unit vector f32[D] of what is sought."""
+    facts, kb = facts_of(index, choice), kb_of(index)
+
+    def together(some: list[tuple[GraphWanted, np.ndarray]]) -> list[QuestionGraph]:
+        return question_graphs(facts, [of for of, _ in some], depth, index.threads, Relevance(kb, [q for _, q in some]))
+
+    return each_alone(together, queries)
 
 
-def question_graphs(facts: FactGraph, wanted: Sequence[GraphWanted], depth: int, threads: int) -> list[QuestionGraph]:
+class Relevance:
+    """How near nodes and relations are to what each question seeks, in whole steps of 2^-44."""
+
+    def __init__(self, kb: KnowledgeBase, queries: Sequence[np.ndarray]):
+        self._kb, self._queries = kb, queries
+        self.relation = torch.from_numpy(kb.relation).to(kb.device)
+
+    def _near(self, stage: str, question: int, rows: torch.Tensor) -> torch.Tensor:
+        vectors = self._kb.vectors(stage)
+        query = on_grid(torch.from_numpy(self._queries[question]).to(vectors.device))
+        step = max(1, (1 << 24) // max(vectors.shape[1], 1))
+        parts = [on_grid(vectors[rows[at : at + step]]) @ query for at in range(0, rows.shape[0], step)]
+        return torch.cat(parts) if parts else query[:0]
+
+    def nodes(self, question: int, nodes: torch.Tensor) -> torch.Tensor:
+        """f64: of some nodes."""
+        return self._near("kb_name_vectors", question, nodes)
+
+    def relations(self, question: int) -> torch.Tensor:
+        """f64: of all relations."""
+        every = torch.arange(self._kb.n_relations, device=self.relation.device)
+        return self._near("kb_relation_vectors", question, every)
+
+
+def relevant_ball(
+    facts: FactGraph, seeds: torch.Tensor, depth: int, question: int, relevance: Relevance
+) -> tuple[torch.Tensor, int]:
+    """(the nodes of a neighbourhood of at most MOST_NODES, ascending; how many had no space), see the module."""
+    csr, front, n_cut = facts.graph.csr, seeds.long(), 0
+    inside = torch.zeros(facts.n, dtype=torch.bool, device=front.device)
+    inside[front] = True
+    size, of_relations = int(front.shape[0]), relevance.relations(question)
+    for hop in range(depth):
+        space = MOST_NODES - size if hop == depth - 1 else (MOST_NODES - size) // 2
+        found, scores = [front[:0]], [of_relations[:0]]
+        for _, entry in expand(csr.indptr[front], csr.indptr[front + 1]):
+            entry = entry[~inside[csr.indices[entry].long()]]
+            found.append(csr.indices[entry].long())
+            scores.append(_by_relation(facts, facts.graph.edge[entry].long(), of_relations, relevance.relation))
+        new, place = torch.unique(torch.cat(found), return_inverse=True)
+        if new.shape[0] > space:
+            best = torch.full(new.shape, -torch.inf, dtype=torch.float64, device=new.device)
+            best.scatter_reduce_(0, place, torch.cat(scores), "amax")
+            order = torch.argsort(-(best + relevance.nodes(question, new)), stable=True)
+            n_cut += new.shape[0] - max(space, 0)
+            new = new[order[: max(space, 0)]].sort().values
+        inside[new] = True
+        front, size = new, size + int(new.shape[0])
+    return inside.nonzero()[:, 0].int(), n_cut
+
+
+def _by_relation(
+    facts: FactGraph, edges: torch.Tensor, of_relations: torch.Tensor, relation: torch.Tensor
+) -> torch.Tensor:
+    """f64: the best relevance of the relations of each edge, of its first facts."""
+    first, last = facts.triples.offsets[edges], facts.triples.offsets[edges + 1] - 1
+    places = (torch.minimum(first + k, last) for k in range(_FACTS))
+    found = [of_relations[relation[facts.triples.values[place]].long()] for place in places]
+    return torch.stack(found).amax(0)
+
+
+def question_graphs(
+    facts: FactGraph, wanted: Sequence[GraphWanted], depth: int, threads: int, relevance: Relevance | None = None
+) -> list[QuestionGraph]:
     """The evidence subgraph of each question, all at once.
 
-    1. the nodes within `depth` hops of the seeds; 2. `equal_nodes` become one; 3. of an order with two topics or more,
-    nodes that no path of at most `depth` hops a side can use are left out (`nodes_on_paths`); a question keeps those
-    of all its orders. Exact: a path of the clustered graph is never lost. The host waits for the device as often for
-    many questions as for one. Raises BadInput.
+    1. the nodes within `depth` hops of the seeds, with `relevance` at most MOST_NODES of them; 2. `equal_nodes` become
+    one; 3. of an order with two topics or more, nodes that no path of at most `depth` hops a side can use are left out
+    (`nodes_on_paths`); a question keeps those of all its orders. Exact: a path of the clustered graph is never lost.
+    The host waits for the device as often for a tile of questions as for one. Raises BadInput.
     """
+    lists, device = [sorted(set(topics)) for topics, _ in wanted], facts.keys.device
+    limit = None if relevance is None else MOST_NODES + 1
+    whole = ego_balls(
+        CheckedGraph(facts.graph.csr), ragged_of_lists(lists, device), depth, limit=limit, threads=threads
+    )
+    sizes = _sizes(facts.graph.csr, whole)
+    large = [b for b, (n, _) in enumerate(sizes) if relevance is not None and n > MOST_NODES]
+    cut = [0] * len(wanted)
+    if large and relevance is not None:
+        balls = list(whole.values.split([n for n, _ in sizes]))
+        for b in large:
+            balls[b], cut[b] = relevant_ball(facts, torch.tensor(lists[b], device=device), depth, b, relevance)
+        offsets = np.cumsum([0, *(ball.shape[0] for ball in balls)])
+        whole = Ragged(torch.cat(balls), torch.from_numpy(offsets).to(device))
+        sizes = _sizes(facts.graph.csr, whole)
+    found: list[QuestionGraph] = []
+    for first, last in _tiles(sizes):
+        found += _subgraphs(facts, wanted[first:last], part_of(whole, first, last), depth, threads, cut[first:last])
+    return found
+
+
+def _sizes(csr: CSR, balls: Ragged) -> list[tuple[int, int]]:
+    """(nodes, entries of their rows) of each neighbourhood."""
+    degree = csr.indptr[balls.values.long() + 1] - csr.indptr[balls.values.long()]
+    entries = offsets_of(degree)[balls.offsets].diff()
+    sizes: list[tuple[int, int]] = torch.stack([balls.offsets.diff(), entries], 1).tolist()
+    return sizes
+
+
+def _tiles(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Runs of questions, first to last, that need at most TILE_BYTES together, or are one question."""
+    tiles, first, used = list[tuple[int, int]](), 0, 0
+    for b, (n, m) in enumerate(sizes):
+        need = NODE_BYTES * n + ENTRY_BYTES * m
+        if b > first and used + need > TILE_BYTES:
+            tiles.append((first, b))
+            first, used = b, 0
+        used += need
+    return [*tiles, (first, len(sizes))] if sizes else tiles
+
+
+def part_of(lists: Ragged, first: int, last: int) -> Ragged:
+    """The lists from first to last."""
+    if last - first == lists.batch:
+        return lists
+    offsets = lists.offsets[first : last + 1]
+    return Ragged(lists.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
+
+def _subgraphs(
+    facts: FactGraph, wanted: Sequence[GraphWanted], ball: Ragged, depth: int, threads: int, cut: Sequence[int]
+) -> list[QuestionGraph]:
+    """The evidence subgraphs in these neighbourhoods."""
     graph = CheckedGraph(facts.graph.csr)
     seeds = ragged_of_lists([sorted(set(topics)) for topics, _ in wanted], facts.keys.device)
-    ball = ego_balls(graph, seeds, depth, threads=threads)
-    representative, edges, triples = equal_nodes(facts, ball, seeds)
+    inside = induced_subgraphs(facts.numbered, ball)
+    representative, edges, triples = equal_nodes(facts, inside, seeds)
     leads = representative == ball.values
-    blocks = induced_subgraphs(graph, Ragged(ball.values[leads], offsets_of(leads)[ball.offsets]))
+    if facts.keys.device.type == "cpu":
+        blocks = induced_subgraphs(graph, Ragged(ball.values[leads], offsets_of(leads)[ball.offsets]))
+    else:
+        blocks = part_of_blocks(inside, leads)
     orders = [of for _, of in wanted]
     final = _reduced(blocks, orders, depth, threads)
-    taken = [Size(*counts) for counts in torch.stack([ball.offsets.diff(), edges, triples], 1).tolist()]
-    sides = torch.stack([ball.values.int(), representative]).cpu().numpy()
-    balls = np.split(sides, np.cumsum([size.nodes for size in taken])[:-1], 1)
-    clustered = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2], 1).diff(dim=0).tolist()
-    found = []
-    for of, (members, leaders), size, (n, m), (csr, nodes), places in zip(
-        orders, balls, taken, clustered, _apart(final), _places(final, orders, local=True)
+    taken_sizes = torch.stack([ball.offsets.diff(), edges, triples], 1)
+    sides = torch.stack([ball.values.int(), representative])
+    smaller = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2], 1).diff(dim=0)
+    cuts = torch.stack([final.offsets, final.csr.indptr[final.offsets]], 1)
+    local = _places(final, orders, local=True)
+    taken_sizes, sides, smaller, cuts, local = on_host(taken_sizes, sides, smaller, cuts, local)
+    taken = [Size(*counts) for counts in taken_sizes.tolist()]
+    balls = np.split(sides.numpy(), np.cumsum([size.nodes for size in taken])[:-1], 1)
+    clustered, found = smaller.tolist(), []
+    for of, (members, leaders), size, (n, m), (csr, nodes), places, n_cut in zip(
+        orders, balls, taken, clustered, _apart(final, cuts.tolist()), _by_order(local, orders), cut
     ):
         own = csr, nodes, of, tuple(places), members.copy(), leaders.copy()
-        found.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2)))
+        found.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2), n_cut))
     return found
 
 
 def _reduced(blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, threads: int) -> Blocks:
     """Blocks without the nodes that no order can use; an order of one topic may use the whole neighbourhood."""
-    whole = [b for b, some in enumerate(orders) if min((len(o.topics) for o in some), default=1) < 2]
-    placed = enumerate(zip(orders, _places(blocks, orders)))
-    rows = [(b, *row) for b, both in placed if b not in whole for row in zip(*both)]
-    if not rows:
+    whole = [min((len(o.topics) for o in some), default=1) < 2 for some in orders]
+    if all(whole):
         return blocks
-    device, n = blocks.offsets.device, max(blocks.csr.n, 1)
-    sides = torch.tensor([(order.opens, order.closes) for _, order, _ in rows], dtype=torch.bool, device=device)
+    flat, at = [(b, order) for b, some in enumerate(orders) for order in some], 0
+    places, sizes, sides = list[int](), [0], list[tuple[bool, bool]]()
+    for b, order in flat:
+        if not whole[b]:
+            places += range(at, at + len(order.topics))
+            sizes.append(len(places))
+            sides.append((order.opens, order.closes))
+        at += len(order.topics)
+    device = blocks.offsets.device
+    chosen, offsets, unreduced = (torch.tensor(row, device=device) for row in (places, sizes, whole))
+    opens, closes = torch.tensor(sides, dtype=torch.bool, device=device).T.contiguous()
     numbers = torch.arange(blocks.csr.m, dtype=torch.int32, device=device)  # of edges, which nobody reads
-    topics = ragged_of_lists([places for _, _, places in rows], device)
-    ends = Ends(sides[:, 0].contiguous(), sides[:, 1].contiguous())
-    kept = nodes_on_paths(PathGraph(blocks.csr, numbers), topics, depth, ends, threads=threads)
-    of_row = torch.tensor([b for b, _, _ in rows], dtype=torch.int64, device=device)
-    block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
-    every = torch.isin(block, torch.tensor(whole, dtype=torch.int64, device=device)).nonzero()[:, 0]
-    keys = torch.cat([of_row[row_of_value(kept)] * n + kept.values, block[every] * n + every])
-    inner = induced_subgraphs(CheckedGraph(blocks.csr), ragged_of_keys(torch.unique(keys), len(orders), n))
-    return Blocks(inner.csr, inner.offsets, blocks.global_ids[inner.global_ids.long()])
+    graph = PathGraph(CSR(blocks.csr.indptr, blocks.csr.indices), numbers)
+    topics = Ragged(_places(blocks, orders)[chosen], offsets)
+    kept = are_on_paths(graph, topics, depth, Ends(opens, closes), threads)
+    return part_of_blocks(blocks, kept | unreduced[row_of_value(Ragged(blocks.global_ids, blocks.offsets))])
 
 
-def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> list[list[tuple[int, ...]]]:
-    """For each order of each question its topics as nodes of the block-diagonal graph; local: of their block."""
+def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> torch.Tensor:
+    """The topics of all orders in turn as nodes of the block-diagonal graph, i64; local: of their block."""
     lists = [list(chain.from_iterable(order.topics for order in some)) for some in orders]
     topics, ids = ragged_of_lists(lists, blocks.offsets.device), Ragged(blocks.global_ids, blocks.offsets)
     block = row_of_value(topics)
     found = torch.searchsorted(row_of_value(ids) * WIDTH + ids.values, block * WIDTH + topics.values)
-    nodes = iter((found - blocks.offsets[block] if local else found).tolist())  # seeds: each is there
+    return found - blocks.offsets[block] if local else found  # seeds: each is there
+
+
+def _by_order(places: torch.Tensor, orders: Sequence[Sequence[Order]]) -> list[list[tuple[int, ...]]]:
+    """The numbers of `_places`, for each order of each question."""
+    nodes = iter(places.tolist())
     return [[tuple(next(nodes) for _ in order.topics) for order in some] for some in orders]
 
 
-def _apart(blocks: Blocks) -> Iterator[tuple[CSR, torch.Tensor]]:
-    """Each block as a CSR of its own, with its fused nodes."""
-    cuts = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets]], 1).tolist()
+def _apart(blocks: Blocks, cuts: Sequence[tuple[int, int]]) -> Iterator[tuple[CSR, torch.Tensor]]:
+    """Each block as a CSR of its own, with its fused nodes. cuts: the first row and entry of each, and both ends."""
     for (lo, first), (hi, last) in pairwise(cuts):
         indptr = blocks.csr.indptr[lo : hi + 1] - first
         yield CSR(indptr, blocks.csr.indices[first:last] - lo), blocks.global_ids[lo:hi].clone()
 
 
+def on_host(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors of integers of one device on the CPU, by one copy: a wait."""
+    if parts[0].device.type == "cpu":
+        return parts
+    whole = torch.cat([part.long().flatten() for part in parts]).cpu()
+    split = whole.split([part.numel() for part in parts])
+    return tuple(found.view(part.shape).to(part.dtype) for found, part in zip(split, parts))
+
+
 # --- nodes that say the same ------------------------------------------------------------------------
 
 
-def equal_nodes(facts: FactGraph, nodes: Ragged, alone: Ragged) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def equal_nodes(facts: FactGraph, blocks: Blocks, alone: Ragged) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The clusters of B subgraphs: (representative i32[T], edges i64[B], triples i64[B]).
 
-    nodes: the nodes of each subgraph, ascending; alone: nodes that are in no cluster but their own (the topics), a list
-    a subgraph, ascending. Two nodes of a subgraph are in one cluster where they have the same triples inside it, up to
-    their own name. representative: beside nodes.values, the smallest node of the cluster. Members of a cluster are
-    never neighbours, and each has the neighbours of every other; so the subgraph of the representatives alone is the
-    clustered one. edges, triples: how many lie inside each subgraph. Sets are compared by sums of 2 * 64 random bits
-    of their elements, and by their size.
+    blocks: the subgraphs, whose weights are numbers of entries; alone: nodes that are in no cluster but their own
+    (the topics), a list a subgraph, ascending. Two nodes of a subgraph are in one cluster where they have the same
+    triples inside it, up to their own name. representative: beside nodes.values, the smallest node of the cluster.
+    Members of a cluster are never neighbours, and each has the neighbours of every other; so the subgraph of the
+    representatives alone is the clustered one. edges, triples: how many lie inside each subgraph. Sets are compared
+    by sums of 2 * 64 random bits of their elements, and by their size.
     """
-    inside = induced_subgraphs(facts.numbered, nodes).csr
+    nodes, inside = Ragged(blocks.global_ids, blocks.offsets), blocks.csr
     owner, entry = row_of_entry(inside), inside.weight
     subgraph, size = row_of_value(nodes), nodes.values.shape[0]
-    degree = torch.bincount(owner, minlength=size)
+    degree = inside.indptr.diff()
     sums = torch.zeros(size, 2, dtype=torch.int64, device=owner.device).index_add_(0, owner, facts.signatures[entry])
     topics = torch.isin(subgraph * WIDTH + nodes.values, row_of_value(alone) * WIDTH + alone.values)
     label = torch.where(topics, nodes.values.long() + 1, 0)  # a topic differs from all others
-    columns = torch.stack([subgraph, label, degree, sums[:, 0], sums[:, 1]], 1)
-    _, cluster = torch.unique(columns, dim=0, return_inverse=True)
+    cluster = _equal_rows(subgraph, label, degree, sums[:, 0], sums[:, 1])
     first = torch.full((size,), size, dtype=torch.int64, device=owner.device)
     place = torch.arange(size, device=owner.device)
     first = first.scatter_reduce(0, cluster, place, "amin")  # nodes ascend: the first place is the smallest node
@@ -185,3 +343,14 @@ def equal_nodes(facts: FactGraph, nodes: Ragged, alone: Ragged) -> tuple[torch.T
     edges = links.index_add(0, subgraph[owner], torch.ones_like(owner)) // 2
     triples = links.index_add(0, subgraph[owner], facts.n_triples[facts.graph.edge[entry].long()]) // 2
     return nodes.values[first[cluster]].int(), edges, triples
+
+
+def _equal_rows(*columns: torch.Tensor) -> torch.Tensor:
+    """i64[T]: a number for each row, the same for equal ones; without a wait."""
+    order = lexsort(*reversed(columns))
+    table = torch.stack([column[order] for column in columns])
+    new = torch.zeros_like(order)
+    new[1:] = (table[:, 1:] != table[:, :-1]).any(0)
+    found = torch.empty_like(order)
+    found[order] = new.cumsum(0)
+    return found

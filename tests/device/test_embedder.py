@@ -1,0 +1,73 @@
+"""The embedder's batches on the stand-in device: how many tokens, how many waits, and that rows do not change."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stand_in import Device, OnDevice, stand_in
+
+from gpu_rag.models.embed import mean_pooling
+from gpu_rag.models.embed.mean_pooling import LENGTH_STEP, MeanPoolingEmbedder
+
+CLS, SEP, PAD, DIMS = 1, 2, 0, 6
+
+
+@pytest.fixture(autouse=True)
+def plain_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in cannot wrap tensors of inference mode."""
+    monkeypatch.setattr(torch, "inference_mode", torch.no_grad)
+
+
+class Encoder:
+    """A hidden state of each token by its number alone; writes down the shapes that it is given."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        self.shapes.append(tuple(input_ids.shape))
+        powers = torch.arange(1, DIMS + 1, device=input_ids.device)
+        hidden = (input_ids[:, :, None] * powers % 7).float() + 1 - attention_mask[:, :, None]  # pads count nowhere
+        return SimpleNamespace(last_hidden_state=hidden)
+
+
+def embedder(kind: str) -> Any:
+    made: Any = MeanPoolingEmbedder.__new__(MeanPoolingEmbedder)
+    made._torch_device, made.dim, made._model = torch.device(kind), DIMS, Encoder()
+    made._cls, made._sep, made._pad = CLS, SEP, PAD
+    return made
+
+
+def ids(n: int) -> list[list[int]]:
+    r = np.random.default_rng(n)
+    return [[CLS, *r.integers(3, 90, int(size)).tolist(), SEP] for size in r.integers(1, 60, n)]
+
+
+def test_a_batch_has_its_tokens_and_a_call_one_wait() -> None:
+    """Whatever the number of texts; each batch is one upload of tokens and one of masks."""
+    with stand_in() as device:
+        made, rows = embedder("cuda"), ids(3000)
+        seen: list[int] = []
+        found = made.embed_ids(rows, seen.append)
+        tokens = {size * length for size, length in made._model.shapes}
+        assert all(mean_pooling.GPU_TOKENS - length < n <= mean_pooling.GPU_TOKENS for n in tokens for length in [64])
+        assert len(device.syncs) == 1 and seen[-1] == 3000
+        assert [copy.to for copy in device.copies] == ["cuda"] * 2 * len(made._model.shapes) + ["cpu"]
+    assert found.dtype == np.float32 and np.allclose(np.linalg.norm(found, axis=1), 1)
+    np.testing.assert_array_equal(found, embedder("cpu").embed_ids(rows))
+
+
+def test_shapes_depend_on_a_text_alone(device: Device) -> None:
+    made, rows = embedder("cuda"), ids(40)
+    whole = made.embed_ids(rows)
+    alone = np.concatenate([made.embed_ids([row]) for row in rows])
+    np.testing.assert_array_equal(whole, alone)
+    of_length: dict[int, set[int]] = {}
+    for size, length in made._model.shapes:
+        of_length.setdefault(length, set()).add(size)
+    assert all(len(sizes) == 1 and length % LENGTH_STEP == 0 for length, sizes in of_length.items())
+    assert isinstance(made._forward(rows[:1], 64), OnDevice) and made.embed_ids([]).shape == (0, DIMS)
