@@ -20,6 +20,7 @@ import numpy as np
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.program.titles import MOST_PASSAGES
+from gpu_rag.program.walk import Listed, scaled
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.tokens import STOP_WORDS
 
@@ -170,10 +171,11 @@ def title_seeds(titles: Titles, texts: Sequence[Words]) -> list[dict[int, float]
     return found
 
 
-def spread(lists: Sequence[Mapping[int, float]], n: int) -> np.ndarray:
-    """f64[B, n]: the weights of each list at their places, rows scaled to sum to 1."""
-    rows = np.zeros((len(lists), n))
-    for row, weights in zip(rows, lists):
-        row[list(weights)] = list(weights.values())
-    sums = rows.sum(1, keepdims=True)
-    return rows / np.where(sums > 0, sums, 1)
+def spread(lists: Sequence[Mapping[int, float]]) -> Listed:
+    """The weights of each list at their places, rows scaled to sum to 1, filled up with the first."""
+    width = max(map(len, lists), default=0)
+    rows, weights = np.zeros((len(lists), width), np.int64), np.zeros((len(lists), width))
+    for row, weight, found in zip(rows, weights, lists):
+        if found:
+            row[:], row[: len(found)], weight[: len(found)] = next(iter(found)), list(found), list(found.values())
+    return rows, scaled(weights)

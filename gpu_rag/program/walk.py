@@ -68,19 +68,6 @@ def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> Liste
     return np.where(ids >= 0, ids, ids[:, :1]).clip(0).astype(np.int64), scaled(weights)
 
 
-<<<<<<< HEAD
-def restart(
-    near: torch.Tensor, words: np.ndarray, word_share: float = 0.2, titles: np.ndarray | None = None
-) -> torch.Tensor:
-    """r f32[B, P], rows sum to 1. near: x f32[B, P]; words: l; titles: t."""
-    share = np.where(words.sum(1, keepdims=True) > 0, word_share, 0.0)
-    rest, by_words = (torch.from_numpy(a.astype(np.float32)).to(near.device) for a in (1 - share, share * words))
-    found = rest * torch.softmax(near, dim=1) + by_words
-    if titles is None:
-        return found
-    by_titles = torch.from_numpy((TITLE_SHARE * titles).astype(np.float32)).to(near.device)
-    return (1 - by_titles.sum(1, keepdim=True)) * found + by_titles
-=======
 def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
     """The given rows, each once, weighted by 1 / its count (1 for 0), filled up with the first."""
     width = max(map(len, lists), default=0)
@@ -88,7 +75,6 @@ def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
     rows = rows.reshape(len(lists), width)
     there = np.arange(width) < np.array([len(one) for one in lists], np.int64)[:, None]
     return rows, np.where(there, 1 / np.maximum(counts[rows], 1), 0.0) if rows.size else np.zeros(rows.shape)
->>>>>>> main
 
 
 def uploaded(index: Index, vectors: Sequence[Array], *lists: Listed) -> tuple[torch.Tensor, ...]:
@@ -102,19 +88,27 @@ def restart(
 ) -> torch.Tensor:  # fmt: skip
     """r f32[B, P], rows sum to 1. near: x f32[B, P]; rows, weights: l. of: i64[P], the row of l that each one of P has,
     where that is not its own, and how many there are."""
-    found = torch.softmax(near, dim=1)
+    return blended(torch.softmax(near, dim=1), rows, weights, share, of)
+
+
+def blended(
+    found: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float,
+    of: tuple[torch.Tensor, int] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """(1 - share) found + share of a list, in the memory of `found`; where a row of the list is empty, it stays. See
+    `restart`."""
     if not rows.shape[1]:
         return found
     share_of = torch.where(row_sums(weights)[:, None] > 0, share, 0.0)
-    by_words, at = (share_of * weights).float(), torch.arange(len(rows), device=near.device)[:, None]
+    by_words, at = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
     found.mul_((1 - share_of).float())
-    first = (weights > 0) & (torch.arange(rows.shape[1], device=near.device) > 0)
+    first = (weights > 0) & (torch.arange(rows.shape[1], device=found.device) > 0)
     kept = torch.where(first, rows, rows[:, :1])  # filling writes what the first has written
     by_words = torch.where(first, by_words, by_words[:, :1])
     if of is None:
         found[at, kept] = found[at, kept] + by_words
         return found
-    dense = torch.zeros(len(rows), of[1], device=near.device)
+    dense = torch.zeros(len(rows), of[1], device=found.device)
     dense[at, kept] = by_words
     return found.add_(dense[:, of[0]])
 

@@ -51,7 +51,8 @@ def test_a_name_without_a_capital_weighs_little_and_a_common_one_too() -> None:
     assert found == {0: COMMON / 2, 1: 0.5, 2: 0.125, 3: 0.2}  # two of one name share it
     (small,) = entity_seeds(table, [words_of("What is the spouse of paris?")], np.array([2, 1, 4, 5]))
     assert small == {0: 0.5, 3: 0.2}  # typed without capitals
-    assert spread([{1: 3.0, 2: 1.0}, {}], 3).tolist() == [[0, 0.75, 0.25], [0, 0, 0]]
+    rows, weights = spread([{1: 3.0, 2: 1.0}, {}, {4: 0.5}])
+    assert rows.tolist() == [[1, 2], [0, 0], [4, 4]] and weights.tolist() == [[0.75, 0.25], [0, 0], [1, 0]]
 
 
 def index_of(folder: Path, names: list[str], titles: list[str], profiles: dict[str, list[str]]) -> Any:

@@ -47,6 +47,8 @@ from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
 from gpu_rag.program.walk import (
     TILE,
+    TITLE_SHARE,
+    blended,
     ends_of,
     fact_weights,
     listed,
@@ -198,27 +200,15 @@ def higra_walk(
     n, ends, depth = graph.n_entities, graph.ends, min(Params.depth, max(1, graph.relations.num_rows))
     words = word_weights(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
     named = listed([q.seeds for q in queries], graph.n_passages)
-    vectors, rows, weights, nodes, seeded = uploaded(index, [q.vector for q in queries], words, named)
+    titles = spread(title_seeds(title_names(index), [words_of(q.text) for q in queries]))
+    vectors, rows, weights, nodes, seeded, *named_titles = uploaded(
+        index, [q.vector for q in queries], words, named, titles
+    )
     stage, seeds = "higra_relation_vectors", seeds_of(nodes, seeded)
     subjects, objects = ends_of(index, stage, ends)
     facts, _ = near_facts(index, stage, vectors, n_facts, True)
     cosine = passage_cosines(index, vectors)
-<<<<<<< HEAD
-    words = word_restart(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
-    titles = spread(title_seeds(title_names(index), [words_of(q.text) for q in queries]), index.n_passages)
-    passages = restart(TEMPERATURE * cosine, words, titles=titles)
-    prior = prior_of(mixed(by_fact, scaled(seeded), 0.5), passages, SEED_MASS)
-    ranks = personalized_pagerank(
-        walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
-    )
-    found = ranked(ranks[:, n:], cosine, FUSION, k)
-    subjects, objects = (torch.from_numpy(side).to(ranks.device) for side in ends)
-    by_graph = on_host(topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth))
-    constants = [Params.structure_constant, Params.similarity_constant]
-    relations = rrf([by_graph, _given([q.relations for q in queries], depth)], depth, constants=constants)
-    return [HigraRanking(*row, n, index.n_passages) for row in zip(rankings(relations), found)]
-=======
-    passages = restart(TEMPERATURE * cosine, rows, weights)
+    passages = blended(restart(TEMPERATURE * cosine, rows, weights), named_titles[0], named_titles[1], TITLE_SHARE)
     prior = restarts_of(mixed(fact_weights((subjects, objects), facts), seeds, 0.5), passages, SEED_MASS)
     ranks = personalized_pagerank(
         walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
@@ -230,7 +220,6 @@ def higra_walk(
     relations = rrf([TopK(*pair), _given([q.relations for q in queries], depth)], depth, constants=constants)
     found = zip(rankings(relations), passages_of(ids, scores))
     return [HigraRanking(*row, n, index.n_passages) for row in found]
->>>>>>> main
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:

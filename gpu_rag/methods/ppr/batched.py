@@ -25,33 +25,25 @@ from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import GRAPH
-<<<<<<< HEAD
-from gpu_rag.program.search import Ranking, stacked
-from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
-=======
 from gpu_rag.program.search import Ranking
->>>>>>> main
+from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
 from gpu_rag.program.titles import titled
 from gpu_rag.program.walk import (
     TILE,
-    Listed,
+    TITLE_SHARE,
+    blended,
     ends_of,
     fact_weights,
-    listed,
     mixed,
     near_facts,
     passage_cosines,
     passages_of,
     ranked,
     restart,
-<<<<<<< HEAD
-    word_restart,
-=======
     restarts_of,
     seeds_of,
     uploaded,
     word_weights,
->>>>>>> main
 )
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
@@ -95,24 +87,13 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
     restarts and for its proof."""
     texts = [text for text, _ in queries]
     words = word_weights(index, texts, params.n_words if params.word_share else 0)
-    vectors, *lists = uploaded(index, [vector for _, vector in queries], words, _mentions(index, texts))
-    cosine = passage_cosines(index, vectors)
-<<<<<<< HEAD
-    by_fact, facts = fact_weights(
-        index, "relation_vectors", index.relation_ends, index.n_entities, vectors, params.n_facts
-    )
     said = [words_of(text) for text in texts]
-    named = spread(entity_seeds(entity_names(index), said, index.entity_n_passages), index.n_entities)
-    weights = mixed(by_fact, named, params.mention_share)
-    words = word_restart(index, texts, params.n_words if params.word_share else 0)
-    titles = spread(title_seeds(title_names(index), said), index.n_passages) if params.title_weight else None
-    passages = restart(params.prior_temperature * cosine, words, params.word_share, titles)
-    graph, prior = _graph(index, params.title_weight), prior_of(weights, passages, params.entity_mass)
-    ranks = personalized_pagerank(graph, prior=prior, damping=params.damping, tol=params.tol, threads=index.threads)
-    found = ranked(ranks[:, index.n_entities :], cosine, params.fusion, k)
-    return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in zip(found, facts)]
-=======
+    mentions = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
+    titles = spread(title_seeds(title_names(index), said) if params.title_weight else [{} for _ in said])
+    vectors, *lists = uploaded(index, [vector for _, vector in queries], words, mentions, titles)
+    cosine = passage_cosines(index, vectors)
     passages = restart(params.prior_temperature * cosine, lists[0], lists[1], params.word_share)
+    passages = blended(passages, lists[4], lists[5], TITLE_SHARE)
     named, graph = seeds_of(lists[2], lists[3]), _graph(index, params.title_weight)
     ends, first = ends_of(index, "relation_vectors", index.relation_ends), index.n_entities
     for proved in (False, True):
@@ -127,7 +108,6 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
             break
     found = zip(passages_of(ids, scores), seeds.tolist())
     return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in found]
->>>>>>> main
 
 
 def _graph(index: Index, title_weight: float) -> PageRankGraph:
@@ -139,11 +119,3 @@ def _graph(index: Index, title_weight: float) -> PageRankGraph:
         return index.graph if csr is plain else prepare(csr)
 
     return index.loaded(f"ppr graph {title_weight}", load)
-<<<<<<< HEAD
-=======
-
-
-def _mentions(index: Index, texts: Sequence[str]) -> Listed:
-    """m of the entities that each text names: the rarer one is, the more it says."""
-    return listed([mentioned_names(text, index.entity_rows) for text in texts], index.entity_n_passages)
->>>>>>> main
