@@ -6,7 +6,8 @@ For a question with text t and unit vector q, and x(p) its nearness to each pass
               to sum to 1
   l(p)      = BM25(t, p)^2 over the n_words best passages by BM25, scaled to sum to 1
   d(p)      = softmax of x over all passages
-  r(p)      = (1 - word_share) d + word_share l, the restart on passages; d alone without a passage of BM25 above 0
+  r(p)      = (1 - word_share) d + word_share l, the restart on passages; d alone without a passage of BM25 above 0;
+              where titles are named, (1 - TITLE_SHARE) of it and TITLE_SHARE t, see program.seeds
   pi        = mass * w on other nodes, for their weights w, (1 - mass) * r on passages; r alone without w
   score(p)  = minmax(log max(rank(p), 1e-12)) + fusion * minmax(near(p)), both over all passages of the question
 """
@@ -31,6 +32,7 @@ from gpu_rag.program.search import Ranking, rankings, stage_rows
 from gpu_rag.types import TopK
 
 TILE = 64  # questions that are ranked together
+TITLE_SHARE = 0.5  # of the restart on passages, for those whose titles a question names
 _ROWS = 1 << 16  # of f16 vectors that are in f32 at a time
 _FLOOR = 1e-12  # of a probability, before its logarithm
 
@@ -86,19 +88,27 @@ def restart(
 ) -> torch.Tensor:  # fmt: skip
     """r f32[B, P], rows sum to 1. near: x f32[B, P]; rows, weights: l. of: i64[P], the row of l that each one of P has,
     where that is not its own, and how many there are."""
-    found = torch.softmax(near, dim=1)
+    return blended(torch.softmax(near, dim=1), rows, weights, share, of)
+
+
+def blended(
+    found: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float,
+    of: tuple[torch.Tensor, int] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """(1 - share) found + share of a list, in the memory of `found`; where a row of the list is empty, it stays. See
+    `restart`."""
     if not rows.shape[1]:
         return found
     share_of = torch.where(row_sums(weights)[:, None] > 0, share, 0.0)
-    by_words, at = (share_of * weights).float(), torch.arange(len(rows), device=near.device)[:, None]
+    by_words, at = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
     found.mul_((1 - share_of).float())
-    first = (weights > 0) & (torch.arange(rows.shape[1], device=near.device) > 0)
+    first = (weights > 0) & (torch.arange(rows.shape[1], device=found.device) > 0)
     kept = torch.where(first, rows, rows[:, :1])  # filling writes what the first has written
     by_words = torch.where(first, by_words, by_words[:, :1])
     if of is None:
         found[at, kept] = found[at, kept] + by_words
         return found
-    dense = torch.zeros(len(rows), of[1], device=near.device)
+    dense = torch.zeros(len(rows), of[1], device=found.device)
     dense[at, kept] = by_words
     return found.add_(dense[:, of[0]])
 

@@ -16,7 +16,7 @@ passages] of the whole graph, with the edges of titles, see `graph.walk_graph` a
   m(e)      = 1 / (passages of e) for the seed entities, scaled to sum to 1
   f(e)      = the weights of the ends of the n_facts nearest relations
   pi        = SEED_MASS * (m + f) / 2 (of m and f, what there is), the rest the restart on passages by TEMPERATURE *
-              cos(q, p), and with `hybrid` by BM25
+              cos(q, p), titles that t names, and with `hybrid` by BM25
   p         = damping P^T p + (1 - damping) pi
   passage   = minmax(log p) + FUSION * minmax(cos(q, p))
   relation  = the mean of p at its two ends, fused with its rank by similarity
@@ -44,8 +44,11 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
 from gpu_rag.program.walk import (
     TILE,
+    TITLE_SHARE,
+    blended,
     ends_of,
     fact_weights,
     listed,
@@ -64,7 +67,6 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.types import Blocks, Ragged, TopK
 
 SEED_MASS, TEMPERATURE, FUSION = 0.5, 30.0, 0.1  # of the walk on the whole graph
@@ -135,7 +137,7 @@ def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], similarity
     passages = search("passage_vectors", index.bm25, Params.depth)
     best = 2 / (Params.constant + 1) if similarity == "hybrid" else 1.0
     scaled = [Ranking(e.rows, tuple(score / best for score in e.scores)) for e in entities]
-    named = [tuple(mentioned_names(text, graph.rows_by_name)) for text in texts]
+    named = [graph.named(text) for text in texts]
     return [HigraFound(*row) for row in zip(scaled, relations, passages, named)]
 
 
@@ -198,12 +200,15 @@ def higra_walk(
     n, ends, depth = graph.n_entities, graph.ends, min(Params.depth, max(1, graph.relations.num_rows))
     words = word_weights(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
     named = listed([q.seeds for q in queries], graph.n_passages)
-    vectors, rows, weights, nodes, seeded = uploaded(index, [q.vector for q in queries], words, named)
+    titles = spread(title_seeds(title_names(index), [words_of(q.text) for q in queries]))
+    vectors, rows, weights, nodes, seeded, *named_titles = uploaded(
+        index, [q.vector for q in queries], words, named, titles
+    )
     stage, seeds = "higra_relation_vectors", seeds_of(nodes, seeded)
     subjects, objects = ends_of(index, stage, ends)
     facts, _ = near_facts(index, stage, vectors, n_facts, True)
     cosine = passage_cosines(index, vectors)
-    passages = restart(TEMPERATURE * cosine, rows, weights)
+    passages = blended(restart(TEMPERATURE * cosine, rows, weights), named_titles[0], named_titles[1], TITLE_SHARE)
     prior = restarts_of(mixed(fact_weights((subjects, objects), facts), seeds, 0.5), passages, SEED_MASS)
     ranks = personalized_pagerank(
         walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
