@@ -4,7 +4,7 @@ A question is read as cues: its words that say a relation of the knowledge base 
 in which they narrate the way from the topic to the answer: outward from it on both sides. A chain of relations, each
 with a direction, is compared with them step by step. Its score is the sum of
   covered    the share of a relation's own words that the cues of its step say, rare words weighing more
-  unsaid     < 0, for a step without a cue
+  unsaid     < 0, for what the cues of a step leave unsaid of it
   unheard    < 0, for a cue that no step takes; twice where it turns the question round ("should not")
   order      < 0, for cues taken in another order than that of their distance from the topic
   type       whether the chain ends at the type of node that is asked for ("which drugs", "who")
@@ -58,8 +58,8 @@ MEDIATED = 0.4  # less for a step to or from a node without a name, which anothe
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
-_BETWEEN = frozenset({"which", "what", "the", "a"})  # of two cues that say one relation ("starred which actors")
 _CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
+_BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # of two cues that say one relation ("starred which actors")
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 _NO_TYPE = frozenset({"when", "where", "how", "why"})
 Steps = tuple[tuple[int, int], ...]
@@ -268,8 +268,8 @@ class _Reading:
         self.wanted = reader.asked_types(text)
         taken = {(cue.at, cue.stem) for cue in self.cues}
         self.spare = sum((u.at, u.stem) not in taken and not reader.types_of(u) for u in units_of(text))
-        missed = (0.0 if reader.types_of(cue) else UNHEARD * (2 if cue.marked else 1) for cue in self.cues)
-        self.missed = np.array(list(missed))  # the name of a type may say a relation, and need not
+        free = (cue.stem in _NO_TYPE or reader.types_of(cue) for cue in self.cues)  # it may say a relation, or need not
+        self.missed = np.array([0.0 if of else UNHEARD * (1 + cue.marked) for cue, of in zip(self.cues, free)])
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -280,6 +280,8 @@ class _Reading:
         reader, m, relation = self.reader, len(self.cues), directed // 2
         weights = reader.weights[relation]
         covers = np.array([reader.cover(cue, directed) for cue in self.cues]).reshape(m, len(weights))
+        words = [at for at, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
+        words = words if len(words) < m else []  # "where" and the like say a relation beside another cue, or alone
         wide = [any(says(cue, unit) for unit in reader.wide[relation]) for cue in self.cues]
         worth = np.full((len(self.orders), m + 1, m + 1), -np.inf)
         cover = np.zeros_like(worth)
@@ -294,8 +296,9 @@ class _Reading:
                         extra = WIDE
                     else:
                         missed += self.missed[cue]
-                    said = float(best @ weights)
-                    cover[o, i, j], worth[o, i, j] = said, (said + extra if said else -UNSAID) - missed
+                    alone = len(words) and all(w in words for w in order[i:j])
+                    said = 0.0 if alone else float(best @ weights)
+                    cover[o, i, j], worth[o, i, j] = said, said + extra - UNSAID * (1 - said) - missed
         self._steps[directed] = worth, cover
         return worth, cover
 
