@@ -49,7 +49,8 @@ def collapse_mediators(source: SourceColumns) -> SourceColumns:
     pairs, number = np.unique(
         np.stack([edges.relation[of[one]], edges.relation[of[other]]], 1), axis=0, return_inverse=True
     )
-    joined = [tuple(f"{a}/{b}" for a, b in zip(*(source.relations[r] for r in pair))) for pair in pairs.tolist()]
+    named = [(source.relations[a], source.relations[b]) for a, b in pairs.tolist()]
+    joined = [(f"{a[0]}/{b[0]}", f"{a[1]}/{b[1]}") for a, b in named]
     stays = np.flatnonzero(~(taken[edges.head] | taken[edges.tail]))
     rows = np.concatenate([stays, of[one]])
     kept = ~taken
