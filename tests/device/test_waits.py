@@ -32,13 +32,13 @@ __all__ = ["corpus", "folder"]  # fixtures
 MOST = {  # a batch, by step; what is loaded is not counted
     "dense": {"search_dense": 2},
     "ppr": {"rank_by_graph": 3},
-    "hoprag": {"walk_hops": 18},
+    "hoprag": {"walk_hops": 7},
     "hoprag, as in its code": {"enter_hops": 12, "out_edges": 7, "near_vertices": 5},
     "bubblerag": {
         "search_dense": 2, "bubble_anchors": 3, "bubble_anchors_near": 10, "bubble_trees": 12,
-        "bubble_neighbours": 6, "bubble_passages": 4, "bubble_walk": 24,
+        "bubble_neighbours": 6, "bubble_passages": 4, "bubble_walk": 3,
     },
-    "higra-retriever": {"higra_search": 6, "higra_walk": 28},
+    "higra-retriever": {"higra_search": 6, "higra_walk": 5},
     "higra-retriever, as in its paper": {"higra_search": 6, "higra_rank": 43},
     "hybgrag": {"kb_near_names": 2, "search_documents": 15, "kb_relations": 8, "reach_nodes": 27, "kb_walks": 23},
     "hydrarag": {

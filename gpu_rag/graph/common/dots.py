@@ -75,8 +75,10 @@ def products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def takes_f16(right: torch.Tensor) -> bool:
-    """Whether `products` with these rows are of f16."""
-    return right.dtype == torch.float16 and not is_cpu(right.device)
+    """Whether `products` with these rows are of f16: not where torch has been allowed to add in f16."""
+    if right.dtype != torch.float16 or is_cpu(right.device):
+        return False
+    return not getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
 
 
 def products_slack(right: torch.Tensor) -> float:

@@ -370,7 +370,10 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     nodes = iter(np.split(ends.values.cpu().numpy(), ends.offsets[1:-1].tolist()))
     found = []
     for one, reading, at, of, some in zip(queries, readings, first, types, best):
-        ranked = [(tuple((d // 2, reader.way(d)) for d in chain), *more, next(nodes)) for chain, *more in some]
+        ranked = [
+            (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
+            for chain, score, covered in some
+        ]
         chains = _that_lead(one.nodes, ranked, reading.spare <= SPARE)
         fitting = {d // 2 for d in at if any(reader.leads[d].get(type, set()) & reading.wanted for type in of)}
         found.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), reading.spare <= SPARE))

@@ -24,9 +24,9 @@ def worded_paths(index: Index, queries: list[Walked], choice: FactChoice) -> lis
     one, other = walks[:, :-1].long(), walks[:, 1:].long()
     keys = torch.minimum(one, other) * facts.n + torch.maximum(one, other)
     edges = facts.edges_along(walks).clamp(max=facts.keys.shape[0] - 1)
-    edges = torch.where(facts.keys[edges.long()] == keys, edges, -1).tolist()
+    lines = torch.where(facts.keys[edges.long()] == keys, edges, -1).tolist()
     found: list[FoundPath | None] = []
-    for (nodes, topics), line in zip(queries, edges):
+    for (nodes, topics), line in zip(queries, lines):
         hops = line[: len(nodes) - 1]
         places = tuple((node,) for node in nodes)
         stated = min(hops, default=-1) >= 0
