@@ -24,6 +24,7 @@ from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.history import Turn, condensed
 from gpu_rag.program.models import Models
+from gpu_rag.program.rerank import DEPTH, reranked
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
@@ -96,6 +97,11 @@ class Engine:
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 
+    def resolved(self, method: str) -> str:
+        """The method that a name such as `auto` stands for in this index; any other as it is. Raises UsageError."""
+        stands_for = getattr(load_method(method), "stands_for", None)
+        return method if stands_for is None else str(stands_for(self.index))
+
     def params(self, method: str, given: Given = None) -> Any:
         """The method's parameters under the settings, checked; those of `given` are stronger."""
         values = {**self.settings.method.get(method, {}), **(given or {})}
@@ -126,7 +132,7 @@ class Engine:
         self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = ""
     ) -> dict[str, Any]:
         """Everything that an answer depends on: compared, by name, when a run is resumed."""
-        settings = self.settings
+        settings, method = self.settings, self.resolved(method)
         chosen = self.params(method, params)
         config: dict[str, Any] = {
             "method": method,
@@ -140,11 +146,15 @@ class Engine:
             config["where"] = where
         if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
+        if (further := getattr(load_method(method), "config", None)) is not None:
+            config.update(further(self.index, chosen))
         if not retrieval_only and self.models.has_llm():
             config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
             if settings.models.reason:
                 config["reason"] = True
+        if by := reranks_by(settings.models.reranker):
+            config["reranker"] = self.models.describe("reranker") if by == "encoder" else by
         ran_by = taken(settings.graph.preferences(), self.index.device)
         config["graph"] = {family: ran_by[family] for family in inexact_ops(method)}
         if "passage_vectors" in needs(method):
@@ -167,7 +177,10 @@ class Engine:
             decider = chosen.decider if with_llm else "similarity"
             heard = WeakMethod(self._heard)  # an engine in a circle would keep its index, and models, for longer
             on_reply = partial(_told, heard)
-            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=on_reply)
+            by, encoder = reranks_by(chosen.reranker), self.models.cross_encoder()
+            self._models[with_llm] = Models(
+                llm, embedder, decider, reason=chosen.reason, on_reply=on_reply, reranks_by=by, encoder=encoder
+            )
         return self._models[with_llm]
 
     def _resources(self, with_llm: bool) -> dict[str, Any]:
@@ -199,17 +212,22 @@ class Engine:
         params: parameters stronger than those of the settings. Raises MissingLayer, IndexMismatch, UsageError,
         ModelError.
         """
-        retrieval_only = retrieval_only or not self.models.has_llm()
+        retrieval_only, method = retrieval_only or not self.models.has_llm(), self.resolved(method)
         module = load_method(method)
         check_stages(method, self.index.stages, str(self.index.path), self.index.manifest.sources)
-        check_passages(method, self.index.n_passages, str(self.index.path))
+        check_passages(method, self.index.n_passages, self.index.stages, str(self.index.path))
         config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params, where=where)
         index = self.part_for(method, where) if where else self.index
         chosen = self.params(method, params)
         if (check := getattr(module, "check", None)) is not None:  # of parameters against the index
             check(index or self.index, chosen)
         models = self._models_of_run(not retrieval_only)
-        reader, k = self.settings.reader, limit or self.settings.reader.passages
+        reader, k, keep = self.settings.reader, limit or self.settings.reader.passages, 0
+        if models.reranks_by and program is None and "kb" not in needs(method):
+            if models.reranks_by == "llm" and retrieval_only:
+                given = "models.reranker=llm, and no language model answers"
+                raise UsageError("nothing can order evidence anew", given=given, do="--set models.reranker=FOLDER")
+            k, keep = max(k, DEPTH), k
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
         def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
@@ -218,7 +236,7 @@ class Engine:
                     return _nothing()
                 if index is not self.index:
                     ctx.resources = {"index": index}
-                run = Run(ctx, index, models, reader, k, on_text)
+                run = Run(ctx, index, models, reader, k, on_text, keep)
                 if history:
                     return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
                 found = program_of(question, run, chosen)
@@ -230,6 +248,7 @@ class Engine:
 
     def part_for(self, method: str, where: str) -> Index | None:
         """`narrowed`, for a method. Raises UsageError where it reads more than a part has."""
+        method = self.resolved(method)
         # over a knowledge base it reads beside what it needs what else there is
         stages = None if "kb" in needs(method) else self.index.manifest.with_inputs(("passages", *needs(method)))
         index = self.narrowed(where, stages)
@@ -348,10 +367,19 @@ def _content_of(path: Path) -> str:
 def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
     async def program(question: Question, run: Run, params: Any) -> Draft:
         support = await module.retrieve(question, run, params)
+        if run.keep:
+            passages, paths = await reranked(run, question.text, support.evidence, support.paths, run.keep)
+            support = replace(support, evidence=passages, paths=paths)
         nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases
-        return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools)
+        missing = getattr(support, "missing", ())
+        return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools, missing=missing)
 
     return program
+
+
+def reranks_by(reranker: str) -> str:
+    """`Models.reranks_by` of the setting."""
+    return "encoder" if reranker not in ("", "llm") else reranker
 
 
 async def _nothing() -> Draft:
@@ -389,7 +417,7 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     found = NONE if draft.text is None else grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
     status = "unsupported" if found == UNSTATED else draft.status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
-    common.update(condensed=draft.condensed)
+    common.update(condensed=draft.condensed, missing=draft.missing, source=draft.source)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
 
 

@@ -38,8 +38,8 @@ STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it; where, nodes, pools, support, condensed only where there
-    are some."""
+    """The row of an answer, as the command line documents it; where, nodes, pools, support, condensed, missing and
+    source only where there are some."""
     row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
@@ -63,6 +63,10 @@ def row_of(answer: Answer) -> dict[str, Any]:
         row["support"] = [dict(vars(sentence)) for sentence in answer.support]
     if answer.condensed:
         row["condensed"] = answer.condensed
+    if answer.source:
+        row["source"] = answer.source
+    if answer.missing:
+        row["missing"] = list(answer.missing)
     if answer.pools:
         row["pools"] = [{**vars(pool), "entities": list(pool.entities)} for pool in answer.pools]
     return row
@@ -417,6 +421,7 @@ class Tally:
         self.n, self.statuses, self.usage = 0, dict.fromkeys(STATUSES, 0), vars(Usage())
         self.fallbacks: dict[str, int] = self.usage.pop("fallbacks")
         self.failures: list[dict[str, Any]] = []
+        self.rerank: dict[str, float] = {}  # what a reranker cost; empty without one
 
     @classmethod
     def of(cls, answers: Iterable[Answer]) -> Tally:
@@ -433,10 +438,14 @@ class Tally:
         for name in self.usage:
             self.usage[name] += row["usage"][name]
         add_fallbacks(self.fallbacks, row["usage"]["fallbacks"])
+        for step in row["trace"]:
+            if step["verb"].startswith("rerank_"):
+                for name, n in (("requests", 1), ("pairs", step["n_candidates"]), ("s", step["s"])):
+                    self.rerank[name] = self.rerank.get(name, 0) + n
         if row["status"] == "failed" and len(self.failures) < self.N_FAILURES:
             self.failures.append({name: row[name] for name in ("id", "error")})
 
     def document(self) -> dict[str, Any]:
-        """{"n", a number for each status, "usage", "fallbacks" by step and kind}."""
-        fallbacks = fallbacks_by_step(self.fallbacks)
-        return {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks}
+        """{"n", a number for each status, "usage", "fallbacks" by step and kind}, and "rerank" where there was one."""
+        found = {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks_by_step(self.fallbacks)}
+        return {**found, **({"rerank": self.rerank} if self.rerank else {})}

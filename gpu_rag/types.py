@@ -252,7 +252,7 @@ class Pool:
 @dataclass(frozen=True)
 class Draft:
     """What a program returns. status: answered | unsupported. nodes: of a knowledge base, best first; pools: `Pool`;
-    support: where it was asked for, see `program.support`; condensed: see `Answer`."""
+    support: where it was asked for, see `program.support`; condensed, missing, source: see `Answer`."""
 
     text: str | None
     evidence: tuple[Evidence, ...] = ()
@@ -262,6 +262,8 @@ class Draft:
     pools: tuple[Pool, ...] = ()
     support: tuple[Sentence, ...] = ()
     condensed: str = ""
+    missing: tuple[str, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,8 @@ class Answer:
     grounding: whether the evidence states the text, see `text.grounding`; where it does not, status is unsupported.
     error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`. where: the filter of documents.
     condensed: the question that was answered in place of one that only a history made clear, else "".
+    source: "model" where no source had anything and the model said what it knows by itself, else "".
+    missing: sources that failed while others answered, such as "web: the search server did not answer; ...".
     """
 
     question_id: str
@@ -290,6 +294,8 @@ class Answer:
     support: tuple[Sentence, ...] = ()
     where: str = ""
     condensed: str = ""
+    missing: tuple[str, ...] = ()
+    source: str = ""
 
 
 # --- model requests --------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ class Campaign:
         self.shim = ctypes.CDLL(os.environ["LD_PRELOAD"].split(":")[0])
         self.work, self.asked_file = folder / "work", folder / "asked"
         self.server, self.llm = self._serve(0.0)
+        self.port = int(self.llm[3].split("#")[0].split(":")[-1].split("/")[0])
         self.calm: dict[str, Any] = {}
         self.calls: dict[str, Counter[str]] = {}
 
@@ -112,6 +113,10 @@ class Campaign:
         return self.asked_file.read_text().split() if self.asked_file.exists() else []
 
     def forget(self) -> None:
+        """Nothing was asked yet: once the server has read all that a killed command had sent it."""
+        until = time.monotonic() + 10.0
+        while _connected(self.port) and time.monotonic() < until:
+            time.sleep(0.002)
         self.asked_file.write_text("")
 
     def run(self, argv: list[str], *, kill_after_s: float | None = None, **harm: Any) -> Ended:
@@ -468,6 +473,12 @@ class Campaign:
         for target in campaign_inputs.TARGETS:
             for n in range(N_FUZZ // INPUTS_A_CASE // len(campaign_inputs.TARGETS)):
                 yield f"fuzz/{target}/{n}", lambda target=target, n=n: self.fuzz(target, n)
+
+
+def _connected(port: int) -> bool:
+    """Whether a connection to `port` of this machine is open at its server, one not taken yet too."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(int(row[1].split(":")[1], 16) == port and row[3] in ("01", "08") for row in rows)
 
 
 def _flip(path: Path, chance: random.Random) -> None:

@@ -1,12 +1,13 @@
 """Recall of methods and settings pooled over several question sets, with paired intervals; the best setting of a half.
 
 usage: python scripts/eval_pooled.py INDEX[,OTHER]=QUESTIONS [...] --run METHOD[:key=value,...] [--run ...]
-           [--half all|dev|test] [--against METHOD,...] [--choose recall@5]
+           [--half all|dev|test] [--against METHOD,...] [--choose recall@5] [--ceiling]
 
 A run is a method with its parameters. OTHER: an index of the same corpus that was built another way; the runs are made
 on it too, and called "RUN on the other". Questions of all sets count alike. --half: by the parity of
 sha1(question id), so that it never depends on order. --choose MEASURE: prints the run that is best on the development
 half by it (ties: recall@10, then the earlier run), and then it, the first run and those of --against on the other half.
+--ceiling: the shares of gold by stage when a perfect chooser chooses, see gpu_rag.evaluation.ceiling, and recall@20.
 Prints a Markdown table and, as the last line, one JSON document.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import numpy as np
 
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
+from gpu_rag.evaluation.ceiling import ceiling_scores
 from gpu_rag.evaluation.compare import check_gold, score
 from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.settings import parse_assignment
@@ -30,6 +33,7 @@ from gpu_rag.sources.questions import QuestionRow
 
 AT = (2, 5, 10)
 MEASURES = tuple(f"recall@{k}" for k in AT)
+STAGES = ("reached", *MEASURES, "recall@20", "prompt")
 ON_OTHER = " on the other"
 Scores = dict[str, np.ndarray]  # run -> f64[questions, measures]
 
@@ -46,36 +50,40 @@ def is_dev(row: QuestionRow) -> bool:
     return sha1(row.question.id.encode(), usedforsecurity=False).digest()[0] % 2 == 0
 
 
-def scores_of(index: Index, rows: list[QuestionRow], runs: list[str]) -> Scores:
-    """Recall of each run on the questions of one set."""
+def scores_of(index: Index, rows: list[QuestionRow], runs: list[str], ceiling: bool) -> Scores:
+    """Recall of each run on the questions of one set, or its ceiling by stage."""
     check_gold(rows, set(index.documents["id"].to_pylist()))
     found: Scores = {}
     for run in runs:
         method, params = parse_run(run)
         engine = index.engine({"method": {method: params}})
-        questions = [row.question for row in rows]
-        answers = engine.run(method, questions, limit=max(AT), retrieval_only=True).answers
-        per_question = score(engine, answers, rows, AT, True, KbGold(index, rows))
-        found[run] = np.array([per_question[name] for name in MEASURES]).T
+        if ceiling:
+            shares = ceiling_scores(engine, method, rows, (*AT, 20))
+            found[run] = np.array([shares[name] for name in STAGES]).T
+        else:
+            questions = [row.question for row in rows]
+            answers = engine.run(method, questions, limit=max(AT), retrieval_only=True).answers
+            per_question = score(engine, answers, rows, AT, True, KbGold(index, rows))
+            found[run] = np.array([per_question[name] for name in MEASURES]).T
         engine.models.close()
     return found
 
 
-def table(scores: Scores, against: list[str]) -> tuple[list[str], dict[str, Any]]:
+def table(scores: Scores, against: list[str], measures: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Markdown lines, and the same as a document: means with intervals, and paired differences."""
-    lines = [f"| run | {' | '.join(MEASURES)} |", "|---|" + "---|" * len(MEASURES)]
+    lines = [f"| run | {' | '.join(measures)} |", "|---|" + "---|" * len(measures)]
     document: dict[str, Any] = {"runs": {}, "paired": {}}
-    low_high = [intervals({run: values[:, m] for run, values in scores.items()}) for m in range(len(MEASURES))]
+    low_high = [intervals({run: values[:, m] for run, values in scores.items()}) for m in range(len(measures))]
     for run, values in scores.items():
-        cells = [(float(values[:, m].mean()), *low_high[m][run]) for m in range(len(MEASURES))]
+        cells = [(float(values[:, m].mean()), *low_high[m][run]) for m in range(len(measures))]
         lines.append(f"| {run} | " + " | ".join(f"{c:.3f} [{a:.3f}, {b:.3f}]" for c, a, b in cells) + " |")
-        document["runs"][run] = dict(zip(MEASURES, cells))
+        document["runs"][run] = dict(zip(measures, cells))
     for run in scores:
         for other in [name for name in [*against, run + ON_OTHER] if name in scores and run not in against]:
-            pairs = [paired_difference(scores[run][:, m], scores[other][:, m]) for m in range(len(MEASURES))]
+            pairs = [paired_difference(scores[run][:, m], scores[other][:, m]) for m in range(len(measures))]
             shown = " | ".join(f"{p['diff']:+.3f} [{p['low']:+.3f}, {p['high']:+.3f}]" for p in pairs)
             lines.append(f"| {run} - {other} | {shown} |")
-            document["paired"][f"{run} - {other}"] = dict(zip(MEASURES, pairs))
+            document["paired"][f"{run} - {other}"] = dict(zip(measures, pairs))
     return lines, document
 
 
@@ -93,7 +101,10 @@ def main() -> None:
     parser.add_argument("--half", choices=("all", "dev", "test"), default="all")
     parser.add_argument("--against", default="dense,bm25,hybrid,ppr")
     parser.add_argument("--choose", choices=MEASURES)
+    parser.add_argument("--ceiling", action="store_true")
     options = parser.parse_args()
+    if options.ceiling and options.choose:
+        parser.error("a ceiling chooses no run: leave out --ceiling or --choose")
     against = [name for name in options.against.split(",") if name]
     runs = list(dict.fromkeys([*against, *options.run]))
     parts: list[Scores] = []
@@ -103,9 +114,9 @@ def main() -> None:
         rows = [row for row in load_questions(Path(questions))[0] if row.gold_ids]
         print(f"{folder}: {len(rows)} questions", file=sys.stderr)
         first, *other = folder.split(",")
-        found = scores_of(Index.open(first), rows, runs)
+        found = scores_of(Index.open(first), rows, runs, options.ceiling)
         for path in other:
-            again = scores_of(Index.open(path), rows, options.run)
+            again = scores_of(Index.open(path), rows, options.run, options.ceiling)
             found.update({run + ON_OTHER: values for run, values in again.items()})
         parts.append(found)
         dev.extend(map(is_dev, rows))
@@ -120,7 +131,7 @@ def main() -> None:
         pooled = {run: pooled[run][~mask] for run in dict.fromkeys([*against, options.run[0], chosen])}
     elif options.half != "all":
         pooled = {run: values[mask if options.half == "dev" else ~mask] for run, values in pooled.items()}
-    lines, compared = table(pooled, against)
+    lines, compared = table(pooled, against, STAGES if options.ceiling else MEASURES)
     document.update(compared, n=len(next(iter(pooled.values()))))
     print("\n".join(lines))
     print(json.dumps(document))

@@ -26,7 +26,15 @@ from gpu_rag.cli.plan_view import PLANNED, add_plan, check_plan, compared_answer
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, idle_line, llm_account, places, places_lines
+from gpu_rag.report.accounts import (
+    fallbacks_line,
+    graph_ops_line,
+    idle_line,
+    llm_account,
+    places,
+    places_lines,
+    rerank_lines,
+)
 from gpu_rag.runtime.accounts import RunStats
 
 if TYPE_CHECKING:
@@ -186,6 +194,7 @@ def _summary(document: dict[str, Any]) -> str:
             fallbacks_line(document["fallbacks"], usage["replies_read"]),
             f"seconds: LLM {usage['llm_s']:.1f}, embedding {usage['embed_s']:.1f}, graph {usage['graph_s']:.1f}, "
             f"wall {document['wall_s']:.1f}",
+            *rerank_lines(document),
             idle_line(document["llm"]),
             f"graph ops: {graph_ops_line(document['graph_ops'])}",
             *places_lines(document),

@@ -24,7 +24,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines, rerank_lines
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
+    words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
+    parser.add_argument("--ceiling", action="store_true", help=words)
     words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_where(parser)
@@ -65,7 +67,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     settings = settings_of(options, index.manifest.defaults())
     for method in methods:  # all of them before the first one runs
         check_stages(method, index.stages, str(index.path), index.manifest.sources)
-        check_passages(method, index.n_passages, str(index.path))
+        check_passages(method, index.n_passages, index.stages, str(index.path))
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     engine = index.engine(settings, replies=options.replies, api_key=api_key(settings))
@@ -85,7 +87,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             judge.on_reply = on_verdict
         comparison = compare(
             engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge,
-            where=options.where or "",
+            where=options.where or "", ceiling=options.ceiling,
         )  # fmt: skip
     document = comparison.document
     document["rejects"] = len(rejects)
@@ -152,18 +154,35 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
         f"{document['n']} questions; mean and 95 % bootstrap interval",
         table(scores, ["method", *measures, "failed", "wall s"]),
     ]
+    if missed := document.get("gold_missed"):
+        parts.append(
+            f"gold that is no node, scored as missed: {missed['answers']} answers of {missed['questions']} questions"
+        )
     if document["paired"]:
         rows, which = difference_rows(document, measures)
         parts += [f"paired differences{which}", table(rows, ["methods", *measures])]
+    if "ceiling" in document:
+        parts += ["ceiling: the share of gold that is left at each stage when a perfect chooser chooses",
+                  ceiling_table(document["ceiling"])]  # fmt: skip
     if "judge" in document:
         parts.append(judge_line(document))
     for name, entry in methods.items():
         if entry["replies_read"]:
             parts.append(f"{name}, {fallbacks_line(entry['fallbacks'], entry['replies_read'])}")
+        parts += rerank_lines(entry, f"{name}, ")
     parts.append(f"graph ops: {graph_ops_line(joined_ops(entry['graph_ops'] for entry in methods.values()))}")
     if lines := places_lines(document):
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def ceiling_table(ceiling: dict[str, Any]) -> str:
+    """The ceiling of each method, a column for each stage."""
+    names = dict.fromkeys(["index", "graph", *(name for entry in ceiling.values() for name in entry)])
+    columns = [name for name in names if name != "failed" or any(entry.get("failed") for entry in ceiling.values())]
+    cells = {method: [entry.get(name) for name in columns] for method, entry in ceiling.items()}
+    rows = [[m, *("-" if value is None else f"{value:.3f}" for value in row)] for m, row in cells.items()]
+    return table(rows, ["method", *columns])
 
 
 def judge_line(document: dict[str, Any]) -> str:

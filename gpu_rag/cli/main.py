@@ -21,7 +21,7 @@ from gpu_rag.models.library_environment import prepare_environment
 
 COMMANDS = (
     "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "merges", "export", "bench", "models",
-    "doctor", "demo", "sample", "serve",
+    "doctor", "demo", "sample", "serve", "tune",
 )  # fmt: skip
 WITHOUT_TORCH = ("explain", "bench")  # or, as bench, with settings to make before torch is imported
 

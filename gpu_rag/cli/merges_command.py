@@ -9,7 +9,7 @@ from gpu_rag.cli.options import add_index, add_limit, add_list, say
 
 HELP = "List the merges of names in an index; reject or force some for the next build."
 EXAMPLE = 'gpu-rag merges my-index --find "curie"'
-WHY = ["exact", "semantic", "forced"]
+WHY = ["exact", "semantic", "forced", "quarantined"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,16 +54,26 @@ def _document(merges: Any, options: argparse.Namespace, edited: bool) -> dict[st
     found = merges.found(options.find, options.why or "")
     edits = [{"id": e.id, "action": e.action, "members": list(e.members)} for e in merges.edits]
     shown = found[: options.limit]
-    return {"index": str(options.index), "n": len(found), "edited": edited, "merges": shown, "edits": edits}
+    return {
+        "index": str(options.index),
+        "n": len(found),
+        "edited": edited,
+        "merges": shown,
+        "edits": edits,
+        "pairs": merges.pairs,
+    }
 
 
 def _text(document: dict[str, Any], edited: bool) -> str:
+    from gpu_rag.methods.registry import part
+
     lines = []
     for row in document["merges"] if not edited else ():
         others = [name for name in row["members"] if name != row["entity"]]
-        lines.append(f"{row['id']}  {row['why']:8}  {row['score']:.3f}  {row['entity']} = {' = '.join(others)}")
-        lines[-1] += f"  ({row['rule']})"
+        names = " = ".join([row["entity"], *others]) if row["entity"] else " | ".join(others)
+        lines.append(f"{row['id']}  {row['why']:8}  {row['score']:.3f}  {names}  ({row['rule']})")
     if not edited:
+        lines += part("higra", "report").coverage_lines(document["pairs"])
         lines.append(f"{len(document['merges'])} of {document['n']} merges")
     lines += [f"edit {edit['id']}: {edit['action']} {' = '.join(edit['members'])}" for edit in document["edits"]]
     return "\n".join(lines or ["no edits"])

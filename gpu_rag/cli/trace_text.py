@@ -25,6 +25,8 @@ WORDS = {
     "search_hybrid": "passages high in both the vector and the word ranking, of {n}",
     "rank_by_graph": "passages reached in the graph from facts near the question, of {n}",
     "seed_facts": "facts near the question, from which the graph was searched, of {n}",
+    "rerank_passages": "passages ordered anew, of {n}",
+    "rerank_facts": "facts ordered anew, of {n}",
     "read": "the model reads the evidence and answers",
     "answer": "the model answers",
     "condense": "the model reads what was said before",
@@ -36,6 +38,7 @@ HOW = {
     "similarity": "by similarity",
     "rank": "by the model's log-probabilities",
     "llm": "by the model",
+    "encoder": "by the cross-encoder",
     "fallback": "by similarity, since the model's replies could not be read",
     "malformed": "the reply could not be read",
 }
@@ -73,6 +76,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
         for sentence in row["support"]:
             lines.append(_wrapped(f"{sentence['text']}   [{titles[sentence['passage_id']]}]", "  > ", "    "))
     lines += ["", _answer(row)]
+    lines += [f"missing   {line}" for line in row.get("missing", ())]
     if row.get("nodes"):
         lines.append("\nnodes")
         for number, node in enumerate(row["nodes"][:evidence], 1):

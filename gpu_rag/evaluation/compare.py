@@ -12,6 +12,7 @@ from gpu_rag_kernels.dispatch import spelled
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
+from gpu_rag.evaluation.ceiling import ceiling_scores, check_ceiling
 from gpu_rag.evaluation.judge import Judge, check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1, whole_at
@@ -59,6 +60,7 @@ def compare(
     on_answer: Callable[[str, Answer], None] | None = None,
     judge: Judge | None = None,
     where: str = "",
+    ceiling: bool = False,
 ) -> Comparison:
     """Runs each method over the same questions and scores it.
 
@@ -66,6 +68,7 @@ def compare(
     questions with all of them; questions without gold_ids are left out, of em / f1 those without answers. Questions
     over a knowledge base: see `evaluation.kb`.
     where: a filter of documents, see `index.where`; gold that it excludes is missed.
+    ceiling: whether the document has that of each method, see `evaluation.ceiling`.
     judge: what judges the answers of all methods, after the last one has run; see `evaluation.judge`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
@@ -73,14 +76,19 @@ def compare(
         check_rows(rows)
         if retrieval_only:
             raise UsageError("there are no answers to judge", given="retrieval only", do="leave out one of the two")
-    for method in methods if where else ():  # all of them before the first one runs
-        engine.part_for(method, where)
+    for method in methods:  # all of them before the first one runs
+        if ceiling:
+            check_ceiling(method)
+        if where:
+            engine.part_for(method, where)
     retrieval_only = retrieval_only or not engine.models.has_llm()
     gold = KbGold(engine.index, rows)
     depth = DEPTH if any(map(gold.is_skb, rows)) else 0
     document: dict[str, Any] = {"n": len(rows), "methods": {}, "paired": {}}
     if where:
         document["where"] = where
+    if gold.missed:
+        document["gold_missed"] = gold.missed
     comparison = Comparison(document)
     for method in methods:
         result = engine.run(
@@ -101,6 +109,11 @@ def compare(
             "graph_ops": spelled(stats.implementations),
             "stages": stats.stage_costs(),
         }
+    if ceiling:
+        document["ceiling"] = {}
+        for method in methods:
+            found = ceiling_scores(engine, method, rows, at, retrieval_only=retrieval_only, where=where)
+            document["ceiling"][method] = {name: _mean(values) for name, values in found.items()}
     if judge is not None:
         judged, entries, document["judge"] = judge_answers(judge, comparison.answers, rows)
         for method, entry in entries.items():
@@ -186,7 +199,10 @@ def _entry(
     tally = Tally.of(answers)
     entry["failed"] = tally.statuses["failed"]
     entry["unsupported"] = None if retrieval_only else tally.statuses["unsupported"]
+    if n_known := sum(answer.source == "model" for answer in answers):
+        entry["from_model"] = n_known
     entry["malformed"], entry["replies_read"] = tally.usage["malformed"], tally.usage["replies_read"]
     entry["fallbacks"], entry["cut"] = fallbacks_by_step(tally.fallbacks), tally.usage["cut"]
     entry.update({name: tally.usage[name] / len(answers) for name in _COSTS}, wall_s=wall_s)
+    entry |= {"rerank": tally.rerank} if tally.rerank else {}
     return {**entry, **{name: tally.usage[name] for name in _SECONDS}}

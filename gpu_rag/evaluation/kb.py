@@ -28,7 +28,9 @@ class KbGold:
     An answer id is the id of a node in its source; a decimal one N is also that of the node "nN" where none is called
     N, as the tables of PrimeKG are. `answer_types`, where a row has them, are the types of nodes that may be answers:
     others are left out of rankings, as STaRK's evaluation ranks products alone on Amazon and papers alone on MAG.
-    Raises BadInput where an answer id is no node, or of none of these types: scores would silently be too low.
+    Gold that is no node is missed by every method, and counted in `missed`: a knowledge base may lack it. Raises
+    BadInput where no gold of the set is a node, which is then of another base, and where an answer is of none of these
+    types: scores would silently be too low.
     """
 
     def __init__(self, index: Index, rows: Sequence[QuestionRow]):
@@ -37,6 +39,11 @@ class KbGold:
         self._known = self._records() if self.is_kb and any(row.meta.get("answer_ids") for row in rows) else {}
         self._gold = {row.question.id: self._nodes(row) for row in rows if self.is_skb(row)}
         self._types = {row.question.id: self._answer_types(row) for row in rows if self.is_skb(row)}
+        self.missed = self._missed(rows)
+        if self._gold and not any(map(any, self._gold.values())):
+            row = next(filter(self.is_skb, rows))
+            do = "index the knowledge base that the questions belong to"
+            raise _bad("no answer id is a node of the knowledge base", row, str(row.meta["answer_ids"][0]), do=do)
 
     @property
     def _kb(self) -> KnowledgeBase:
@@ -58,15 +65,28 @@ class KbGold:
             known[id].add(self._kb.node_ids[node])
         return known
 
+    def _missed(self, rows: Sequence[QuestionRow]) -> dict[str, int]:
+        """{"questions": how many have gold that is no node, "answers": how much gold that is}, {} where there is none.
+
+        An answer of a KG question is a node where one has its name or alias.
+        """
+        found = []
+        for row in rows:
+            if self.is_skb(row):
+                found.append(sum(not nodes for nodes in self._gold[row.question.id]))
+            elif self.is_kg(row):
+                found.append(sum(not self._is_name(answer) for answer in row.answers))
+        return {"questions": sum(map(bool, found)), "answers": sum(found)} if any(found) else {}
+
+    def _is_name(self, answer: str) -> bool:
+        return bool(self._kb.named(answer) or self._kb.named(normalise_answer(answer)))
+
     def _nodes(self, row: QuestionRow) -> list[set[str]]:
-        """The node ids of each answer id."""
+        """The node ids of each answer id, none of one that is no node."""
         found = []
         for given in dict.fromkeys(map(str, row.meta["answer_ids"])):
-            nodes = self._known.get(given) or (self._known.get(f"n{given}") if given.isdecimal() else None)
-            if not nodes:
-                do = "index the knowledge base that the questions belong to, or leave the question out"
-                raise _bad("an answer id is no node of the knowledge base", row, given, do=do)
-            if nodes not in found:
+            nodes = self._known.get(given) or self._known.get(f"n{given}" if given.isdecimal() else given) or set()
+            if not nodes or nodes not in found:
                 found.append(nodes)
         return found
 
@@ -80,7 +100,8 @@ class KbGold:
             expected = f"a list of {' | '.join(known[:20])}"
             raise _bad("answer_types are no types of the knowledge base", row, repr(given), expected=expected)
         types = frozenset(given)
-        lost = next((nodes for nodes in self._gold[row.question.id] if not self._of_types(nodes, types)), None)
+        gold = filter(None, self._gold[row.question.id])
+        lost = next((nodes for nodes in gold if not self._of_types(nodes, types)), None)
         if lost is not None:
             raise _bad("an answer is of none of the answer_types", row, min(lost), expected=" | ".join(sorted(types)))
         return types

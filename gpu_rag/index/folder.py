@@ -104,9 +104,10 @@ def sync(*paths: Path) -> None:
             os.close(handle)
 
 
+TUNED = "tuned.json"  # what `gpu-rag tune` found; no stage, so not in the digest
 _OWN = (
     "manifest.json", "manifest.copy.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json",
-    "merges.jsonl",
+    "merges.jsonl", TUNED,
 )  # fmt: skip
 _REPLIES = "replies.sqlite"
 

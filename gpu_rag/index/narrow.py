@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.folder import block_sums, checksums, storage_errors
+from gpu_rag.index.folder import TUNED, block_sums, checksums, storage_errors
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.manifest import Manifest, StageRecord
@@ -135,6 +135,8 @@ def narrowed(
                 )  # fmt: skip
         blocks = {name: block_sums(part.folders[name], record.files) for name, record in records.items()}
         Manifest(base.manifest.settings, base.manifest.sources, records, blocks=blocks).write(part.path)
+        if (base.path / TUNED).is_file():
+            (part.path / TUNED).write_bytes((base.path / TUNED).read_bytes())
     found = Index.open(part.path, device=base.device)
     found.threads, found.lies_in = base.threads, kept
     return found

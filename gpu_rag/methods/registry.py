@@ -7,6 +7,8 @@ settings   its sections of settings, declared with `section`
 verify     `CHECKS`: the checks of these stages
 narrow     `NARROW`: what makes these stages for a part of the documents, see `index.narrow`
 explain    `WORDS`: step name -> words
+ceiling    `CEILINGS`: by method, `helpful(index, gold rows)`, the options that a perfect chooser takes, and `retrieve`
+           with the passages that its structure saw beside; see `evaluation.ceiling`
 report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
 relations  `stated(index)`: (subject, label, object, passages) of relations that only the method has
 Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -28,14 +30,14 @@ from gpu_rag.index.work import Sources
 from gpu_rag.methods.method import Method
 from gpu_rag.settings.check import SECTIONS, unknown_name
 
-FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag")
+FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "fused", "hybgrag", "hydrarag")
 BUILT_IN = tuple(f"gpu_rag.methods.{name}" for name in FOLDERS)
 GROUP = "gpu_rag.methods"
 ALL = "all"  # in place of a method: every one
 
 
 class Program(Protocol):
-    """What the program module of a method defines; it may define `check(index, params)` too."""
+    """What the program module of a method defines; it may define more, see `Method`."""
 
     Params: type
     retrieve: Any
@@ -123,6 +125,12 @@ def stage_checks() -> dict[str, Any]:
     return {name: check for part in parts("verify") for name, check in part.CHECKS.items()}
 
 
+def ceiling_of(method: str) -> tuple[Any, Any] | None:
+    """`helpful` and `retrieve` of a method that chooses, for an oracle; None of one that does not."""
+    found: tuple[Any, Any] | None = {k: v for part in parts("ceiling") for k, v in part.CEILINGS.items()}.get(method)
+    return found
+
+
 def stage_narrowers() -> dict[str, Any]:
     """What narrows the stages of knowledge bases and those that one method alone has, by stage."""
     from gpu_rag.index.stages.knowledge_base.narrow import NARROW
@@ -178,10 +186,10 @@ def check_stages(method: str, present: Sequence[str], folder: str, sources: Mapp
     What a stage was made of is there when the stage is: `kb` of a knowledge base alone has no extraction.
     sources: what the index was built from, as its manifest has it.
     """
-    missing = _missing(method, present)
+    missing = lacks(method, present)
     if missing:
         names = ", ".join(name for name in all_stages() if name in missing)
-        able = [name for name in method_names() if not _missing(name, present)]
+        able = [name for name in method_names() if not lacks(name, present)]
         raise MissingLayer(
             f"the index lacks what {method} needs",
             given=f"{folder} without {names}",
@@ -204,7 +212,7 @@ def build_line(method: str, folder: str, sources: Mapping[str, Any]) -> str:
     return f"gpu-rag index {' '.join(given)} --out {folder} --for {method}"
 
 
-def _missing(method: str, present: Sequence[str]) -> set[str]:
+def lacks(method: str, present: Sequence[str]) -> set[str]:
     """The stages that a method needs and that are not there, with what is missing under these."""
 
     def absent(names: Iterable[str]) -> list[str]:
@@ -213,9 +221,11 @@ def _missing(method: str, present: Sequence[str]) -> set[str]:
     return _with_needs(absent(["passages", *needs(method)]), lambda stage: absent(stage.needs))
 
 
-def check_passages(method: str, n_passages: int, folder: str) -> None:
-    """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents."""
-    if not n_passages and "kb" not in needs(method):
+def check_passages(method: str, n_passages: int, stages: Collection[str], folder: str) -> None:
+    """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents,
+    and without the texts (stage `kb_text_vectors`) by which some rank nodes in their place."""
+    standins = "kb_text_vectors" in stages and _entry(method)[1].standins
+    if not n_passages and "kb" not in needs(method) and not standins:
         over = [name for name in method_names() if "kb" in needs(name)]
         raise MissingLayer(
             f"the index has no passages, which {method} ranks",

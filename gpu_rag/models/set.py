@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_rag.errors import UsageError
 from gpu_rag.models.embed import load_embedder
@@ -17,6 +17,9 @@ from gpu_rag.models.llm.service import StreamingEngine, as_streaming
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings
 from gpu_rag.settings.sections import VllmSettings
+
+if TYPE_CHECKING:
+    from gpu_rag.models.rerank import CrossEncoder
 
 
 def pick_device(device: str) -> str:
@@ -91,6 +94,7 @@ class ModelSet:
         self._vllm, self.open_workers = vllm or VllmSettings(), workers
         self._workers = None if workers is None else workers(settings, self._vllm)
         self._embedder: Embedder | None = None
+        self._encoder: CrossEncoder | None = None
         self._given = llm
         self._llm: LLM | None = None  # what is behind the cache
         self._cached: LLM | None = None
@@ -114,6 +118,15 @@ class ModelSet:
         if embedder.device != "cpu":  # another device gives other bits
             path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.sqlite")
         return CachedEmbedder(embedder, path, limit)
+
+    def cross_encoder(self) -> CrossEncoder | None:
+        """The reranker, where the settings name a folder of one. Raises as `CrossEncoder`."""
+        folder = self.settings.reranker
+        if self._encoder is None and folder not in ("", "llm"):
+            from gpu_rag.models.rerank import CrossEncoder
+
+            self._encoder = CrossEncoder(folder, device=self.device, threads=self.settings.threads)
+        return self._encoder
 
     def has_llm(self) -> bool:
         """Whether the settings name an LLM."""
@@ -148,6 +161,8 @@ class ModelSet:
         if role == "embedder":
             embedder = self.embedder()
             return {"name": embedder.name, "content_hash": embedder.content_hash, "dim": embedder.dim}
+        if role == "reranker" and (encoder := self.cross_encoder()) is not None:
+            return {"name": encoder.name, "content_hash": encoder.content_hash}
         llm = self.llm()
         return {"name": llm.name, "content_hash": llm.content_hash}
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpu_rag.errors import RequestFailed, UsageError
 from gpu_rag.models.embed.interface import Embedder
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.types import Reply
+
+if TYPE_CHECKING:  # it imports torch
+    from gpu_rag.models.rerank import CrossEncoder
 
 DECIDERS = ("auto", "llm", "similarity")
 
@@ -29,6 +33,7 @@ class Models:
     """The models of a run. llm: None where none answers. decider: auto | llm | similarity. threshold: least cosine of a
     choice that may be empty, where a prompt does not bring its own. temperature: of every request. reason: whether
     replies begin with a reason, see `program.reason`. on_reply: called with each reply as it is finished, for progress.
+    reranks_by: encoder | llm, or "" where evidence stays in its order; encoder: the cross-encoder.
     """
 
     llm: LLM | None
@@ -38,6 +43,8 @@ class Models:
     temperature: float = 0.0
     reason: bool = False
     on_reply: Callable[[Reply | RequestFailed], None] | None = None
+    reranks_by: str = ""
+    encoder: CrossEncoder | None = None
 
     def __post_init__(self) -> None:
         resolve_decider(self.decider, self.llm)
@@ -55,6 +62,13 @@ class Models:
     def model_decides(self) -> bool:
         """Whether planning and deciding are the language model's: it is capable, and the decider is not similarity."""
         return self.decides_by == "llm" and self.language_model.capable
+
+    @property
+    def cross_encoder(self) -> CrossEncoder:
+        """The cross-encoder. Raises UsageError where none is configured."""
+        if self.encoder is None:
+            raise UsageError("this step needs a cross-encoder", do="name its folder: --set models.reranker=FOLDER")
+        return self.encoder
 
     @property
     def language_model(self) -> LLM:

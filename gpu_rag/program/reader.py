@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpu_rag.program.ask import ask
+from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.text.lenient import spoken
 from gpu_rag.text.prompts import Prompt
@@ -82,22 +83,22 @@ def is_answer(text: str) -> bool:
     return text.casefold().strip(" .") not in _NO_ANSWER
 
 
-async def read(run: Run, question: str, support: Support, *, final: bool = True) -> Draft:
-    """The answer to a question from its evidence; `unsupported` when the reader finds none there.
-
-    final: whether an answer that is found is that of the program, so that it may be handed on as it comes.
-    """
+async def read(run: Run, question: str, support: Support) -> Draft:
+    """The answer to a question from its evidence, in the order of the reranker where there is one; `unsupported` when
+    the reader finds none there."""
+    support = Support(*await reranked(run, question, support.evidence, support.paths, run.keep))
     shown: Sequence[Evidence] = support.evidence[: run.reader.passages]
     if not shown:
         return Draft(None, (), support.paths, "unsupported")
-    answer = await read_blocks(run, question, [passage_block(i, e) for i, e in enumerate(shown, 1)], final=final)
+    answer = await read_blocks(run, question, [passage_block(i, e) for i, e in enumerate(shown, 1)])
     if answer is None:
         return Draft(None, support.evidence, support.paths, "unsupported")
     return Draft(answer, support.evidence, support.paths)
 
 
 async def read_blocks(run: Run, question: str, blocks: Sequence[str], *, final: bool = True) -> str | None:
-    """The short answer to a question from texts, best first; None where they do not hold it. final: see `read`."""
+    """The short answer to a question from texts, best first; None where they do not hold it. final: whether that is
+    the answer of the program, so that it may be handed on as it comes."""
     reply = await ask(
         run,
         Prompt.read("gpu_rag.program.prompts", "reader"),

@@ -15,8 +15,9 @@ from gpu_rag.types import Evidence, Reply
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One question over one index. limit: how many passages `retrieve` is to return. on_text: called with each new
-    piece of the answer while a model says it, in a thread of the model."""
+    """One question over one index. limit: how many passages `retrieve` is to return; keep: how many of them a reranker
+    leaves, 0 for all. on_text: called with each new piece of the answer while a model says it, in a thread of it.
+    """
 
     ctx: Context
     index: Index
@@ -24,6 +25,7 @@ class Run:
     reader: ReaderSettings
     limit: int
     on_text: Callable[[str], None] | None = None
+    keep: int = 0
 
     def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply: Reply | None = None) -> None:
         """Note a decision in the trace, with the hash of the reply that it came from."""

@@ -51,6 +51,13 @@ def places_lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def rerank_lines(entry: Mapping[str, Any], whose: str = "") -> list[str]:
+    """The cost of a reranker, where there was one."""
+    if not (cost := entry.get("rerank")):
+        return []
+    return [f"{whose}reranked: {cost['requests']:,} requests, {cost['pairs']:,} pairs, {cost['s']:.1f} s"]
+
+
 def servers_section(document: Mapping[str, Any]) -> list[str]:
     """The servers of the language model, as a section of a report; nothing where it has none."""
     rows = server_rows(document)

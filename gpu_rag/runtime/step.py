@@ -25,7 +25,7 @@ P = ParamSpec("P")  # the batch key
 
 SERVICES = ("text", "graph", "embed", "llm")
 # Cheap kinds run first, so that the dearest meets the largest batch.
-RANK_TEXT, RANK_GRAPH, RANK_EMBED, RANK_LLM = 0, 1, 2, 3
+RANK_TEXT, RANK_GRAPH, RANK_WALK, RANK_EMBED, RANK_LLM = range(5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,10 @@ class ModelSettings(Declared):
     reason: Annotated[
         bool, "whether each reply to a question's step begins with a sentence of reasoning: slower, for capable models"
     ] = False
+    reranker: Annotated[
+        str,
+        "orders evidence anew: a cross-encoder's folder, llm, or empty: none (methods over a knowledge base never do)",
+    ] = ""
     device: Annotated[str, "auto, cpu or cuda, or one GPU such as cuda:0"] = "auto"
     threads: Annotated[int, Range(1, 1024), "CPU threads of a model or a graph op"] = 1
     max_batch: Annotated[int, COUNT, "requests that a transformers model decodes together"] = 16
@@ -67,6 +71,9 @@ class IndexSettings(Declared):
     min_yield: Annotated[float, SHARE, "share of passages in which an LLM must find an entity, or a build fails"] = 0.5
     extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names, 30 facts"] = 1536
     synonym_threshold: Annotated[float, COSINE, "least cosine of two names that `ppr` joins"] = 0.8
+    mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
+        "keep"
+    )
     block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row

@@ -21,7 +21,7 @@ PAGE, TEXTS, EXAMPLES = ROOT / "docs" / "cli.md", ROOT / "docs" / "data" / "cli"
 make_docs = script("make_docs")
 # Maps whose keys are names (of stages, methods, ...): an example may show some of them.
 OPEN = {*["graph_ops", "stages", "methods", "paired", "batches", "extraction", "counts", "libraries", "plan"]}
-OPEN |= {*["identity", "on_path", "by_hops", "params"]}
+OPEN |= {*["identity", "on_path", "by_hops", "params", "ceiling"]}
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,8 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
     cli.write_rows(batch, [{"custom_id": "q1", "method": "POST", "url": "/v1/x", "body": {"messages": content}}])
     styled = ("answer", index, batch, "--method", "ppr", "--out", tmp_path / "styled.jsonl", *llm)
     for_all = ("--for", ",".join(cli.METHODS))
+    many = [{**row, "id": f"{row['id']}-{at}"} for at in range(10) for row in cli.QUESTIONS]
+    cli.write_rows(tmp_path / "many.jsonl", many)
     calls = {
         "index": ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "new", *for_all, *cli.NO_LLM),
         "answer": ("answer", index, questions, "--method", "ppr", "--out", out, *llm),
@@ -116,9 +118,10 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         "models": ("models", "probe", f"replay:{replay}"),
         "doctor": ("doctor", *llm),
         "sample": ("sample", tmp_path / "sample"),
+        "tune": ("tune", index, tmp_path / "many.jsonl", "--among", "bm25,ppr", *cli.NO_LLM),
         "demo": ("demo", "--out", tmp_path / "demo", "--method", "dense,ppr", "--questions", 1, *llm),
     }
-    aligned = ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "aligned", "--for", "higra-retriever")
+    aligned = ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "aligned", "--for", "higra-retriever,ppr,hoprag")
     assert run(*aligned, *cli.NO_LLM).status == 0
     printed: dict[str, list[Any]] = {}
     for name, words in calls.items():
@@ -143,6 +146,18 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
     judge = chat_server(lambda prompt: (200, '{"reason": "", "verdict": "correct"}'))
     judged = ("eval", index, questions, "--method", "ppr", "--judge", "--set", f"eval.judge={judge.spec}")
     printed["eval"].append(run(*judged, *llm, "--json").document)
+    seen = (
+        "eval",
+        tmp_path / "aligned",
+        questions,
+        "--method",
+        "ppr,hoprag",
+        "--retrieval-only",
+        "--ceiling",
+        *cli.NO_LLM,
+        "--json",
+    )
+    printed["eval"].append(run(*seen).document)
     printed["serve"] = served(
         cli.command_line("serve", index, "--port", 0, "--json", *llm), cli.QUESTIONS[0]["question"]
     )

@@ -38,7 +38,11 @@ def test_merges_are_listed_and_filtered(run, folder):
     assert result.status == 0 and result.out.splitlines()[-1] == "2 of 2 merges"
     assert re.search(r"^m_[0-9a-f]{10}  semantic  0\.\d{3}  (the )?ves = (the )?ves  \(article\)$", result.out, re.M)
     document = run("merges", folder, "--json").document
-    assert list(document) == ["index", "n", "edited", "merges", "edits"] and document["n"] == 2
+    assert list(document) == ["index", "n", "edited", "merges", "edits", "pairs"] and document["n"] == 2
+    near = document["pairs"]["merge"]
+    assert near["together"] == near["within_radius"] > 0 and list(document["pairs"]) == ["merge"]  # no model: no links
+    line = f"merge: {near['together']} of {near['together']} near pairs seen together, {near['windows']} windows"
+    assert result.out.splitlines()[-2] == line
     assert {tuple(sorted(row["members"])) for row in document["merges"]} == {
         ("halden bridge", "the halden bridge"),
         ("the ves", "ves"),
@@ -96,6 +100,7 @@ def test_the_report_shows_what_alignment_did(build, folder, tmp_path):
         f"connected components of the entities {found['components']['before']} {found['components']['after']}",
         f"degree, mean {found['degree']['before']['mean']} {found['degree']['after']['mean']}",
         "semantic merge 4 33.3 % 33.3 %",
+        f"near pairs, seen together to merge {found['pairs']['merge']['within_radius']}",
         "entities by degree (relations at an entity)",
         "64 or more",
     ):

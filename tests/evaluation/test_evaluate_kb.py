@@ -18,12 +18,14 @@ from kb_in_memory import knowledge_base
 import gpu_rag
 import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.api import evaluate, load_questions
+from gpu_rag.cli.eval_command import score_tables
 from gpu_rag.errors import BadInput
 from gpu_rag.evaluation.kb import owners, pool_shares, score_paths
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
 from gpu_rag.jobs import read_rows, row_of
 from gpu_rag.methods import registry as catalog
 from gpu_rag.methods.method import Method
+from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.reader import Support
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer, Pool, Question, RankedNode
@@ -181,9 +183,44 @@ def test_an_id_of_two_sources_is_found_by_either_node_and_counts_once(tmp_path):
     assert [found.scores["bm25"][name] for name in ("hit@1", "recall@20", "mrr")] == [[1.0]] * 3
 
 
-def test_an_answer_id_that_is_no_node_is_refused(index, tmp_path):
+def test_gold_that_is_no_node_is_missed_and_counted(index, tmp_path):
+    asked = questions(
+        tmp_path / "q.jsonl",
+        {"id": "1", "question": "Which town has bears?", "answer_ids": [0, "n9", "n8", "n9"], "answer_types": ["town"]},
+        {"id": "2", "question": "Which town has bears?", "answer_ids": [0]},
+        {"id": "3", "question": "Which town has bears?", "answers": ["Bern", "Basel"]},
+        {"id": "4", "question": "Which town has bears?", "answers": ["the rhine"]},
+    )
+    found = evaluate(index, asked, methods=["bm25"], retrieval_only=True, settings=SETTINGS)
+    assert found.scores["bm25"]["recall@20"] == [1 / 3, 1.0] and found.scores["bm25"]["hit@1"] == [1.0, 1.0]
+    assert found.document["gold_missed"] == {"questions": 2, "answers": 3}
+    assert "scored as missed: 3 answers of 2 questions" in score_tables(found.document, [5], True)
+    whole = questions(tmp_path / "whole.jsonl", {"id": "2", "question": "bears?", "answer_ids": [0]})
+    assert (
+        "gold_missed" not in evaluate(index, whole, methods=["bm25"], retrieval_only=True, settings=SETTINGS).document
+    )
+
+
+def test_dense_finds_nodes_without_documents_by_the_texts_that_stand_in_for_them(tmp_path):
+    (tmp_path / "kg.tsv").write_text("Bern\tcapital of\tSwitzerland\nBern\tlies on\tAare\nOslo\tlies on\tAker\n")
+    gpu_rag.build((), tmp_path / "ix", kg=tmp_path / "kg.tsv", methods=["hybgrag"], settings=SETTINGS)
+    asked = questions(
+        tmp_path / "q.jsonl",
+        {"id": "1", "question": "Which town is capital of Switzerland and lies on the Aare?", "answer_ids": ["Bern"]},
+    )
+    found = evaluate(tmp_path / "ix", asked, methods=["dense"], retrieval_only=True, settings=SETTINGS)
+    assert found.scores["dense"]["hit@1"] == [1.0]
+    (first,) = found.answers["dense"]
+    assert first.nodes[0].name == "Bern" and first.nodes[0].source == "kg" and len(first.nodes) == 5
+    llm = ScriptedLLM(lambda request: "Switzerland" if "Bern capital of Switzerland" in request.prompt else "unknown")
+    index = gpu_rag.Index.open(tmp_path / "ix")
+    (answer,) = index.answer("Bern is the capital of which country?", method="dense", settings=SETTINGS, llm=llm)
+    assert (answer.text, answer.status) == ("Switzerland", "answered") and answer.paths[0].source == "standin"
+
+
+def test_a_set_of_another_base_is_refused(index, tmp_path):
     asked = questions(tmp_path / "q.jsonl", {"id": "1", "question": "?", "answer_ids": ["n9"]})
-    with pytest.raises(BadInput, match=r"no node.*question 1 with n9"):
+    with pytest.raises(BadInput, match=r"no answer id is a node.*question 1 with n9"):
         evaluate(index, asked, methods=["bm25"], retrieval_only=True, settings=SETTINGS)
 
 

@@ -78,6 +78,7 @@ STEPS: dict[str, str] = {
     "program/condense": questions.QUESTION_SCHEMA,
     "program/decompose": questions.PLAN_SCHEMA,
     "program/reader": TEXT,
+    "program/rerank": CHOICE,
     "stages/coreference": coreference.COREF_SCHEMA,
     "stages/extract": extraction.SCHEMA,
 }

@@ -30,7 +30,7 @@ from gpu_rag.models.misbehave.replies import well_formed
 from gpu_rag.types import Answer, Choice, JsonSchema, Question, Rank, Request
 
 METHODS = (
-    "dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "dual-agent", "higra-agent",
+    "dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "dual-agent", "higra-agent", "fused",
 )  # fmt: skip
 OPEN = [
     ("Halden Bridge", "Halden Bridge was designed by Marta Orlo. Halden Bridge crosses the river Ves in Kerling."),

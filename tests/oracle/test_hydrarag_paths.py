@@ -51,6 +51,7 @@ def base(n: int, edges: Sequence[Edge]) -> KnowledgeBase:
 
 
 BOTH = FactChoice((0, 1))
+SOUGHT = np.zeros(HashEmbedder().dim, np.float32)
 
 
 def index_of(n: int, edges: Sequence[Edge]) -> MemoryIndex:
@@ -63,7 +64,7 @@ def subgraphs(
     with pytest.MonkeyPatch.context() as patch:
         if not cluster:
             patch.setattr(steps, "equal_nodes", lambda *given: (given[1].global_ids.int(), *equal_nodes(*given)[1:]))
-        found: list[QuestionGraph] = run(question_graph, index, wanted, choice, depth)
+        found: list[QuestionGraph] = run(question_graph, index, [(one, SOUGHT) for one in wanted], choice, depth)
     return found
 
 

@@ -82,6 +82,7 @@ def mark_replies(cache: Path) -> None:
     with sqlite3.connect(cache) as db:
         for key, text in db.execute("SELECT key, reply FROM replies").fetchall():
             reply = {**json.loads(text), "text": "kept from the first run"}
+            del reply["sum"]  # as an earlier version wrote it: with one of another text it would be damage
             db.execute("UPDATE replies SET reply = ? WHERE key = ?", (json.dumps(reply), key))
 
 

@@ -7,13 +7,13 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, f32_slack
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, products, products_slack
 from gpu_rag.graph.components import merge_labels
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
-__all__ = ["exact_groups", "radius_clusters"]
+__all__ = ["exact_groups", "linked_pairs", "radius_clusters"]
 
 TILE = 2048  # rows and columns of a tile of scores
 GPU_TILE = 8192  # the same on a GPU: the host waits three times a tile
@@ -74,7 +74,7 @@ def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int
     size = TILE if device.type == "cpu" else GPU_TILE
     starts = range(0, n, size)
     for i0, j0 in ((i, j) for i in starts for j in starts if i <= j):
-        pairs = _linked(vectors, i0, j0, size, threshold)
+        pairs = linked_pairs(vectors, i0, j0, size, threshold)
         if pairs.shape[1]:
             count.index_add_(0, pairs.flatten(), torch.ones_like(pairs).flatten())
             waiting = torch.cat([waiting, pairs], 1)
@@ -130,10 +130,9 @@ def clusters_by_numba(
     return labels_of(torch.from_numpy(parent).long(), torch.from_numpy(count >= enough), links)
 
 
-def _linked(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
+def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
     """i64[2, P]: the pairs i < j of one tile whose dot product is >= threshold."""
-    slack = f32_slack(vectors.shape[1])
-    scores = torch.mm(vectors[i0 : i0 + size].float(), vectors[j0 : j0 + size].float().T)
+    slack, scores = products_slack(vectors), products(vectors[i0 : i0 + size], vectors[j0 : j0 + size])
     if i0 == j0:
         scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
     pairs = (scores >= threshold - slack).nonzero()

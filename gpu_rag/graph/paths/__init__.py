@@ -240,12 +240,12 @@ def nodes_on_paths(
         for radius in range(2 * depth + 1)
     ]
     here, ended = (question[:-1] == question[1:]).nonzero()[:, 0], ended.nonzero()[:, 0]
-    keys = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
+    found = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
     for radius, ball in enumerate(balls):
         other = balls[2 * depth - radius]
         both = intersect(some_lists(ball, here), some_lists(other, here + 1), implementation=implementation)
-        keys.append(_keys(both, question[here], n))
-    return ragged_of_keys(torch.unique(torch.cat(keys)), topics.batch, n)
+        found.append(_keys(both, question[here], n))
+    return ragged_of_keys(torch.unique(torch.cat(found)), topics.batch, n)
 
 
 def are_on_paths(graph: PathGraph, topics: Ragged, depth: int, ends: Ends, threads: int) -> torch.Tensor:

@@ -125,6 +125,8 @@ def _texts_and_vectors(index: Index, loaded: dict[str, pa.Table]) -> Iterator[st
         if not np.array_equal(table["node"].to_numpy(), np.flatnonzero(_sizes(loaded["nodes"]) == 0)):
             yield "kb_texts: not one text for each node without passages, in order"
         sizes["kb_text_vectors"] = index.manifest.stages["kb_texts"].counts["kb_texts"]
+    if "kb_edge_vectors" in index.stages and not len(index.vectors("kb_edge_vectors")):
+        sizes["kb_edge_vectors"] = 0  # composed in a search
     for stage, n in sizes.items():
         if stage in index.stages:
             yield from wrong_vectors(index, stage, n)

@@ -28,17 +28,30 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.bubble import Bubbles, bubble_expansion, local_graphs
+from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ego import ego_balls
+from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, walk_graph
-from gpu_rag.program.kinds import GRAPH
+from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, walk_graph
+from gpu_rag.program.kinds import GRAPH, WALK
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
-from gpu_rag.program.walk import TILE, passage_cosines, prior_of, ranked, restart, scaled, word_restart
+from gpu_rag.program.walk import (
+    TILE,
+    listed,
+    passage_cosines,
+    passages_of,
+    ranked,
+    restart,
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
+)
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
@@ -216,19 +229,22 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     return _first_passages([*whole.cpu().numpy(), *real.cpu().numpy()], order, k, len(queries))
 
 
-@batched(GRAPH, tile=TILE)
+@batched(WALK, tile=TILE)
+@halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k passages of highest score by the random walk from the nodes of each query, see the module."""
-    sizes = bubble_graph(index).passages.offsets.diff().cpu().numpy()
-    weights = np.zeros((len(queries), len(sizes)))
-    for row, (_, _, nodes) in enumerate(queries):
-        weights[row, list(nodes)] = 1 / np.maximum(sizes[list(nodes)], 1)
-    cosine = passage_cosines(index, stacked([vector for _, vector, _ in queries], index.device))
-    passages = restart(TEMPERATURE * cosine, word_restart(index, [text for text, _, _ in queries]))
-    prior = prior_of(scaled(weights), passages, SEED_MASS)
-    graph = walk_graph(index)
-    ranks = personalized_pagerank(graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads)
-    return ranked(ranks[:, len(sizes) :], cosine, WALK_FUSION, k)
+    words = word_weights(index, [text for text, _, _ in queries])
+    trees = listed([sorted(nodes) for _, _, nodes in queries], n_passages_of(index))
+    vectors, rows, weights, nodes, seeds = uploaded(index, [vector for _, vector, _ in queries], words, trees)
+    cosine = passage_cosines(index, vectors)
+    passages = restart(TEMPERATURE * cosine, rows, weights)
+    prior, graph = restarts_of(seeds_of(nodes, seeds), passages, SEED_MASS), walk_graph(index)
+    n = graph.n - index.n_passages
+    ranks = personalized_pagerank(
+        graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads, ids=(n, graph.n)
+    )
+    top = ranked(ranks, cosine, WALK_FUSION, k)
+    return passages_of(*to_host(top.ids, top.scores))
 
 
 def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:

@@ -133,6 +133,11 @@ def _places(index: Index) -> tuple[np.ndarray, np.ndarray]:
     return index.loaded("bubble_passages", load)
 
 
+def n_passages_of(index: Index) -> np.ndarray:
+    """i64[N + R]: how many passages each node has."""
+    return index.loaded("bubble passages of nodes", lambda _: np.diff(_places(index)[1]))
+
+
 class Cosines:
     """cos(q, v) for B questions and the nodes of a graph. queries: f32[B, D], unit rows. Raises BadInput."""
 

@@ -31,6 +31,7 @@ from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded,
 from gpu_rag.program.ask import ask, embed, packed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
+from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
@@ -51,14 +52,15 @@ class Before:
     shown: tuple[Evidence, ...]
 
 
-async def _before(run: Run, question: Question, params: Params, limit: int) -> Before:
+async def pre_retrieval(run: Run, question: Question, params: Params, limit: int) -> Before:
+    """Step 1, noted in the trace."""
     (vector,) = await embed([question.text])
     ranking = await search_dense(vector, max(params.n_before, limit, DEPTH))
     first = Ranking(ranking.rows[: params.n_before], ranking.scores[: params.n_before])
     return Before(vector, ranking, run.evidence(first, "nearest by vector", "pre_retrieval"))
 
 
-async def _evidence_graphs(run: Run, question: str, before: Before, params: Params) -> list[EvidenceGraph]:
+async def evidence_graphs(run: Run, question: str, before: Before, params: Params) -> list[EvidenceGraph]:
     """Steps 2 to 6: the best evidence graphs, best first."""
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
     keywords = await find_keywords(run, question, blocks, params)
@@ -80,18 +82,33 @@ def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> st
     return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"
 
 
+async def supported_by(
+    run: Run, question: str, before: Before, graphs: Sequence[EvidenceGraph], params: Params, limit: int
+) -> Support:
+    """Evidence and paths of evidence graphs."""
+    evidence = await read_passages(run, question, before, graphs, params.passages, limit)
+    return Support(evidence, paths(run, graphs, evidence))
+
+
 async def _found(run: Run, question: Question, before: Before, params: Params, limit: int) -> tuple[Support, list[str]]:
     """Evidence and paths, and the facts of the evidence graphs."""
-    graphs = await _evidence_graphs(run, question.text, before, params)
-    evidence = await read_passages(run, question.text, before, graphs, params.passages, limit)
-    return Support(evidence, paths(run, graphs, evidence)), facts(run, graphs)
+    graphs = await evidence_graphs(run, question.text, before, params)
+    return await supported_by(run, question.text, before, graphs, params, limit), facts(run, graphs)
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages that come first; without the early end of step 1."""
-    before = await _before(run, question, params, run.limit)
+    before = await pre_retrieval(run, question, params, run.limit)
     support, _ = await _found(run, question, before, params, run.limit)
     return support
+
+
+async def ranking(question: Question, run: Run, params: Params) -> Ranking:
+    """The passages of `retrieve` with passages=walk as rows and scores alone, for `fused`."""
+    before = await pre_retrieval(run, question, params, run.limit)
+    graphs = await evidence_graphs(run, question.text, before, params)
+    nodes = dict.fromkeys(v for graph in graphs for v in (*graph.entities, *graph.relations))
+    return await bubble_walk((question.text, before.vector, tuple(nodes)), run.limit)
 
 
 async def _enough(run: Run, question: str, before: Before) -> Draft | None:
@@ -121,7 +138,7 @@ async def _enough(run: Run, question: str, before: Before) -> Draft | None:
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """The pre-retrieved passages where they suffice; else evidence graphs, and one reading of facts and passages."""
-    before = await _before(run, question, params, params.n_passages)
+    before = await pre_retrieval(run, question, params, params.n_passages)
     early = await _enough(run, question.text, before)
     if early is not None:
         return early
@@ -133,6 +150,7 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
 
 async def _answered(run: Run, question: str, support: Support, lines: Sequence[str]) -> Draft:
     """What a capable model says to the facts and all passages."""
+    support = Support(*await reranked(run, question, support.evidence, support.paths))
     blocks = ["Facts\n" + "\n".join(f"- {line}" for line in lines)] if lines else []
     blocks += [passage_block(i, e) for i, e in enumerate(support.evidence, 1)]
     reply = await ask(

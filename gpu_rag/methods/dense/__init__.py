@@ -2,4 +2,4 @@
 
 from gpu_rag.methods.method import Method
 
-METHODS = (Method("dense", ("passage_vectors",)),)
+METHODS = (Method("dense", ("passage_vectors",), standins=True),)

@@ -1,14 +1,20 @@
-"""Dense retrieval: the passages of highest cosine to the question, then the shared reader. A baseline."""
+"""Dense retrieval: the passages of highest cosine to the question, then the shared reader. A baseline.
+
+Of a knowledge base without passages it ranks nodes, by the texts that stand in for them, and the reader reads these.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.program.ask import embed
-from gpu_rag.program.reader import Support, read
+from gpu_rag.program.knowledge_base.documents import search_documents
+from gpu_rag.program.knowledge_base.views import kb_of, ranked_nodes
+from gpu_rag.program.reader import Support, read, read_blocks
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import search_dense
-from gpu_rag.types import Draft, Question
+from gpu_rag.types import Draft, Path, Question
 
 
 @dataclass(frozen=True)
@@ -16,13 +22,23 @@ class Params:
     """No parameter."""
 
 
-async def retrieve(question: Question, run: Run, params: Params) -> Support:
-    """The run.limit nearest passages."""
+async def retrieve(question: Question, run: Run, params: Params) -> Support | Draft:
+    """The run.limit nearest passages, or nodes where there are none."""
     (vector,) = await embed([question.text])
-    found = await search_dense(vector, run.limit)
-    return Support(run.evidence(found, "nearest by vector", "search_dense"))
+    if run.index.n_passages:
+        return Support(run.evidence(await search_dense(vector, run.limit), "nearest by vector", "search_dense"))
+    kb, near = kb_of(run.index), await search_documents(vector, run.limit)
+    run.note("search_nodes", kb.n, tuple(kb.node_names[row] for row in near.rows))
+    shown = (node_text(kb, run.index, row) for row in near.rows[: run.reader.passages])
+    paths = tuple(Path(text, (), "standin") for text in shown)
+    return Draft(None, (), paths, "unsupported", ranked_nodes(kb, near))
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """Retrieve, then read."""
-    return await read(run, question.text, await retrieve(question, run, params))
+    found = await retrieve(question, run, params)
+    if isinstance(found, Support):
+        return await read(run, question.text, found)
+    blocks = [f"[{i}] {path.text}" for i, path in enumerate(found.paths, 1)]
+    text = await read_blocks(run, question.text, blocks) if blocks else None
+    return found if text is None else replace(found, text=text, status="answered")

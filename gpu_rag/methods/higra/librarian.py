@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from gpu_rag.program.ask import ask_text, packed
 from gpu_rag.program.budget import reply_tokens
-from gpu_rag.program.reader import Support, is_answer, passage_block, read
+from gpu_rag.program.reader import Support, is_answer, passage_block, read_blocks
+from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.prompts import Prompt
@@ -58,6 +59,7 @@ class Finding:
 async def consult(run: Run, question: str, find: Find, step: int = 0) -> Finding:
     """Retrieve for one sub-question and answer it."""
     retrieved = await find(question)
+    retrieved = Support(*await reranked(run, question, retrieved.evidence, retrieved.paths))
     said: Said = (), "nothing was retrieved", ()
     if retrieved.evidence:
         by = _by_schema if run.models.language_model.capable else _by_reader
@@ -88,11 +90,11 @@ async def _by_schema(run: Run, question: str, retrieved: Support) -> Said:
 
 
 async def _by_reader(run: Run, question: str, retrieved: Support) -> Said:
-    draft = await read(run, question, retrieved, final=False)
-    if draft.text is None:
-        return (), "the reader found no support", ()
-    answer = short_answer(draft.text, question)
     shown = retrieved.evidence[: run.reader.passages]
+    said = await read_blocks(run, question, [passage_block(i, e) for i, e in enumerate(shown, 1)], final=False)
+    if said is None:
+        return (), "the reader found no support", ()
+    answer = short_answer(said, question)
     cited = tuple(e for e in shown if answer.casefold() in f"{e.title}\n{e.text}".casefold())
     return (answer,), f"its words stand in {'the passages' if cited else 'no passage that was read'}", cited
 

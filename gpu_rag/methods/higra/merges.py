@@ -21,18 +21,20 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.folder import WriteLock, write_atomic
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Sources
+from gpu_rag.methods.higra.report import pair_coverage
 from gpu_rag.methods.higra.tables import Row, read_of
 from gpu_rag.text.normalise import normalise_name
 
 FILE = "merges.jsonl"
 EXACT, SEMANTIC, FORCED = "exact", "semantic", "forced"
+QUARANTINED = "quarantined"  # names that would be too many for one entity: they were left apart
 REJECT: Final = "reject"
 FORCE: Final = "force"
 _N_SHOWN = 5
 
 
 def merge_row(why: str, rule: str, score: float, members: Sequence[str], entity: Any) -> Row:
-    """A row of HIGRA_MERGES. why: exact | semantic | forced; entity: what the members became."""
+    """A row of HIGRA_MERGES. why: exact | semantic | forced | quarantined; entity: what the members became, if one."""
     id = merge_id(why, members)
     return {"id": id, "why": why, "rule": rule, "score": score, "members": list(members), "entity": entity}
 
@@ -112,6 +114,7 @@ class Merges:
         self._index, self.path = index, index.path / FILE
         self.log: list[Row] = read_of(index, "higra_merges").to_pylist()
         self.edits = read_edits(self.path)
+        self.pairs = pair_coverage(index.manifest)
 
     def found(self, text: str = "", why: str = "") -> list[Row]:
         """The merges that have `text` in a name (as normalised) and that reason; in the order of the log."""
@@ -125,6 +128,8 @@ class Merges:
         for id in ids:
             if id not in by_id:
                 raise BadInput("no merge of this index has this id", given=id, do="list them with: gpu-rag merges DIR")
+            if by_id[id]["why"] == QUARANTINED:
+                raise BadInput("these names were left apart already", given=id, do="join two of them with --force")
             if by_id[id]["why"] == FORCED:
                 edits = tuple(edit for edit in edits if edit.id != id)
             else:

@@ -7,6 +7,7 @@ from typing import Any
 from gpu_rag.errors import BadInput, IndexCorrupt
 from gpu_rag.index.build import BuildReport
 from gpu_rag.index.folder import read_json
+from gpu_rag.index.manifest import Manifest
 
 
 def figures(report: BuildReport) -> dict[str, Any]:
@@ -15,10 +16,23 @@ def figures(report: BuildReport) -> dict[str, Any]:
     if record is None:
         return {}
     path = report.out / record.folder / "statistics.json"
+    pairs = pair_coverage(report.manifest)
     try:
-        return {"alignment": read_json(path)}
+        return {"alignment": {**read_json(path), **({"pairs": pairs} if pairs else {})}}
     except (OSError, BadInput) as error:
         raise IndexCorrupt("a file of the index cannot be read", given=f"{path}: {error}") from error
+
+
+def pair_coverage(manifest: Manifest) -> dict[str, dict[str, int]]:
+    """{merge | link: pairs of entities within the radius, those that one window shows together, windows}; link only
+    where a language model was asked."""
+    found = {}
+    for what, stage in (("merge", "higra_merge"), ("link", "higra_links")):
+        counts = manifest.stages[stage].counts if stage in manifest.stages else {}
+        if (pairs := counts.get(f"higra_{what}_pairs")) is not None:
+            together, windows = (counts[f"higra_{what}_{name}"] for name in ("pairs_together", "clusters"))
+            found[what] = {"within_radius": pairs, "together": together, "windows": windows}
+    return found
 
 
 def summary(document: dict[str, Any]) -> list[str]:
@@ -27,7 +41,17 @@ def summary(document: dict[str, Any]) -> list[str]:
         return []
     names, parts = document["alignment"]["entities"], document["alignment"]["components"]
     merged = f"alignment: {names['before']:,} entities became {names['semantic']:,}"
-    return [f"{merged}; connected components: {parts['before']:,} became {parts['after']:,}"]
+    lines = [f"{merged}; connected components: {parts['before']:,} became {parts['after']:,}"]
+    return [*lines, *coverage_lines(document["alignment"].get("pairs", {}))]
+
+
+def coverage_lines(pairs: dict[str, dict[str, int]]) -> list[str]:
+    """A line for each of `pair_coverage`."""
+    return [
+        f"{what}: {found['together']:,} of {found['within_radius']:,} near pairs seen together, "
+        f"{found['windows']:,} windows"
+        for what, found in pairs.items()
+    ]
 
 
 def section(document: dict[str, Any], page: Any) -> list[str]:
@@ -58,6 +82,8 @@ def _rows(found: dict[str, Any]) -> list[list[str]]:
         ["entity-passage links, extracted", "-", links["extracted"]],
         ["entity-passage links, by search", "-", links["searched"]],
     ]
+    for what, pairs in found.get("pairs", {}).items():
+        rows.append([f"near pairs, seen together to {what}", pairs["within_radius"], pairs["together"]])
     for key in ("degree", "passages_an_entity"):
         before, after = found[key]["before"], found[key]["after"]
         rows += [[f"{key.replace('_', ' ')}, {part}", before[part], after[part]] for part in ("min", "mean", "max")]

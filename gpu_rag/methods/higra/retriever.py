@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+import numpy as np
+
 from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, higra_rank, higra_search, higra_walk
 from gpu_rag.methods.higra.graph import entity_options, relation_paths
 from gpu_rag.methods.higra.librarian import consult
@@ -20,15 +22,20 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 
+Begun = tuple[np.ndarray, HigraFound, list[int]]  # a text's vector, what is similar to it, rows of seed entities
+
 __all__ = ["Params", "find", "program", "retrieve"]
 
 
 async def find(run: Run, text: str, params: Params, limit: int = 0) -> Support:
     """HiGraRetriever on one question: n_passages to n_passages + n_similar passages, at least `limit` where there are
     so many, and n_relations relations as paths."""
-    (vector,) = await embed([text])
-    found = await higra_search((text, vector), params.similarity)
-    seeds = await _seeds(run, text, found, params) if params.graph_context else []
+    return await ranked_from(run, text, await started(run, text, params), params, limit)
+
+
+async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: int) -> Support:
+    """`find` from seeds on."""
+    vector, found, seeds = begun
     if params.walk == "whole" and seeds:  # without any, similarity alone
         walked = Walked(text, vector, tuple(seeds), found.relations.rows)
         ranking = await higra_walk(walked, params.damping, params.n_facts, params.similarity, max(params.depth, limit))
@@ -45,6 +52,13 @@ async def find(run: Run, text: str, params: Params, limit: int = 0) -> Support:
     run.note("higra_rank", ranking.n_entities + ranking.n_passages, titles)
     read = ranking.relations.rows[: params.n_relations]
     return Support(evidence, relation_paths(run.index, read, {e.passage_id for e in evidence}))
+
+
+async def started(run: Run, text: str, params: Params) -> Begun:
+    """Where a text's ranking starts from."""
+    (vector,) = await embed([text])
+    found = await higra_search((text, vector), params.similarity)
+    return vector, found, await _seeds(run, text, found, params) if params.graph_context else []
 
 
 async def _seeds(run: Run, text: str, found: HigraFound, params: Params) -> list[int]:

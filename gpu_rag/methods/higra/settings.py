@@ -12,12 +12,22 @@ from gpu_rag.settings.ranges import COSINE, COSINE_DISTANCE, COUNT, NATURAL, SHA
 @section("alignment")
 @dataclass(frozen=True)
 class AlignmentSettings(Declared):
-    """Refinement of the graph; the defaults are the paper's values."""
+    """Refinement of the graph; the defaults are the paper's values, but for `windows` and `aliases`."""
 
     coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
     tau: Annotated[float, COSINE_DISTANCE, "radius, a cosine distance, of the clusters of names that may be one"] = 0.15
+    windows: Annotated[
+        Literal["neighbours", "clusters"],
+        "what a model sees together: windows that overlap, so that all near pairs are in one; or the paper's clusters",
+    ] = "neighbours"
     min_samples: Annotated[int, COUNT, "core size of a cluster"] = 2
-    max_cluster: Annotated[int, Range(2), "larger clusters are split"] = 20
+    max_cluster: Annotated[
+        int, Range(2), "most entities in a window; larger clusters are split; nor do more names than that become one"
+    ] = 20
+    aliases: Annotated[
+        Literal["unambiguous", "all"],
+        "aliases that make one of two entities: those that stand for one alone, or all (the paper's)",
+    ] = "unambiguous"
     link_radius: Annotated[float, COSINE_DISTANCE, "radius of the clusters whose entities a model may relate"] = 0.3
     confidence: Annotated[float, SHARE, "least confidence of an inferred relation"] = 0.8
     theta: Annotated[int, COUNT, "a name that occurs so often is linked only where it was extracted"] = 100

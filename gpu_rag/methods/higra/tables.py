@@ -41,11 +41,11 @@ HIGRA_LINKS = tables.MENTIONS  # rows of HIGRA_ENTITIES and passages; sorted by 
 HIGRA_MERGES = pa.schema(  # what became one and why; sorted by (why, -score, id)
     [
         ("id", pa.string()),  # for `gpu-rag merges --reject`; the same for the same names in every build
-        ("why", pa.string()),  # exact | semantic | forced
+        ("why", pa.string()),  # exact | semantic | forced | quarantined
         ("rule", pa.string()),
         ("score", pa.float32()),  # the cosine of the two names; of exact and forced ones 1
         ("members", pa.list_(pa.string())),  # exact: normalised names; else ids of EXACT_ENTITIES
-        ("entity", pa.string()),  # id of the entity of HIGRA_ENTITIES that they became
+        ("entity", pa.string()),  # id of the entity of HIGRA_ENTITIES that they became; "" of quarantined ones
     ]
 )
 HIGRA_SOURCES = pa.schema([("entity", pa.int32()), ("passage", pa.int32())])  # where entities were extracted; sorted

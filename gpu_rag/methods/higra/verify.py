@@ -14,7 +14,7 @@ from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify import Check
 from gpu_rag.methods.higra.graph import graphs_of
-from gpu_rag.methods.higra.merges import EXACT, FILE, FORCED, SEMANTIC, read_edits
+from gpu_rag.methods.higra.merges import EXACT, FILE, FORCED, QUARANTINED, SEMANTIC, read_edits
 from gpu_rag.methods.higra.tables import ints, pairs, read_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
@@ -86,9 +86,10 @@ def _merged(index: Index) -> Iterator[str]:
     read_edits(index.path / FILE)  # raises for one that is damaged
     rows, ids = log.to_pylist(), set(table["id"].to_pylist())
     yield from _rising([(row["why"], -row["score"], row["id"]) for row in rows], "higra_merge merges")
-    if bad := sum(row["why"] not in (EXACT, SEMANTIC, FORCED) or len(set(row["members"])) < 2 for row in rows):
+    reasons = (EXACT, SEMANTIC, FORCED, QUARANTINED)
+    if bad := sum(row["why"] not in reasons or len(set(row["members"])) < 2 for row in rows):
         yield f"higra_merge merges: {bad} are no merge of two or more"
-    if bad := sum(row["entity"] not in ids for row in rows):
+    if bad := sum(row["entity"] not in ids for row in rows if row["why"] != QUARANTINED):
         yield f"higra_merge merges: {bad} became an entity that does not exist"
 
 

@@ -119,6 +119,11 @@ class Params(Declared):
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The passages of the top_k vertices by H, at most run.limit."""
+    return kept(run, await visited(question, run, params), params)
+
+
+async def visited(question: Question, run: Run, params: Params) -> dict[int, float]:
+    """H of each vertex that the walk met, in the order of first visits."""
     (vector,) = await embed([question.text])
     query = HopQuestion(vector, question_words(question.text, params.keywords))
     if params.entry == "walk":
@@ -137,9 +142,13 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     else:
         near = await near_vertices((query, tuple(counted)), params.about) if counted else []
         base = helpfulness(walk.counts, dict(zip(counted, near)))
-    scores = inherited(base, walk.hops, params.inherit)
-    kept = pruned(scores, {v: vertex_passage(run.index, v) for v in counted}, min(params.top_k, run.limit))
-    ranking = Ranking(tuple(p for p, _ in kept), tuple(h for _, h in kept))
+    return inherited(base, walk.hops, params.inherit)
+
+
+def kept(run: Run, scores: Mapping[int, float], params: Params) -> Support:
+    """What pruning leaves of the visited vertices, as passages."""
+    best = pruned(scores, {v: vertex_passage(run.index, v) for v in scores}, min(params.top_k, run.limit))
+    ranking = Ranking(tuple(p for p, _ in best), tuple(h for _, h in best))
     return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
 
 

@@ -1,11 +1,12 @@
 """HybGRAG's hybrid module as one batched step: typed reachability, intersection, ranking by cosine.
 
 Of a topic entity those nodes are reached at which a chain of 1 to `radius` edges ends, each edge of a relation that the
-topic allows, walked either way. Candidates of a question are the nodes that all its topics reach, without the topic
-nodes themselves; where no node is left, those that some topic reaches, and the result says so. They are ranked by
-the cosine of question and document, ties to the lower node; before that, where that is wanted, by how far they are:
-0 where a chain of every relation of the topic once, in any order, leads, else the edges of the shortest chain. Of
-several topics the farthest counts, in a union the nearest. Nothing of size [B, N] is made, but by the sets themselves.
+topic allows, walked either way; of a topic with a chain of its own, at which that one ends. Candidates of a question
+are the nodes that all its topics reach, without the topic nodes themselves; where no node is left, those that some
+topic reaches, and the result says so. They are ranked by the cosine of question and document, ties to the lower node;
+before that, where that is wanted, by how far they are: 0 where a chain of every relation of the topic once, in any
+order, leads, else the edges of the shortest chain. Of several topics the farthest counts, in a union the nearest.
+Nothing of size [B, N] is made, but by the sets themselves.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ Chain = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TopicNodes:
-    """A topic entity in the graph. nodes: all that bear its name; relations: those that a walk from them may follow."""
+    """A topic entity in the graph. nodes: all that bear its name; relations: those that a walk from them may follow;
+    ways: their directions where they are one chain, else ()."""
 
     nodes: tuple[int, ...]
     relations: tuple[int, ...]
+    ways: tuple[int, ...] = ()
 
 
 Query = tuple[tuple[TopicNodes, ...], np.ndarray]  # the topics of a question, and its unit vector
@@ -143,12 +146,12 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
 def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius: int, threads: int) -> Walks:
     """Every walk of at most `radius` steps from the topics of each question along their relations."""
     topics = [topic for one in questions for topic in one]
-    chains = [chains_of(topic.relations, radius) for topic in topics]
+    chains = [[topic.relations] if topic.ways else chains_of(topic.relations, radius) for topic in topics]
     flat = [chain for one in chains for chain in one]
     starts = ragged_of_lists([topic.nodes for topic, one in zip(topics, chains) for _ in one], kb.device)
     relations = ragged_of_lists(flat, kb.device)
-    either = Ragged(torch.full_like(relations.values, EITHER), relations.offsets)
-    ends = reachable(kb.typed, starts, relations, either, threads=threads)
+    ways = (topic.ways or [EITHER] * len(chain) for topic, one in zip(topics, chains) for chain in one)
+    ends = reachable(kb.typed, starts, relations, ragged_of_lists(list(ways), kb.device), threads=threads)
     of_topic = torch.tensor([t for t, one in enumerate(chains) for _ in one], dtype=torch.int64, device=kb.device)
     n_topics = torch.tensor([len(one) for one in questions], dtype=torch.int64, device=kb.device)
     return Walks(max(kb.n, 1), topics, n_topics, flat, of_topic, ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.methods.hybgrag.batched import TopicNodes, reach_nodes
-from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved
+from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved, Topic
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
 from gpu_rag.program.knowledge_base.views import kb_of, relation_row
@@ -18,6 +19,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Path
 
+RANK = 60  # of reciprocal rank fusion
 NODE_WORDS = 200  # of a document that a model is shown
 
 
@@ -32,12 +34,35 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
         names = (match_names(kb, topic.entity, topic.type, params.name_threshold) for topic in action.topics)
         found = tuple(await gather(*names))
     pairs = zip(action.topics, found)
-    known = tuple(TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in pairs if nodes)
+    known = tuple(_topic_nodes(topic, nodes, kb) for topic, nodes in pairs if nodes)
     if known:
         reached = await reach_nodes((known, vector), params.radius, params.n_nodes, params.order == "distance")
         return replace(reached, found=found)
     documents = await search_documents(vector, params.n_nodes)
     return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
+
+
+async def fused(result: Retrieved, vector: np.ndarray, params: Params, behind: bool) -> Retrieved:
+    """Nodes of the hybrid module and those of all documents, by the sum of 1 / (60 + rank) in both; behind: the latter
+    after the former."""
+    documents = await search_documents(vector, params.n_nodes)
+    pairs = [*zip(result.rows, result.scores), *zip(documents.rows, documents.scores)]
+    cosine, weight = dict(reversed(pairs)), {row: 0.0 for row, _ in pairs}
+    for rows in (result.rows, documents.rows):
+        for rank, row in enumerate(rows, 1):
+            weight[row] += 1 / (RANK + rank)
+    ranked = weight if behind else sorted(weight, key=lambda row: -weight[row])  # stable: the hybrid module's first
+    best = list(ranked)[: params.n_nodes]
+    chains = dict(zip(result.rows, result.chains))
+    none = ((),) * sum(map(bool, result.found))
+    ways = tuple(chains.get(row, none) for row in best)
+    return replace(result, rows=tuple(best), scores=tuple(cosine[row] for row in best), chains=ways, sure=False)
+
+
+def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> TopicNodes:
+    if topic.ways:
+        return TopicNodes(nodes, tuple(bisect_left(kb.relation_names, name) for name in topic.relations), topic.ways)
+    return TopicNodes(nodes, relation_rows(topic.relations, kb))
 
 
 def relation_rows(relations: tuple[str, ...], kb: KnowledgeBase) -> tuple[int, ...]:
@@ -69,13 +94,13 @@ def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[Sho
     return shown
 
 
-async def edge_paths(result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
+async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
     """What leads to the first n nodes, as paths of edges, which can be checked against the knowledge base."""
-    starts = [nodes for nodes in result.found if nodes]
+    starts = [(nodes, topic.ways) for nodes, topic in zip(result.found, action.topics) if nodes]
     walks = [
-        path_along(kb, Walk(nodes, chain, row))
+        path_along(kb, Walk(nodes, chain, row, ways))
         for row, chains in zip(result.rows[:n], result.chains)
-        for nodes, chain in zip(starts, chains)
+        for (nodes, ways), chain in zip(starts, chains)
         if chain
     ]
     return tuple(path for path in await gather(*walks) if path is not None)

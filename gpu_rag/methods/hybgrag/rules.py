@@ -1,6 +1,7 @@
 """HybGRAG's router without a language model: ranked entities and relations, and a rule for each feedback.
 
-First: every name that plainly stands in the question, else the first candidate, each along its nearest relations.
+First: every name that plainly stands in the question, else the first candidate, each along the chain of relations that
+the question asks for (`program.knowledge_base.chains`), else along its nearest relation.
 Then, by what the critic said, the first of these that was not taken before:
   incorrect entity      the next-ranked entity in its place, or without it
   incorrect relation    without it if another is left, else the next-ranked relations, or without the entity
@@ -18,41 +19,52 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
+import numpy as np
+
+from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
 from gpu_rag.program.ask import embed
+from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains
 from gpu_rag.program.knowledge_base.names import Linked, link_names, masked
-from gpu_rag.program.knowledge_base.relations import near_relations
+from gpu_rag.program.knowledge_base.relations import NearRelations, near_relations
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.keywords import keywords
+from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
 N_CANDIDATES = 12
 N_RANKED = 8  # relations of an entity that are tried
 CLEAR, PLAIN = 3.0, 2.0  # least scores of a name that stands in the question, see `Linked`
+N_CHAINS, LONGEST = 4, 3  # chains of an entity that are tried, relations of a chain
 N_VARIANTS = 1  # sets of relations that an intersection is mended with, before an entity is dropped
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An entity that the question may speak of. relations: (name, whether it can be the first step), best first."""
+    """An entity that the question may speak of. relations: (name, whether it can be the first step), best first;
+    chains: those that the question may ask for, best first; sure: whether the first is; plain: whether the question
+    says little else."""
 
     linked: Linked
     relations: tuple[tuple[str, bool], ...]
+    chains: tuple[Topic, ...] = ()
+    sure: bool = False
+    plain: bool = True
 
     def topics(self, size: int) -> list[Topic]:
-        """The entity along each set of at most `size` of its relations that can begin a walk: each alone by rank, then
-        pairs by the sum of their ranks, ..."""
+        """The entity along each of its chains; then along each set of at most `size` of its relations that can begin a
+        walk: each alone by rank, then pairs by the sum of their ranks, ..."""
         places = range(len(self.relations))
         sizes = range(1, min(size, len(places)) + 1)
         sets = [s for n in sizes for s in combinations(places, n) if any(self.relations[i][1] for i in s)]
         sets.sort(key=lambda s: (len(s), sum(s), s))
         named = (tuple(self.relations[i][0] for i in s) for s in sets)
-        return [Topic(self.linked.name, self.linked.type, relations) for relations in named]
+        return [*self.chains, *(Topic(self.linked.name, self.linked.type, relations) for relations in named)]
 
     @property
     def first(self) -> Topic:
-        """The entity along the best relation that can begin a walk."""
+        """The entity along the best chain, else along the best relation that can begin a walk."""
         return self.topics(1)[0]
 
     def is_of(self, topic: Topic) -> bool:
@@ -68,7 +80,8 @@ class Candidate:
 async def candidates(question: str, run: Run, params: Params) -> list[Candidate]:
     """The entities that a question may speak of, best first; of one place that type first whose relation is nearest.
 
-    Relations are ranked by the cosine of their words and the question with the name replaced by its type.
+    Relations are ranked by the cosine of their words and the question with the name replaced by its type. Chains are
+    asked for of the names that stand in the question.
     """
     phrases = sorted(keywords(question), key=lambda phrase: (-len(phrase), phrase))[:N_CANDIDATES]
     kb = kb_of(run.index)
@@ -79,14 +92,35 @@ async def candidates(question: str, run: Run, params: Params) -> list[Candidate]
     ranked = await gather(
         *(near_relations((e.nodes, vector), params.radius, N_RANKED) for e, vector in zip(linked, vectors))
     )
-    names = kb.relation_names
-    found = [
-        (Candidate(e, tuple((names[r], first) for r, first in zip(near.rows, near.first))), max(near.scores))
-        for e, near in zip(linked, ranked)
-        if any(near.first)
-    ]
+    common = run.index.loaded("words of relations", lambda index: relation_words(kb_of(index).relation_texts))
+    asked = [_asked(question, e, linked, vector, common) for e, vector in zip(linked, vectors)]
+    chains = await gather(*(asked_chains(one, LONGEST, N_CHAINS) for one in asked))
+    found = [_candidate(e, near, some, kb) for e, near, some in zip(linked, ranked, chains) if any(near.first)]
     found.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
     return [candidate for candidate, _ in found]
+
+
+def _asked(question: str, topic: Linked, linked: Sequence[Linked], vector: np.ndarray, common: frozenset[str]) -> Asked:
+    """The question about one topic: "#" stands for it, and nothing for the others that plainly stand in it."""
+    text = question
+    for other in sorted({(e.start, e.end): e for e in linked}.values(), key=lambda e: -e.start):
+        if (other.start, other.end) == (topic.start, topic.end) and topic.end:
+            text = masked(text, topic.start, topic.end, "#")
+        elif other.score >= CLEAR and (other.end <= topic.start or other.start >= topic.end):
+            text = masked(text, other.start, other.end, "")
+    return Asked(text, topic.nodes, n_relations(question, [question[topic.start : topic.end]], common), vector)
+
+
+def _candidate(linked: Linked, near: NearRelations, read: Read, kb: KnowledgeBase) -> tuple[Candidate, float]:
+    """With the score by which one type of a name is before another: of the best chain, else of the best relation."""
+    names, chains = kb.relation_names, read.chains
+    relations = tuple((names[r], first) for r, first in zip(near.rows, near.first))
+    topics = [Topic(linked.name, linked.type, tuple(names[r] for r in one.relations), one.ways) for one in chains]
+    sure = bool(chains) and chains[0].sure
+    if read.fitting and not read.plain:
+        topics.insert(0, Topic(linked.name, linked.type, tuple(names[r] for r in read.fitting)))
+    score = chains[0].score if chains else max(near.scores) - 1
+    return Candidate(linked, relations, tuple(topics), sure, read.plain), score
 
 
 def first_action(ranked: Sequence[Candidate], params: Params) -> Action:

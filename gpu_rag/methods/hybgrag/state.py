@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
@@ -60,20 +61,25 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic entity as the router names it, and the relations that lead from it towards the answer."""
+    """A topic entity as the router names it, and the relations that lead from it towards the answer.
+
+    ways: OUT or IN for each relation where they are one chain, to be followed in their order; else () and in any.
+    """
 
     entity: str
     type: str
     relations: tuple[str, ...]
+    ways: tuple[int, ...] = ()
 
     def text(self) -> str:
         """ "entity (type) along relation, relation"."""
         return f"{self.entity} ({self.type}) along {', '.join(self.relations)}"
 
     @property
-    def key(self) -> tuple[str, str, frozenset[str]]:
+    def key(self) -> tuple[str, str, Collection[str], tuple[int, ...]]:
         """Equal for topics that retrieve the same."""
-        return (self.entity.casefold(), self.type, frozenset(self.relations))
+        relations = self.relations if self.ways else frozenset(self.relations)
+        return (self.entity.casefold(), self.type, relations, self.ways)
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Action:
     topics: tuple[Topic, ...] = ()
 
     @property
-    def key(self) -> frozenset[tuple[str, str, frozenset[str]]] | str:
+    def key(self) -> frozenset[tuple[str, str, Collection[str], tuple[int, ...]]] | str:
         """Equal for actions that retrieve the same: the text module does not look at topics."""
         return TEXT if self.module == TEXT else frozenset(topic.key for topic in self.topics)
 
@@ -137,12 +143,13 @@ class Retrieved(Ranking):
 
     found: for each topic of the action the nodes of its name. Of the hybrid module, chains: for each node and each
     topic FOUND the first chain of relations that leads there, () where none does; met: whether the nodes are reached by
-    all topics found, else by some.
+    all topics found, else by some; sure: whether the question says the relations, or a model does.
     """
 
     found: tuple[tuple[int, ...], ...] = ()
     chains: tuple[tuple[tuple[int, ...], ...], ...] = ()
     met: bool = True
+    sure: bool = True
 
     def promoted(self, place: int) -> Retrieved:
         """The result with the node at a place as the first; its score stays what it is."""

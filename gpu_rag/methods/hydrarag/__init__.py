@@ -2,7 +2,7 @@
 
 from gpu_rag.methods.method import Method
 
-NEEDS = ("passage_vectors", "kb", "kb_name_vectors", "kb_edge_vectors", "kb_web")
+NEEDS = ("passage_vectors", "kb", "kb_name_vectors", "kb_relation_vectors", "kb_edge_vectors", "kb_web")
 METHODS = (
     Method("hydrarag", NEEDS),
     Method("hydrarag-e", NEEDS, program="program_e"),

@@ -10,7 +10,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched.names import match_mentions, names_in
 from gpu_rag.methods.hydrarag.batched.web import has_web
-from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, relation_words
+from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules
 from gpu_rag.methods.hydrarag.state import (
     ANSWER,
     KINDS,
@@ -26,6 +26,7 @@ from gpu_rag.methods.hydrarag.state import (
 from gpu_rag.program.ask import embed
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import plan_by_rules
+from gpu_rag.text.rules.relations.hops import relation_words
 
 MOST_STEPS = 9  # entities of a chain
 NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}

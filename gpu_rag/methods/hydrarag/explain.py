@@ -6,6 +6,7 @@ WORDS = {
     "analysis/model": "the model chains topics and answer",
     "analysis/refused": "the model's chain could not be used",
     "analysis": "what is asked, from the topics to the answer",
+    "relations_asked": "relations that the question asks for, or may ask for",
     "sources": "kinds of sources that may know it",
     "source_selector": "kinds of sources for the first phase, of {n}",
     "evidence_subgraph": "the subgraph around the topics",
@@ -21,6 +22,9 @@ WORDS = {
     "follow_up/question": "the follow-up question",
     "predict": "the model predicts answers",
     "predictions": "predicted answers as further topics",
+    "requests_spent": "no model request is left for this phase",
+    "knowledge": "the model says what it knows by itself",
+    "missing": "sources that failed, of which the answer has nothing",
     "phase": "the phase that ended the search",
     "verified_by": "kinds of sources that {n} paths rest on",
 }

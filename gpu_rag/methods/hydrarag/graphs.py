@@ -75,10 +75,11 @@ async def _searched(
 ) -> tuple[QuestionGraph, Walks]:
     """Algorithm 1: expand every topic hop by hop, keeping the W1 best, then put whole paths together."""
     w1 = search.params.w1
-    graph = await question_graph(wanted, choice, search.params.d_max)
+    graph = await question_graph((wanted, query), choice, search.params.d_max)
     steps = {"neighbourhood": graph.taken, "clustered": graph.clustered, "reduced": graph.reduced}
     lines = (f"{name}: {size.nodes} nodes, {size.edges} edges, {size.triples} triples" for name, size in steps.items())
-    search.run.note("evidence_subgraph", len(graph.orders), tuple(lines))
+    cut = (f"left out: {graph.n_cut} nodes, less relevant",) if graph.n_cut else ()
+    search.run.note("evidence_subgraph", len(graph.orders), (*lines, *cut))
     hops = [await start_paths(graph)]
     if not graph.orders:
         return graph, hops[0]

@@ -1,8 +1,10 @@
 """HydraRAG, step II in texts: documents of the topics and web pages, their best sentences, and paths out of these.
 
-By a capable model the sentences of all documents become paths, `TOGETHER` of them in a request. By rule a path is one
-triple: one that the index's own extraction found in the passage, else one of the patterns, where both ends stand in a
-chosen sentence; the title counts as said. Entities of text paths are linked to nodes as topics are.
+Every sentence is searched by BM25, and by vectors the MOST_EMBEDDED of a document that BM25 puts first. By a capable
+model the best sentences become paths in one request a phase, document by document: each has its best sentence in it
+before any has its second. By rule a path is one triple: one that the index's own extraction found in the passage, else
+one of the patterns, where both ends stand in a chosen sentence; the title counts as said. Entities of text paths are
+linked to nodes as topics are.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_rag.errors import RequestFailed
 from gpu_rag.methods.hydrarag.analysis import NAME, RELATION, json_list, matches_of
 from gpu_rag.methods.hydrarag.batched.names import passages_of, stated_triples
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
@@ -22,16 +25,17 @@ from gpu_rag.program.ask import ask_text, embed, packed
 from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.search import search_dense
 from gpu_rag.runtime.gather import gather
+from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.sentences import split_sentences
 
-MOST_SENTENCES = 200  # of a document that are compared
+MOST_EMBEDDED = 1000  # sentences of a document
 MOST_RESULTS = 10  # of a web search
-TOGETHER = 9  # sentences of a request at most
-MOST_PATHS, MOST_HOPS = 6, 3  # of a reply
+TOGETHER, MOST_CHARS = 27, 600  # sentences of a request, characters of one
+MOST_PATHS, MOST_HOPS = 12, 3  # of a reply
 _STEP = object_of({"subject": NAME, "relation": RELATION, "object": NAME})
 _PATH = object_of({"sentence": {"type": "integer", "minimum": 1}, "steps": json_list(_STEP, MOST_HOPS, 1)})
 PATHS_SCHEMA = canonical_schema(object_of({"paths": json_list(_PATH, MOST_PATHS)}))
@@ -52,7 +56,15 @@ class Document:
     triples: tuple[Triple, ...] = ()
 
 
-Sentence = tuple[str, Document]  # of it, near the indicator
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of a document that bears on the question. rank: among those of the document, from 0."""
+
+    text: str
+    of: Document
+    rank: int
+
+
 Said = tuple[Document, tuple[Triple, ...]]  # a path, and the document that says it
 
 
@@ -67,8 +79,8 @@ async def explore_texts(
         documents += await _pages(analysis, search)
     if not documents:
         return ()
-    sentences = await _sentences(documents, query, search.params.w_max)
-    search.run.note("sentences", len(documents), tuple(text for text, _ in sentences))
+    sentences = await _sentences(documents, analysis, query, search.params.w_max)
+    search.run.note("sentences", len(documents), tuple(one.text for one in sentences))
     return await _linked(await _paths(analysis, sentences, search), graph, search)
 
 
@@ -90,41 +102,55 @@ async def _passages(analysis: Analysis, query: np.ndarray, search: Search) -> li
 
 async def _pages(analysis: Analysis, search: Search) -> list[Document]:
     """The web pages that the decider takes among the results, by title and snippet."""
-    results = await web_search(analysis.question, search.params.web, MOST_RESULTS)
+    if "web" in search.missing:
+        return []
+    try:
+        results = await web_search(analysis.question, search.params.web, MOST_RESULTS)
+    except RequestFailed as error:
+        search.lost("web", error)
+        return []
     if not results:
         return []
     options = [f"{result.title}: {result.snippet}" for result in results]
     chosen = await search.choose("web", analysis, options, search.params.w_max, "web_results")
     pages = await web_read(tuple(results[i].url for i in chosen), search.params.web)
     search.run.note("web_pages", len(results), tuple(f"{page.url} {page.problem}".strip() for page in pages))
+    if pages and all(page.problem for page in pages):
+        given = f"{len(pages)} pages, such as {pages[0].url}: {pages[0].problem}"
+        search.lost("web", RequestFailed("no page of the results could be read", given=given))
     return [Document(page.url, page.title, page.text, "web", "web") for page in pages if page.text]
 
 
-async def _sentences(documents: Sequence[Document], query: np.ndarray, k: int) -> list[Sentence]:
-    """The k sentences of each document of highest cosine to the indicator, in the order of the text."""
-    spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)[:MOST_SENTENCES]) for d in documents)
+async def _sentences(documents: Sequence[Document], analysis: Analysis, query: np.ndarray, k: int) -> list[Sentence]:
+    """The k best sentences of each document, in the order of the text: half by their cosine to the indicator, half by
+    BM25, each as a share of the best in the document."""
+    spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)) for d in documents)
     texts = [[" ".join(words) for words in of if words] for of in spans]
-    vectors = await embed([text for some in texts for text in some])
-    cosine = (vectors.astype(np.float64) * query.astype(np.float64)).sum(1)
-    found, at = [], 0
-    for document, some in zip(documents, texts):
-        near = cosine[at : at + len(some)]
-        at += len(some)
-        best = sorted(range(len(some)), key=lambda i: (-near[i], i))[:k]
-        found += [(some[i], document) for i in sorted(best)]
+    by_words = Bm25.build([text for some in texts for text in some]).scores(analysis.question).astype(np.float64)
+    parts = np.split(by_words, np.cumsum([len(some) for some in texts])[:-1])
+    read = [np.argsort(-words, kind="stable")[:MOST_EMBEDDED] for words in parts]
+    vectors = await embed([some[i] for some, rows in zip(texts, read) for i in rows])
+    cosine = iter((vectors.astype(np.float64) * query.astype(np.float64)).sum(1))
+    found = []
+    for document, some, words, rows in zip(documents, texts, parts, read):
+        near = np.full(len(some), -1.0)
+        near[rows] = [next(cosine) for _ in rows]
+        score = sum(values / max(values.max(initial=0.0), 1e-9) for values in (near, words))
+        best = np.argsort(-score, kind="stable")[:k].tolist()
+        found += [Sentence(some[i], document, best.index(i)) for i in sorted(best)]
     return found
 
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in some sentences, each once."""
-    by_model = search.run.models.model_decides
+    by_model = search.run.models.model_decides and search.may_ask()
     made = await _paths_by_model(analysis, sentences, search) if by_model else _paths_by_rule(sentences)
     once = {(document.where, steps): (document, steps) for document, steps in made}
     return list(once.values())
 
 
 def _paths_by_rule(sentences: Sequence[Sentence]) -> list[Said]:
-    return [(of, (triple,)) for text, of in sentences for triple in triples_in(text, of)]
+    return [(one.of, (triple,)) for one in sentences for triple in triples_in(one.text, one.of)]
 
 
 def triples_in(sentence: str, document: Document) -> list[Triple]:
@@ -140,27 +166,26 @@ def triples_in(sentence: str, document: Document) -> list[Triple]:
 
 
 async def _paths_by_model(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
-    """The paths in some sentences, by one request for those that fit it; by rule where a reply cannot be read."""
+    """The paths in some sentences, by one request; by rule where its reply cannot be read."""
     run, prompt = search.warm, Prompt.read(PROMPTS, "text_paths")
     room = reply_tokens(run.models.language_model, PATHS_SCHEMA)
     topics = "; ".join(mention.text for mention in analysis.mentions) or "none"
     fields = {"question": analysis.question, "indicator": analysis.indicator, "topics": topics}
 
-    async def of_part(text: str, part: Sequence[Sentence]) -> list[Said]:
-        reply = await ask_text(run, prompt, text, schema=PATHS_SCHEMA, max_tokens=room, name="text_paths/model")
-        if not isinstance(reply, dict):
-            return _paths_by_rule(part)
-        said = ((path["sentence"] - 1, tuple(map(_triple, path["steps"]))) for path in reply["paths"])
-        return [(part[at][1], steps) for at, steps in said if at < len(part)]
+    def shown(some: Sequence[Sentence]) -> tuple[str, int, int]:
+        lines = [f"[{i}] {one.of.title}: {one.text[:MOST_CHARS]}" for i, one in enumerate(some, 1)]
+        return packed(run, prompt, fields, "sentences", lines, max_tokens=room, separator="\n")
 
-    parts, at = [], 0
-    while at < len(sentences):
-        lines = [f"[{i}] {of.title}: {text}" for i, (text, of) in enumerate(sentences[at : at + TOGETHER], 1)]
-        text, n_shown, _ = packed(run, prompt, fields, "sentences", lines, max_tokens=room, separator="\n")
-        part = sentences[at : at + max(1, n_shown)]
-        parts.append(of_part(text, part))
-        at += len(part)
-    return [path for found in await gather(*parts) for path in found]
+    best = sorted(sentences, key=lambda one: one.rank)[:TOGETHER]  # the first of every document, then the second
+    _, n, n_cut = shown(best)
+    fitting = set(map(id, best[: max(1, n - (n_cut > 0))]))
+    part = [one for one in sentences if id(one) in fitting]
+    text, _, _ = shown(part)
+    reply = await ask_text(run, prompt, text, schema=PATHS_SCHEMA, max_tokens=room, name="text_paths/model")
+    if not isinstance(reply, dict):
+        return _paths_by_rule(part)
+    said = ((path["sentence"] - 1, tuple(map(_triple, path["steps"]))) for path in reply["paths"])
+    return [(part[at].of, steps) for at, steps in said if at < len(part)]
 
 
 def _triple(step: dict[str, Any]) -> Triple:

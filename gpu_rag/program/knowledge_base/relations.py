@@ -113,13 +113,16 @@ class Relations:
         relations = (keys % n_relations).tolist()
         return [relations[a:b] for a, b in zip(bounds, bounds[1:])]
 
+    def cosines(self, vectors: Sequence[np.ndarray]) -> torch.Tensor:
+        """f32[B, R]: the cosine of each unit vector and each relation's words, on the host."""
+        return (on_grid(stacked(vectors, self.kb.device)) @ self._grid.T).float().cpu()
+
     def ranked(
         self, groups: Sequence[Sequence[int]], vectors: Sequence[np.ndarray], radius: int, k: int
     ) -> list[NearRelations]:
         """See `near_relations`."""
-        scores = on_grid(stacked(vectors, self.kb.device)) @ self._grid.T
         found = []
-        for line, nodes, there in zip(scores.float().tolist(), groups, self.at(groups)):
+        for line, nodes, there in zip(self.cosines(vectors).tolist(), groups, self.at(groups)):
             reachable = self.within(there, radius) if nodes else range(self.kb.n_relations)
             first, ranked = set(there), sorted(reachable, key=lambda r: (-line[r], r))
             begin = next((r for r in ranked if r in first), None)

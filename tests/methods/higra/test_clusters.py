@@ -1,4 +1,4 @@
-"""Small clusters of near names, and joining groups under forbidden pairs."""
+"""Windows that show every near pair, small clusters of near names, and joining groups under forbidden pairs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
-from gpu_rag.methods.higra.stages import clusters as higra_clusters
-from gpu_rag.methods.higra.stages.clusters import SMALLEST_EPS, entity_clusters, near_clusters
+from gpu_rag.methods.higra.stages import windows as higra_windows
+from gpu_rag.methods.higra.stages.clusters import SMALLEST_EPS, near_clusters
 from gpu_rag.methods.higra.stages.merge import Joined
+from gpu_rag.methods.higra.stages.windows import covering, entity_windows, n_together, near_pairs, nearest_only
 from gpu_rag.settings import make_settings
 
 Clusters = list[list[int]]
@@ -50,14 +51,84 @@ def test_against_scikit_learn(most: int) -> None:
         assert near_clusters(vectors, 0.1, 2, most) == by_scikit_learn(vectors, 0.1, most), seed
 
 
-def test_clusters_are_made_on_the_device_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+# --- windows ---------------------------------------------------------------------------------------
+
+
+def work_of(**alignment: Any) -> Any:
+    return SimpleNamespace(settings=make_settings({"models": {"device": "cpu"}, "alignment": alignment}))
+
+
+def all_pairs(vectors: torch.Tensor, eps: float) -> list[tuple[int, int]]:
+    """The pairs within the radius, one by one, on the grid on which dot products are exact."""
+    rows = (vectors.double() * 2**24).round() / 2**24
+    return [(a, b) for a, b in itertools.combinations(range(len(rows)), 2) if float(rows[a] @ rows[b]) >= 1 - eps]
+
+
+def clouds(seed: int) -> torch.Tensor:
+    """A large cloud, small ones, and rows by themselves."""
+    rng = np.random.default_rng(seed)
+    centres, sizes = rng.normal(size=(12, 8)), [90, 30, 9, 5, 3, 2, 2, 2, 1, 1, 1, 1]
+    vectors = np.repeat(centres, sizes, 0) + rng.normal(size=(sum(sizes), 8)) * 0.45
+    return torch.from_numpy((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
+
+
+@pytest.mark.parametrize(("eps", "most"), [(0.05, 20), (0.15, 20), (0.15, 2), (0.3, 7)])
+def test_every_pair_within_the_radius_is_in_a_window(eps: float, most: int) -> None:
+    vectors = clouds(int(100 * eps) + most)
+    expected = all_pairs(vectors, eps)
+    shown = entity_windows(work_of(max_cluster=most), vectors, eps)
+    seen = {pair for window in shown.windows for pair in itertools.combinations(window, 2)}
+    assert expected and set(expected) <= seen
+    assert shown.pairs == shown.together == len(expected)
+    assert all(2 <= len(window) <= most and window == sorted(set(window)) for window in shown.windows)
+    assert len(shown.windows) <= len(expected) and (most > 2 or len(shown.windows) == len(expected))
+    near, cosine = near_pairs(vectors, eps)
+    assert near.tolist() == [list(pair) for pair in expected]
+    assert np.allclose(cosine, [float(vectors[a] @ vectors[b]) for a, b in expected], atol=1e-6)
+
+
+def test_clusters_of_the_paper_show_few_pairs_and_say_so() -> None:
+    vectors, eps = clouds(1), 0.3
+    shown = entity_windows(work_of(windows="clusters"), vectors, eps)
+    assert shown.windows == near_clusters(vectors, eps, 2, 20)
+    seen = {pair for window in shown.windows for pair in itertools.combinations(window, 2)}
+    assert shown.together == len(set(all_pairs(vectors, eps)) & seen) < shown.pairs / 2
+    assert shown.counts("link") == {
+        "higra_link_clusters": len(shown.windows),
+        "higra_link_pairs": shown.pairs,
+        "higra_link_pairs_together": shown.together,
+    }
+
+
+def test_windows_of_a_clique_are_few() -> None:
+    pairs = np.array(list(itertools.combinations(range(60), 2)))
+    windows = covering(pairs, 20)
+    assert n_together(pairs, windows) == len(pairs)
+    assert len(windows) <= 20  # ten could not hold 1,770 pairs; two rows a window would take 1,770
+    assert covering(pairs[:0], 20) == [] and n_together(pairs[:0], []) == 0
+
+
+def test_a_dense_cloud_is_cut_to_the_nearest() -> None:
+    pairs = np.array(list(itertools.combinations(range(30), 2)))
+    cosine = 1 - (pairs[:, 1] - pairs[:, 0]) / 100
+    kept = nearest_only(pairs, cosine, 4)
+    # the four nearest of an inner row are two on each side; rows at an end have them on one
+    assert {tuple(pair) for pair in kept.tolist()} == {
+        (a, b) for a, b in pairs.tolist() if b - a <= 2 or (a < 2 and b <= 4) or (b > 27 and a >= 25)
+    }
+    assert nearest_only(pairs, cosine, 29) is pairs
+
+
+def test_windows_are_made_on_the_device_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, asked = around(0, 1, 90, 91, 92), []
-    monkeypatch.setattr(higra_clusters, "pick_device", lambda device: asked.append(device) or "cpu")
-    work: Any = SimpleNamespace(settings=make_settings({"models": {"device": "cpu"}, "alignment": {"max_cluster": 2}}))
-    assert entity_clusters(work, vectors, 0.1) == near_clusters(vectors, 0.1, 2, 2) and asked == ["cpu"]
-    monkeypatch.setattr(higra_clusters, "pick_device", lambda device: "meta")
+    monkeypatch.setattr(higra_windows, "pick_device", lambda device: asked.append(device) or "cpu")
+    assert entity_windows(work_of(), vectors, 0.1).windows == [[0, 1], [2, 3, 4]] and asked == ["cpu"]
+    monkeypatch.setattr(higra_windows, "pick_device", lambda device: "meta")
     with pytest.raises(RuntimeError, match="meta"):  # what holds no numbers: it did go there
-        entity_clusters(work, vectors, 0.1)
+        entity_windows(work_of(), vectors, 0.1)
+
+
+# --- the paper's clusters --------------------------------------------------------------------------
 
 
 def never_split(vectors: torch.Tensor, eps: float, most: int) -> Clusters:

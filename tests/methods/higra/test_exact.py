@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -14,15 +14,15 @@ from gpu_rag.index import tables
 from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merges import REJECT, Edit, write_edits
-from gpu_rag.methods.higra.stages.exact import exact_merge, exact_stage
+from gpu_rag.methods.higra.stages.exact import careful_merge, exact_merge, exact_stage
 from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS
 
 Key = tuple[str, frozenset[str], frozenset[str]]
 Groups = list[list[int]]
 
 
-def key(name: str, types: str = "", aliases: str = "") -> Key:
-    """One letter a type or alias."""
+def key(name: str, types: str = "", aliases: Iterable[str] = "") -> Key:
+    """One letter a type, and an alias where they are given as one text."""
     return name, frozenset(types), frozenset(aliases) - {name}
 
 
@@ -128,6 +128,68 @@ def test_names_told_apart_do_not_merge_by_their_aliases() -> None:
     assert groups_of(exact_merge(keys)) == [[0, 1, 2], [3, 4]]
     apart = frozenset({frozenset("ab"), frozenset("ac"), frozenset("bc")})
     assert groups_of(exact_merge(keys, apart)) == [[0], [1], [2], [3, 4]]
+
+
+# --- unambiguous aliases ---------------------------------------------------------------------------
+
+CAREFUL: dict[str, tuple[list[Key], Groups]] = {
+    "an alias of one": ([key("ann orlo", "", ["orlo"]), key("orlo")], [[0, 1]]),
+    "an alias of two": ([key("ann orlo", "", ["orlo"]), key("bo orlo", "", ["orlo"]), key("orlo")], [[0], [1], [2]]),
+    "a namesake without the alias": ([key("ann orlo", "", ["orlo"]), key("bo orlo"), key("orlo")], [[0], [1], [2]]),
+    "no namesake: in the middle": ([key("ann orlo", "", ["orlo"]), key("orlo vale"), key("orlo")], [[0, 2], [1]]),
+    "two of one already": (
+        [key("mark twain", "", ["clemens", "samuel clemens"]), key("samuel clemens", "", ["clemens"]), key("clemens")],
+        [[0, 1, 2]],
+    ),
+    "two of one by type": ([key("a", "p", ["x"]), key("b", "q", ["x"]), key("x", "p")], [[0, 2], [1]]),
+    "two types, the third without": ([key("a", "p", ["x"]), key("b", "q", ["x"]), key("x")], [[0], [1], [2]]),
+    "without a type it may be any": ([key("a", "p", ["x"]), key("b", "", ["x"]), key("x", "p")], [[0], [1], [2]]),
+    "types that differ": ([key("a", "p", ["b"]), key("b", "q")], [[0], [1]]),
+    "equal names": ([key("a", "p", ["x"]), key("a", "p", ["y"]), key("x", "p"), key("y", "p")], [[0, 1, 2, 3]]),
+}
+
+
+@pytest.mark.parametrize("name", CAREFUL)
+def test_an_alias_merges_only_where_it_stands_for_one(name: str) -> None:
+    keys, expected = CAREFUL[name]
+    assert (groups_of(careful_merge(keys, 20)[0]), careful_merge(keys, 20)[1]) == (expected, [])
+
+
+def test_the_paper_s_rule_is_another() -> None:
+    other = [name for name, (keys, expected) in CAREFUL.items() if groups_of(exact_merge(keys)) != expected]
+    assert other == ["an alias of two", "a namesake without the alias", "without a type it may be any"]
+
+
+@given(KEYS)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_careful_groups_are_parts_of_the_paper_s(keys: list[Key]) -> None:
+    """And equal where all have types and each alias belongs to one name. A name and a type always merge."""
+    careful, paper = careful_merge(keys, 99)[0], exact_merge(keys)
+    owners: dict[str, set[str]] = {}
+    for name, _, aliases in keys:
+        for alias in aliases:
+            owners.setdefault(alias, set()).add(name)
+    if all(types for _, types, _ in keys):
+        assert len({(a, b) for a, b in zip(careful, paper)}) == len(set(careful))
+        if all(len(found) == 1 for found in owners.values()):
+            assert careful == paper
+    for (a, one), (b, other) in combinations(enumerate(keys), 2):
+        assert careful[a] == careful[b] or one[0] != other[0] or not one[1] & other[1]
+
+
+def test_a_component_of_too_many_names_is_set_aside() -> None:
+    chain = [key(f"n{i}", "p", [f"n{i + 1}"]) for i in range(6)]
+    keys = [*chain, key("a", "p", ["b"]), key("b", "p")]
+    assert careful_merge(keys, 6)[0] == [0] * 6 + [6, 6]
+    group, aside = careful_merge(keys, 5)
+    assert group == [0, 1, 2, 3, 4, 5, 6, 6] and aside == [[f"n{i}" for i in range(6)]]
+
+
+def test_surnames_join_no_two_people() -> None:
+    people = [f"{first} {last}" for first in ("ann", "bo", "cy") for last in ("orlo", "vale")] + ["di tamsin"]
+    keys = [key(name, "", [name.split()[1]]) for name in people]
+    assert len(set(exact_merge(keys))) == 3  # every Orlo one, every Vale one
+    assert len(set(careful_merge(keys, 20)[0])) == len(people)
 
 
 # --- the layer -------------------------------------------------------------------------------------

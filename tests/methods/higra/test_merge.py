@@ -139,6 +139,18 @@ def test_without_refinement_nothing_merges(bench: Any) -> None:
     assert log(bench) == []
 
 
+def test_what_would_be_too_many_is_set_aside_and_listed(bench: Any) -> None:
+    pairs = {"groups": [[1, 2]]}
+    entities = run(bench, {"alignment": {"decider": "llm", "max_cluster": 2}}, says(pairs, pairs, pairs, pairs))
+    aside = [row for row in log(bench) if row["why"] == "quarantined"]
+    assert {row["why"] for row in log(bench)} == {"semantic", "quarantined"}
+    assert "vale" in entities and "the vale" in entities and "anne orlo" not in entities
+    assert [(row["rule"], row["members"], row["entity"]) for row in aside] == [
+        ("more than 2 entities", ["the vale", "vale", "vale  [song]"], "")
+    ]
+    assert bench.counts["higra_quarantined_merges"] == 1
+
+
 # --- by a model ------------------------------------------------------------------------------------
 
 

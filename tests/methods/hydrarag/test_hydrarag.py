@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,20 @@ from answer_notes import found, noted
 from hydrarag_case import ask, build, scripted
 
 import gpu_rag
-from gpu_rag.errors import UsageError
+from gpu_rag.cli.trace_text import trace_text
+from gpu_rag.errors import BadInput, RequestFailed, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.hydrarag.analysis import by_chain, read_chain
 from gpu_rag.methods.hydrarag.batched.subgraphs import Order
 from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
-from gpu_rag.methods.hydrarag.rules import mentions_by_rules, relation_words
+from gpu_rag.methods.hydrarag.rules import mentions_by_rules
 from gpu_rag.methods.hydrarag.state import Chain, Match, Mention, Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
+from gpu_rag.sources.web.cached import FAILED_S, MAX_AGE_S, CachedProvider
+from gpu_rag.sources.web.types import WebPage, WebResult
+from gpu_rag.text.rules.relations.hops import relation_words
 from gpu_rag.types import Answer, Question
 
 BORN = "Where was the designer of the Halden Bridge born?"
@@ -223,7 +228,74 @@ def test_a_model_that_is_not_capable_only_reads(index: Any, fast: Any) -> None:
     assert answer.status == "answered" and len(llm.calls) <= 1
 
 
-def test_a_search_server_that_does_not_answer_fails_the_question_and_says_so(index: Any, fast: Any) -> None:
-    settings = merge(fast, {"method": {"hydrarag": {"web": "http://127.0.0.1:9"}}})
-    (answer,) = index.answer(BORN, method="hydrarag", settings=settings, retrieval_only=True)
-    assert answer.status == "failed" and answer.error is not None and answer.error["type"] == "RequestFailed"
+def test_a_source_that_fails_is_missing_and_the_others_answer(
+    index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = retrieve(index, fast, sources="facts,extraction,documents")
+    dead = retrieve(index, fast, web="http://127.0.0.1:9")  # nobody listens
+    assert (dead.status, dead.paths, dead.nodes) == (whole.status, whole.paths, whole.nodes) and dead.paths
+    assert [line.split(";")[0] for line in dead.missing] == ["web: the search server did not answer"]
+    assert noted(dead, "missing") == [dead.missing] and row_of(dead)["missing"] == list(dead.missing)
+    assert whole.missing == () and "missing" not in row_of(whole)
+    assert "\nmissing   web: " in trace_text(row_of(dead))
+    settings = merge(fast, {"method": {"hydrarag": {"web": "http://127.0.0.1:9", "sources": "web"}}})
+    (alone,) = index.answer(BORN, method="hydrarag", settings=settings, retrieval_only=True)
+    assert alone.status == "failed" and alone.error is not None and alone.error["type"] == "RequestFailed"
+
+    async def refused(*given: Any) -> None:
+        raise BadInput("too many paths")
+
+    monkeypatch.setattr("gpu_rag.methods.hydrarag.program.explore_graphs", refused)
+    texts = retrieve(index, fast)
+    assert texts.paths and texts.missing == ("kg: too many paths",)
+
+
+class CountingWeb:
+    """A provider of one page; what it was asked is kept. ok: whether it answers."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.ok = True
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[WebResult] | RequestFailed]:
+        self.asked += queries
+        return [[WebResult("http://w/1", "Tamsin", "a port")] if self.ok else RequestFailed("dead") for _ in queries]
+
+    def read(self, urls: Sequence[str]) -> list[WebPage]:
+        self.asked += urls
+        return [WebPage(url, "Tamsin", PAGE) for url in urls]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_query_is_sent_once_and_a_page_is_read_once_a_run(
+    index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = CountingWeb()
+    monkeypatch.setattr("gpu_rag.methods.hydrarag.batched.web.open_web", lambda location: CachedProvider(web))
+    answer, _, names = tried(index, fast, {"answer": NO}, web="http://w", selector=False)
+    assert names.count("answer") == 3 and len(noted(answer, "web_pages")) >= 3  # three phases, two predictions
+    assert sorted(web.asked) == sorted({BORN, "Where was Marta Orlo born?", "http://w/1"})
+
+
+def test_what_failed_is_sent_again_after_a_while_and_old_pages_make_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    web, now = CountingWeb(), [0.0]
+    cached = CachedProvider(web, clock=lambda: now[0])
+    web.ok = False
+    assert [type(one) for one in cached.search(["a", "a", "b"], 3)] == [RequestFailed] * 3 and web.asked == ["a", "b"]
+    web.ok, now[0] = True, FAILED_S - 1
+    assert isinstance(cached.search(["a"], 3)[0], RequestFailed) and web.asked == ["a", "b"]
+    now[0] = FAILED_S + 1
+    assert cached.search(["a"], 3) == [[WebResult("http://w/1", "Tamsin", "a port")]] and len(web.asked) == 3
+    now[0] = MAX_AGE_S - 1
+    assert cached.search(["a"], 3) and len(web.asked) == 3 and cached.search(["a"], 2) and len(web.asked) == 4
+    now[0] += MAX_AGE_S
+    assert cached.search(["a"], 3) and len(web.asked) == 5
+    monkeypatch.setattr("gpu_rag.sources.web.cached.MAX_CHARS", 400)
+    web.asked.clear()
+    cached.read(["p1", "p2", "p3"])
+    cached.read(["p3", "p1"])
+    assert web.asked == ["p1", "p2", "p3", "p1"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, n_relations, relation_words
+from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules
+from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
 COMMON = relation_words(["directed by", "has genre", "in language", "starred actors", "gender", "place_of_birth"])
 

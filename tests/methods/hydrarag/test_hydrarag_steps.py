@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from hydrarag_case import ask, build, scripted
 import gpu_rag
 from gpu_rag.methods.hydrarag.graphs import answer_place, taken_as_topics, window
 from gpu_rag.methods.hydrarag.pruning import once
-from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Match, Mention, Params
+from gpu_rag.methods.hydrarag.state import PROMPTS, Analysis, FoundPath, Match, Mention, Params
 from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.text.bm25 import Bm25
+from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Answer
 
 TOWNS = [("s1", "Springfield", "town"), ("s2", "Springfield", "town"), ("i", "Illinois", "state")]
@@ -55,6 +57,11 @@ def scores(answer: Answer) -> dict[str, tuple[str, float, str]]:
     """Path of the first phase -> (kind, relevance, what supports it)."""
     found = (REL.match(line) for line in noted(answer, "initial/scores")[0])
     return {one[1]: (one[2], float(one[3]), one[4]) for one in found if one}
+
+
+def pairs(sentences: Sequence[str]) -> list[tuple[str, ...]]:
+    """Two by two."""
+    return [tuple(sentences[i : i + 2]) for i in range(0, len(sentences), 2)]
 
 
 # --- homonyms --------------------------------------------------------------------------------------
@@ -154,12 +161,41 @@ def test_each_document_gives_its_w_max_best_sentences_in_the_order_of_the_text(i
         (step,) = [step for step in answer.trace if step.verb == "sentences"]
         return step.n_candidates, step.chosen
 
+    def share(values: Sequence[float], sentence: str) -> float:
+        pair = next(pair for pair in pairs(both) if sentence in pair)
+        return values[both.index(sentence)] / max(values[both.index(one)] for one in pair)
+
     (n, best), (same, both) = sentences(1), sentences(2)
     assert n == same == len(best) > 1 and len(both) == 2 * n  # every article has two sentences
     assert both[:2] == ("Marta Orlo was an engineer born in Tamsin.", "She studied under Piet Ruyven.")
     query, *vectors = HashEmbedder().embed(["Where was Marta Orlo born", *both])
     near = [float(vector @ query) for vector in vectors]
-    assert list(best) == [both[i] if near[i] >= near[i + 1] else both[i + 1] for i in range(0, len(both), 2)]
+    words = Bm25.build(both).scores("Where was Marta Orlo born?").tolist()
+    assert list(best) == [max(pair, key=lambda s: share(near, s) + share(words, s)) for pair in pairs(both)]
+
+
+def test_every_sentence_of_a_long_page_is_searched(tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any) -> None:
+    wanted = "Marta Orlo was baptised in Kerling."
+    text = " ".join([*(f"Line {i} says nothing of her." for i in range(1500)), wanted, "This is the end."])
+    index = build(tiny_corpus, tmp_path, facts, [("Marta Orlo", "lived in", "Tamsin")], {"Long": text}, fast)
+    answer = ask(index, fast, "Where was Marta Orlo baptised?", sources="web", phases=1, w_max=1)
+    assert noted(answer, "sentences") == [(wanted,)]
+
+
+def test_sentences_of_all_documents_share_one_request(index: Any, fast: Any) -> None:
+    question = "Where was Marta Orlo born, in Tamsin?"
+    llm, names = scripted({**REPLIES, "web": None})
+    answer = ask(index, fast, question, llm, sources="documents,web", phases=1, selector=False)
+    (prompt,) = [call.prompt for name, call in zip(names, llm.calls) if name == "text_paths"]
+    (step,) = [step for step in answer.trace if step.verb == "sentences"]
+    assert step.n_candidates > 3 and all(f": {sentence}" in prompt for sentence in step.chosen)
+    n_tokens = llm.count_tokens(prompt) + llm.count_tokens(Prompt.read(PROMPTS, "text_paths").system)
+    small, names = scripted({**REPLIES, "web": None})
+    small.context_tokens = 2 * n_tokens - 40  # half of it is for the reply
+    ask(index, fast, question, small, sources="documents,web", phases=1, selector=False)
+    (shorter,) = [call.prompt for name, call in zip(names, small.calls) if name == "text_paths"]
+    titles = [re.findall(r"^\[\d+\] ([^:]+):", text, re.MULTILINE) for text in (prompt, shorter)]
+    assert len(titles[1]) < len(titles[0]) and set(titles[1]) == set(titles[0])  # each document still has a sentence
 
 
 @pytest.mark.parametrize(("hops", "bounded", "topics", "expected"), [

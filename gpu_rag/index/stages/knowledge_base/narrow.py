@@ -112,6 +112,15 @@ def _text_vectors(part: Part) -> None:
     tables.write_arrays(part.folders["kb_text_vectors"] / "vectors.safetensors", {"vectors": found})
 
 
+def _edge_vectors(part: Part) -> None:
+    """As of other rows; none where the whole index has none, see `texts.exact_texts`."""
+    file = "vectors.safetensors"
+    if len(tables.read_arrays(part.base.folder("kb_edge_vectors") / file)["vectors"]):
+        vectors_of("kb_edge_vectors", "kb_edges")(part)
+    else:
+        shutil.copy(part.base.folder("kb_edge_vectors") / file, part.folders["kb_edge_vectors"] / file)
+
+
 def _web(part: Part) -> None:
     shutil.copytree(part.base.folder("kb_web"), part.folders["kb_web"], dirs_exist_ok=True)
 
@@ -119,7 +128,7 @@ def _web(part: Part) -> None:
 NARROW: dict[str, Narrow] = {
     "kb": _kb,
     "kb_name_vectors": vectors_of("kb_name_vectors", "kb_nodes"),
-    "kb_edge_vectors": vectors_of("kb_edge_vectors", "kb_edges"),
+    "kb_edge_vectors": _edge_vectors,
     "kb_relation_vectors": vectors_of("kb_relation_vectors", "kb_relations"),
     "kb_texts": lambda part: part.run(kb_texts_stage),
     "kb_text_vectors": _text_vectors,

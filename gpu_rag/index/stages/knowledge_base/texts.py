@@ -68,6 +68,7 @@ def kb_web_stage(work: Work) -> dict[str, int]:
 
 
 NODES_AT_ONCE = 1 << 14
+MOST_EXACT = 50_000  # edges that get vectors of their own texts
 Pairs = list[tuple[str, str]]  # (relation in words, name of the neighbour)
 
 
@@ -207,6 +208,12 @@ class EdgeTexts(Sequence[str]):
         return texts
 
 
+def exact_texts(folder: Path) -> Sequence[str]:
+    """The texts of all edges; none where there are more than MOST_EXACT, whose vectors are composed in a search."""
+    texts = EdgeTexts(folder)
+    return texts if len(texts) <= MOST_EXACT else ()
+
+
 @stage("kb_texts", needs=("kb",))
 def kb_texts_stage(work: Work) -> dict[str, int]:
     """Table `kb_texts`: for each node without any passage "name (type)." and its first edges as sentences.
@@ -234,7 +241,7 @@ def kb_stages() -> list[Stage]:
     return [
         kb_stage,
         vector_stage("kb_name_vectors", ("kb",), node_names),
-        vector_stage("kb_edge_vectors", ("kb",), EdgeTexts),
+        vector_stage("kb_edge_vectors", ("kb",), exact_texts),
         vector_stage("kb_relation_vectors", ("kb",), relation_texts),
         kb_texts_stage,
         vector_stage("kb_text_vectors", ("kb_texts",), standin_texts),

@@ -1,4 +1,4 @@
-"""Clusters of near names, small enough to be looked at one by one, and what a language model says about each."""
+"""Clusters of near names as the paper makes them, and what a language model says about one, or about a window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gpu_rag.index.stages.requests import ask
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.tables import Row
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.models.set import pick_device
 from gpu_rag.program.budget import reply_tokens
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
@@ -22,13 +21,6 @@ SMALLEST_EPS = 1e-4  # stored vectors are rounded: below it distances say nothin
 PACKAGED = "smollm2"  # too small to judge
 _N_ALIASES, _LINE_CHARS = 8, 300  # of an entity in a prompt: 20 of them fit any context
 Clusters = list[list[int]]  # rows of entities
-
-
-def entity_clusters(work: Work, vectors: torch.Tensor, eps: float) -> Clusters:
-    """`near_clusters` under the settings, on the device of the models: clusters are the same on every device."""
-    chosen = work.settings.alignment
-    moved = vectors.to(pick_device(work.settings.models.device))
-    return near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
 
 
 def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int) -> Clusters:

@@ -1,10 +1,11 @@
-"""The exact merge: extracted entities are one when they share a name or alias, and a type."""
+"""The exact merge: extracted entities are one when they share a name, or an alias of one alone, and a type."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -13,9 +14,19 @@ from gpu_rag.graph.cluster import exact_groups
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.entities import MAX_NAME_CHARS
-from gpu_rag.index.work import Work
-from gpu_rag.methods.higra.merges import EXACT, REJECT, edited, edits_params, merge_row, name_pairs, read_edits
+from gpu_rag.index.work import Sources, Work
+from gpu_rag.methods.higra.merges import (
+    EXACT,
+    QUARANTINED,
+    REJECT,
+    edited,
+    edits_params,
+    merge_row,
+    name_pairs,
+    read_edits,
+)
 from gpu_rag.methods.higra.tables import Row, by_id, relation_rows, write
+from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 
@@ -23,9 +34,22 @@ _UNKNOWN: Row = {"aliases": [], "types": [], "description": ""}  # a profile of 
 Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases, normalised
 
 
-@stage("higra_exact", needs=("extraction", "entities"), params=lambda settings, sources: edits_params(sources))
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    chosen = settings.alignment
+    rule = {} if chosen.aliases == "all" else {"aliases": [chosen.aliases, chosen.max_cluster]}
+    return {**rule, **edits_params(sources)}
+
+
+@stage("higra_exact", needs=("extraction", "entities"), params=_params)
 def exact_stage(work: Work) -> dict[str, int]:
-    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias."""
+    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias,
+    and those that would be too many (`careful_merge`)."""
+    return exact_tables(work, work.settings.alignment.aliases)
+
+
+def exact_tables(work: Work, by: str) -> dict[str, int]:
+    """Writes them. by: the aliases that merge, unambiguous | all | none; with none only entities of one name and type
+    are one."""
     folder = work.stage_folders["extraction"]
     items = Items()
     items.read(
@@ -34,7 +58,14 @@ def exact_stage(work: Work) -> dict[str, int]:
     )
     names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
     rejected = name_pairs(edited(read_edits(work.sources.merges), REJECT))
-    group_of = exact_merge([item.key for item in items.items], rejected)
+    keys, most = [item.key for item in items.items], work.settings.alignment.max_cluster
+    quarantined: list[list[str]] = []
+    if by == "none":
+        group_of = _components(keys, [()] * len(keys))
+    elif by == "all":
+        group_of = exact_merge(keys, rejected)
+    else:
+        group_of, quarantined = careful_merge(keys, most, rejected)
     members: dict[int, list[Item]] = defaultdict(list)
     for item, group in zip(items.items, group_of):
         members[group].append(item)
@@ -47,12 +78,17 @@ def exact_stage(work: Work) -> dict[str, int]:
         for group, parts in members.items()
         if len(merged := sorted({item.key[0] for item in parts})) > 1
     ]
+    rule = f"more than {most} names"
+    aside = {row["id"]: row for row in (merge_row(QUARANTINED, rule, 1.0, names, "") for names in quarantined)}
+    n_merges = len(merges)
+    merges += aside.values()
     write(work.out, "higra_exact_merges", sorted(merges, key=lambda row: row["id"]))
     work.progress.advance(len(items.items))
     return {
         "higra_exact_entities": len(rows),
         "higra_exact_relations": n_relations,
-        "higra_exact_merges": len(merges),
+        "higra_exact_merges": n_merges,
+        **({"higra_exact_quarantined": len(aside)} if aside else {}),
         "higra_dropped_names": items.dropped,
     }
 
@@ -173,20 +209,87 @@ def exact_merge(keys: Sequence[Key], apart: frozenset[frozenset[str]] = frozense
     keys. A component without types then joins the one typed component that has one of its names, unless several have.
     apart: pairs of names that a person rejected: the entities of these names do not merge by their aliases.
     """
+    return _groups(keys, _kept_aliases(keys, apart))
+
+
+def _kept_aliases(keys: Sequence[Key], apart: frozenset[frozenset[str]]) -> list[frozenset[str]]:
     rejected = frozenset(name for pair in apart for name in pair)
+    return [frozenset() if name in rejected else aliases for name, _, aliases in keys]
+
+
+def careful_merge(
+    keys: Sequence[Key], most: int, apart: frozenset[frozenset[str]] = frozenset()
+) -> tuple[list[int], list[list[str]]]:
+    """(groups as `exact_merge` has them, but by unambiguous aliases alone; the names of each component set aside).
+
+    An alias is unambiguous where all entities that it may stand for are one already, by their names or by other
+    aliases: those that have it as an alias, and those whose name ends with it as one word ("campbell" for all
+    Campbells). Entities whose types differ do not count; one without types may be any. A component of more than `most`
+    distinct names is set aside: nothing in it merges by an alias.
+    """
+    aliases = _kept_aliases(keys, apart)
+    nothing: list[frozenset[str]] = [frozenset()] * len(keys)
+    usable, by_name, joined = nothing, _groups(keys, nothing), _components(keys, nothing)
+    while True:  # each round joins more, so that more aliases stand for one: until none does
+        usable = _unambiguous(keys, aliases, list(zip(joined, by_name)))
+        found = _components(keys, usable)
+        if found == joined:
+            break
+        joined = found
+    group = _groups(keys, usable)
+    names: dict[int, set[str]] = defaultdict(set)
+    for (name, _, _), g in zip(keys, group):
+        names[g].add(name)
+    aside = {g for g, parts in names.items() if len(parts) > most}
+    if aside:
+        group = _groups(keys, [frozenset() if g in aside else found for g, found in zip(group, usable)])
+    return group, [sorted(names[g]) for g in sorted(aside)]
+
+
+def _unambiguous(
+    keys: Sequence[Key], aliases: Sequence[frozenset[str]], groups: Sequence[tuple[int, int]]
+) -> list[frozenset[str]]:
+    """Those aliases of each entity that stand for one thing alone. groups: of each entity two groups; entities that are
+    all equal in one of these are one already."""
+    wanted = frozenset().union(*aliases)
+    meant: dict[str, dict[str, set[tuple[int, int]]]] = defaultdict(lambda: defaultdict(set))  # alias -> type, or ""
+    for (name, types, _), also, g in zip(keys, aliases, groups):
+        last = name.rpartition(" ")[2]
+        for alias in also if last == name or last not in wanted else also | {last}:
+            for kind in types or ("",):
+                meant[alias][kind].add(g)
+
+    def stands_for_one(alias: str, types: frozenset[str]) -> bool:
+        found = meant[alias]
+        things = set[tuple[int, int]]().union(*(found.get(kind, ()) for kind in ({"", *types} if types else found)))
+        return any(len(set(side)) == 1 for side in zip(*things))
+
+    return [
+        frozenset(alias for alias in also if stands_for_one(alias, types)) for (_, types, _), also in zip(keys, aliases)
+    ]
+
+
+def _components(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
+    """Entities that share a name or alias, and a type: the smallest row of each row's component."""
     number: dict[tuple[str, str], int] = {}
     values: list[int] = []
     offsets = [0]
-    names_of = [[name, *sorted(() if name in rejected else aliases)] for name, _, aliases in keys]
-    for (_, types, _), names in zip(keys, names_of):
+    for (name, types, _), also in zip(keys, aliases):
+        names = [name, *sorted(also)]
         values += [number.setdefault((n, t), len(number)) for n in names for t in sorted(types) or [""]]
         offsets.append(len(values))
     ragged = Ragged(torch.tensor(values, dtype=torch.int64), torch.tensor(offsets, dtype=torch.int64))
-    group = exact_groups(ragged).tolist()
+    found: list[int] = exact_groups(ragged).tolist()
+    return found
+
+
+def _groups(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
+    """The group of each entity with these aliases of each: components, and those without types in their one home."""
+    group = _components(keys, aliases)
     typed: dict[str, set[int]] = defaultdict(set)
     untyped: dict[int, set[str]] = defaultdict(set)
-    for g, (_, types, _), names in zip(group, keys, names_of):
-        for name in names:
+    for g, (own, types, _), also in zip(group, keys, aliases):
+        for name in (own, *also):
             if types:
                 typed[name].add(g)
             else:

@@ -19,12 +19,12 @@ from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra.stages.clusters import (
     ask_clusters,
     decider_of,
-    entity_clusters,
     entity_text,
     is_left_to_the_model,
     prompt_of,
     roles_of,
 )
+from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
 from gpu_rag.methods.higra.tables import HIGRA_LINKS, Row, Triple, pairs, read, relation_row, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.mentions import find_mentions
@@ -42,7 +42,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
         return {"decider": decider_of(settings) if chosen.refine else "none"}
     return {
         "decider": "llm",
-        "clusters": [chosen.link_radius, chosen.min_samples, chosen.max_cluster],
+        **window_params(chosen, chosen.link_radius),
         "confidence": chosen.confidence,
         "prompt": prompt_of("link").digest,
     }
@@ -76,9 +76,9 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
     """{(subject, label, object): the greatest confidence}, and counts of requests and of what was left out."""
     chosen = work.settings.alignment
     vectors = torch.from_numpy(embed_blocks(work, [entity_text(row) for row in entities]))
-    clusters = entity_clusters(work, vectors, chosen.link_radius)
-    work.progress.start("higra_links", len(clusters), "clusters")
-    replies, unread = ask_clusters(work, entities, clusters, "link", relations_schema)
+    shown = entity_windows(work, vectors, chosen.link_radius)
+    work.progress.start("higra_links", len(shown.windows), "windows")
+    replies, unread = ask_clusters(work, entities, shown.windows, "link", relations_schema)
     found: dict[Triple, float] = {}
     n_unsure = 0
     for cluster, relation in ((cluster, relation) for cluster, reply in replies for relation in reply["relations"]):
@@ -88,7 +88,7 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
             n_unsure += 1
         else:
             found[key] = max(found.get(key, 0.0), confidence)
-    return found, {"higra_link_clusters": len(clusters), "higra_inferred_unsure": n_unsure, **unread}
+    return found, {**shown.counts("link"), "higra_inferred_unsure": n_unsure, **unread}
 
 
 def relations_schema(n: int) -> str:

@@ -18,11 +18,11 @@ from gpu_rag.methods.higra.stages.clusters import (
     Clusters,
     ask_clusters,
     decider_of,
-    entity_clusters,
     is_left_to_the_model,
     prompt_of,
     roles_of,
 )
+from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
 from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read, relation_rows, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
@@ -38,10 +38,11 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     chosen, edits = settings.alignment, merges.edits_params(sources)
     if not chosen.refine:
         return {"refine": False, **edits}
-    clusters = [chosen.tau, chosen.min_samples, chosen.max_cluster]
+    limit = {"most": chosen.max_cluster} if chosen.aliases == "unambiguous" else {}
+    windows = window_params(chosen, chosen.tau)
     if decider_of(settings) == "similarity":
-        return {"decider": "similarity", "clusters": clusters, "min_cosine": chosen.min_cosine, **edits}
-    return {"decider": "llm", "clusters": clusters, "prompt": prompt_of("merge").digest, **edits}
+        return {"decider": "similarity", **windows, "min_cosine": chosen.min_cosine, **limit, **edits}
+    return {"decider": "llm", **windows, "prompt": prompt_of("merge").digest, **limit, **edits}
 
 
 @stage(
@@ -59,7 +60,10 @@ def merge_stage(work: Work) -> dict[str, int]:
     exact = work.stage_folders["higra_exact"]
     entities = read(exact, "higra_exact_entities").to_pylist()
     decisions, counts = _decided(work, entities)
-    group_of, applied, unapplied = apply_decisions(entities, decisions, merges.read_edits(work.sources.merges))
+    chosen = work.settings.alignment
+    most = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
+    edits = merges.read_edits(work.sources.merges)
+    group_of, applied, unapplied = apply_decisions(entities, decisions, edits, most)
     merged, row_of = merged_rows(entities, group_of)
     write(work.out, "higra_entities", merged)
     triples = (
@@ -73,7 +77,8 @@ def merge_stage(work: Work) -> dict[str, int]:
     exact_row = {entity["id"]: row for row, entity in enumerate(entities)}
     log = [*read(exact, "higra_exact_merges").to_pylist(), *applied]
     for row in log:
-        row["entity"] = merged[row_of[exact_row[row["entity"]]]]["id"]
+        if row["why"] != merges.QUARANTINED:
+            row["entity"] = merged[row_of[exact_row[row["entity"]]]]["id"]
     write(work.out, "higra_merges", sorted(log, key=lambda row: (row["why"], -row["score"], row["id"])))
     counts |= {f"higra_{why}_merges": n for why, n in Counter(row["why"] for row in applied).items()}
     return counts | {"higra_entities": len(merged), "higra_extracted_relations": n_relations} | unapplied
@@ -97,16 +102,16 @@ def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[st
         return [], {}
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
     vectors = torch.from_numpy(arrays["vectors"])
-    clusters = entity_clusters(work, vectors, chosen.tau)
+    shown = entity_windows(work, vectors, chosen.tau)
     by = by_llm if decider_of(work.settings) == "llm" else by_similarity
-    decisions, counts = by(work, entities, vectors, clusters)
-    return decisions, {"higra_merge_clusters": len(clusters), **counts}
+    decisions, counts = by(work, entities, vectors, shown.windows)
+    return decisions, {**shown.counts("merge"), **counts}
 
 
 def by_similarity(
-    work: Work, entities: Sequence[Row], vectors: torch.Tensor, clusters: Clusters
+    work: Work, entities: Sequence[Row], vectors: torch.Tensor, windows: Clusters
 ) -> tuple[list[SameEntity], dict[str, int]]:
-    """Pairs of a cluster that agree by name and by vector: a rule of `NameRules` holds, the cosine is at least
+    """Pairs of a window that agree by name and by vector: a rule of `NameRules` holds, the cosine is at least
     `alignment.min_cosine`, and their types, where both have some, are not all different.
 
     The rules are told whether a passage names both: it was extracted there, or the title is its name.
@@ -119,7 +124,7 @@ def by_similarity(
     rules = NameRules([[row["name"], *row["aliases"]] for row in entities])
     types = [{kind.casefold() for kind in row["types"]} for row in entities]
     found = []
-    for a, b in (pair for cluster in clusters for pair in combinations(cluster, 2)):
+    for a, b in sorted({pair for window in windows for pair in combinations(window, 2)}):
         if types[a] and types[b] and not types[a] & types[b]:
             continue
         rule = rules.rule(a, b, bool(named[a] & named[b]))
@@ -129,19 +134,19 @@ def by_similarity(
 
 
 def by_llm(
-    work: Work, entities: Sequence[Row], vectors: torch.Tensor, clusters: Clusters
+    work: Work, entities: Sequence[Row], vectors: torch.Tensor, windows: Clusters
 ) -> tuple[list[SameEntity], dict[str, int]]:
-    """The groups that a model finds in each cluster, one request a cluster, and counts of replies that say nothing.
+    """The groups that a model finds in each window, one request a window, and counts of replies that say nothing.
 
     An entity that a reply puts in two groups makes them one. A reply that cannot be read merges nothing; neither does a
     group with two names whose numbers differ, which is counted.
     """
-    work.progress.start("higra_merge", len(clusters), "clusters")
-    replies, unread = ask_clusters(work, entities, clusters, "merge", groups_schema)
+    work.progress.start("higra_merge", len(windows), "windows")
+    replies, unread = ask_clusters(work, entities, windows, "merge", groups_schema)
     decisions: list[SameEntity] = []
     n_numbers = 0
-    for cluster, group in ((cluster, group) for cluster, reply in replies for group in reply["groups"]):
-        rows = tuple(sorted({cluster[number - 1] for number in group}))
+    for window, group in ((window, group) for window, reply in replies for group in reply["groups"]):
+        rows = tuple(sorted({window[number - 1] for number in group}))
         pairs = list(combinations(rows, 2))
         if any(numbers_differ(entities[a]["name"], entities[b]["name"]) for a, b in pairs):
             n_numbers += 1
@@ -190,6 +195,10 @@ class Joined:
         self._group.update(dict.fromkeys(few, many))
         return True
 
+    def size(self, row: int) -> int:
+        """How many rows the group of a row has."""
+        return len(self._group.get(row, (row,)))
+
     def groups(self) -> list[int]:
         """The smallest row of each row's group."""
         least = list(range(self._n))
@@ -201,9 +210,10 @@ class Joined:
 
 
 def apply_decisions(
-    entities: Sequence[Row], decisions: Iterable[SameEntity], edits: merges.Edits
+    entities: Sequence[Row], decisions: Iterable[SameEntity], edits: merges.Edits, most: int
 ) -> tuple[list[int], list[Row], dict[str, int]]:
     """Forced merges first, then the decisions, the nearest first; rejected pairs never become one, unless forced.
+    Decisions that would make one of more than `most` entities are set aside, all of them.
 
     Returns the smallest row of each entity's group, rows of HIGRA_MERGES whose `entity` is the id of an exact entity,
     and counts of joins that a rejected pair forbade and of edits that name no entity of this index.
@@ -218,22 +228,44 @@ def apply_decisions(
 
     forced, rejected = merges.edited(edits, merges.FORCE), merges.name_pairs(merges.edited(edits, merges.REJECT))
     apart = [tuple(pair) for pair in rejected - merges.name_pairs(forced) if len(pair) > 1]
-    joined = Joined(len(entities), {(a, b) for one, other in apart for a in rows_of(one) for b in rows_of(other)})
+    forbidden = {(a, b) for one, other in apart for a in rows_of(one) for b in rows_of(other)}
     todo = [SameEntity(tuple(sorted(set().union(*map(rows_of, names)))), BY_HAND, 1.0) for names in sorted(forced)]
     todo += sorted(decisions, key=lambda found: (-found.score, found.rows))
+    joined, joins = _joined(todo, len(entities), forbidden)
+    aside = {found for found in todo if found.rule != BY_HAND and joined.size(found.rows[0]) > most}
+    quarantined: dict[int, list[SameEntity]] = defaultdict(list)
+    if aside:
+        whole = joined.groups()
+        for found in sorted(aside, key=lambda found: found.rows):
+            quarantined[whole[found.rows[0]]].append(found)
+        joined, joins = _joined([found for found in todo if found not in aside], len(entities), forbidden)
     log: dict[str, Row] = {}
-    n_refused = 0
-    for decision in todo:
-        kept = [row for at, row in enumerate(decision.rows) if at == 0 or joined.join(decision.rows[0], row)]
-        n_refused += len(decision.rows) - len(kept)
+    for decision, kept in joins:
         if len(kept) > 1:
             members = [entities[row]["id"] for row in kept]
             why = merges.FORCED if decision.rule == BY_HAND else merges.SEMANTIC
-            found = merges.merge_row(why, decision.rule, decision.score, members, members[0])
-            log.setdefault(found["id"], found)
+            merge = merges.merge_row(why, decision.rule, decision.score, members, members[0])
+            log.setdefault(merge["id"], merge)
+    for parts in quarantined.values():
+        members = [entities[row]["id"] for row in sorted({row for found in parts for row in found.rows})]
+        score = min(found.score for found in parts)
+        merge = merges.merge_row(merges.QUARANTINED, f"more than {most} entities", score, members, "")
+        log[merge["id"]] = merge
+    n_refused = sum(len(decision.rows) - len(kept) for decision, kept in joins)
     n_unused = sum(not all(map(rows_of, edit.members)) for edit in edits)
     counts = {"higra_merges_refused": n_refused, "higra_edits_unused": n_unused}
     return joined.groups(), list(log.values()), counts
+
+
+def _joined(
+    decisions: Iterable[SameEntity], n: int, forbidden: set[tuple[int, int]]
+) -> tuple[Joined, list[tuple[SameEntity, list[int]]]]:
+    """The groups that decisions make of n rows, in the order given; and of each decision the rows that it joined."""
+    joined = Joined(n, forbidden)
+    return joined, [
+        (found, [row for at, row in enumerate(found.rows) if at == 0 or joined.join(found.rows[0], row)])
+        for found in decisions
+    ]
 
 
 def merged_rows(entities: Sequence[Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:

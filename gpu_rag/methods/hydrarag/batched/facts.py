@@ -1,8 +1,10 @@
 """The knowledge graphs of an index as path search reads them: an undirected graph over fused nodes, and paths in words.
 
 Parallel relations between two nodes are one edge with a list of triples (relation clustering). The vector of an edge is
-the mean of its triples' vectors, made a unit vector. `one_relation` keeps a single triple of every edge, drawn by a
-seed (HydraRAG-E).
+the mean of its triples' vectors, made a unit vector. That of a triple h - r -> t is the vector of its text, or, in a
+graph that has too many to embed them all, the unit vector of h + r + t, composed of the vectors of names and relations
+when a search comes by; paths that survive a search are compared as texts either way. `one_relation` keeps a single
+triple of every edge, drawn by a seed (HydraRAG-E).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph
 from gpu_rag.graph.paths import PathGraph
@@ -47,7 +50,7 @@ class FactGraph:
     """Some of the facts as a graph of P edges.
 
     keys: i64[P], low * N + high of each edge, ascending: edge numbers are those of `graph`. triples: for each edge the
-    rows of its facts. n_triples: i64[P], how many there were before `one_relation`. vectors: f16[P, D]. signatures:
+    rows of its facts. n_triples: i64[P], how many there were before `one_relation`. vectors: of edges. signatures:
     i64[E, 2], for each stored entry u -> v a fingerprint of v and of the (direction, relation) of every fact between.
     """
 
@@ -55,7 +58,7 @@ class FactGraph:
     keys: torch.Tensor
     triples: Ragged
     n_triples: torch.Tensor
-    vectors: torch.Tensor
+    vectors: ExactVectors | ComposedVectors
     signatures: torch.Tensor
 
     @property
@@ -109,7 +112,7 @@ def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
     row, column = row_of_entry(csr), csr.indices.long()
     keys = torch.unique((row * n + column)[row < column])  # ascending, as edges are numbered
     triples = Ragged(paths.edges.values.long(), paths.edges.offsets)
-    vectors = _means(kb.vectors("kb_edge_vectors"), triples)
+    vectors = edge_vectors(kb, triples)
     signatures = _signatures(kb, paths.graph, keys, triples)
     return FactGraph(paths.graph, keys, triples, triples.offsets.diff(), vectors, signatures)
 
@@ -119,7 +122,77 @@ def one_relation(graph: FactGraph, kb: KnowledgeBase, seed: int) -> FactGraph:
     draw = _mixed(graph.keys + _mixed(torch.full_like(graph.keys, seed))) & (2**62 - 1)
     taken = graph.triples.values[graph.triples.offsets[:-1] + draw % graph.n_triples.clamp_min(1)]
     triples = Ragged(taken, torch.arange(taken.shape[0] + 1, device=taken.device))
-    return replace(graph, triples=triples, vectors=_means(kb.vectors("kb_edge_vectors"), triples))
+    return replace(graph, triples=triples, vectors=edge_vectors(kb, triples))
+
+
+# --- vectors of edges --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExactVectors:
+    """rows: f16[P, D], of every edge."""
+
+    rows: torch.Tensor
+
+    def along(self, edges: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The edges along paths, i32[., W] with -1 beyond their ends, as rows of vectors, and these."""
+        return edges, self.rows
+
+    def of(self, edges: torch.Tensor) -> torch.Tensor:
+        """f16[T, D]: of some edges."""
+        return self.rows[edges]
+
+
+@dataclass(frozen=True)
+class ComposedVectors:
+    """Vectors that are made when they are wanted. triples: of each edge; head, relation, tail: i32[E], of triples;
+    names, relations: unit rows [N, D], [R, D]."""
+
+    triples: Ragged
+    head: torch.Tensor
+    relation: torch.Tensor
+    tail: torch.Tensor
+    names: torch.Tensor
+    relations: torch.Tensor
+
+    def along(self, edges: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As of `ExactVectors`; only edges on these paths get a vector."""
+        there, row = torch.unique(edges, return_inverse=True)
+        n_padding = int(there.shape[0] > 0 and there[0] < 0)
+        return (row - n_padding).int(), self.of(there[n_padding:])
+
+    def of(self, edges: torch.Tensor) -> torch.Tensor:
+        """f16[T, D]: of some edges."""
+        found = self.names.new_zeros(edges.shape[0], self.names.shape[1], dtype=torch.float16)
+        for first in range(0, edges.shape[0], _ROWS):
+            some = edges[first : first + _ROWS].long()
+            start, end = self.triples.offsets[some], self.triples.offsets[some + 1]
+            owner = torch.repeat_interleave(torch.arange(some.shape[0], device=some.device), end - start)
+            place = torch.arange(owner.shape[0], device=some.device) + (start - offsets_of(end - start)[:-1])[owner]
+            fact = self.triples.values[place]
+            said = self.names[self.head[fact].long()].float()
+            said += self.names[self.tail[fact].long()]
+            said += self.relations[self.relation[fact].long()]
+            if fact.shape[0] > some.shape[0]:  # else each has one fact
+                said = torch.zeros_like(found[: some.shape[0]], dtype=torch.float32).index_add_(0, owner, _units(said))
+            found[first : first + _ROWS] = _units(said).half()
+        return found
+
+
+def _units(rows: torch.Tensor) -> torch.Tensor:
+    """Rows of length 1; zero where they vanish."""
+    length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return torch.where(length > 1e-6, rows / length.clamp_min(1e-6), 0.0)
+
+
+def edge_vectors(kb: KnowledgeBase, triples: Ragged) -> ExactVectors | ComposedVectors:
+    """The vectors of edges with these facts."""
+    exact = kb.vectors("kb_edge_vectors")
+    if exact.shape[0] == kb.n_edges:
+        return ExactVectors(_means(exact, triples))
+    names, relations = kb.vectors("kb_name_vectors"), kb.vectors("kb_relation_vectors")
+    head, relation, tail = (torch.from_numpy(part).to(names.device) for part in (kb.head, kb.relation, kb.tail))
+    return ComposedVectors(triples, head, relation, tail, names, relations)
 
 
 def _means(vectors: torch.Tensor, lists: Ragged) -> torch.Tensor:

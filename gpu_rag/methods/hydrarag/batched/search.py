@@ -145,12 +145,13 @@ def score_paths(
 
     def run(joined: Joined, walks: Sequence[Walks], queries: Sequence[np.ndarray]) -> list[Walks]:
         local = joined.together(walks)
-        paths = PathSet(local.group, local.question, local.nodes, facts.edges_along(joined.fused(local.nodes)))
+        edges, edge_vectors = facts.vectors.along(facts.edges_along(joined.fused(local.nodes)))
+        paths = PathSet(local.group, local.question, local.nodes, edges)
         counts = np.diff([order for _, _, order, _ in joined.first], append=len(joined.orders))
         rows = np.repeat(np.stack(queries).astype(np.float32), counts, 0)
         vectors, threads = torch.from_numpy(rows).to(joined.nodes.device), index.threads
         found = ops.score_paths(
-            paths, vectors, facts.vectors, joined.topics, beam=beam, weights=weights, threads=threads
+            paths, vectors, edge_vectors, joined.topics, beam=beam, weights=weights, threads=threads
         )
         return joined.apart(found[0], kind, found[1])
 

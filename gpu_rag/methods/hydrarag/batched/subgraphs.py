@@ -1,4 +1,10 @@
-"""The evidence subgraphs of many questions: neighbourhoods of their topics, clustered, then reduced."""
+"""The evidence subgraphs of many questions: neighbourhoods of their topics, clustered, then reduced.
+
+A neighbourhood has at most MOST_NODES nodes. Where a hop leads to more, through a hub, the most relevant are taken: of
+highest q . r + q . v, q the vector of what is sought, v the name of the node and r the relation that leads to it. Half
+of the space that is left is for a hop, all of it for the last one; what was left out is counted. Neighbourhoods are
+clustered and reduced in tiles of about TILE_BYTES.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +19,24 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.ego import CheckedGraph, blocks_around, ego_balls, induced_subgraphs, part_of_blocks
+from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs, part_of_blocks
 from gpu_rag.graph.paths import Ends, PathGraph, are_on_paths
-from gpu_rag.graph.ragged import ragged_of_lists, row_of_value
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph, facts_of
+from gpu_rag.methods.hydrarag.pruning import on_grid
 from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Blocks, Ragged
 
 WIDTH = 2**31  # above every node
+MOST_NODES = 20_000  # of the neighbourhood of a question
+TILE_BYTES = 256 << 20  # that the questions of a tile may need together
+NODE_BYTES, ENTRY_BYTES = 100, 60  # of a node, and of an entry of its row
+_FACTS = 4  # of an edge that are looked at for its relevance
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ class QuestionGraph:
     csr: the adjacency to be searched; nodes: i32[n], the fused node of each local one, ascending. orders: as wanted;
     places: the local nodes of the topics of each. ball, representative: i32[m], on the host: every fused node of the
     neighbourhood, ascending, and the node that stands for its cluster. taken, clustered, reduced: sizes after each
-    step.
+    step; n_cut: nodes that a hop led to and that had no space.
     """
 
     csr: CSR
@@ -69,6 +82,7 @@ class QuestionGraph:
     taken: Size
     clustered: Size
     reduced: Size
+    n_cut: int = 0
 
     def members(self, node: int) -> tuple[int, ...]:
         """The fused nodes of the cluster that a fused node stands for, ascending."""
@@ -83,25 +97,145 @@ class QuestionGraph:
 @batched(GRAPH, tile=TILE)
 @trusted()
 def question_graph(
-    index: Index, queries: list[GraphWanted], choice: FactChoice, depth: int
+    index: Index, queries: list[tuple[GraphWanted, np.ndarray]], choice: FactChoice, depth: int
 ) -> list[QuestionGraph | BadInput]:
-    """The evidence subgraph around the seeds of each question, see `question_graphs`."""
-    facts = facts_of(index, choice)
-    return each_alone(lambda some: question_graphs(facts, some, depth, index.threads), queries)
+    """The evidence subgraph around the seeds of each question, see `question_graphs`. A query: what is wanted, and the
+    unit vector f32[D] of what is sought."""
+    facts, kb = facts_of(index, choice), kb_of(index)
+
+    def together(some: list[tuple[GraphWanted, np.ndarray]]) -> list[QuestionGraph]:
+        return question_graphs(facts, [of for of, _ in some], depth, index.threads, Relevance(kb, [q for _, q in some]))
+
+    return each_alone(together, queries)
 
 
-def question_graphs(facts: FactGraph, wanted: Sequence[GraphWanted], depth: int, threads: int) -> list[QuestionGraph]:
+class Relevance:
+    """How near nodes and relations are to what each question seeks, in whole steps of 2^-44."""
+
+    def __init__(self, kb: KnowledgeBase, queries: Sequence[np.ndarray]):
+        self._kb, self._queries = kb, queries
+        self.relation = torch.from_numpy(kb.relation).to(kb.device)
+
+    def _near(self, stage: str, question: int, rows: torch.Tensor) -> torch.Tensor:
+        vectors = self._kb.vectors(stage)
+        query = on_grid(torch.from_numpy(self._queries[question]).to(vectors.device))
+        step = max(1, (1 << 24) // max(vectors.shape[1], 1))
+        parts = [on_grid(vectors[rows[at : at + step]]) @ query for at in range(0, rows.shape[0], step)]
+        return torch.cat(parts) if parts else query[:0]
+
+    def nodes(self, question: int, nodes: torch.Tensor) -> torch.Tensor:
+        """f64: of some nodes."""
+        return self._near("kb_name_vectors", question, nodes)
+
+    def relations(self, question: int) -> torch.Tensor:
+        """f64: of all relations."""
+        every = torch.arange(self._kb.n_relations, device=self.relation.device)
+        return self._near("kb_relation_vectors", question, every)
+
+
+def relevant_ball(
+    facts: FactGraph, seeds: torch.Tensor, depth: int, question: int, relevance: Relevance
+) -> tuple[torch.Tensor, int]:
+    """(the nodes of a neighbourhood of at most MOST_NODES, ascending; how many had no space), see the module."""
+    csr, front, n_cut = facts.graph.csr, seeds.long(), 0
+    inside = torch.zeros(facts.n, dtype=torch.bool, device=front.device)
+    inside[front] = True
+    size, of_relations = int(front.shape[0]), relevance.relations(question)
+    for hop in range(depth):
+        space = MOST_NODES - size if hop == depth - 1 else (MOST_NODES - size) // 2
+        found, scores = [front[:0]], [of_relations[:0]]
+        for _, entry in expand(csr.indptr[front], csr.indptr[front + 1]):
+            entry = entry[~inside[csr.indices[entry].long()]]
+            found.append(csr.indices[entry].long())
+            scores.append(_by_relation(facts, facts.graph.edge[entry].long(), of_relations, relevance.relation))
+        new, place = torch.unique(torch.cat(found), return_inverse=True)
+        if new.shape[0] > space:
+            best = torch.full(new.shape, -torch.inf, dtype=torch.float64, device=new.device)
+            best.scatter_reduce_(0, place, torch.cat(scores), "amax")
+            order = torch.argsort(-(best + relevance.nodes(question, new)), stable=True)
+            n_cut += new.shape[0] - max(space, 0)
+            new = new[order[: max(space, 0)]].sort().values
+        inside[new] = True
+        front, size = new, size + int(new.shape[0])
+    return inside.nonzero()[:, 0].int(), n_cut
+
+
+def _by_relation(
+    facts: FactGraph, edges: torch.Tensor, of_relations: torch.Tensor, relation: torch.Tensor
+) -> torch.Tensor:
+    """f64: the best relevance of the relations of each edge, of its first facts."""
+    first, last = facts.triples.offsets[edges], facts.triples.offsets[edges + 1] - 1
+    places = (torch.minimum(first + k, last) for k in range(_FACTS))
+    found = [of_relations[relation[facts.triples.values[place]].long()] for place in places]
+    return torch.stack(found).amax(0)
+
+
+def question_graphs(
+    facts: FactGraph, wanted: Sequence[GraphWanted], depth: int, threads: int, relevance: Relevance | None = None
+) -> list[QuestionGraph]:
     """The evidence subgraph of each question, all at once.
 
-    1. the nodes within `depth` hops of the seeds; 2. `equal_nodes` become one; 3. of an order with two topics or more,
-    nodes that no path of at most `depth` hops a side can use are left out (`nodes_on_paths`); a question keeps those
-    of all its orders. Exact: a path of the clustered graph is never lost. The host waits for the device as often for
-    many questions as for one. Raises BadInput.
+    1. the nodes within `depth` hops of the seeds, with `relevance` at most MOST_NODES of them; 2. `equal_nodes` become
+    one; 3. of an order with two topics or more, nodes that no path of at most `depth` hops a side can use are left out
+    (`nodes_on_paths`); a question keeps those of all its orders. Exact: a path of the clustered graph is never lost.
+    The host waits for the device as often for a tile of questions as for one. Raises BadInput.
     """
+    lists, device = [sorted(set(topics)) for topics, _ in wanted], facts.keys.device
+    limit = None if relevance is None else MOST_NODES + 1
+    whole = ego_balls(
+        CheckedGraph(facts.graph.csr), ragged_of_lists(lists, device), depth, limit=limit, threads=threads
+    )
+    sizes = _sizes(facts.graph.csr, whole)
+    large = [b for b, (n, _) in enumerate(sizes) if relevance is not None and n > MOST_NODES]
+    cut = [0] * len(wanted)
+    if large and relevance is not None:
+        balls = list(whole.values.split([n for n, _ in sizes]))
+        for b in large:
+            balls[b], cut[b] = relevant_ball(facts, torch.tensor(lists[b], device=device), depth, b, relevance)
+        offsets = np.cumsum([0, *(ball.shape[0] for ball in balls)])
+        whole = Ragged(torch.cat(balls), torch.from_numpy(offsets).to(device))
+        sizes = _sizes(facts.graph.csr, whole)
+    found: list[QuestionGraph] = []
+    for first, last in _tiles(sizes):
+        found += _subgraphs(facts, wanted[first:last], part_of(whole, first, last), depth, threads, cut[first:last])
+    return found
+
+
+def _sizes(csr: CSR, balls: Ragged) -> list[tuple[int, int]]:
+    """(nodes, entries of their rows) of each neighbourhood."""
+    degree = csr.indptr[balls.values.long() + 1] - csr.indptr[balls.values.long()]
+    entries = offsets_of(degree)[balls.offsets].diff()
+    sizes: list[tuple[int, int]] = torch.stack([balls.offsets.diff(), entries], 1).tolist()
+    return sizes
+
+
+def _tiles(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Runs of questions, first to last, that need at most TILE_BYTES together, or are one question."""
+    tiles, first, used = list[tuple[int, int]](), 0, 0
+    for b, (n, m) in enumerate(sizes):
+        need = NODE_BYTES * n + ENTRY_BYTES * m
+        if b > first and used + need > TILE_BYTES:
+            tiles.append((first, b))
+            first, used = b, 0
+        used += need
+    return [*tiles, (first, len(sizes))] if sizes else tiles
+
+
+def part_of(lists: Ragged, first: int, last: int) -> Ragged:
+    """The lists from first to last."""
+    if last - first == lists.batch:
+        return lists
+    offsets = lists.offsets[first : last + 1]
+    return Ragged(lists.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
+
+def _subgraphs(
+    facts: FactGraph, wanted: Sequence[GraphWanted], ball: Ragged, depth: int, threads: int, cut: Sequence[int]
+) -> list[QuestionGraph]:
+    """The evidence subgraphs in these neighbourhoods."""
     graph = CheckedGraph(facts.graph.csr)
     seeds = ragged_of_lists([sorted(set(topics)) for topics, _ in wanted], facts.keys.device)
-    inside = _around(facts, seeds, depth, threads)
-    ball = Ragged(inside.global_ids, inside.offsets)
+    inside = induced_subgraphs(facts.numbered, ball)
     representative, edges, triples = equal_nodes(facts, inside, seeds)
     leads = representative == ball.values
     if facts.keys.device.type == "cpu":
@@ -119,20 +253,12 @@ def question_graphs(facts: FactGraph, wanted: Sequence[GraphWanted], depth: int,
     taken = [Size(*counts) for counts in taken_sizes.tolist()]
     balls = np.split(sides.numpy(), np.cumsum([size.nodes for size in taken])[:-1], 1)
     clustered, found = smaller.tolist(), []
-    for of, (members, leaders), size, (n, m), (csr, nodes), places in zip(
-        orders, balls, taken, clustered, _apart(final, cuts.tolist()), _by_order(local, orders)
+    for of, (members, leaders), size, (n, m), (csr, nodes), places, n_cut in zip(
+        orders, balls, taken, clustered, _apart(final, cuts.tolist()), _by_order(local, orders), cut
     ):
         own = csr, nodes, of, tuple(places), members.copy(), leaders.copy()
-        found.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2)))
+        found.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2), n_cut))
     return found
-
-
-def _around(facts: FactGraph, seeds: Ragged, depth: int, threads: int) -> Blocks:
-    """The subgraphs on the balls of the seeds; weights are the numbers of entries."""
-    if facts.keys.device.type == "cpu":
-        ball = ego_balls(CheckedGraph(facts.graph.csr), seeds, depth, threads=threads)
-        return induced_subgraphs(facts.numbered, ball)
-    return blocks_around(facts.numbered, seeds, depth)
 
 
 def _reduced(blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, threads: int) -> Blocks:

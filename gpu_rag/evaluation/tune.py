@@ -1,0 +1,158 @@
+"""Weights of `fused` fitted to questions with gold, and an honest score of that: nested cross-validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_rag.engine import Engine
+from gpu_rag.errors import BadInput, GpuRagError
+from gpu_rag.evaluation.bootstrap import paired_difference
+from gpu_rag.evaluation.compare import DEFAULT_AT, check_gold
+from gpu_rag.evaluation.metrics import ranked_documents, recall_at
+from gpu_rag.index.folder import sha256_text
+from gpu_rag.methods.registry import load_method, part
+from gpu_rag.program.run import Run
+from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.types import Draft, Question
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Questions, their candidates and the numbers of these. learnt: `model.Learnt`; documents: of each candidate."""
+
+    rows: Sequence[QuestionRow]
+    learnt: Any
+    documents: Sequence[Sequence[str]]
+
+    def recall(self, scores: np.ndarray, at: Sequence[int]) -> np.ndarray:
+        """f64[Q, len(at)]: recall where candidates stand by their scores f64[Q, c], equal ones in their order."""
+        found = np.zeros((len(self.rows), len(at)))
+        for number, row in enumerate(self.rows):
+            order = np.argsort(-scores[number, : len(self.documents[number])], kind="stable")
+            ranking = ranked_documents([self.documents[number][place] for place in order])
+            found[number] = [recall_at(ranking, row.gold_ids, k) for k in at]
+        return found
+
+
+def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
+    """What `fused` sees of each question, by its settings. Raises BadInput for gold that is no document."""
+    check_gold(rows, set(engine.index.documents["id"].to_pylist()))
+    fused, seen = load_method("fused"), {}
+
+    async def see(question: Question, run: Run, params: Any) -> Draft:
+        seen[question.id] = await fused.candidates(question, run, params)  # type: ignore[attr-defined]
+        return Draft(None, (), (), "unsupported")
+
+    answers = engine.run("fused", [row.question for row in rows], retrieval_only=True, program=see).answers
+    for answer in answers:
+        if answer.error is not None:
+            given = f"{answer.question_id}: {answer.error['message']}"
+            raise GpuRagError("a question cannot be tuned with", given=given)
+    of, found = engine.index.passage_doc_ids, [seen[row.question.id] for row in rows]
+    width = len(found[0].values)
+    documents = [[of[passage] for passage in one.ranking.rows[:width]] for one in found]
+    gold = np.array([[name in row.gold_ids for name in names] for names, row in zip(documents, rows)])
+    values = np.stack([one.values for one in found])
+    return Examples(rows, part("fused", "model").Learnt(values, gold, np.ones(len(rows))), documents)
+
+
+LEAST = 50  # questions with gold: fewer say nothing
+FOLDS, INNER = 5, 4
+PULLS = (np.inf, 3.0, 0.3, 0.03)  # toward the shipped weights; the first keeps them, and wins ties
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The outcome. document: that of `tune --json`; weights: for `fused`, as JSON; method: what `auto` is to be."""
+
+    document: dict[str, Any]
+    weights: dict[str, Any]
+    method: str
+
+
+def tune(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) -> Tuned:
+    """Fits `fused` to questions, and finds the best of `methods` and it. Raises BadInput for fewer than LEAST.
+
+    Recall of `fused` and `auto` is cross-validated: weights, and a choice, made on the other folds judge each one. How
+    far weights may leave those of the package is chosen inside these once more.
+    """
+    rows = [row for row in rows if row.gold_ids]
+    if len(rows) < LEAST:
+        raise BadInput(
+            "too few questions to tune with", given=f"{len(rows)} with gold_ids",
+            expected=f"at least {LEAST}, answered by documents of this index",
+            do="use the weights that the package brings: --method fused, or ppr",
+        )  # fmt: skip
+    seen = examples(engine, rows)
+    start = load_method("fused").model(engine.index, engine.params("fused"), own=False)  # type: ignore[attr-defined]
+    digests = [sha256_text(row.question.id) for row in rows]
+    folds = np.argsort(np.argsort(digests)) % FOLDS  # by the id alone: the order of the file changes nothing
+    scores = np.zeros(seen.learnt.gold.shape)
+    for fold in range(FOLDS):
+        inside, outside = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        pull = _pull(seen, start, inside)
+        scores[outside] = _fitted(start, seen, inside, pull).scores(seen.learnt.values[outside])
+    every = np.arange(len(rows))
+    pull = _pull(seen, start, every)
+    recalls = {name: _recalls(engine, name, rows) for name in methods}
+    shipped = seen.recall(start.scores(seen.learnt.values), DEFAULT_AT)
+    recalls["fused"] = seen.recall(scores, DEFAULT_AT)
+    routed = np.zeros_like(shipped)
+    for fold in range(FOLDS):
+        best = _best({name: found[folds != fold] for name, found in recalls.items()})
+        routed[folds == fold] = recalls[best][folds == fold]
+    chosen, model = _best(recalls), _fitted(start, seen, every, pull)
+    shown = {**recalls, "fused as shipped": shipped, "auto": routed}
+    base = recalls.get("ppr", shipped)
+    document = {
+        "n": len(rows),
+        "lists": list(start.lists),
+        "recall": {name: dict(zip(_MEASURES, found.mean(0).tolist())) for name, found in shown.items()},
+        "gain": {name: _differences(shown[name], base) for name in ("fused", "auto")},
+        "changed": bool(np.isfinite(pull)),
+        "method": chosen,
+    }
+    return Tuned(document, model.document(), chosen)
+
+
+_MEASURES = tuple(f"recall@{k}" for k in DEFAULT_AT)
+
+
+def _best(recalls: Mapping[str, np.ndarray]) -> str:
+    """The method of highest recall@5; of equal ones the first."""
+    return max(recalls, key=lambda name: round(float(recalls[name][:, 1].mean()), 9))
+
+
+def _differences(first: np.ndarray, second: np.ndarray) -> dict[str, dict[str, float]]:
+    """Paired differences by measure."""
+    columns = zip(_MEASURES, first.T.tolist(), second.T.tolist())
+    return {name: paired_difference(ours, others) for name, ours, others in columns}
+
+
+def _recalls(engine: Engine, method: str, rows: Sequence[QuestionRow]) -> np.ndarray:
+    """f64[Q, 3]: recall of a method without a language model."""
+    answers = engine.run(method, [row.question for row in rows], limit=max(DEFAULT_AT), retrieval_only=True).answers
+    of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
+    rankings = [ranked_documents([of[evidence.passage_id] for evidence in answer.evidence]) for answer in answers]
+    return np.array([[recall_at(r, row.gold_ids, k) for k in DEFAULT_AT] for r, row in zip(rankings, rows)])
+
+
+def _fitted(start: Any, seen: Examples, questions: np.ndarray, pull: float) -> Any:
+    """The weights of some questions."""
+    return start if np.isinf(pull) else part("fused", "model").fit(start, seen.learnt.part(questions), pull)
+
+
+def _pull(seen: Examples, start: Any, questions: np.ndarray) -> float:
+    """That of PULLS by which folds of these questions are ranked best by the others; of equal ones the stronger."""
+    folds, quality = np.arange(len(questions)) % INNER, []
+    for pull in PULLS:
+        scores = np.zeros(seen.learnt.gold.shape)
+        for fold in range(INNER):
+            outside = questions[folds == fold]
+            scores[outside] = _fitted(start, seen, questions[folds != fold], pull).scores(seen.learnt.values[outside])
+        quality.append(round(float(seen.recall(scores, DEFAULT_AT)[questions].mean()), 9))
+    return PULLS[int(np.argmax(quality))]

@@ -1,0 +1,245 @@
+"""The step behind `fused`: what is known of each of a question's first passages, as numbers.
+
+For a question with text t and unit vector q, over the nodes [entities | passages] of the graph that `ppr` walks on:
+  f, m      = the seeds by its nearest facts and by the names in it, r = the restart on passages; see program.walk
+  F, M, R   = PageRank with restart on f alone, on m alone, on r alone, one run of three columns; A = their mixture in
+              the shares of `ppr`
+  s(p)      = minmax(log A(p)) + fusion * minmax(cos(q, p)), the score of `ppr`
+The candidates are the DEPTH passages of highest s; its first ANCHORS are the anchors a. NAMES lists the numbers:
+  score, walk, facts, names, passages, cosine, words
+            = s, log A, log F, log M, log R, cos(q, p), BM25, each less its highest among the candidates
+  ... rank  = log(1 + the place by it, from 0); BM25 is in parts of the highest of all passages
+  first N   = 1 for the first N by s
+  named     = the sum of m(e) over the entities e of p; named entities: how many; named title: whether m has that of p
+  fact ends = the sum of f(e) over the entities of p
+  links     = anchors that mention the title of p
+  shared a  = the sum of 1 / (passages of e) over the entities of p and of anchor a, at most 2; new: without those of m
+  near a    = cos(a, p); beyond a = cos(q, p) - cos(q, a) cos(a, p), nearness to what of q is not in a
+  LIST      = the score of p in the list of another method, less its highest; its lowest where the list lacks p
+  LIST rank = log(1 + the place in it), log(1 + ABSENT) where the list lacks p
+An anchor has 0 with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.fuse import minmax_rows
+from gpu_rag.graph.nearest import on_host, topk_rows
+from gpu_rag.graph.pagerank import PageRankGraph, Restarts, personalized_pagerank, prepare
+from gpu_rag.index.index import Index
+from gpu_rag.program.kinds import WALK
+from gpu_rag.program.search import Ranking
+from gpu_rag.program.titles import title_edges, titled
+from gpu_rag.program.walk import (
+    TILE,
+    Seeds,
+    ends_of,
+    fact_weights,
+    listed,
+    near_facts,
+    passage_cosines,
+    restart,
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
+)
+from gpu_rag.runtime.step import batched
+from gpu_rag.text.mentions import mentioned_names
+
+DEPTH, ANCHORS, ABSENT = 50, 3, 60
+N_FACTS, DAMPING, TITLE_WEIGHT, MASS, TEMPERATURE, FUSION = 5, 0.85, 15.0, 0.5, 30.0, 0.1  # those of `ppr`
+TOL = 1e-5  # L1 error of PageRank
+_FLOOR, _LEAST = 1e-12, 1e-9  # of a probability before its logarithm: in s, and in other numbers
+
+_RANKED = ("score", "walk", "names", "facts", "passages", "cosine", "words")  # in the order of `_walks`
+_FIRST = (1, 2, 5, 10)
+NAMES = (
+    *(name for of in _RANKED for name in (of, f"{of} rank")),
+    *(f"first {n}" for n in _FIRST),
+    "named", "named entities", "named title", "fact ends", "anchor", "links", "shared 1", "shared 2", "shared 3",
+    "new 1", "near 1", "near 2", "beyond 1", "beyond 2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question's text and unit vector, and the lists of other methods, best first."""
+
+    text: str
+    vector: np.ndarray
+    lists: tuple[Ranking, ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A question's passages by the score of `ppr`. values: f32[c, n] for the first c <= DEPTH, by the columns NAMES and
+    two for each list."""
+
+    ranking: Ranking
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Links:
+    """Passages and entities. graph: that of `ppr`, with titles. The entities of passage p are
+    entities[offsets[p]:offsets[p + 1]]; title: the entity that its title names, -1 without; rarity: 1 / (passages of
+    each entity)."""
+
+    graph: PageRankGraph
+    offsets: np.ndarray
+    entities: np.ndarray
+    title: np.ndarray
+    rarity: np.ndarray
+
+
+def columns(lists: Sequence[str]) -> tuple[str, ...]:
+    """The names of the columns of `Candidates.values`."""
+    return (*NAMES, *(name for of in lists for name in (of, f"{of} rank")))
+
+
+@batched(WALK, tile=TILE)
+def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -> list[Candidates]:
+    """At least k passages of each question, where there are so many, and the numbers of the first, see the module.
+
+    n_lists: how many lists each query brings."""
+    links, texts = index.loaded("fused links", _links), [query.text for query in queries]
+    names = listed([mentioned_names(text, index.entity_rows) for text in texts], index.entity_n_passages)
+    vectors, *lists = uploaded(index, [query.vector for query in queries], word_weights(index, texts), names)
+    cosine = passage_cosines(index, vectors)
+    ends = ends_of(index, "relation_vectors", index.relation_ends)
+    by_fact = fact_weights(ends, near_facts(index, "relation_vectors", vectors, N_FACTS, True)[0])
+    by_name = seeds_of(lists[2], lists[3])
+    facts, named = (_dense(seeds, index.n_entities) for seeds in (by_fact, by_name))
+    walks = _walks(index, links, by_fact, by_name, restart(TEMPERATURE * cosine, lists[0], lists[1]))
+    scores = minmax_rows(walks[0].clamp_min(_FLOOR).log()) + FUSION * minmax_rows(cosine)
+    top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
+    rows = top.ids[:, :DEPTH].long()
+    by_words = np.zeros(rows.shape)
+    for row, text in enumerate(texts):
+        all_words = index.bm25.scores(text)
+        by_words[row] = all_words[rows[row]] / max(float(all_words.max()), _FLOOR)
+    at = rows.to(index.device)
+    logs = [walk.gather(1, at).clamp_min(_LEAST).log().cpu().numpy() for walk in walks]
+    near = cosine.gather(1, at).cpu().numpy()
+    ranked = [top.scores[:, :DEPTH].numpy(), *logs, near, by_words]
+    passages = index.vectors("passage_vectors")[at].float().cpu().numpy()
+    values = [
+        *(column for of in ranked for column in (of - of.max(1, keepdims=True), _places(of))),
+        *_numbers(links, rows.numpy(), facts, named, passages, near),
+    ]
+    for number in range(n_lists):
+        values += _listed(rows.numpy(), [query.lists[number] for query in queries])
+    table = np.stack(values, axis=2).astype(np.float32)
+    pairs = zip(top.ids.tolist(), top.scores.tolist(), table)
+    return [Candidates(Ranking(tuple(ids), tuple(given)), numbers) for ids, given, numbers in pairs]
+
+
+def _links(index: Index) -> Links:
+    plain, n = index.graph.pull, index.n_entities  # symmetric
+    csr = titled(index, plain, index.entity_rows, n, TITLE_WEIGHT)
+    indptr, indices = plain.indptr.cpu().numpy()[n:], plain.indices.cpu().numpy().astype(np.int64)
+    entities, owner = indices[indptr[0] :], np.repeat(np.arange(index.n_passages), np.diff(indptr))
+    inside = entities < n
+    title = np.full(index.n_passages, -1)
+    for entity, passage in title_edges(index, index.entity_rows):
+        title[passage] = entity
+    offsets = np.searchsorted(owner[inside], np.arange(index.n_passages + 1))
+    rarity = 1 / np.maximum(index.entity_n_passages, 1)
+    return Links(index.graph if csr is plain else prepare(csr), offsets, entities[inside], title, rarity)
+
+
+def _walks(index: Index, links: Links, facts: Seeds, named: Seeds, passages: torch.Tensor) -> list[torch.Tensor]:
+    """A, M, F and R on passages: f32[B, P] each. A mixes the others; a column without seeds is zero."""
+    nothing, none = torch.zeros_like(passages), Seeds(named.nodes[:, :0], named.weights[:, :0])
+    columns = [restarts_of(named, nothing, 1.0), restarts_of(facts, nothing, 1.0), restarts_of(none, passages, 0.0)]
+    width = max(one.nodes.shape[1] for one in columns)
+    nodes, mass = (
+        torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
+        for parts in ([one.nodes for one in columns], [one.mass for one in columns])
+    )
+    prior = Restarts(nodes, mass, torch.cat([one.last for one in columns]))
+    walks = personalized_pagerank(
+        links.graph, prior=prior, damping=DAMPING, tol=TOL, threads=index.threads, ids=(index.n_entities, links.graph.n)
+    )
+    by_name, by_fact, by_passage = walks.chunk(3)
+    has_names, has_facts = ((one.weights > 0).any(1, keepdim=True).float() for one in (named, facts))
+    either = (has_names + has_facts).clamp(min=1)
+    of_names, of_facts = MASS * has_names / either, MASS * has_facts / either
+    rest = 1 - MASS * torch.maximum(has_names, has_facts)
+    return [of_names * by_name + of_facts * by_fact + rest * by_passage, by_name, by_fact, by_passage]
+
+
+def _dense(seeds: Seeds, n: int) -> np.ndarray:
+    """f64[B, n]: the weights at their nodes."""
+    rows = np.zeros((len(seeds.nodes), n))
+    np.add.at(rows, (np.arange(len(rows))[:, None], seeds.nodes.cpu().numpy()), seeds.weights.cpu().numpy())
+    return rows
+
+
+def _numbers(
+    links: Links, rows: np.ndarray, facts: np.ndarray, named: np.ndarray, vectors: np.ndarray, near: np.ndarray
+) -> list[np.ndarray]:
+    """The columns from `first 1` on, f[B, c] each. rows: i64[B, c]; vectors: f32[B, c, D]; near: cosines f32[B, c]."""
+    batch, width = rows.shape
+    of = np.repeat(np.arange(batch), width)  # the question of each candidate
+    at, entities = _entities(links, rows.ravel())
+    asker, is_named = of[at], named > 0
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.bincount(at, values, minlength=rows.size).reshape(rows.shape)
+
+    def by_title(weights: np.ndarray) -> np.ndarray:
+        return np.where(title >= 0, np.take_along_axis(weights, np.maximum(title, 0), 1), 0.0)
+
+    title, known = links.title[rows], is_named[asker, entities]
+    place = np.broadcast_to(np.arange(width), rows.shape)
+    found = [(place < n).astype(float) for n in _FIRST]
+    found += [total(named[asker, entities]), total(known), by_title(is_named) if named.shape[1] else total(known)]
+    found += [total(facts[asker, entities]), (place < ANCHORS).astype(float)]
+    mentioned, shared, fresh, alike, beyond = np.zeros(rows.shape), [], [], [], []
+    for a in range(ANCHORS):
+        other, anchor = place != a, rows[:, min(a, width - 1)]
+        inside = np.zeros(named.shape)
+        inside[_entities(links, anchor)] = 1
+        rare = inside[asker, entities] * links.rarity[entities]
+        mentioned += other * (by_title(inside) if named.shape[1] else 0)
+        shared.append(other * np.minimum(total(rare), 2))
+        fresh.append(other * np.minimum(total(rare * ~known), 2))
+        cosine = np.matmul(vectors, vectors[:, min(a, width - 1), :, None])[..., 0]
+        alike.append(other * cosine)
+        beyond.append(other * (near - near[:, [min(a, width - 1)]] * cosine))
+    return [*found, mentioned, *shared, fresh[0], *alike[:2], *beyond[:2]]
+
+
+def _entities(links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(position among `rows`, entity) of every entity of these passages."""
+    first, counts = links.offsets[rows], links.offsets[rows + 1] - links.offsets[rows]
+    at = np.repeat(np.arange(len(rows)), counts)
+    inside = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return at, links.entities[first[at] + inside]
+
+
+def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:
+    """The two columns of a list."""
+    scores, ranks = np.zeros(rows.shape), np.full(rows.shape, np.log1p(ABSENT))
+    for row, ranking in enumerate(lists):
+        place = {passage: at for at, passage in enumerate(ranking.rows[:DEPTH])}
+        found = [place.get(passage) for passage in rows[row].tolist()]
+        best, least = (ranking.scores[0], min(ranking.scores[:DEPTH])) if ranking.rows else (0.0, 0.0)
+        scores[row] = [(least if at is None else ranking.scores[at]) - best for at in found]
+        ranks[row] = [np.log1p(ABSENT if at is None else at) for at in found]
+    return [scores, ranks]
+
+
+def _places(values: np.ndarray) -> np.ndarray:
+    """log(1 + place) of each value in its row, the highest first, equal ones in their order."""
+    order = np.argsort(-values, axis=1, kind="stable")
+    places = np.empty_like(order)
+    np.put_along_axis(places, order, np.broadcast_to(np.arange(values.shape[1]), values.shape), 1)
+    return np.log1p(places)

@@ -1,0 +1,86 @@
+"""The first passages of `ppr` ranked anew by a small model over what several methods say of each; then the reader.
+
+The numbers of a passage stand at the head of `batched`, the model in `model`. Weights come with the package, made by
+scripts/train_fused.py; those that `gpu-rag tune` has fitted to an index lie in it and are stronger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from gpu_rag.index.folder import canonical_json, sha256_text
+from gpu_rag.index.index import Index
+from gpu_rag.index.tuned import TUNED, tuned
+from gpu_rag.methods.fused.batched import DEPTH, Asked, Candidates, columns, fused_candidates
+from gpu_rag.methods.fused.model import SHIPPED, Model, model_of, shipped
+from gpu_rag.methods.registry import load_method
+from gpu_rag.program.ask import embed
+from gpu_rag.program.reader import Support, read
+from gpu_rag.program.run import Run
+from gpu_rag.program.search import Ranking
+from gpu_rag.runtime.gather import gather
+from gpu_rag.settings.check import Declared
+from gpu_rag.types import Draft, Question
+
+
+@dataclass(frozen=True)
+class Params(Declared):
+    """Lists that are weighed."""
+
+    bubblerag: Annotated[bool, "the ranking of `bubblerag` is weighed too; false: faster, less is found"] = True
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The methods whose lists are weighed."""
+        return ("bubblerag",) if self.bubblerag else ()
+
+
+def model(index: Index, params: Params, *, own: bool = True) -> Model:
+    """The weights for an index: its own, where it was tuned with these lists, else, or always without `own`, those of
+    the package. Raises BadInput."""
+
+    def load(index: Index) -> Model:
+        key, names = ",".join(params.lists), columns(params.lists)
+        found = tuned(index.path).get("fused", {}).get(key) if own else None
+        if found is None:
+            return model_of(shipped()[key], names, SHIPPED)
+        return model_of(found, names, index.path / TUNED)
+
+    return index.loaded(f"fused model {params.lists} {own}", load)
+
+
+def check(index: Index, params: Params) -> None:
+    """Raises BadInput for weights that cannot be used."""
+    model(index, params)
+
+
+def config(index: Index, params: Params) -> dict[str, Any]:
+    """What answers depend on beside the parameters."""
+    return {"weights": sha256_text(canonical_json(model(index, params).document()))[:16]}
+
+
+async def candidates(question: Question, run: Run, params: Params) -> Candidates:
+    """The first passages of `ppr`, and their numbers; at least run.limit passages."""
+    (vector,) = await embed([question.text])
+    lists = await gather(*(_listed(question, run, name) for name in params.lists))
+    return await fused_candidates(Asked(question.text, vector, tuple(lists)), max(run.limit, DEPTH), len(lists))
+
+
+async def _listed(question: Question, run: Run, name: str) -> Ranking:
+    """The list of a method, by its defaults."""
+    method: Any = load_method(name)
+    found: Ranking = await method.ranking(question, replace(run, limit=DEPTH), method.Params())
+    return found
+
+
+async def retrieve(question: Question, run: Run, params: Params) -> Support:
+    """The run.limit passages of highest score."""
+    found = await candidates(question, run, params)
+    ranking = model(run.index, params).ranked(found.ranking, found.values, run.limit)
+    return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
+
+
+async def program(question: Question, run: Run, params: Params) -> Draft:
+    """Retrieve, then read."""
+    return await read(run, question.text, await retrieve(question, run, params))

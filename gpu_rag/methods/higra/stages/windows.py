@@ -1,0 +1,144 @@
+"""Windows of near entities: every pair within a radius is shown to a model in one request at least.
+
+A cluster of hundreds of entities fits no request. Cut into disjoint parts, most of its pairs are never seen together.
+Windows overlap, so that each pair is together in one of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.cluster import linked_pairs, radius_clusters
+from gpu_rag.graph.common.dots import exact_dots
+from gpu_rag.index.work import Work
+from gpu_rag.methods.higra.settings import AlignmentSettings
+from gpu_rag.methods.higra.stages.clusters import Clusters, near_clusters
+from gpu_rag.models.set import pick_device
+
+MOST_NEAR = 128  # nearest neighbours of a row that count: a dense cloud takes requests by its size, not by its square
+_TILE = 2048
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a model sees together. together: of the `pairs` within the radius, those of which one window has both."""
+
+    windows: Clusters
+    pairs: int
+    together: int
+
+    def counts(self, what: str) -> dict[str, int]:
+        """Counts of a stage; what: merge | link."""
+        named = {"clusters": len(self.windows), "pairs": self.pairs, "pairs_together": self.together}
+        return {f"higra_{what}_{name}": n for name, n in named.items()}
+
+
+def window_params(chosen: AlignmentSettings, eps: float) -> dict[str, Any]:
+    """What the windows of a stage depend on."""
+    if chosen.windows == "clusters":
+        return {"clusters": [eps, chosen.min_samples, chosen.max_cluster]}
+    return {"windows": [eps, chosen.max_cluster]}
+
+
+def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
+    """What is seen together under the settings, found on the device of the models: the same on every device.
+
+    vectors: f16|f32[N, D], unit rows.
+    """
+    chosen = work.settings.alignment
+    moved = vectors.to(pick_device(work.settings.models.device))
+    near, cosine = near_pairs(moved, eps)
+    if chosen.windows == "clusters":
+        windows = near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
+    else:
+        windows = covering(nearest_only(near, cosine, MOST_NEAR), chosen.max_cluster)
+    return Shown(windows, len(near), n_together(near, windows))
+
+
+def near_pairs(vectors: torch.Tensor, eps: float) -> tuple[np.ndarray, np.ndarray]:
+    """(pairs i64[P, 2], their cosines f64[P]): all rows i < j with v_i . v_j >= 1 - eps, ascending."""
+    label = radius_clusters(vectors, eps, 2).cpu()
+    order = torch.argsort(label, stable=True)
+    order = order[label[order] >= 0]
+    _, sizes = label[order].unique_consecutive(return_counts=True)
+    pairs, cosines = [np.zeros((0, 2), np.int64)], [np.zeros(0)]
+    for rows in order.split(sizes.tolist()):
+        part = vectors[rows.to(vectors.device)]
+        starts = range(0, len(rows), _TILE)
+        for i0, j0 in ((i, j) for i in starts for j in starts if i <= j):
+            a, b = linked_pairs(part, i0, j0, _TILE, 1 - eps)
+            cosines.append(exact_dots(part, a, part, b).cpu().numpy())
+            pairs.append(rows[torch.stack([a, b], 1).cpu()].numpy())
+    found, cosine = np.concatenate(pairs), np.concatenate(cosines)
+    order_of = np.lexsort((found[:, 1], found[:, 0]))
+    return found[order_of], cosine[order_of]
+
+
+def nearest_only(pairs: np.ndarray, cosine: np.ndarray, most: int) -> np.ndarray:
+    """The pairs of which one row is among the `most` nearest of the other; ties by row."""
+    if not len(pairs) or np.bincount(pairs.ravel()).max() <= most:
+        return pairs
+    here, there = np.concatenate([pairs, pairs[:, ::-1]]).T
+    order = np.lexsort((there, -np.concatenate([cosine, cosine]), here))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.searchsorted(here[order], here[order])
+    first, second = np.split(place < most, 2)
+    return pairs[first | second]
+
+
+def covering(pairs: np.ndarray, most: int) -> Clusters:
+    """Windows of at most `most` rows such that every pair is in one, sorted: greedily, few of them.
+
+    A window begins with the row of most uncovered pairs and grows by the row with most of them into the window; ties
+    by the smaller row.
+    """
+    near: dict[int, set[int]] = {}
+    for a, b in pairs.tolist():
+        near.setdefault(a, set()).add(b)
+        near.setdefault(b, set()).add(a)
+    heap = [(-len(rows), row) for row, rows in near.items()]
+    heapq.heapify(heap)
+    windows: Clusters = []
+    while heap:
+        n, first = heapq.heappop(heap)
+        if -n == len(near[first]):
+            windows.append(_window(near, first, most))
+        if near[first]:
+            heapq.heappush(heap, (-len(near[first]), first))
+    return sorted(windows)
+
+
+def _window(near: dict[int, set[int]], first: int, most: int) -> list[int]:
+    """One window from a row, whose pairs leave `near`."""
+    window = {first}
+    into = Counter(near[first])  # uncovered pairs of other rows into the window
+    while into and len(window) < most:
+        row = min(into, key=lambda row: (-into[row], -len(near[row]), row))
+        del into[row]
+        window.add(row)
+        into.update(near[row] - window)
+    for row in window:
+        near[row] -= window
+    return sorted(window)
+
+
+def n_together(pairs: np.ndarray, windows: Clusters) -> int:
+    """How many of the pairs, ascending, have both rows in a window."""
+    if not len(pairs):
+        return 0
+    n = int(pairs.max()) + 1
+    seen = np.zeros(len(pairs), bool)
+    keys = pairs[:, 0] * n + pairs[:, 1]
+    for window in windows:
+        rows = np.asarray(window)
+        rows = rows[rows < n]
+        wanted = (rows[:, None] * n + rows[None, :])[np.triu_indices(len(rows), 1)]
+        at = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+        seen[at[keys[at] == wanted]] = True
+    return int(seen.sum())

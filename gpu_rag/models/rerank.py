@@ -1,0 +1,76 @@
+"""A cross-encoder: how well a text fits a question, both read together. From a local folder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import ModelError
+from gpu_rag.models.device import check_device, use_threads
+from gpu_rag.models.embed.batches import NO_ROOM, embed_batches
+from gpu_rag.models.fingerprint import folder_hash
+from gpu_rag.models.pretrained import load_model, load_tokenizer
+
+CODE_VERSION = 1
+BATCH = {"cpu": 8, "cuda": 64}
+LONGEST = 512  # tokens of a pair, where the model takes as many
+
+
+class CrossEncoder:
+    """A folder of transformers for sequence classification, as sentence-transformers saves its cross-encoders.
+
+    With one class its logit is the score, with two that of the second above the first. Of a pair that is too long the
+    end of the longer text is cut. A batch has pairs of one length, filled up with the first: a score has the same bits
+    in any batch. name, content_hash: as of an embedder.
+    """
+
+    def __init__(self, folder: str, *, device: str = "cpu", threads: int = 1):
+        """Load the model; nothing is downloaded, no code of the folder is run. Raises ModelError, MissingBackend."""
+        path, self._device = Path(folder).expanduser(), check_device(device)
+        if not path.is_dir():
+            do = "give the folder of a cross-encoder: gpu-rag never downloads while it runs"
+            raise ModelError("no such reranker on this machine", given=folder, expected="a model folder", do=do)
+        self.name, self.content_hash = folder, folder_hash(path, CODE_VERSION)
+        use_threads(self._device, threads)
+        self._tokenizer: Any = load_tokenizer(path)
+        kind, options = "AutoModelForSequenceClassification", {"dtype": torch.float32}
+        self._model: Any = load_model("reranker", kind, path, self._device, NO_ROOM, **options)
+        config = self._model.config
+        if config.num_labels not in (1, 2):
+            given = f"{folder}: {config.num_labels} classes"
+            raise ModelError("the model ranks nothing", given=given, expected="a cross-encoder of one or two classes")
+        positions = getattr(config, "max_position_embeddings", LONGEST)
+        if "roberta" in config.model_type:  # its positions count from behind the padding
+            positions -= (config.pad_token_id or 0) + 1
+        self._longest = min(LONGEST, positions, self._tokenizer.model_max_length)
+        self._size = BATCH[self._device.type]
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """f32[n]: the score of each (question, text); equal pairs are computed once."""
+        place: dict[tuple[str, str], int] = {}
+        index = [place.setdefault(pair, len(place)) for pair in pairs]
+        if not index:
+            return np.zeros(0, np.float32)
+        once = list(place)
+        found = self._tokenizer(
+            [question for question, _ in once], [text for _, text in once], truncation=True, max_length=self._longest
+        )
+        rows = [{name: values[i] for name, values in found.items()} for i in range(len(once))]
+        lengths = [len(row["input_ids"]) for row in rows]
+        scored = embed_batches(
+            lengths, lambda _: self._size, 1, lambda some, _: self._batch([rows[i] for i in some]), None
+        )
+        return scored[index, 0]
+
+    def _batch(self, rows: list[dict[str, list[int]]]) -> torch.Tensor:
+        filled = rows + rows[:1] * (self._size - len(rows))
+        columns = {name: torch.tensor([row[name] for row in filled], device=self._device) for name in rows[0]}
+        with torch.inference_mode():
+            logits = self._model(**columns).logits.float()
+        scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
+        found: torch.Tensor = scores[: len(rows), None]
+        return found

@@ -1,0 +1,70 @@
+"""Evidence ordered anew by a reranker, after any method's retrieval and before the reader: `models.reranker`.
+
+A folder    a cross-encoder scores every passage and every fact with the question, by (-score, earlier place).
+llm         the language model takes the best SHOWN / 2 of the first SHOWN of each, best first, by `choose`; the rest
+            follows in its order. A reply that cannot be read leaves the order as it was.
+
+A method is made to retrieve DEPTH passages then, or more where more are to be kept. Each ordering is one request of
+the reranker and is noted as "rerank_passages" or "rerank_facts", with the number of pairs as that of candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_rag.program.choose import choose
+from gpu_rag.program.kinds import EMBED
+from gpu_rag.program.models import Models
+from gpu_rag.program.run import Run
+from gpu_rag.program.steps import Texts
+from gpu_rag.runtime.step import batched
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Evidence, Path
+
+DEPTH = 50  # passages that are ordered anew
+SHOWN = 20  # of these, and of facts, that a language model is shown
+
+
+@batched(EMBED)
+def rerank(models: Models, queries: list[tuple[str, Texts]]) -> list[np.ndarray]:
+    """The scores f32[n] of each question's texts by the cross-encoder."""
+    scores = models.cross_encoder.scores([(question, text) for question, texts in queries for text in texts])
+    return np.split(scores, np.cumsum([len(texts) for _, texts in queries])[:-1])
+
+
+async def reranked(
+    run: Run, question: str, passages: Sequence[Evidence], facts: Sequence[Path], keep: int = 0
+) -> tuple[tuple[Evidence, ...], tuple[Path, ...]]:
+    """Passages and facts in the order of the reranker, at most `keep` passages (0: all); as they are without one."""
+    if not run.models.reranks_by:
+        return tuple(passages), tuple(facts)
+    order, scores = await _order(run, question, [f"{e.title}\n{e.text}" for e in passages], "rerank_passages")
+    found = [replace(passages[i], score=scores[i]) if scores else passages[i] for i in order]
+    by_fact, _ = await _order(run, question, [path.text for path in facts], "rerank_facts")
+    return tuple(found[: keep or None]), tuple(facts[i] for i in by_fact)
+
+
+async def _order(run: Run, question: str, texts: Sequence[str], name: str) -> tuple[list[int], list[float]]:
+    """Places of the texts, best first, and by place the scores of a cross-encoder."""
+    if len(texts) < 2:
+        return list(range(len(texts))), []
+    if run.models.reranks_by == "llm":
+        shown = list(texts[:SHOWN])
+        first = await choose(
+            replace(run, models=replace(run.models, decider="llm")),
+            Prompt.read("gpu_rag.program.prompts", "rerank"),
+            {"question": question},
+            shown,
+            query=question,
+            k=max(1, len(shown) // 2),
+            scores=[-float(place) for place in range(len(shown))],  # what stands in for an unreadable reply: as it was
+            name=name,
+        )
+        return [*first, *(i for i in range(len(texts)) if i not in set(first))], []
+    scores = (await rerank((question, tuple(texts)))).tolist()
+    order = sorted(range(len(texts)), key=lambda i: -scores[i])  # stable: equal ones keep their order
+    run.note(f"{name}/encoder", len(texts), tuple(" ".join(texts[i].split())[:120] for i in order))
+    return order, scores

@@ -1,0 +1,90 @@
+"""The number of relations that a question names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.rules.decomposition.phrases import AUX, BASE_VERBS, COPULAS, QUESTION_WORDS, is_person
+from gpu_rag.text.rules.extraction.lexicon import is_verb
+
+_WORD = re.compile(r"\w+")
+_PARTS = re.compile(r"'s\b|\w+|#")
+_SHARED = frozenset({"share", "shares", "shared", "same"})
+_EMPTY_BEFORE_OF = frozenset(
+    {"name", "names", "place", "date", "cause", "kind", "kinds", "type", "types", "form", "same"}
+)
+_NOUN_BEHIND = frozenset({"year", "years", "date", "dates"})  # "release years"
+_NAMING = frozenset({"listed", "called", "named", "known", "titled"})
+_COMPANY = frozenset({"co", "together"})  # "co-wrote with", "starred together with"
+_BEFORE_NOUN = frozenset({"the", "a", "an", "'s"})
+_EDGE = ("", "", "")  # so that every word has three neighbours
+
+
+def relation_words(relations: Iterable[str]) -> frozenset[str]:
+    """The words of relations, also without a plural s."""
+    words = {word for relation in relations for word in _WORD.findall(relation.casefold())}
+    return frozenset(words | {word.removesuffix("s") for word in words})
+
+
+def n_relations(question: str, topics: Sequence[str], common: frozenset[str] = frozenset()) -> int:
+    """The number of relations that a question names, at least 1, without its topics. common: words of relations.
+
+    Counted are verbs that are no auxiliaries; "of" and the possessive 's, but for "name of", "place of" and the like;
+    "whose"; a role or a relation's plural before "in" or "for" ("actors in"), a role behind a topic ("Jaws actors") or
+    behind "for the"; what is asked of the things that the rest describes ("what genres are the films", "in which
+    genres"). "share" and "same" stand for two relations, "co-" and "together" for one beside their verb.
+
+    >>> n_relations("who acted in the movies directed by the director of Jaws", ["jaws"])
+    3
+    """
+    flat = normalise_name(question)
+    for topic in topics:
+        name = "[ _]+".join(map(re.escape, normalise_name(topic.replace("_", " ")).split()))
+        flat = re.sub(rf"(?<!\w){name}(?!\w)", " # ", flat) if name else flat
+    words = [*_EDGE, *_PARTS.findall(flat), *_EDGE]
+    places = range(len(_EDGE), len(words) - len(_EDGE))
+    found = sum(_says_relation(words, i, common) or _is_asked(words, i, common) for i in places)
+    return max(1, found + 2 * any(w in _SHARED for w in words) + any(w in _COMPANY for w in words))
+
+
+def _says_relation(words: Sequence[str], i: int, common: frozenset[str]) -> bool:
+    word, before, after = words[i], words[i - 1], words[i + 1]
+    if word == "of":
+        return before not in _EMPTY_BEFORE_OF and words[i - 2] != "same"
+    if word == "'s":
+        return before not in QUESTION_WORDS  # "who's"
+    if word == "whose":
+        return True
+    if word in AUX or word in _SHARED or word in _NAMING or word in _NOUN_BEHIND:
+        return False
+    if _is_role(word) and (before == "#" or (words[i - 2], before) == ("for", "the")):
+        return True
+    if word.endswith("s") and after in ("in", "for") and (_is_role(word) or word[:-1] in common):
+        return True
+    if after in _NOUN_BEHIND:  # "release dates of" is counted by its "of"
+        return words[i + 2] != "of" and _is_verb(word, "")
+    by_the_same = tuple(words[i + 1 : i + 4]) == ("by", "the", "same")
+    return before not in _BEFORE_NOUN and not by_the_same and _is_verb(word, before)
+
+
+def _is_verb(word: str, before: str) -> bool:
+    return word in BASE_VERBS or is_verb(word, before)
+
+
+def _is_role(word: str) -> bool:
+    return is_person(word) or (word.endswith("s") and is_person(word[:-1]))
+
+
+def _is_asked(words: Sequence[str], i: int, common: frozenset[str]) -> bool:
+    """Whether a word is a property asked of other things: "what genres are the films ..", "what gender is X's father",
+    ".. were in which genres". Not where it names the thing itself: "what city is the capital of X"."""
+    word, before = words[i], words[i - 1]
+    if before not in ("what", "which"):
+        return False
+    if words[i - 2] == "in" and words[i - 3] in COPULAS:
+        return True
+    if word.endswith("s") and words[i + 1] in ("are", "were") and words[i + 2] == "the":
+        return True
+    return word in common and words[i + 1] in COPULAS and tuple(words[i + 2 : i + 4]) == ("#", "'s")

@@ -1,0 +1,131 @@
+"""The weights that `fused` ships, and their honest figures: each family of questions judged by weights of the others.
+
+usage: python scripts/train_fused.py FAMILY:INDEX=QUESTIONS [...] [--half even|odd|all] [--pull 0.03]
+           [--out weights.json] [--cache FOLDER] [--csv FILE]
+
+For both mixes (with `bubblerag` and without): weights of the other families judge each one, on the half of its
+questions that --half names by the parity of sha1(question id), paired with `ppr`. In training a family counts as much
+as another. --out: writes weights of all families. --cache: keeps what was seen of each set, for another run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections import Counter
+from hashlib import sha1
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gpu_rag.api import Index, load_questions
+from gpu_rag.evaluation.bootstrap import paired_difference
+from gpu_rag.evaluation.compare import score
+from gpu_rag.evaluation.kb import KbGold
+from gpu_rag.evaluation.tune import Examples, examples
+from gpu_rag.methods.fused.batched import columns
+from gpu_rag.methods.fused.model import Learnt, trained
+from gpu_rag.sources.questions import QuestionRow
+
+AT = (2, 5, 10)
+MIXES = (("bubblerag",), ())
+Seen = tuple[str, str, Examples, np.ndarray]  # family, name of the set, with `bubblerag`, recall of `ppr`
+
+
+def seen_of(item: str, cache: Path | None) -> Seen:
+    """What there is of one set."""
+    family, _, rest = item.partition(":")
+    folder, _, questions = rest.partition("=")
+    rows = [row for row in load_questions(Path(questions))[0] if row.gold_ids]
+    name, file = Path(folder).name, None if cache is None else cache / f"{Path(folder).name}.npz"
+    if file is not None and file.exists():
+        kept = np.load(file)
+        learnt = Learnt(kept["values"], kept["gold"], np.ones(len(rows)))
+        return family, name, Examples(rows, learnt, kept["documents"].tolist()), kept["ppr"]
+    print(f"{name}: {len(rows)} questions", file=sys.stderr)
+    index = Index.open(folder)
+    engine = index.engine({})
+    answers = engine.run("ppr", [row.question for row in rows], limit=max(AT), retrieval_only=True).answers
+    scores = score(engine, answers, rows, AT, True, KbGold(index, rows))
+    ppr, found = np.array([scores[f"recall@{k}"] for k in AT]).T, examples(engine, rows)
+    engine.models.close()
+    if file is not None:
+        np.savez(file, values=found.learnt.values, gold=found.learnt.gold, documents=np.array(found.documents), ppr=ppr)
+    return family, name, found, ppr
+
+
+def joined(sets: list[Seen], n_columns: int) -> Learnt:
+    """The questions of several sets, each family of the same weight. n_columns: the first ones that count."""
+    sizes = Counter[str]()
+    for family, _, found, _ in sets:
+        sizes[family] += len(found.rows)
+    learnt = [found.learnt for _, _, found, _ in sets]
+    weight = [np.full(len(found.rows), 1 / sizes[family]) for family, _, found, _ in sets]
+    values = np.concatenate([one.values[..., :n_columns] for one in learnt])
+    return Learnt(values, np.concatenate([one.gold for one in learnt]), np.concatenate(weight))
+
+
+def is_even(row: QuestionRow) -> bool:
+    """The parity of a question."""
+    return sha1(row.question.id.encode(), usedforsecurity=False).digest()[0] % 2 == 0
+
+
+def judged(sets: list[Seen], lists: tuple[str, ...], half: str, pull: float) -> list[list[object]]:
+    """Rows (mix, set, n, cut-off, ppr, fused, difference, low, high): of each set, and of all together."""
+    names, parts = columns(lists), []
+    for family, name, found, ppr in sets:
+        others = [one for one in sets if one[0] != family]
+        model = trained(lists, names, joined(others, len(names)), pull)
+        ours = found.recall(model.scores(found.learnt.values[..., : len(names)]), AT)
+        keep = np.array([half == "all" or is_even(row) == (half == "even") for row in found.rows])
+        parts.append((name, ours[keep], ppr[keep]))
+    parts.append(("all", np.concatenate([ours for _, ours, _ in parts]), np.concatenate([ppr for *_, ppr in parts])))
+    rows: list[list[object]] = []
+    for name, ours, ppr in parts:
+        for at, k in enumerate(AT):
+            pair = paired_difference(ours[:, at], ppr[:, at])
+            numbers = (ppr[:, at].mean(), ours[:, at].mean(), pair["diff"], pair["low"], pair["high"])
+            rows.append(["+".join(("ppr", *lists)), name, len(ours), k, *(f"{number:.3f}" for number in numbers)])
+    return rows
+
+
+def main() -> None:
+    """Sees, judges, writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="+", metavar="FAMILY:INDEX=QUESTIONS")
+    parser.add_argument("--half", choices=("even", "odd", "all"), default="even")
+    parser.add_argument("--pull", type=float, default=0.03)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--csv", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    sets = [seen_of(item, options.cache) for item in options.sets]
+    table: list[list[object]] = [["mix", "set", "questions", "k", "ppr", "fused", "difference", "low", "high"]]
+    table += [row for lists in MIXES for row in judged(sets, lists, options.half, options.pull)]
+    print("\n".join("\t".join(map(str, row)) for row in table))
+    if options.csv:
+        with options.csv.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(table)
+    if options.out:
+        document = {}
+        for lists in MIXES:
+            model = trained(lists, columns(lists), joined(sets, len(columns(lists))), options.pull)
+            document[",".join(lists)] = model.document()
+        options.out.write_text(json.dumps(rounded(document), indent=1) + "\n", encoding="utf-8")
+
+
+def rounded(value: object) -> object:
+    """Numbers to six digits, which moves no ranking that a difference of weights could justify."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()

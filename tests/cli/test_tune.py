@@ -1,0 +1,54 @@
+"""gpu-rag tune: what it prints and keeps, what `auto` is then, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAST = ("--set", "method.fused.bubblerag=false")
+
+
+@pytest.fixture
+def many(cli: Any, tmp_path: Path) -> Path:
+    rows = [{**row, "id": f"{row['id']}-{at}"} for at in range(10) for row in cli.QUESTIONS]
+    found: Path = cli.write_rows(tmp_path / "many.jsonl", rows)
+    return found
+
+
+def test_tune_then_auto(run: Any, cli: Any, index: Path, many: Path, tmp_path: Path) -> None:
+    ask = ("ask", index, cli.QUESTIONS[0]["question"], "--method", "auto", "--json", *cli.NO_LLM)
+    refused = run(*ask)
+    assert refused.status == 2 and f"run: gpu-rag tune {index} QUESTIONS" in refused.err
+    digest = run("verify", index, "--digest").out
+    found = run("tune", index, many, "--among", "bm25,ppr", *FAST, *cli.NO_LLM)
+    assert found.status == 0, found.err
+    assert "50 questions; fused and auto are cross-validated" in found.out and "fused - ppr" in found.out
+    chosen = found.out.split("auto: ")[-1].split()[0]
+    assert chosen in ("bm25", "ppr", "fused") and f"kept in {index / 'tuned.json'}" in found.out
+    assert run("verify", index, "--digest").out == digest
+    answered = run("answer", index, many, "--method", "auto", "--out", tmp_path / "a.jsonl", "--limit", 3, *cli.NO_LLM)
+    assert answered.status == 0, answered.err
+    assert {row["method"] for row in cli.read_rows(tmp_path / "a.jsonl")} == {chosen}
+    assert run(*ask).document["method"] == chosen
+    scored = run("eval", index, many, "--method", "auto,ppr,fused", "--retrieval-only", "--json", *FAST, *cli.NO_LLM)
+    assert scored.document["methods"]["auto"]["recall@5"] == scored.document["methods"][chosen]["recall@5"]
+
+
+def test_fused_alone_leaves_the_choice_as_it_is(run: Any, cli: Any, index: Path, many: Path) -> None:
+    found = run("tune", index, many, "--method", "fused", "--json", *FAST, *cli.NO_LLM)
+    assert found.document["method"] is None and set(found.document["recall"]) == {
+        "ppr", "fused", "fused as shipped", "auto",
+    }  # fmt: skip
+    assert '"auto"' not in (index / "tuned.json").read_text()
+
+
+def test_few_questions_and_methods_that_cannot_run_are_refused(
+    run: Any, cli: Any, index: Path, many: Path, questions: Path
+) -> None:
+    found = run("tune", index, questions, *cli.NO_LLM)
+    assert found.status == 2 and "too few questions to tune with; given 5 with gold_ids" in found.err
+    found = run("tune", index, many, "--among", "hoprag", *cli.NO_LLM)
+    assert found.status == 2 and "lacks what hoprag needs" in found.err
+    assert not (index / "tuned.json").exists()

@@ -1,0 +1,241 @@
+"""The ceiling of retrieval: an oracle's choices, and hand-worked shares by stage on six articles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import UsageError
+from gpu_rag.evaluation import ceiling as ceilings
+from gpu_rag.evaluation.ceiling import ceiling_scores, oracle
+from gpu_rag.evaluation.compare import compare
+from gpu_rag.methods.registry import ceiling_of, load_method
+from gpu_rag.program.choose import NONE_TEXT
+from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.types import Choice, Question, Rank, Request
+
+BORN = "Where was the designer of the Halden Bridge born?"
+METHODS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "dual-agent", "higra-agent")
+ARTICLES = (
+    ("Halden Bridge", "The Halden Bridge was designed by Marta Orlo. It crosses the river Ves."),
+    ("Marta Orlo", "Marta Orlo was an engineer born in Tamsin. She studied under Piet Ruyven."),
+    ("Piet Ruyven", "Piet Ruyven taught at the University of Loss."),
+    ("Kerling", "Kerling is a town on the river Ves."),
+    ("Tamsin", "Tamsin is a fishing port. The lighthouse of Tamsin was built in 1902."),
+    ("University of Loss", "The University of Loss was founded by Hugo Brandt."),
+)
+SETTINGS: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
+
+
+def asked(*gold: str, text: str = BORN, id: str = "q") -> QuestionRow:
+    return QuestionRow(Question(id, text), gold, (), {}, "jsonl")
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
+    """The tiny corpus with facts by hand, of every method over a corpus."""
+    folder = tmp_path_factory.mktemp("ceiling")
+    rows = [{"id": f"d{i}", "title": title, "text": text} for i, (title, text) in enumerate(ARTICLES)]
+    facts = {
+        "d0": [("Halden Bridge", "designed by", "Marta Orlo"), ("Halden Bridge", "crosses", "Ves")],
+        "d1": [("Marta Orlo", "born in", "Tamsin"), ("Marta Orlo", "studied under", "Piet Ruyven")],
+        "d2": [("Piet Ruyven", "taught at", "University of Loss")],
+        "d3": [("Kerling", "lies on", "Ves")],
+        "d4": [("lighthouse of Tamsin", "built in", "1902")],
+        "d5": [("University of Loss", "founded by", "Hugo Brandt")],
+    }
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = [
+        {"id": name, "entities": [*dict.fromkeys(end for s, _, o in triples for end in (s, o))], "triples": triples}
+        for name, triples in facts.items()
+    ]
+    (folder / "openie.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
+    given = {"methods": METHODS, "openie": folder / "openie.jsonl", "settings": SETTINGS}
+    gpu_rag.build(folder / "corpus.jsonl", folder / "ix", **given)
+    return gpu_rag.Index.open(folder / "ix")
+
+
+def scores(index: gpu_rag.Index, method: str, row: QuestionRow, at: Sequence[int] = (1, 2), **params: Any) -> Any:
+    engine = index.engine({**SETTINGS, "method": {method: params}})
+    found = ceiling_scores(engine, method, [row], at)
+    assert found["failed"] == [0.0]
+    return {name: values[0] for name, values in found.items()}
+
+
+# --- the oracle --------------------------------------------------------------------------------------
+
+
+def said(helpful: Collection[str], *options: str) -> tuple[str, tuple[float, ...]]:
+    (reply,) = oracle(set(helpful)).complete([Request("", "", Rank(options))])
+    assert not isinstance(reply, Exception)
+    return reply.text, reply.scores
+
+
+def test_the_oracle_takes_what_helps_and_nothing_else() -> None:
+    assert said({"b", "c"}, "a", "b", "c", NONE_TEXT) == ("b", (-1.0, 1.0, 1.0, 0.0))
+    assert said({"z"}, "a", "b", NONE_TEXT) == (NONE_TEXT, (-1.0, -1.0, 0.0))
+    assert said({"z"}, "a", "b")[0] == "a"  # one must be taken
+
+
+def test_what_is_no_choice_is_refused() -> None:
+    with pytest.raises(UsageError, match="only chooses"):
+        oracle(set()).complete([Request("", "say", Choice(("a",)))])
+
+
+# --- stages ------------------------------------------------------------------------------------------
+
+
+def test_dense_by_hand(index: gpu_rag.Index) -> None:
+    """Gold is first and last of the ranking: half of it is among the first, all of it is reached, half is read."""
+    engine = index.engine(SETTINGS)
+    (answer,) = engine.run("dense", [Question("q", BORN)], limit=6, retrieval_only=True).answers
+    first, *_, last = [e.passage_id for e in answer.evidence]
+    found = scores(index, "dense", asked(first, last))
+    assert found == {
+        "index": 1.0, "reached": 1.0, "recall@1": 0.5, "recall@2": 0.5, "prompt": 0.5, "choices": 0, "failed": 0.0,
+    }  # fmt: skip
+
+
+def test_bm25_does_not_reach_what_shares_no_word(index: gpu_rag.Index) -> None:
+    found = scores(index, "bm25", asked("d2", "d4", text="Piet Ruyven"), at=(1, 6))
+    assert (found["index"], found["reached"], found["recall@6"]) == (1.0, 0.5, 0.5)
+
+
+def first_edges(index: gpu_rag.Index) -> tuple[int, int, int]:
+    """(vertex, where its first edge leads, another vertex that no edge leads to from it), vertices being passages."""
+    from gpu_rag.methods.hoprag.batched import hop_graph
+
+    graph = hop_graph(index)
+    indptr, target = graph.indptr.tolist(), graph.target.tolist()
+    for vertex in range(graph.n_vertices):
+        to = target[indptr[vertex] : indptr[vertex + 1]]
+        far = [v for v in range(graph.n_vertices) if v not in (*to, vertex)]
+        if to and far:
+            return vertex, to[0], far[0]
+    raise AssertionError("every passage leads to every other")
+
+
+def test_hoprag_by_hand(index: gpu_rag.Index) -> None:
+    """From one start the oracle hops to the gold passage that an edge leads to, and to nothing else."""
+    vertex, near, far = first_edges(index)
+    title = index.passages["title"][vertex].as_py()
+    start = {"top_k": 1, "n_hop": 1, "entry": "vertices", "inherit": 1.0}
+    row = asked(f"d{vertex}", f"d{near}", f"d{far}", text=title)
+    found = scores(index, "hoprag", row, **start)
+    assert found["graph"] == found["reached"] == pytest.approx(2 / 3)
+    assert found["recall@2"] == pytest.approx(1 / 3)  # top_k is 1: pruning keeps one of the two
+    assert found["choices"] == 1
+    none = scores(index, "hoprag", asked(f"d{far}", text=title), **start)
+    assert none["graph"] == 0.0 and none["choices"] == 1
+
+
+def test_the_oracle_reaches_what_similarity_does_not(index: gpu_rag.Index) -> None:
+    row = asked("d1", "d2", "d5", text="Halden Bridge")
+    start = {"top_k": 3, "n_hop": 4, "entry": "vertices", "inherit": 1.0}
+    with_oracle = scores(index, "hoprag", row, (3,), **start)
+    engine = index.engine({**SETTINGS, "method": {"hoprag": {**start, "n_hop": 0}}})
+    (plain,) = engine.run("hoprag", [row.question], limit=3, retrieval_only=True).answers
+    assert with_oracle["graph"] == 1.0
+    assert {e.passage_id for e in plain.evidence} != {"d1", "d2", "d5"}
+
+
+def test_bubblerag_grows_by_what_gold_passages_state(index: gpu_rag.Index) -> None:
+    """The tree begins at the bridge; facts of d0 and d1 lead on to Tamsin, which the port's own passage names."""
+    found = scores(index, "bubblerag", asked("d0", "d1", "d2"), n_trees=1)
+    assert found["graph"] == 1.0 and found["choices"] >= 1
+    helpful, _ = ceiling_of("bubblerag") or (None, None)
+    assert helpful is not None
+    taken = helpful(index, [1])
+    assert taken == {"Marta Orlo - born in - Tamsin", "Marta Orlo - studied under - Piet Ruyven"}
+
+
+def test_higra_starts_from_entities_of_gold_passages(index: gpu_rag.Index) -> None:
+    helpful, _ = ceiling_of("higra-retriever") or (None, None)
+    assert helpful is not None
+    names = {option.split(" (")[0].split(",")[0] for option in helpful(index, [2])}
+    assert names == {"Piet Ruyven", "University of Loss"}
+    near = scores(index, "higra-retriever", asked("d2"), radius=0)
+    assert near["graph"] == 1.0 and near["choices"] == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_stage_has_more_than_the_one_before(index: gpu_rag.Index, method: str) -> None:
+    found = scores(index, method, asked("d0", "d1", "d5"), at=(1, 2, 6))
+    order = [found[name] for name in ("index", "reached", "recall@6", "recall@2", "recall@1")]
+    assert order == sorted(order, reverse=True)
+    assert found["recall@6"] >= found["prompt"] >= found["recall@2"]
+    assert ("graph" in found) == (ceiling_of(method) is not None) == (found["choices"] > 0)
+
+
+def test_a_wrong_oracle_is_seen(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle that takes the first option whatever helps does not reach what the right one does."""
+    vertex, near, _ = first_edges(index)
+    row = asked(f"d{near}", text=index.passages["title"][vertex].as_py())
+    start = {"top_k": 1, "n_hop": 1, "entry": "vertices"}
+    right = scores(index, "hoprag", row, **start)
+    monkeypatch.setattr(ceilings, "oracle", lambda helpful: oracle(set()))
+    assert (right["graph"], scores(index, "hoprag", row, **start)["graph"]) == (1.0, 0.0)
+
+
+# --- around it ---------------------------------------------------------------------------------------
+
+
+def test_methods_do_not_change_by_it(index: gpu_rag.Index) -> None:
+    """The oracle goes in by `Engine.run(program=...)` alone: beside it the method answers as before."""
+    engine = index.engine(SETTINGS)
+    before = engine.run("hoprag", [Question("q", BORN)], retrieval_only=True).answers
+    ceiling_scores(engine, "hoprag", [asked("d0", "d1")], (2,))
+    after = engine.run("hoprag", [Question("q", BORN)], retrieval_only=True).answers
+    assert before[0].evidence == after[0].evidence and "choose" not in vars(load_method("dense"))
+
+
+def test_the_document_has_it_beside_the_scores(index: gpu_rag.Index) -> None:
+    engine = index.engine(SETTINGS)
+    rows = [asked("d0", "d1"), asked(id="without gold")]
+    document = compare(engine, ["dense", "hoprag"], rows, at=(2,), ceiling=True).document
+    assert set(document["ceiling"]) == {"dense", "hoprag"}
+    assert list(document["ceiling"]["hoprag"]) == [
+        "index", "graph", "reached", "recall@2", "prompt", "choices", "failed",
+    ]  # fmt: skip
+    assert document["ceiling"]["dense"]["recall@2"] == document["methods"]["dense"]["recall@2"]
+    assert "ceiling" not in compare(engine, ["dense"], rows, at=(2,)).document
+
+
+def test_a_method_over_a_knowledge_base_is_refused(index: gpu_rag.Index) -> None:
+    with pytest.raises(UsageError, match="given the ceiling of hybgrag"):
+        compare(index.engine(SETTINGS), ["dense", "hybgrag"], [asked("d0")], ceiling=True)
+
+
+def test_a_model_with_a_short_context_is_shown_less(index: gpu_rag.Index) -> None:
+    from gpu_rag.models.llm.scripted import ScriptedLLM
+
+    shown = {}
+    for context in (20, 300, 8192):
+        llm = ScriptedLLM(lambda _: "x", context_tokens=context)
+        engine = index.engine({"models": {"embedder": "hash"}}, llm=llm)
+        found = ceiling_scores(engine, "dense", [asked("d0", "d1", "d2", "d3", "d4", "d5")], (6,), retrieval_only=False)
+        shown[context] = found["prompt"][0]
+        assert not llm.calls  # it is asked nothing
+    assert 0 == shown[20] < shown[300] < shown[8192] == pytest.approx(5 / 6)
+
+
+def test_the_command_prints_it(index: gpu_rag.Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gpu_rag.cli.main import main
+
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps({"id": "q", "question": BORN, "gold_ids": ["d0", "d1"]}) + "\n")
+    words = ["eval", str(index.path), str(questions), "--method", "dense,hoprag", "--retrieval-only", "--ceiling"]
+    off = [word for key, value in SETTINGS["models"].items() for word in ("--set", f"models.{key}={value}")]
+    assert main([*words, *off]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("ceiling: ")]
+    table = [line.split() for line in lines[at + 1 :] if line.split()[:1] in (["method"], ["dense"], ["hoprag"])][:3]
+    assert table[0][:4] == ["method", "index", "graph", "reached"] and table[1][:3] == ["dense", "1.000", "-"]
+    assert main([*words, *off, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["ceiling"]["hoprag"]["index"] == 1.0

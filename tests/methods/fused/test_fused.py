@@ -1,0 +1,319 @@
+"""`fused` and `auto`: the numbers of candidates by a plain twin, the model and its fit, what an index keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.evaluation import tune as tuning
+from gpu_rag.index.folder import TUNED
+from gpu_rag.index.tuned import keep, tuned
+from gpu_rag.methods.fused.batched import ABSENT, NAMES, Asked, Candidates, columns, fused_candidates
+from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped, trained, untrained
+from gpu_rag.methods.fused.program import Params
+from gpu_rag.methods.ppr.batched import Params as PprParams
+from gpu_rag.methods.ppr.batched import rank_by_graph
+from gpu_rag.program.search import Ranking
+from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.text.mentions import mentioned_names
+from gpu_rag.types import Question
+
+TEXTS = [
+    "Who founded the University of Loss?",
+    "Where was the designer of the Halden Bridge born?",
+    "At which university did the teacher of Marta Orlo teach?",
+    "Who was mayor where the Halden Bridge stands?",
+    "What is the colour of the moon?",
+]
+GOLD = [("d5",), ("d0", "d1"), ("d1", "d2"), ("d0", "d3"), ("d4",)]
+
+
+@pytest.fixture
+def index(build: Any, facts: Any) -> gpu_rag.Index:
+    found: gpu_rag.Index = build(facts, methods=("ppr", "hybrid"), named=True)
+    return found
+
+
+def asked(index: gpu_rag.Index, fast: Any) -> list[Asked]:
+    vectors = index.engine(fast).models.embedder().embed(TEXTS)
+    lists = [Ranking((2, 0), (0.9, 0.4)), Ranking((), ()), *[Ranking((5, 4, 3, 1), (4.0, 3.0, 2.5, 1.0))] * 3]
+    return [Asked(*query) for query in zip(TEXTS, vectors, [(one,) for one in lists])]
+
+
+def seen(index: gpu_rag.Index, queries: list[Asked]) -> list[Candidates]:
+    return list(fused_candidates.run(index, queries, (4, 1)))  # type: ignore[arg-type]
+
+
+def test_the_candidates_are_those_of_ppr_in_its_order(index: gpu_rag.Index, fast: Any) -> None:
+    queries = asked(index, fast)
+    by_ppr = rank_by_graph.run(index, [(q.text, q.vector) for q in queries], (PprParams(), index.n_passages))
+    for ours, other in zip(seen(index, queries), by_ppr):
+        assert ours.ranking.rows == other.rows  # type: ignore[union-attr]
+        assert ours.ranking.scores == pytest.approx(other.scores, abs=1e-3)  # type: ignore[union-attr]
+
+
+def places(values: np.ndarray) -> np.ndarray:
+    return np.log1p([sum(other > value for other in values) + list(values[:i]).count(value)
+                     for i, value in enumerate(values)])  # fmt: skip
+
+
+def twin(index: gpu_rag.Index, query: Asked, found: Candidates) -> dict[str, np.ndarray]:
+    """Most columns once more, by sets, one candidate at a time."""
+    rows = found.ranking.rows
+    holds: dict[int, set[int]] = {row: set() for row in range(index.n_passages)}
+    for passage, entity in zip(*(index.mentions[name].to_pylist() for name in ("passage", "entity"))):
+        holds[passage].add(entity)
+    title = [index.entity_rows.get(name.lower(), -1) for name in index.passages["title"].to_pylist()]
+    names = set(mentioned_names(query.text, index.entity_rows))
+    rarity = {e: 1 / max(int(index.entity_n_passages[e]), 1) for row in rows for e in holds[row]}
+    rarity |= {e: 1 / max(int(index.entity_n_passages[e]), 1) for e in names}
+    total = sum(rarity[e] for e in names)
+    vectors = index.vectors("passage_vectors").numpy().astype(np.float64)
+    near = vectors[list(rows)] @ query.vector
+    words = index.bm25.scores(query.text)
+    words = words[list(rows)] / max(words.max(), 1e-12)
+    out = {f"first {n}": np.arange(len(rows)) < n for n in (1, 2, 5, 10)}
+    out |= {"cosine": near - near.max(), "cosine rank": places(near), "words": words - words.max()}
+    out["named"] = np.array([sum(rarity[e] for e in holds[row] & names) / (total or 1) for row in rows])
+    out["named entities"] = np.array([len(holds[row] & names) for row in rows])
+    out["named title"] = np.array([title[row] in names for row in rows])
+    out["anchor"] = np.arange(len(rows)) < 3
+    out["links"] = np.array([sum(title[p] in holds[a] for a in rows[:3] if a != p) for p in rows])
+    for at, a in enumerate(rows[:3], 1):
+        common = [holds[a] & holds[p] if p != a else set() for p in rows]
+        out[f"shared {at}"] = np.array([min(2, sum(rarity[e] for e in found)) for found in common])
+        cosine = np.array([vectors[a] @ vectors[p] for p in rows])
+        other = np.array([p != a for p in rows])
+        if at == 1:
+            out["new 1"] = np.array([min(2, sum(rarity[e] for e in found - names)) for found in common])
+        if at < 3:
+            out[f"near {at}"], out[f"beyond {at}"] = other * cosine, other * (near - near[at - 1] * cosine)
+    (listed,) = query.lists
+    if listed.rows:
+        scores = dict(zip(listed.rows, listed.scores))
+        out["LIST"] = np.array([scores.get(p, listed.scores[-1]) - listed.scores[0] for p in rows])
+    else:
+        out["LIST"] = np.zeros(len(rows))
+    out["LIST rank"] = np.log1p([listed.rows.index(p) if p in listed.rows else ABSENT for p in rows])
+    return out
+
+
+def test_the_numbers_are_those_of_a_plain_twin(index: gpu_rag.Index, fast: Any) -> None:
+    names, links = columns(["LIST"]), 0.0
+    for query, found in zip(queries := asked(index, fast), seen(index, queries)):
+        assert found.values.shape == (index.n_passages, len(names))
+        for name, expected in twin(index, query, found).items():
+            assert found.values[:, names.index(name)] == pytest.approx(expected.astype(float), abs=1e-5), name
+        for of in ("score", "walk", "names", "facts", "passages"):
+            column = found.values[:, names.index(of)]
+            assert column.max() == 0
+            assert found.values[:, names.index(f"{of} rank")] == pytest.approx(places(column), abs=1e-6)
+        links += found.values[:, names.index("links")].sum()
+    assert links > 0  # the twin compared something
+
+
+def test_a_question_has_the_same_numbers_in_any_batch(index: gpu_rag.Index, fast: Any) -> None:
+    queries = asked(index, fast)
+    together = seen(index, queries * 14)  # more than a tile
+    for at, query in enumerate(queries):
+        (alone,) = seen(index, [query])
+        for other in (together[at], together[at + 60]):
+            assert alone.ranking == other.ranking and (alone.values == other.values).all()
+
+
+# --- the model ------------------------------------------------------------------------------------------
+
+
+def learnt(n: int = 40, width: int = 7, names: int = 3) -> Learnt:
+    """Questions whose gold candidate has the highest first number, mostly."""
+    g = np.random.default_rng(3)
+    values = g.normal(size=(n, width, names))
+    values[:2] *= 9  # beyond what is cut off
+    best = (values[..., 0] + 0.3 * g.normal(size=(n, width))).argmax(1)
+    return Learnt(values, np.arange(width) == best[:, None], np.linspace(1, 2, n))
+
+
+def test_weights_are_those_of_least_loss() -> None:
+    data = learnt()
+    start = untrained((), ("a", "b", "c"), data)
+    model, pull = fit(start, data, 0.05), 0.05
+
+    def loss(weights: np.ndarray) -> float:
+        scores = replace(start, weights=weights).scores(data.values)
+        logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+        means = -(logs * data.gold).sum(1) / data.gold.sum(1)
+        return float((means * data.weight).sum() / data.weight.sum() + pull / 2 * (weights**2).sum())
+
+    assert model.weights[0] > 1 and abs(model.weights[1:]).max() < 0.3
+    for step in 0.01 * np.vstack([np.eye(3), -np.eye(3)]):
+        assert loss(model.weights) < loss(model.weights + step)
+    assert fit(model, data, 1e6).weights == pytest.approx(model.weights, abs=1e-4)  # pulled back to where it began
+    only = fit(start, data, 0.05, ("b",)).weights
+    assert only[1] != 0 and (only[[0, 2]] == 0).all()
+    nothing = replace(data, gold=np.zeros_like(data.gold))
+    assert fit(start, nothing, 0.05) is start
+
+
+def test_candidates_come_first_and_the_others_after_them_in_their_order() -> None:
+    model = Model((), ("a", "b"), np.zeros(2), np.ones(2), np.array([1.0, -1.0]))
+    first = Ranking((7, 3, 9, 1, 4), (0.9, 0.8, 0.7, 0.6, 0.2))
+    values = np.array([[0.0, 0.0], [1.0, 0.0], [9.0, 0.0]])  # the last is cut off at CLIP
+    found = model.ranked(first, values, 4)
+    assert found.rows == (9, 3, 7, 1) and found.scores == pytest.approx((4.0, 1.0, 0.0, -0.1))
+    assert model.ranked(first, values, 9).rows == (9, 3, 7, 1, 4)
+    assert list(model.ranked(first, values, 9).scores) == sorted(model.ranked(first, values, 9).scores, reverse=True)
+
+
+@pytest.mark.parametrize("lists", [("bubblerag",), ()])
+def test_the_weights_of_the_package_fit_the_columns(lists: tuple[str, ...]) -> None:
+    document = shipped()[",".join(lists)]
+    model = model_of(document, columns(lists), TUNED)  # type: ignore[arg-type]
+    assert model.lists == lists and model.weights.any()
+    assert model.weights[NAMES.index("score rank")] < 0 and model.weights[NAMES.index("links")] > 0
+    for wrong in ({}, {**document, "columns": {**document["columns"], "more": [0, 1, 0]}}, {**document, "lists": 3},
+                  {**document, "columns": {**document["columns"], "score": [0, 0, 1]}}):  # fmt: skip
+        with pytest.raises(BadInput, match="weights of fused cannot be used"):
+            model_of(wrong, columns(lists), TUNED)  # type: ignore[arg-type]
+
+
+def test_training_begins_with_ppr() -> None:
+    data = learnt(names=len(NAMES))
+    assert trained((), NAMES, data, 1e6).weights == pytest.approx(
+        fit(untrained((), NAMES, data), data, 1e-3, ("score", "score rank")).weights, abs=1e-4
+    )
+
+
+# --- over an index --------------------------------------------------------------------------------------
+
+
+def own_weights(lists: tuple[str, ...], name: str, weight: float) -> dict[str, Any]:
+    """Weights of one column alone."""
+    numbers = {column: [0.0, 1.0, weight if column == name else 0.0] for column in columns(lists)}
+    return {",".join(lists): {"lists": list(lists), "columns": numbers}}
+
+
+def ids(answers: Any) -> list[list[str]]:
+    return [[e.passage_id for e in answer.evidence] for answer in answers]
+
+
+def test_an_index_has_weights_of_its_own_outside_its_digest(index: gpu_rag.Index, fast: Any) -> None:
+    digest, first = index.manifest.digest(), index.engine(fast)
+    plain, before = ids(first.run("fused", questions(), limit=6).answers), first.config_hash("fused")
+    keep(index.path, fused=own_weights(("bubblerag",), "score rank", 1.0))  # the last of ppr first
+    again = gpu_rag.Index.open(index.path)
+    engine = again.engine(fast)
+    assert again.manifest.digest() == digest and engine.config_hash("fused") != before
+    by_ppr = ids(engine.run("ppr", questions(), limit=6).answers)
+    assert ids(engine.run("fused", questions(), limit=6).answers) == [row[::-1] for row in by_ppr] != plain
+    other = again.engine({**fast, "method": {"fused": {"bubblerag": False}}})
+    assert ids(other.run("fused", questions(), limit=6).answers) != [row[::-1] for row in by_ppr]  # not these lists
+    (index.path / TUNED).write_text("{")
+    with pytest.raises(BadInput, match="run gpu-rag tune again"):
+        gpu_rag.Index.open(index.path).engine(fast).run("fused", questions())
+
+
+def questions() -> list[Question]:
+    return [Question(f"q{at}", text) for at, text in enumerate(TEXTS)]
+
+
+def test_both_drivers_agree_and_the_list_of_bubblerag_counts(index: gpu_rag.Index, fast: Any) -> None:
+    found = [
+        ids(index.engine({**fast, "runtime": {"driver": driver}}).run("fused", questions(), limit=6).answers)
+        for driver in ("rounds", "streaming")
+    ]
+    assert found[0] == found[1]
+    keep(index.path, fused=own_weights(("bubblerag",), "bubblerag rank", -1.0))
+    engine = gpu_rag.Index.open(index.path).engine(fast)
+    by_trees = ids(engine.run("bubblerag", questions(), limit=6).answers)
+    assert ids(engine.run("fused", questions(), limit=6).answers) == by_trees
+    assert by_trees != ids(engine.run("ppr", questions(), limit=6).answers)
+
+
+def test_auto_stands_for_what_was_found_best(index: gpu_rag.Index, fast: Any) -> None:
+    engine = index.engine({**fast, "method": {"ppr": {"damping": 0.5}}})
+    with pytest.raises(UsageError, match=r"run: gpu-rag tune .*ix QUESTIONS"):
+        engine.run("auto", questions())
+    keep(index.path, auto={"method": "ppr"})
+    answers = engine.run("auto", questions(), limit=6).answers
+    assert {answer.method for answer in answers} == {"ppr"}
+    assert ids(answers) == ids(engine.run("ppr", questions(), limit=6).answers)
+    assert engine.config_hash("auto") == engine.config_hash("ppr") != index.engine(fast).config_hash("auto")
+    assert ids([gpu_rag.Index.open(index.path).retrieve(TEXTS[0], method="auto", settings=fast)])
+    keep(index.path, auto={"method": "unheard-of"})
+    with pytest.raises(UsageError, match="unknown method"):
+        engine.run("auto", questions())
+
+
+def test_a_filter_keeps_the_weights_of_the_index(tiny_corpus: Path, tmp_path: Path, fast: Any) -> None:
+    rows = [json.loads(line) for line in tiny_corpus.read_text().splitlines()]
+    corpus = tmp_path / "with-years.jsonl"
+    corpus.write_text("".join(json.dumps({**row, "year": at}) + "\n" for at, row in enumerate(rows)))
+    gpu_rag.build(corpus, tmp_path / "ix", methods=["ppr"], settings=fast)
+    keep(tmp_path / "ix", fused=own_weights(("bubblerag",), "score rank", 1.0), auto={"method": "fused"})
+    engine = gpu_rag.Index.open(tmp_path / "ix").engine(fast)
+    by_ppr = ids(engine.run("ppr", questions(), limit=6, where="year < 4").answers)
+    assert all(len(row) == 4 for row in by_ppr)
+    for method in ("fused", "auto"):
+        found = ids(engine.run(method, questions(), limit=6, where="year < 4").answers)
+        assert found == [row[::-1] for row in by_ppr]
+
+
+# --- tune -----------------------------------------------------------------------------------------------
+
+
+def rows(n: int) -> list[QuestionRow]:
+    """n questions with gold: the five texts again and again."""
+    return [QuestionRow(Question(f"q{at}", TEXTS[at % 5]), GOLD[at % 5], (), {}, "plain") for at in range(n)]
+
+
+def test_few_questions_are_refused(index: gpu_rag.Index, fast: Any) -> None:
+    with pytest.raises(BadInput, match=r"too few questions.*given 49 with gold_ids; expected at least 50"):
+        tuning.tune(index.engine(fast), rows(49), ["ppr"])
+
+
+def test_tune_learns_what_helps_and_says_how_much(index: gpu_rag.Index, fast: Any) -> None:
+    engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
+    found = tuning.tune(engine, rows(60), ["bm25", "ppr"])
+    recall = found.document["recall"]
+    assert recall["fused"]["recall@2"] > recall["ppr"]["recall@2"] + 0.05 and found.document["changed"]
+    assert found.document["gain"]["fused"]["recall@2"]["low"] > 0
+    assert found.document["lists"] == [] and found.method == found.document["method"]
+    keep(index.path, fused={"": found.weights}, auto={"method": found.method})
+    assert set(tuned(index.path)) == {"fused", "auto"}
+    other = gpu_rag.Index.open(index.path).engine({**fast, "method": {"fused": {"bubblerag": False}}})
+    answers = other.run("fused", [row.question for row in rows(5)], limit=6).answers
+    hits = [len({*gold} & {*one[:2]}) / len(gold) for gold, one in zip(GOLD, ids(answers))]
+    assert sum(hits) / 5 >= recall["ppr"]["recall@2"] + 0.05
+
+
+def test_the_score_is_of_questions_that_were_left_out(index: gpu_rag.Index, fast: Any, monkeypatch: Any) -> None:
+    """Gold that no number tells is not learnt: with weights fitted to all questions it would be."""
+    g = np.random.default_rng(0)
+    engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
+    asked_rows = [replace(row, gold_ids=(f"d{g.integers(6)}",)) for row in rows(50)]
+    plain = tuning.examples(engine, asked_rows)
+    start = model_of(shipped()[""], NAMES, TUNED)  # type: ignore[arg-type]
+    noise = replace(plain.learnt, values=start.mean + start.scale * g.normal(size=plain.learnt.values.shape))
+    monkeypatch.setattr(tuning, "examples", lambda *_: replace(plain, learnt=noise))
+    found = tuning.tune(engine, asked_rows, ["ppr"])
+    in_sample = fit(start, noise, 1e-3).scores(noise.values)
+    assert plain.recall(in_sample, [2])[:, 0].mean() > 0.5  # by heart
+    assert found.document["recall"]["fused"]["recall@2"] < 0.4  # a third by chance
+
+
+def test_the_order_of_the_file_changes_nothing(index: gpu_rag.Index, fast: Any) -> None:
+    engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
+    first, second = (tuning.tune(engine, given, ["ppr"]) for given in (rows(50), rows(50)[::-1]))
+    assert first.document["recall"]["fused"] == pytest.approx(second.document["recall"]["fused"])
+
+
+def test_params_name_the_lists() -> None:
+    assert (Params().lists, Params(bubblerag=False).lists) == (("bubblerag",), ())
+    assert json.dumps(sorted(shipped())) == '["", "bubblerag"]'
