@@ -229,10 +229,10 @@ def nodes_on_paths(
     question, ended, n = row_of_value(topics), _ended(topics, ends), max(graph.n, 1)
     if pick_implementation(graph.device, implementation, "ego_balls") == "torch":
         row, node, kept = _on_paths(graph, topics, ended, depth)
-        keys = torch.where(kept, row * n + node, NO_KEY).sort().values
-        new = keys < NO_KEY
-        new[1:] &= keys[1:] != keys[:-1]
-        return ragged_of_keys(keys[new], topics.batch, n)
+        every = torch.where(kept, row * n + node, NO_KEY).sort().values
+        new = every < NO_KEY
+        new[1:] &= every[1:] != every[:-1]
+        return ragged_of_keys(every[new], topics.batch, n)
     seeds = Ragged(topics.values, torch.arange(question.shape[0] + 1, device=graph.device))
     pattern = CheckedGraph(graph.csr)
     balls = [
