@@ -9,9 +9,10 @@ For a question with unit vector q and groups of anchors, over the nodes [entitie
 All local graphs of a batch are blocks of one block-diagonal graph. Nodes that have to be ranked are ranked by w, ties
 to the lower node, so that the order is the same on every machine and in any batch; scores are the exact cosines.
 
-The random walk of a question with text t from the nodes S of its evidence graphs, over [entities | relations |
-passages], see `graph.walk_graph` and program.walk:
-  w(v)      = 1 / (passages of v) for v in S, scaled to sum to 1
+The random walk of a question with text t from the nodes S of its evidence graphs and the anchors A of its groups, over
+[entities | relations | passages], see `graph.walk_graph` and program.walk:
+  u(v, X)   = 1 / (passages of v) for v in X, scaled to sum to 1
+  w(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A): what no tree joins is spoken of too
   pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p) and BM25
   p         = (1 - WALK_DAMPING) pi + WALK_DAMPING P^T p
   score(p)  = minmax(log p(p)) + WALK_FUSION * minmax(cos(q, p))
@@ -37,7 +38,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
-from gpu_rag.program.walk import TILE, passage_cosines, prior_of, ranked, restart, scaled, word_restart
+from gpu_rag.program.walk import TILE, mixed, passage_cosines, prior_of, ranked, restart, scaled, word_restart
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
@@ -45,7 +46,7 @@ from gpu_rag.types import Ragged, TopK
 
 MOST_ALPHA = 100  # its exponential is a number
 PARTS = 1 << 40  # that a weight is counted in
-SEED_MASS, TEMPERATURE, WALK_DAMPING, WALK_FUSION = 0.5, 30.0, 0.85, 0.1  # of the random walk
+SEED_MASS, ANCHOR_SHARE, TEMPERATURE, WALK_DAMPING, WALK_FUSION = 0.5, 0.5, 30.0, 0.85, 0.1  # of the random walk
 TOL = 1e-6  # L1 error of PageRank
 
 
@@ -104,7 +105,7 @@ Nodes = tuple[int, ...]
 Around = tuple[np.ndarray, Nodes]  # unit vectors f32[m, D] of keywords, and nodes around which relations are looked for
 Growing = tuple[np.ndarray, tuple[Nodes, ...]]  # a question's unit vector, and the anchors of each of its groups
 Frontier = tuple[np.ndarray, Nodes, Nodes]  # its unit vector, the entities of its frontier, and the relations it has
-FromTrees = tuple[str, np.ndarray, Nodes]  # its text and unit vector, and the nodes of its evidence graphs
+FromTrees = tuple[str, np.ndarray, Nodes, Nodes]  # its text and unit vector, nodes of its evidence graphs, its anchors
 OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and the number of the first tree that has each node
 
 
@@ -216,12 +217,14 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k passages of highest score by the random walk from the nodes of each query, see the module."""
     sizes = bubble_graph(index).passages.offsets.diff().cpu().numpy()
-    weights = np.zeros((len(queries), len(sizes)))
-    for row, (_, _, nodes) in enumerate(queries):
-        weights[row, list(nodes)] = 1 / np.maximum(sizes[list(nodes)], 1)
-    cosine = passage_cosines(index, stacked([vector for _, vector, _ in queries], index.device))
-    passages = restart(TEMPERATURE * cosine, word_restart(index, [text for text, _, _ in queries]))
-    prior = prior_of(scaled(weights), passages, SEED_MASS)
+    of_trees, of_anchors = np.zeros((2, len(queries), len(sizes)))
+    for row, (_, _, nodes, anchors) in enumerate(queries):
+        of_trees[row, list(nodes)] = 1 / np.maximum(sizes[list(nodes)], 1)
+        of_anchors[row, list(anchors)] = 1 / np.maximum(sizes[list(anchors)], 1)
+    weights = mixed(scaled(of_trees), scaled(of_anchors), ANCHOR_SHARE)
+    cosine = passage_cosines(index, stacked([vector for _, vector, *_ in queries], index.device))
+    passages = restart(TEMPERATURE * cosine, word_restart(index, [text for text, *_ in queries]))
+    prior = prior_of(weights, passages, SEED_MASS)
     graph = walk_graph(index)
     ranks = personalized_pagerank(graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads)
     return ranked(ranks[:, len(sizes) :], cosine, WALK_FUSION, k)
