@@ -276,7 +276,7 @@ def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPa
     asked, rows = across(40, 64, 4), nearly_equal(300, 64, 5)
     monkeypatch.setattr(nearest_torch, "MORE", 0)
     check(by_torch, asked, rows, 9)
-    monkeypatch.setattr(nearest_torch, "f32_slack", lambda n_dims: 0.0)
+    monkeypatch.setattr(nearest_torch, "products_slack", lambda rows: 0.0)
     with pytest.raises(AssertionError):
         check(by_torch, asked, rows, 9)
 

@@ -65,7 +65,7 @@ def products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     f16 each, high + low / 2^11.
     """
     if not takes_f16(right):
-        return left.float() @ right.float().T
+        return torch.mm(left.float(), right.float().T)
     if left.dtype == torch.float16:
         return torch.mm(left, right.T, out_dtype=torch.float32)
     high = left.half()
