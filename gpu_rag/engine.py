@@ -417,7 +417,7 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     found = NONE if draft.text is None else grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
     status = "unsupported" if found == UNSTATED else draft.status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
-    common.update(condensed=draft.condensed, missing=draft.missing)
+    common.update(condensed=draft.condensed, missing=draft.missing, source=draft.source)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
 
 

@@ -38,8 +38,8 @@ STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it; where, nodes, pools, support, condensed, missing only
-    where there are some."""
+    """The row of an answer, as the command line documents it; where, nodes, pools, support, condensed, missing and
+    source only where there are some."""
     row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
@@ -63,6 +63,8 @@ def row_of(answer: Answer) -> dict[str, Any]:
         row["support"] = [dict(vars(sentence)) for sentence in answer.support]
     if answer.condensed:
         row["condensed"] = answer.condensed
+    if answer.source:
+        row["source"] = answer.source
     if answer.missing:
         row["missing"] = list(answer.missing)
     if answer.pools:

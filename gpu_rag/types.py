@@ -252,7 +252,7 @@ class Pool:
 @dataclass(frozen=True)
 class Draft:
     """What a program returns. status: answered | unsupported. nodes: of a knowledge base, best first; pools: `Pool`;
-    support: where it was asked for, see `program.support`; condensed, missing: see `Answer`."""
+    support: where it was asked for, see `program.support`; condensed, missing, source: see `Answer`."""
 
     text: str | None
     evidence: tuple[Evidence, ...] = ()
@@ -263,6 +263,7 @@ class Draft:
     support: tuple[Sentence, ...] = ()
     condensed: str = ""
     missing: tuple[str, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -272,6 +273,7 @@ class Answer:
     grounding: whether the evidence states the text, see `text.grounding`; where it does not, status is unsupported.
     error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`. where: the filter of documents.
     condensed: the question that was answered in place of one that only a history made clear, else "".
+    source: "model" where no source had anything and the model said what it knows by itself, else "".
     missing: sources that failed while others answered, such as "web: the search server did not answer; ...".
     """
 
@@ -293,6 +295,7 @@ class Answer:
     where: str = ""
     condensed: str = ""
     missing: tuple[str, ...] = ()
+    source: str = ""
 
 
 # --- model requests --------------------------------------------------------------------------------

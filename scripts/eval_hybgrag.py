@@ -233,8 +233,7 @@ def oracle_program(gold: Mapping[str, Sequence[str]], tell: Callable[[Experience
     async def program(question: Question, run: Run, params: Params) -> Draft:
         kb = kb_of(run.index)
         rows = [row for id in gold[question.id] if (row := kb.row_of(id)) is not None]
-        _, result = await refined(question.text, run, params, OracleCritic(run, params, rows, tell))
-        return await supported(result, run)
+        return await supported(*await refined(question.text, run, params, OracleCritic(run, params, rows, tell)), run)
 
     return program
 

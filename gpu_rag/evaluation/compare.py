@@ -199,6 +199,8 @@ def _entry(
     tally = Tally.of(answers)
     entry["failed"] = tally.statuses["failed"]
     entry["unsupported"] = None if retrieval_only else tally.statuses["unsupported"]
+    if n_known := sum(answer.source == "model" for answer in answers):
+        entry["from_model"] = n_known
     entry["malformed"], entry["replies_read"] = tally.usage["malformed"], tally.usage["replies_read"]
     entry["fallbacks"], entry["cut"] = fallbacks_by_step(tally.fallbacks), tally.usage["cut"]
     entry.update({name: tally.usage[name] / len(answers) for name in _COSTS}, wall_s=wall_s)

@@ -34,7 +34,7 @@ def csr_from_edges(
     [0, 1, 3, 4, 4]
     """
     _check_edges(src, dst, n, weight)
-    check_memory(24 * (n + src.shape[0]), src.device, f"a graph of {n:,} nodes", "split it, or use `shard_edges`")
+    check_memory(24 * (n + src.shape[0]), src.device, f"a graph of {n:,} nodes", "split it")
     src, dst = src.long(), dst.long()
     values = None if weight is None else weight.double()
     if drop_self_loops:

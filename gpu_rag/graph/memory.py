@@ -1,17 +1,27 @@
-"""Refusing what cannot fit: the least that a call will allocate, against the memory that is left.
+"""Refusing what cannot fit: what a call will allocate, against the memory that is left; and going on with half as much.
 
-The estimates are from below, so nothing that could run is refused; a call may still run out of memory.
+PageRank counts all that it allocates, other estimates are from below: nothing that could run is refused. Where a device
+runs out of memory all the same, the questions that were computed together are halved, and again, down to one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 
 from gpu_rag.errors import BadInput
+
+R = TypeVar("R")
+Q = TypeVar("Q")
+A = TypeVar("A")
+P = ParamSpec("P")
 
 LOOK_FROM = 1 << 28  # bytes: less is given without a look, which takes some 30 us
 
@@ -19,6 +29,11 @@ LOOK_FROM = 1 << 28  # bytes: less is given without a look, which takes some 30 
 def is_small(most: int) -> bool:
     """Whether `check_memory` gives so many bytes without a look: a caller need not find out how many fewer it needs."""
     return most < LOOK_FROM
+
+
+def fits(needed: int, device: torch.device) -> bool:
+    """Whether `check_memory` gives so many bytes."""
+    return needed < LOOK_FROM or needed <= free_bytes(device)
 
 
 def check_memory(needed: int, device: torch.device, what: str, do: str) -> None:
@@ -41,3 +56,42 @@ def free_bytes(device: torch.device) -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def halved(
+    function: Callable[Concatenate[R, list[Q], P], list[A]],
+) -> Callable[Concatenate[R, list[Q], P], list[A]]:
+    """A function of many queries that takes each half by itself where a device runs out of memory; with one query left
+    that is BadInput. Its answers must not depend on which queries come together."""
+
+    @functools.wraps(function)
+    def both(resource: R, queries: list[Q], *args: P.args, **kwargs: P.kwargs) -> list[A]:
+        try:
+            return function(resource, queries, *args, **kwargs)
+        except torch.OutOfMemoryError as error:
+            short = str(error)
+        halve(len(queries), short)  # here, as the error held what was allocated
+        cut = len(queries) // 2
+        return [answer for part in (queries[:cut], queries[cut:]) for answer in both(resource, part, *args, **kwargs)]
+
+    return both
+
+
+_said: set[str] = set()
+
+
+def halve(n_questions: int, error: str) -> None:
+    """Makes ready for half as many questions after a device ran out of memory; said once a process. Raises BadInput
+    where there is one."""
+    if n_questions < 2:
+        do = "use a device of more memory, or models.device=cpu"
+        raise BadInput("the device ran out of memory", given=f"one question; {error}", do=do)
+    torch.cuda.empty_cache()
+    if "halved" not in _said:
+        _said.add("halved")
+        warnings.warn(
+            f"the device ran out of memory with {n_questions} questions at a time: going on with half as many, and "
+            "again where it must be; answers are the same",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -61,15 +61,16 @@ class CrossEncoder:
         )
         rows = [{name: values[i] for name, values in found.items()} for i in range(len(once))]
         lengths = [len(row["input_ids"]) for row in rows]
-        return embed_batches(lengths, self._size, 1, lambda some, _: self._batch([rows[i] for i in some]), None)[
-            index, 0
-        ]
+        scored = embed_batches(
+            lengths, lambda _: self._size, 1, lambda some, _: self._batch([rows[i] for i in some]), None
+        )
+        return scored[index, 0]
 
-    def _batch(self, rows: list[dict[str, list[int]]]) -> np.ndarray:
+    def _batch(self, rows: list[dict[str, list[int]]]) -> torch.Tensor:
         filled = rows + rows[:1] * (self._size - len(rows))
         columns = {name: torch.tensor([row[name] for row in filled], device=self._device) for name in rows[0]}
         with torch.inference_mode():
             logits = self._model(**columns).logits.float()
         scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
-        found: np.ndarray = scores[: len(rows), None].cpu().numpy()
+        found: torch.Tensor = scores[: len(rows), None]
         return found

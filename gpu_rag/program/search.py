@@ -52,8 +52,13 @@ def nearest_rows(index: Index, stage: str, queries: torch.Tensor, k: int) -> Top
 
     Not wider than the stage has rows, so a k without bound takes no more memory than all of them.
     """
-    rows = index.loaded(f"rows of {stage}", lambda _: NearestRows(index.vectors(stage)))
+    rows = stage_rows(index, stage)
     return rows.search(queries, min(k, rows.base.shape[0]))
+
+
+def stage_rows(index: Index, stage: str) -> NearestRows:
+    """The vectors of a stage, ready to be searched."""
+    return index.loaded(f"rows of {stage}", lambda _: NearestRows(index.vectors(stage)))
 
 
 def rankings(top: TopK) -> list[Ranking]:

@@ -1,11 +1,13 @@
-"""Passages ranked by a random walk with restart: the parts that graph methods share.
+"""Passages ranked by a random walk with restart: the parts that graph methods share. What has a number for each node of
+the graph is on the device of the index alone: a tile of questions goes there in one copy.
 
 For a question with text t and unit vector q, and x(p) its nearness to each passage (a temperature times a cosine):
   f(e)      = the mean cosine (not below 0) with q of those of its n_facts nearest facts that have e as an end, scaled
               to sum to 1
   l(p)      = BM25(t, p)^2 over the n_words best passages by BM25, scaled to sum to 1
   d(p)      = softmax of x over all passages
-  r(p)      = (1 - word_share) d + word_share l, the restart on passages; d alone without a passage of BM25 above 0
+  r(p)      = (1 - word_share) d + word_share l, the restart on passages; d alone without a passage of BM25 above 0;
+              where titles are named, (1 - TITLE_SHARE) of it and TITLE_SHARE t, see program.seeds
   pi        = mass * w on other nodes, for their weights w, (1 - mass) * r on passages; r alone without w
   score(p)  = minmax(log max(rank(p), 1e-12)) + fusion * minmax(near(p)), both over all passages of the question
 """
@@ -13,84 +15,196 @@ For a question with text t and unit vector q, and x(p) its nearness to each pass
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from gpu_rag.graph.fuse import minmax_rows
-from gpu_rag.graph.nearest import on_host, topk_rows
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import Array, to_device
+from gpu_rag.graph.common.dots import products
+from gpu_rag.graph.common.segments import in_order, row_sums
+from gpu_rag.graph.fuse import minmax_of
+from gpu_rag.graph.nearest.best import selected, topk_of
+from gpu_rag.graph.pagerank import Restarts
 from gpu_rag.index.index import Index
-from gpu_rag.program.search import Ranking, nearest_rows, rankings
+from gpu_rag.program.search import Ranking, rankings, stage_rows
+from gpu_rag.types import TopK
 
 TILE = 64  # questions that are ranked together
+TITLE_SHARE = 0.5  # of the restart on passages, for those whose titles a question names
 _ROWS = 1 << 16  # of f16 vectors that are in f32 at a time
 _FLOOR = 1e-12  # of a probability, before its logarithm
 
 
+Listed = tuple[Array, Array]
+"""Few rows of each question, i64[B, S], and their weights, f64[B, S]; what fills up a row weighs 0."""
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Weights of few nodes of each question, on the device: nodes i64[B, S] ascending, weights f64[B, S], all of a node
+    where it stands first, 0 elsewhere; a row sums to 1, or to 0."""
+
+    nodes: torch.Tensor
+    weights: torch.Tensor
+
+
 def passage_cosines(index: Index, queries: torch.Tensor) -> torch.Tensor:
-    """f32[B, P]: the cosines of B <= TILE questions, f32[B, D], with all passages. Products in f32, also of rows in
-    f16: a cosine rounded to f16 is off by up to 2^-12."""
+    """f32[B, P]: the cosines of B <= TILE questions, f32[B, D], with all passages. As exact as products in f32, also of
+    rows in f16: a cosine rounded to f16 is off by up to 2^-12."""
     padded = torch.zeros((TILE, queries.shape[1]), dtype=torch.float32, device=queries.device)
     padded[: len(queries)] = queries  # of one shape: same bits in any batch
     base = index.vectors("passage_vectors")
-    return torch.cat([padded @ rows.float().T for rows in base.split(_ROWS)], 1)[: len(queries)]
+    return torch.cat([products(padded, rows) for rows in base.split(_ROWS)], 1)[: len(queries)]
 
 
-def word_restart(index: Index, texts: Sequence[str], n_words: int = 20) -> np.ndarray:
-    """l f64[B, P]: rows sum to 1, or are zero."""
-    words = np.zeros((len(texts), index.n_passages))
-    if n_words:
-        ids, scores = index.bm25.search(texts, min(n_words, index.n_passages))
-        rows, columns = np.nonzero(ids >= 0)
-        words[rows, ids[rows, columns]] = scores[rows, columns].astype(np.float64) ** 2
-    return scaled(words)
+def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> Listed:
+    """l of passages: rows sum to 1, or are zero."""
+    if not n_words:
+        return np.zeros((len(texts), 0), np.int64), np.zeros((len(texts), 0))
+    ids, scores = index.bm25.search(texts, min(n_words, index.n_passages))
+    weights = np.where(ids >= 0, scores, 0).astype(np.float64) ** 2
+    return np.where(ids >= 0, ids, ids[:, :1]).clip(0).astype(np.int64), scaled(weights)
 
 
-def restart(near: torch.Tensor, words: np.ndarray, word_share: float = 0.2) -> torch.Tensor:
-    """r f32[B, P], rows sum to 1. near: x f32[B, P]; words: l."""
-    share = np.where(words.sum(1, keepdims=True) > 0, word_share, 0.0)
-    rest, by_words = (torch.from_numpy(a.astype(np.float32)).to(near.device) for a in (1 - share, share * words))
-    return rest * torch.softmax(near, dim=1) + by_words
+def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
+    """The given rows, each once, weighted by 1 / its count (1 for 0), filled up with the first."""
+    width = max(map(len, lists), default=0)
+    rows = np.array([[*one, *[one[0] if len(one) else 0] * (width - len(one))] for one in lists], np.int64)
+    rows = rows.reshape(len(lists), width)
+    there = np.arange(width) < np.array([len(one) for one in lists], np.int64)[:, None]
+    return rows, np.where(there, 1 / np.maximum(counts[rows], 1), 0.0) if rows.size else np.zeros(rows.shape)
 
 
-def fact_weights(
-    index: Index, stage: str, ends: tuple[np.ndarray, np.ndarray], n_entities: int, queries: torch.Tensor, n_facts: int
-) -> tuple[np.ndarray, list[list[int]]]:
-    """(f f64[B, n_entities], seed facts of each question). stage: of the vectors of facts; ends: i64[R] entities of
-    each. Sums in a fixed order, so they repeat to the bit."""
-    total, count = np.zeros((len(queries), n_entities)), np.zeros((len(queries), n_entities))
-    n_facts = min(n_facts, len(ends[0]))
-    if not n_facts:
-        return total, [[] for _ in range(len(queries))]
-    top = on_host(nearest_rows(index, stage, queries, n_facts))
-    ids, cosine = top.ids.numpy(), top.scores.numpy().clip(min=0)
-    subjects, objects = (side[ids] for side in ends)
-    rows = np.arange(len(queries))[:, None]
-    for side, counted in ((subjects, np.ones(ids.shape)), (objects, (objects != subjects).astype(float))):
-        np.add.at(total, (rows, side), cosine * counted)
-        np.add.at(count, (rows, side), counted)
-    return scaled(total / np.maximum(count, 1)), [row.tolist() for row in ids]
+def uploaded(index: Index, vectors: Sequence[Array], *lists: Listed) -> tuple[torch.Tensor, ...]:
+    """Vectors f32[D] as f32[B, D], and rows and weights of each list, on the device of the index, in one copy."""
+    return to_device(index.device, np.stack(vectors).astype(np.float32), *(part for one in lists for part in one))
 
 
-def mixed(first: np.ndarray, second: np.ndarray, share: float) -> np.ndarray:
-    """(1 - share) first + share second for scaled rows; where one row is empty, the other alone."""
-    return scaled((1 - share) * first + share * second)
+def restart(
+    near: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float = 0.2,
+    of: tuple[torch.Tensor, int] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """r f32[B, P], rows sum to 1. near: x f32[B, P]; rows, weights: l. of: i64[P], the row of l that each one of P has,
+    where that is not its own, and how many there are."""
+    return blended(torch.softmax(near, dim=1), rows, weights, share, of)
 
 
-def prior_of(weights: np.ndarray, passages: torch.Tensor, mass: float) -> torch.Tensor:
-    """pi f32[B, N + P], rows sum to 1. weights: w f64[B, N], rows that sum to 1 or are zero; passages: r f32[B, P]."""
-    masses = np.where(weights.sum(1, keepdims=True) > 0, mass, 0.0)
-    first, rest = (torch.from_numpy(a.astype(np.float32)).to(passages.device) for a in (masses * weights, 1 - masses))
-    return torch.cat([first, rest * passages], dim=1)
+def blended(
+    found: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float,
+    of: tuple[torch.Tensor, int] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """(1 - share) found + share of a list, in the memory of `found`; where a row of the list is empty, it stays. See
+    `restart`."""
+    if not rows.shape[1]:
+        return found
+    share_of = torch.where(row_sums(weights)[:, None] > 0, share, 0.0)
+    by_words, at = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
+    found.mul_((1 - share_of).float())
+    first = (weights > 0) & (torch.arange(rows.shape[1], device=found.device) > 0)
+    kept = torch.where(first, rows, rows[:, :1])  # filling writes what the first has written
+    by_words = torch.where(first, by_words, by_words[:, :1])
+    if of is None:
+        found[at, kept] = found[at, kept] + by_words
+        return found
+    dense = torch.zeros(len(rows), of[1], device=found.device)
+    dense[at, kept] = by_words
+    return found.add_(dense[:, of[0]])
 
 
-def ranked(ranks: torch.Tensor, near: torch.Tensor, fusion: float, k: int) -> list[Ranking]:
-    """The k passages of highest score for each question. ranks, near: f32[B, P]."""
-    scores = minmax_rows(ranks.clamp_min(_FLOOR).log()) + fusion * minmax_rows(near)
-    return rankings(topk_rows(scores, min(k, ranks.shape[1])))
+def near_facts(
+    index: Index, stage: str, queries: torch.Tensor, n_facts: int, proved: bool
+) -> tuple[TopK, torch.Tensor]:
+    """The nearest facts of each question, on the device, by the vectors of a stage, and whether they are proved to be,
+    bool[B]. proved: they must be, which the host waits for; else nobody waits."""
+    rows = stage_rows(index, stage)
+    n_facts = min(n_facts, rows.base.shape[0])
+    if proved or not n_facts:
+        found = rows.search(queries, n_facts)
+        return found, torch.ones(len(queries), dtype=torch.bool, device=queries.device)
+    return rows.proposed(queries, n_facts)
 
 
-def scaled(rows: np.ndarray) -> np.ndarray:
+def ends_of(index: Index, stage: str, ends: tuple[Array, Array]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ends of the facts of a stage, i64[R] each, on the device; sent there once."""
+
+    def load(index: Index) -> tuple[torch.Tensor, torch.Tensor]:
+        subjects, objects = to_device(index.device, *ends)
+        return subjects, objects
+
+    return index.loaded(f"ends of {stage}", load)
+
+
+def fact_weights(ends: tuple[torch.Tensor, torch.Tensor], found: TopK) -> Seeds:
+    """f. ends: i64[R] entities of each fact; found: the nearest facts of each question, on the device. Sums in a fixed
+    order, so they repeat to the bit."""
+    facts, cosine = found.ids.long(), found.scores.double().clamp(min=0)
+    subjects, objects = (side[facts] for side in ends)
+    once = (objects != subjects).double()
+    nodes, counted = torch.cat([subjects, objects], 1), torch.cat([torch.ones_like(once), once], 1)
+    nodes, total, count = summed(nodes, torch.cat([cosine, cosine], 1) * counted, counted)
+    return Seeds(nodes, _scaled(total / count.clamp(min=1)))
+
+
+def seeds_of(nodes: torch.Tensor, weights: torch.Tensor) -> Seeds:
+    """Uploaded lists as seeds."""
+    nodes, weights = summed(nodes, weights)
+    return Seeds(nodes, _scaled(weights))
+
+
+def mixed(first: Seeds, second: Seeds, share: float) -> Seeds:
+    """(1 - share) first + share second; where one row is empty, the other alone."""
+    weights = torch.cat([(1 - share) * first.weights, share * second.weights], 1)
+    return seeds_of(torch.cat([first.nodes, second.nodes], 1), weights)
+
+
+def restarts_of(seeds: Seeds, passages: torch.Tensor, mass: float) -> Restarts:
+    """pi: `mass` on the seeds of a question that has any, the rest on passages r f32[B, P], the last nodes."""
+    masses = torch.where(row_sums(seeds.weights)[:, None] > 0, mass, 0.0)
+    return Restarts(seeds.nodes, (masses * seeds.weights).float(), (1 - masses).float() * passages)
+
+
+def ranked(ranks: torch.Tensor, near: torch.Tensor, fusion: float, k: int) -> TopK:
+    """The k passages of highest score for each question, on the device. ranks, near: f32[B, P]. No wait: a score that
+    is not a number comes first, and `passages_of` sees it."""
+    scores = minmax_of(ranks.clamp_min(_FLOOR).log()) + fusion * minmax_of(near)
+    columns, values = selected(scores, min(k, ranks.shape[1]))
+    return topk_of(values, columns, min(k, ranks.shape[1]))
+
+
+def passages_of(ids: torch.Tensor, scores: torch.Tensor) -> list[Ranking]:
+    """Rankings of what `ranked` found, on the host. Raises BadInput where a score is not a number."""
+    if bool(scores.isnan().any()):
+        raise BadInput("a score is not a number", given="NaN", expected="finite vectors of questions and passages")
+    return rankings(TopK(ids, scores))
+
+
+def summed(nodes: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Nodes i64[B, S] ascending in each row, and each f64[B, S] summed over the places of a node, in their order, at
+    its first place; 0 at the others. No wait."""
+    if not nodes.numel():
+        return nodes, *weights
+    nodes, order = nodes.sort(dim=1, stable=True)
+    batch, width = nodes.shape
+    place = torch.arange(batch * width, device=nodes.device).view(batch, width)
+    leads = torch.ones_like(nodes, dtype=torch.bool)
+    leads[:, 1:] = nodes[:, 1:] != nodes[:, :-1]
+    # where the run of each place ends: the next place that leads one
+    ahead = torch.where(leads, place, batch * width).flatten()
+    ends = torch.cat([ahead[1:], ahead.new_full((1,), batch * width)]).flip(0).cummin(0).values.flip(0)
+    starts = torch.where(leads.flatten(), place.flatten(), ends)
+    offsets = torch.cat([starts, starts.new_full((1,), batch * width)])
+    sums = (in_order(one.gather(1, order).flatten(), offsets).view(batch, width) for one in weights)
+    return nodes, *sums
+
+
+def scaled(rows: Array) -> Array:
     """Rows divided by their sums; rows of zeros stay."""
     sums = rows.sum(1, keepdims=True)
-    return rows / np.where(sums > 0, sums, 1)
+    return np.asarray(rows / np.where(sums > 0, sums, 1))
+
+
+def _scaled(weights: torch.Tensor) -> torch.Tensor:
+    sums = row_sums(weights)[:, None]
+    return weights / torch.where(sums > 0, sums, 1.0)

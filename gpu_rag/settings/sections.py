@@ -71,6 +71,9 @@ class IndexSettings(Declared):
     min_yield: Annotated[float, SHARE, "share of passages in which an LLM must find an entity, or a build fails"] = 0.5
     extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names, 30 facts"] = 1536
     synonym_threshold: Annotated[float, COSINE, "least cosine of two names that `ppr` joins"] = 0.8
+    mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
+        "keep"
+    )
     block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row

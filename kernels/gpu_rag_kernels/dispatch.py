@@ -53,7 +53,7 @@ BACKENDS = {
     "reference": Backend(),
     "triton": Backend(("triton",), "pip install 'gpu-rag[gpu]'", "cuda"),
     "cugraph": Backend(("pylibcugraph", "cupy"), "pip install 'gpu-rag[gpu]'", "cuda"),
-    "faiss": Backend(("faiss",), "pip install 'gpu-rag[bench]' (CPU) or 'gpu-rag[gpu]'"),
+    "faiss": Backend(("faiss",), "pip install 'gpu-rag[faiss]' (CPU) or 'gpu-rag[gpu]'"),
 }
 FAMILIES = {
     "ops": Family(("numba", "torch"), ("numba", "torch"), "ops"),

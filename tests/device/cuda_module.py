@@ -59,6 +59,29 @@ class _Stream:
         return 0.0
 
 
+def _graphs(device: Any) -> dict[str, Any]:
+    """CUDA graphs: the steps of one are kept as calls that write where they wrote at first, and done again."""
+
+    class CUDAGraph:
+        def __init__(self) -> None:
+            self.steps: list[Callable[[], Any]] = []
+
+        def replay(self) -> None:
+            device.replays += 1
+            for step in self.steps:
+                step()
+
+    @contextmanager
+    def graph(recorded: CUDAGraph, **_: Any) -> Iterator[None]:
+        device.recording = recorded
+        try:
+            yield
+        finally:
+            device.recording = None
+
+    return {"CUDAGraph": CUDAGraph, "graph": graph}
+
+
 def _answers(device: Any, total: int) -> dict[str, Any]:
     properties = SimpleNamespace(
         name=NAME, total_memory=total, major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=132,
@@ -90,7 +113,7 @@ def patched(device: Any, total: int, mode: Callable[[], Any], from_dlpack: Calla
             plain_run(self)
 
     with ExitStack() as stack:
-        for name, answer in _answers(device, total).items():
+        for name, answer in (_answers(device, total) | _graphs(device)).items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(torch, "Generator", Generator))
         stack.enter_context(patch.object(torch, "from_dlpack", from_dlpack))

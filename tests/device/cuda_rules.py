@@ -134,7 +134,11 @@ def is_sync(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The op on tensors of the CPU. CUDA's square root is the nearest number, torch's on the CPU is not always."""
+    """The op on tensors of the CPU. CUDA's square root is the nearest number, torch's on the CPU is not always;
+    products of f16 that are added in f32 are CUDA's alone."""
+    if name_of(func) in ("mm", "addmm") and func._overloadname == "dtype":
+        tensors = [a.float() if isinstance(a, torch.Tensor) else a for a in args if not isinstance(a, torch.dtype)]
+        return getattr(aten, name_of(func)).default(*tensors, **kwargs)
     if func is aten.sqrt.default and args[0].is_floating_point() and args[0].dtype != torch.float16:
         return torch.from_numpy(np.asarray(np.sqrt(args[0].numpy())))
     return func(*args, **kwargs)

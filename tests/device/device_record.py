@@ -32,6 +32,8 @@ class Record:
     syncs: list[tuple[str, str]] = field(default_factory=list)
     atomic_sums: list[tuple[str, str]] = field(default_factory=list)
     launches: Counter[str] = field(default_factory=Counter)
+    recording: Any = None  # the CUDA graph that is being recorded
+    replays: int = 0  # of CUDA graphs
 
     def forget(self) -> None:
         """Empties the records."""

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from stand_in import OnDevice, Refused
+from stand_in import OnDevice, Refused, _record
 
 
 def _arguments(values: Any) -> Iterator[Any]:
@@ -28,7 +28,9 @@ def launches() -> Iterator[list[str]]:
 
     def launch(self: Any, *args: Any, **kwargs: Any) -> None:
         names.append(self.fn.__name__)
-        plain(self, *_arguments(args), **dict(zip(kwargs, _arguments(kwargs.values()))))
+        given, named = [*_arguments(args)], dict(zip(kwargs, _arguments(kwargs.values())))
+        _record(lambda: plain(self, *given, **named))
+        plain(self, *given, **named)
 
     with patch.object(GridExecutor, "__call__", launch):
         yield names

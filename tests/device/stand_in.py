@@ -151,6 +151,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     held = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     device, name = _device(), name_of(func)
     if name == "copy_":
+        _record(lambda: _inner(args[0]).copy_(_inner(args[1])))
         return _copied(args[0], args[1])
     check_devices(func, args, kwargs, [t for t in held if not isinstance(t, OnDevice)])
     check_kernel(func, held)
@@ -159,16 +160,38 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if is_atomic_sum(func, args, kwargs):
         device.atomic_sums.append((name, caller()))
     if is_sync(func, args, kwargs):
+        _refuse_in_recording(name)
         device.syncs.append((name, caller()))
     if name not in VIEWS:
         device.launches[name] += 1
     known = {id(t.inner): t for t in held if isinstance(t, OnDevice)}
-    found = pytree.tree_map(lambda t: known.get(id(t), t), computed(func, args, kwargs))
+    made = computed(func, args, kwargs)
+    _record(lambda: _overwrite(made, computed(func, args, kwargs)))
+    found = pytree.tree_map(lambda t: known.get(id(t), t), made)
     if any(t.shape != t.inner.shape for t in known.values()):
         raise NotImplementedError(f"{func} changes the shape of its argument: the stand-in cannot")
     return pytree.tree_map(
         lambda t: OnDevice(t) if isinstance(t, torch.Tensor) and not isinstance(t, OnDevice) else t, found
     )
+
+
+def _record(step: Any) -> None:
+    """A step for the CUDA graph that is being recorded, if one is."""
+    recording = _device().recording
+    if recording is not None:
+        recording.steps.append(step)
+
+
+def _refuse_in_recording(what: str) -> None:
+    if _device().recording is not None:
+        raise Refused(f"CUDA error: operation not permitted when stream is capturing: {what}")
+
+
+def _overwrite(made: Any, again: Any) -> None:
+    """What an op of a replayed graph finds, in the memory of what it found when it was recorded."""
+    for old, new in zip(pytree.tree_leaves(made), pytree.tree_leaves(again)):
+        if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+            old.copy_(new)
 
 
 def _copied(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -177,6 +200,7 @@ def _copied(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     if isinstance(target, OnDevice) == isinstance(source, OnDevice):
         _device().launches["copy_"] += 1
     elif source.dim() or isinstance(source, OnDevice):  # a number goes with the launch
+        _refuse_in_recording("a copy between the devices")
         _device().copied("cuda" if isinstance(target, OnDevice) else "cpu", target)
     return target
 
@@ -201,6 +225,7 @@ def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     if same:
         _device().launches["_to_copy"] += 1
     else:
+        _refuse_in_recording("a copy between the devices")
         _device().copied(target.type, moved)
     return OnDevice(moved) if target.type == "cuda" else moved
 

@@ -160,9 +160,8 @@ def bubbles(w: World, put: Put, by: str) -> Any:
     blocks = induced_subgraphs(put(w.csr), nodes, implementation=by)
     paid = cost[blocks.global_ids.long()]
     found = bubble_expansion(blocks, paid, anchors, groups, limit=4, implementation=by)
-    assert found.offsets.device.type == "cpu"  # as its words say
     question, node = put(w.ids(BATCH, 9)), put(w.ids(N, 9))
-    return nodes, put(found), node_costs(put(w.queries), put(w.vectors), question, node)
+    return nodes, found, node_costs(put(w.queries), put(w.vectors), question, node)
 
 
 @op
@@ -401,20 +400,20 @@ def test_no_op_moves_its_graph_back_and_forth(device: Device) -> None:
     nearest(device.put(w.queries), base, 5)
     most = max(device.copies, key=lambda copy: copy.bytes)
     assert most.bytes <= 8 * 64 * w.seeds.values.numel() < csr.n * 8 < csr.m * 4, most
-    files = ("teleport", "matrix", "solve", "job")
+    files = ("matrix", "inputs.py:teleport_of_prior")
     to_host = [copy for copy in device.copies if copy.to == "cpu" and copy.where.startswith(files)]
-    assert max(copy.bytes for copy in to_host) <= 8 * 64, "one number a question"
+    assert max(copy.bytes for copy in to_host) <= 16 * 64, "two numbers a question"
 
 
 def test_steps_of_pagerank_wait_for_the_device_only_to_look(device: Device) -> None:
-    """A look at the error every second step, and nothing else inside the loop."""
+    """Once, for the proof."""
     w = World()
     graph, seeds = prepare(device.put(w.csr)), device.put(w.seeds)
     device.forget()
     personalized_pagerank(graph, seeds, tol=1e-6)
     looks = [where for _, where in device.syncs if where.startswith("matrix.py")]
     steps = device.launches["_sparse_csr_tensor_unsafe"] or device.launches["mm"]
-    assert steps > 4 and len(looks) <= steps // 2 + 3
+    assert steps > 20 and len(looks) == 1
 
 
 def test_a_prior_is_summed_without_a_wait_for_each_question(device: Device) -> None:
@@ -423,4 +422,4 @@ def test_a_prior_is_summed_without_a_wait_for_each_question(device: Device) -> N
     assert graph.has_dangling
     device.forget()
     personalized_pagerank(graph, prior=prior)
-    assert sum(where.startswith("teleport.py") for _, where in device.syncs) < BATCH
+    assert sum(where == "inputs.py:teleport_of_prior" for _, where in device.syncs) == 1

@@ -59,12 +59,19 @@ def told(answers: list[Answer]) -> list[Any]:
     return [{name: row.get(name) for name in ("evidence", "paths", "nodes", "text")} for row in rows]
 
 
+def check_alike(found: list[Any], expected: list[Any]) -> None:
+    """The same but for the last bits of scores: cosines with all passages are products of f16 parts on a GPU."""
+    scores = [[one.pop("score") for row in rows for one in row["evidence"]] for rows in (found, expected)]
+    assert found == expected
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_answers_are_those_of_the_cpu(device: Device, folder: Path, method: str) -> None:
-    """Bit by bit, beside torch on the CPU; nothing that has the size of the index is moved in a question."""
+    """Beside torch on the CPU; nothing that has the size of the index is moved in a question."""
     index = gpu_rag.Index.open(folder)
     found = told(asked(index, method, GPU))
-    assert found == told(asked(gpu_rag.Index.open(folder), method, CPU))
+    check_alike(found, told(asked(gpu_rag.Index.open(folder), method, CPU)))
     assert any(row["evidence"] or row["nodes"] for row in found)
     assert method == "bm25" or device.launches
     assert not device.atomic_sums
@@ -75,8 +82,9 @@ def test_one_index_may_change_its_device(device: Device, folder: Path, method: s
     """What it holds on the one device is not mixed with what it loads on the other."""
     index = gpu_rag.Index.open(folder)
     before = told(asked(index, method, CPU))
-    assert told(asked(index, method, GPU)) == before
-    assert told(asked(index, method, CPU)) == before
+    again = told(asked(index, method, GPU)), told(asked(index, method, CPU))
+    assert again[1] == before
+    check_alike(again[0], before)
 
 
 def test_what_an_index_holds_is_on_its_device(device: Device, folder: Path) -> None:
@@ -91,9 +99,9 @@ def test_what_an_index_holds_is_on_its_device(device: Device, folder: Path) -> N
 
 
 def test_an_index_is_built_alike(device: Device, corpus: Path, folder: Path, tmp_path: Path) -> None:
-    """Clusters, merges of questions and links are found on the device."""
+    """Clusters, merges of questions, links and synonyms are found on the device."""
     gpu_rag.build(corpus, tmp_path / "ix", methods=METHODS, settings=GPU)
-    assert {copy.where.split(":")[0] for copy in device.copies} >= {"matching.py", "clusters.py"}
+    assert {copy.where.split(":")[0] for copy in device.copies} >= {"matching.py", "clusters.py", "graph.py"}
     made, expected = (gpu_rag.Index.open(path).manifest for path in (tmp_path / "ix", folder))
     assert made.digest() == expected.digest()
 

@@ -17,18 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.dispatch import preferring, recording
-from ranks import results_of, run_as_rank
 
 from gpu_rag.errors import GpuRagError, MissingBackend, UsageError
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import cugraph, pagerank_topk, personalized_pagerank, pick_implementation, prepare
 from gpu_rag.graph.pagerank.matrix import MatrixTile
 from gpu_rag.graph.pagerank.plan import plan_of
-from gpu_rag.graph.pagerank.sharded import cugraph as cugraph_multi
-from gpu_rag.graph.pagerank.sharded import personalized_pagerank_sharded, shard_graph
 from gpu_rag.types import CSR, Ragged
 
 # of graphs.pyx, personalized_pagerank.pyx, graph_properties.pyx and resource_handle.pyx: names, then how many have none
@@ -40,12 +36,6 @@ SIGNATURES: dict[str, tuple[str, int]] = {
         " vertices_array drop_self_loops drop_multi_edges symmetrize",
         4,
     ),
-    "MGGraph": (
-        "resource_handle graph_properties src_array dst_array weight_array store_transposed do_expensive_check"
-        " edge_id_array edge_type_array edge_start_time_array edge_end_time_array vertices_array num_arrays"
-        " drop_self_loops drop_multi_edges symmetrize",
-        4,
-    ),
     "personalized_pagerank": (
         "resource_handle graph precomputed_vertex_out_weight_vertices precomputed_vertex_out_weight_sums"
         " initial_guess_vertices initial_guess_values personalization_vertices personalization_values alpha epsilon"
@@ -54,12 +44,8 @@ SIGNATURES: dict[str, tuple[str, int]] = {
     ),
     "GraphProperties": ("is_symmetric is_multigraph", 0),
     "ResourceHandle": ("handle", 0),
-    "cugraph_comms_init": ("rank world_size uid device", 3),
-    "cugraph_comms_create_unique_id": ("", 0),
-    "cugraph_comms_get_raft_handle": ("", 0),
-    "cugraph_comms_shutdown": ("", 0),
 }
-SOURCES = {"SGGraph": "graphs.pyx", "MGGraph": "graphs.pyx", "GraphProperties": "graph_properties.pyx"}
+SOURCES = {"SGGraph": "graphs.pyx", "GraphProperties": "graph_properties.pyx"}
 Calls = list[tuple[str, dict[str, Any]]]
 
 
@@ -69,7 +55,6 @@ class StandIn:
     def __init__(self, noise: float = 1e-4, spoil: Callable[[np.ndarray], np.ndarray] = np.copy):
         self.calls: Calls = []
         self.random, self.noise, self.spoil = np.random.default_rng(7), noise, spoil
-        self.joined: dict[str, Any] | None = None
 
     def module(self, name: str, functions: dict[str, Callable[..., Any]]) -> Any:
         made: Any = types.ModuleType(name)
@@ -94,13 +79,6 @@ class StandIn:
             raise RuntimeError("ERROR: Data type INT64 not allowed for edge type (valid types: INT32).")
         return self._graph(given, src, dst, given["weight_array"], vertices)
 
-    def multi(self, given: dict[str, Any]) -> Any:
-        assert self.joined is not None and given["num_arrays"] == 1 and not given["do_expensive_check"]
-        parts = [given[name] for name in ("src_array", "dst_array", "weight_array", "vertices_array")]
-        assert all(part is None or isinstance(part, list) for part in parts), "an array has no truth"
-        whole = [None if part is None else np.concatenate(gathered(part[0])) for part in parts]
-        return self._graph(given, *whole)
-
     def _graph(self, given: dict[str, Any], src: Any, dst: Any, weight: Any, vertices: Any) -> Any:
         assert given["store_transposed"] is True
         assert src.dtype == dst.dtype == vertices.dtype and len(src) == len(dst)
@@ -114,8 +92,6 @@ class StandIn:
     def pagerank(self, given: dict[str, Any]) -> Any:
         graph, nodes, mass = (given[name] for name in ("graph", "personalization_vertices", "personalization_values"))
         assert nodes.dtype == graph.kind and mass.dtype == np.float32 and given["fail_on_nonconvergence"] is False
-        if self.joined is not None:
-            nodes, mass = np.concatenate(gathered(nodes)), np.concatenate(gathered(mass))
         assert len(np.unique(nodes)) == len(nodes) > 0 and mass.sum() > 0
         degree = np.bincount(graph.src, graph.weight, graph.n).astype(np.float32)
         p, steps, d = np.full(graph.n, 1 / graph.n, np.float32), 0, np.float32(given["alpha"])
@@ -129,23 +105,7 @@ class StandIn:
         off = self.random.random(graph.n) * self.noise
         p = self.spoil(p * (1 + off).astype(np.float32)).astype(np.float32)
         order = np.arange(graph.n, dtype=graph.kind)[::-1]  # cuGraph promises no order
-        if self.joined is not None:  # nor that a rank keeps what it gave
-            order = order[order % self.joined["world_size"] == (self.joined["rank"] + 1) % self.joined["world_size"]]
         return order.copy(), p[order], steps < given["max_iterations"]
-
-    def join(self, given: dict[str, Any]) -> None:
-        assert self.joined is None and len(given["uid"]) == 127 and len(set(gathered(given["uid"]))) == 1
-        self.joined = given
-
-    def leave(self, given: dict[str, Any]) -> None:
-        assert self.joined is not None
-        self.joined = None
-
-
-def gathered(part: Any) -> list[Any]:
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, part)
-    return parts
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
@@ -154,26 +114,15 @@ def installed(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
     library = stand_in.module(
         "pylibcugraph",
         {
-            "ResourceHandle": dict, "GraphProperties": dict, "SGGraph": stand_in.single, "MGGraph": stand_in.multi,
+            "ResourceHandle": dict, "GraphProperties": dict, "SGGraph": stand_in.single,
             "personalized_pagerank": stand_in.pagerank,
-        },
-    )  # fmt: skip
-    raft_handle = types.SimpleNamespace(getHandle=lambda: 42)
-    comms = stand_in.module(
-        "pylibcugraph.comms",
-        {
-            "cugraph_comms_create_unique_id": lambda given: np.random.default_rng().bytes(127),
-            "cugraph_comms_init": stand_in.join, "cugraph_comms_shutdown": stand_in.leave,
-            "cugraph_comms_get_raft_handle": lambda given: raft_handle,
         },
     )  # fmt: skip
     cupy: Any = types.ModuleType("cupy")
     cupy.from_dlpack, cupy.empty = np.from_dlpack, np.empty
-    for name, module in (("pylibcugraph", library), ("pylibcugraph.comms", comms), ("cupy", cupy)):
+    for name, module in (("pylibcugraph", library), ("cupy", cupy)):
         monkeypatch.setitem(sys.modules, name, module)
-    for module in (dispatch, cugraph_multi):
-        monkeypatch.setattr(module, "check_backend", lambda name, device: None)
-    monkeypatch.setattr(cugraph_multi, "installed", lambda name: True)
+    monkeypatch.setattr(dispatch, "check_backend", lambda name, device: None)
     return stand_in
 
 
@@ -301,15 +250,6 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
     with pytest.raises(UsageError, match="works on a GPU; given tensors on cpu"):
         personalized_pagerank(csr, SEEDS, implementation="cugraph")
-    with pytest.raises(UsageError, match="works on a GPU"):
-        personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
-    monkeypatch.setattr(cugraph_multi, "check_backend", lambda name, device: None)
-    monkeypatch.setattr(cugraph_multi, "installed", lambda name: False)
-    with pytest.raises(MissingBackend, match="raft-dask is not installed"):
-        personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
-    monkeypatch.setattr(cugraph_multi, "installed", lambda name: True)
-    with pytest.raises(UsageError, match="no process group"):
-        personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
 
 
 @pytest.mark.skipif(find_spec("pylibcugraph") is None, reason="needs the wheel, not a GPU")
@@ -319,8 +259,8 @@ def test_the_wheel_takes_these_arguments(name: str) -> None:
     spec = find_spec("pylibcugraph")
     assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parent
-    other = "comms/cugraph_nccl_comms.py" if name.startswith("cugraph_comms") else f"{name}.pyx"
-    source = (folder / SOURCES.get(name, "resource_handle.pyx" if name == "ResourceHandle" else other)).read_text()
+    other = "resource_handle.pyx" if name == "ResourceHandle" else f"{name}.pyx"
+    source = (folder / SOURCES.get(name, other)).read_text()
     if name[0].isupper():
         source = source[source.index(f"cdef class {name}") :]
     found = re.search(rf"def (?:__cinit__|{name})\(([^)]*)\)", source)
@@ -330,42 +270,3 @@ def test_the_wheel_takes_these_arguments(name: str) -> None:
     required = [part for part in lines if part.strip() and "=" not in part]
     hidden = int(given[:1] == ["self"])
     assert (" ".join(given[hidden:]), len(required) - hidden) == SIGNATURES[name]
-
-
-# --- several ranks ---------------------------------------------------------------------------------
-
-
-SHARDED = {
-    "one": (some_graph(True, True), WEIGHTS),
-    "two": (some_graph(False), None),
-    "three": (some_graph(True), WEIGHTS),
-}
-
-
-def as_one_rank(rank: int) -> dict[str, np.ndarray]:
-    with pytest.MonkeyPatch.context() as patch:
-        stand_in = installed(patch)
-        found = {}
-        for name, (csr, weights) in SHARDED.items():
-            shard = shard_graph(csr)
-            found[name] = personalized_pagerank_sharded(
-                shard, SEEDS, weights, block=2, implementation="cugraph"
-            ).numpy()
-        names = [name for name, _ in stand_in.calls]
-        assert stand_in.joined is None and names.count("MGGraph") == 3 and names.count("personalized_pagerank") == 6
-        handles = [given for name, given in stand_in.calls if name == "ResourceHandle"]
-        assert handles == [{"handle": 42}] * 3 and ("cugraph_comms_create_unique_id" in names) == (rank == 0)
-    return found
-
-
-def test_two_ranks(tmp_path: Path) -> None:
-    held = results_of(__file__, 2, tmp_path)
-    for name, (csr, weights) in SHARDED.items():
-        found = np.concatenate([part[name] for part in held], 1)
-        exact = personalized_pagerank(csr, SEEDS, weights, tol=1e-10).numpy()
-        assert held[0][name].shape[1] > 0 and held[1][name].shape[1] > 0
-        assert np.abs(found - exact).sum(1).max() < 1.2e-6
-
-
-if __name__ == "__main__":
-    run_as_rank(as_one_rank)

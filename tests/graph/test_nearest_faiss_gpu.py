@@ -6,7 +6,6 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,27 +19,33 @@ class Rows:
     def __init__(self, rows: torch.Tensor):
         self.rows, self.shape, self.device = rows, rows.shape, torch.device("cuda:1")
 
-    def float(self) -> torch.Tensor:
-        return self.rows.float()
+    def float(self) -> Rows:
+        return self
+
+    def contiguous(self) -> Rows:
+        return self
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 class Flat:
     is_trained = True
 
     def __init__(self, dims: int):
-        self.dims, self.rows = dims, np.zeros((0, dims), np.float32)
+        self.dims, self.rows = dims, torch.zeros(0, dims)
 
-    def train(self, rows: np.ndarray) -> None:
+    def train(self, rows: Rows) -> None:
+        assert isinstance(rows, Rows), "a tensor of the device"
         self.is_trained, self.trained_with = True, vars(self.cp).copy()
 
-    def add(self, rows: np.ndarray) -> None:
-        assert self.is_trained
-        self.rows = rows
+    def add(self, rows: Rows) -> None:
+        assert self.is_trained and isinstance(rows, Rows)
+        self.rows = rows.rows
 
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        scores = queries @ self.rows.T
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(scores, order, 1), order
+    def search(self, queries: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, ids = (queries @ self.rows.T).sort(dim=1, descending=True, stable=True)
+        return scores[:, :k], ids[:, :k]
 
 
 class Lists(Flat):
@@ -75,7 +80,8 @@ class FakeFaiss(SimpleNamespace):
 @pytest.fixture
 def faiss(monkeypatch: pytest.MonkeyPatch) -> FakeFaiss:
     module = FakeFaiss()
-    monkeypatch.setitem(sys.modules, "faiss", module)  # type: ignore[arg-type]
+    for name in ("faiss", "faiss.contrib", "faiss.contrib.torch_utils"):
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
     return module
 
 
@@ -88,6 +94,8 @@ def test_lists_are_trained_on_the_gpu_as_on_the_cpu(faiss: FakeFaiss) -> None:
     assert faiss.moved_to == 1 and made.index.nprobe == made.index.lists == 10
     assert made.index.trained_with == {"seed": 8, "max_points_per_centroid": TRAINED_ON}
     assert made.index.rows.shape == (400, 4)
+    found = made.propose(made.index.rows[:3], 2)
+    assert found.ids[:, 0].tolist() == [0, 1, 2] and found.ids.dtype == torch.int32
 
 
 def test_more_rows_than_a_gpu_finds_are_refused(faiss: FakeFaiss) -> None:

@@ -66,7 +66,7 @@ def without_the_steps_in_f32(csr: CSR, seeds: Ragged, *, damping: float) -> torc
 
 
 def with_one_step_in_f32(csr: CSR, seeds: Ragged, *, damping: float) -> torch.Tensor:
-    return in_f16(csr, seeds, damping=damping, tol=1e-4)
+    return in_f16(csr, seeds, damping=damping, tol=1e-2)
 
 
 @pytest.mark.parametrize("wrong", [without_the_steps_in_f32, with_one_step_in_f32])
@@ -122,8 +122,9 @@ def test_masses_below_f16_are_found_afterwards() -> None:
 
 def test_fewer_steps_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[np.ndarray] = []
-    sweep = MatrixTile.sweep
-    monkeypatch.setattr(MatrixTile, "sweep", lambda *given: (steps.extend(given[1]), sweep(*given))[1])
+    for name in ("sweep", "_steps"):
+        taken = getattr(MatrixTile, name)
+        monkeypatch.setattr(MatrixTile, name, lambda *given, by=taken: (steps.extend(given[1]), by(*given))[1])
     counts = {}
     for state in ("f32", "f16"):
         steps.clear()

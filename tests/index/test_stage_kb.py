@@ -234,6 +234,33 @@ def skb(tmp_path: Path) -> Path:
     return tmp_path / "med"
 
 
+def test_a_dump_of_wikidata_has_its_properties_and_types_by_name(tmp_path):
+    wd, wdt, rdfs = (
+        "<http://www.wikidata.org/entity/{}>",
+        "<http://www.wikidata.org/prop/direct/{}>",
+        "<http://www.w3.org/2000/01/rdf-schema#label>",
+    )
+    rows = [
+        (wd.format("Q72"), wdt.format("P17"), wd.format("Q39")),
+        (wd.format("Q72"), wdt.format("P31"), wd.format("Q515")),
+        (wd.format("Q72"), rdfs, '"Z\\u00fcrich"@en'),
+        (wd.format("Q72"), rdfs, '"Zurigo"@it'),
+        (wd.format("Q39"), rdfs, '"Switzerland"@en'),
+        (wd.format("Q515"), rdfs, '"city"@en'),
+        (wd.format("P17"), rdfs, '"country"@en'),
+        (wd.format("Q72"), "<http://schema.org/description>", '"city in Switzerland"@en'),
+        (wd.format("Q72"), "<http://wikiba.se/ontology#sitelinks>", '"187"'),
+        (wd.format("Q72"), wdt.format("P2044"), '"408"'),
+    ]
+    text = "".join(f"{s} {p} {o} .\n" for s, p, o in rows)
+    kb = kb_of(build(tmp_path / "ix", kg=put(tmp_path / "wd.nt", text)))
+    assert {kb.triple(edge)[:3] for edge in range(kb.n_edges)} == {
+        ("Zürich", "country", "Switzerland"), ("Zürich", "P31", "city"), ("Zürich", "P2044", "408"),
+    }  # fmt: skip
+    (zurich,) = kb.named("Zürich")
+    assert kb.type_names[kb.node_type[zurich]] == "city" and kb.node_aliases[zurich] == [] and not kb.named("country")
+
+
 def test_documents_of_nodes_are_passages(tmp_path, skb):
     settings = {**SETTINGS, "index": {"chunk_words": 70, "overlap_words": 10}}
     gpu_rag.build((), tmp_path / "ix", skb=skb, methods=["dense", "bm25"], settings=settings)

@@ -18,6 +18,7 @@ from kb_in_memory import knowledge_base
 from memory_index import MemoryIndex, run
 from path_rules import all_paths, holds, nodes_kept
 
+from gpu_rag.graph.ego import induced_subgraphs
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched import subgraphs as steps
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph, fact_graph, facts_of
@@ -37,7 +38,7 @@ from gpu_rag.methods.hydrarag.batched.search import (
 from gpu_rag.methods.hydrarag.batched.subgraphs import GraphWanted, Order, QuestionGraph, equal_nodes, question_graph
 from gpu_rag.methods.hydrarag.state import FoundPath
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.types import Ragged
+from gpu_rag.types import Blocks, Ragged
 
 Edge = tuple[int, str, int, str]
 SOURCES = ("left", "right")
@@ -62,7 +63,7 @@ def subgraphs(
 ) -> list[QuestionGraph]:
     with pytest.MonkeyPatch.context() as patch:
         if not cluster:
-            patch.setattr(steps, "equal_nodes", lambda *given: (given[1].values.int(), *equal_nodes(*given)[1:]))
+            patch.setattr(steps, "equal_nodes", lambda *given: (given[1].global_ids.int(), *equal_nodes(*given)[1:]))
         found: list[QuestionGraph] = run(question_graph, index, [(one, SOUGHT) for one in wanted], choice, depth)
     return found
 
@@ -321,20 +322,20 @@ def test_parallel_relations_are_one_edge_and_hydra_e_keeps_one_of_them() -> None
     assert (graph.taken.edges, graph.taken.triples, graph.taken.nodes) == (2, 4, 3)
 
 
-def by_neighbours_alone(graph: FactGraph, nodes: Ragged, alone: Ragged) -> Any:
+def by_neighbours_alone(graph: FactGraph, blocks: Blocks, alone: Ragged) -> Any:
     """A wrong clustering: relations and directions are forgotten."""
     csr = graph.graph.csr
     blind = replace(graph, signatures=torch.stack([csr.indices.long() * 7919, csr.indices.long() * 104729], 1))
-    return equal_nodes(blind, nodes, alone)
+    return equal_nodes(blind, blocks, alone)
 
 
 @pytest.mark.parametrize("cluster", [equal_nodes, by_neighbours_alone])
 def test_nodes_with_other_relations_or_directions_stay_apart(cluster: Callable[..., Any]) -> None:
     edges = [(0, "a", 1, "left"), (0, "a", 2, "left"), (0, "b", 3, "left"), (4, "a", 0, "left"), (0, "a", 5, "left")]
     facts = fact_graph(base(6, edges), (0, 1))
-    nodes = Ragged(torch.arange(6), torch.tensor([0, 6]))
+    blocks = induced_subgraphs(facts.numbered, Ragged(torch.arange(6), torch.tensor([0, 6])))
     alone = Ragged(torch.tensor([0, 5]), torch.tensor([0, 2]))
-    representative, n_edges, n_triples = cluster(facts, nodes, alone)
+    representative, n_edges, n_triples = cluster(facts, blocks, alone)
     right = representative.tolist() == [0, 1, 1, 3, 4, 5]
     assert right == (cluster is equal_nodes)
     assert (n_edges.tolist(), n_triples.tolist()) == ([5], [5])

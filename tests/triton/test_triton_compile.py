@@ -223,6 +223,23 @@ def test_join_top1(vectors: str, grouped: bool) -> None:
     assert "mma" in ptx and "tf32" not in ptx
 
 
+def test_join_top1_loads_padded_keywords_by_vectors() -> None:
+    """A row of a head whose length 16 divides, see `triton_path`: 16 bytes at a time; else a number at a time."""
+    arguments, constants = joined("*fp16", False)
+    aligned = [*pointers(arguments), "dims"]
+    plain, padded = (
+        str(built("join_top1", "_strip", arguments, constants, [*aligned, *more]).asm["ptx"])
+        for more in ([], ["n_head"])
+    )
+    assert scalar_loads(plain) >= 16 and scalar_loads(padded) == 0
+    assert len(re.findall(r"cp\.async[^;]* 0x10|ld\.global[.\w]*\.v4\.b32", padded)) >= 8
+
+
+def scalar_loads(ptx: str) -> int:
+    """How many loads of one f16 there are."""
+    return len(re.findall(r"ld\.global(?:\.\w+)*\.b16", ptx)) + len(re.findall(r"cp\.async[^;]* 0x2,", ptx))
+
+
 def joined(vectors: str, grouped: bool, rows: int = 64) -> tuple[dict[str, str], dict[str, int | bool]]:
     """Arguments and constants of the kernel of `join_top1`."""
     floats = {"left": vectors, "right": vectors, "best": "*fp32", "second": "*fp32"}

@@ -11,15 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import dispatch, rows
 from gpu_rag_kernels import ego as ego_loops
+from gpu_rag_kernels import rows
 from gpu_rag_kernels.pagerank import ppr_spmm
 from kernel_device import BOTH, DEVICE, NEEDS_TRITON, dense, graph, marked
 from refusals import caught
 
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank.inputs import prepare
-from gpu_rag.graph.pagerank.sharded.graph import Layout, Shard, own_rows
 from gpu_rag.types import CSR
 
 
@@ -184,56 +182,3 @@ def by_the_first_chunk(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tup
 test_hop_checks_catch = marked(NEEDS_TRITON)(
     caught([pushes, keeps_what_was_seen, by_the_first_chunk], check_hop, graph(33, 90, hub=30), 1)
 )
-
-
-# --- the product of one rank with the state of all ranks: fewer rows than columns -------------------
-
-BOUNDS = (0, 40, 58, 90)
-STRIDE = 40
-
-
-def square(weighted: bool) -> CSR:
-    g = torch.Generator().manual_seed(4)
-    ends = (torch.rand(2, 400, generator=g) ** 2 * 90).long()
-    weight = (torch.rand(400, generator=g) + 0.1).to(DEVICE) if weighted else None
-    return csr_from_edges(ends[0].to(DEVICE), ends[1].to(DEVICE), 90, weight)
-
-
-def shard(csr: CSR, rank: int) -> Shard:
-    """One of three ranks, without the other two."""
-    whole, (lo, hi) = prepare(csr), BOUNDS[rank : rank + 2]
-    return Shard(
-        rank, BOUNDS, None, own_rows(whole.pull, Layout(rank, BOUNDS, None), torch.device(DEVICE)), whole.scale[lo:hi],
-        whole.dangling.cpu(), whole.symmetric, csr.m, True,
-    )  # fmt: skip
-
-
-@BOTH
-@pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_ranks_side_by_side_are_the_whole(
-    monkeypatch: pytest.MonkeyPatch,
-    lowered: Callable[..., None],
-    implementation: str,
-    weighted: bool,
-    dtype: torch.dtype,
-) -> None:
-    lowered("pagerank", CHUNK=8)
-    csr = square(weighted)
-    g = torch.Generator().manual_seed(1)
-    x, source = (torch.rand(90, 5, generator=g).to(DEVICE, dtype) for _ in range(2))
-    step = dispatch.kernel("ppr_spmm", "ppr_spmm", torch.device(DEVICE), implementation)
-    monkeypatch.setattr("gpu_rag.graph.pagerank.sharded.graph.kernel", lambda package, function, device: step)
-    sizes = [b - a for a, b in zip(BOUNDS, BOUNDS[1:])]
-    places = torch.cat([r * STRIDE + torch.arange(size) for r, size in enumerate(sizes)])
-    whole = step(csr, x, source, 0.85)
-    parts = []
-    for rank, (lo, hi) in enumerate(zip(BOUNDS[:-1], BOUNDS[1:])):
-        held = shard(csr, rank)
-        state = torch.full((3 * STRIDE, 5), torch.nan, dtype=dtype, device=DEVICE)  # places of no node are not read
-        state[places.to(DEVICE)] = x
-        parts.append(held.product(state, source[lo:hi], 0.85))
-        assert parts[-1].shape == (hi - lo, 5)
-    assert torch.equal(torch.cat(parts), whole), "with the same bits"
-    exact = 0.85 * dense(csr) @ x.double() + 0.15 * source.double()
-    assert torch.allclose(whole.double(), exact, rtol=1e-5 if dtype == torch.float32 else 1e-12)

@@ -63,6 +63,41 @@ def test_pagerank_by_the_kernel(state: str) -> None:
         assert float((device.back(found) - expected).abs().sum(1).max()) <= 2e-2
 
 
+def test_the_steps_of_pagerank_are_one_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second tile on; over tensors of its own, so that it serves questions with other seeds: the same bits as
+    step by step. A wait or a copy between the devices while it is recorded would be refused."""
+    from interpreted import launches
+    from ragged_lists import ragged
+    from stand_in import stand_in
+
+    from gpu_rag.graph.pagerank import matrix, prepare
+
+    ring = torch.arange(20)
+    csr, options = csr_from_edges(ring, (ring * 7 + 1) % 20, 20), {"tol": 1e-2, "damping": 0.5, "block": 2}
+    questions = [ragged([[1], [2, 5]]), ragged([[3], [7, 19]]), ragged([[0, 4], [11]])]
+
+    def solved(most: int) -> tuple[list[torch.Tensor], int, int]:
+        monkeypatch.setattr(matrix, "MOST_RECORDED", most)
+        with stand_in() as device, launches() as launched:
+            graph = prepare(device.put(csr))
+            found = [device.back(personalized_pagerank(graph, device.put(one), **options)) for one in questions]
+            return found, device.replays, len(launched)
+
+    one_by_one, recorded = solved(0), solved(1 << 23)
+    assert (one_by_one[1], recorded[1]) == (0, 2) and recorded[2] < one_by_one[2]
+    assert all(torch.equal(a, b) for a, b in zip(one_by_one[0], recorded[0]))
+    steps = matrix.MatrixTile._steps
+
+    def waiting(tile: Any, *given: Any) -> None:  # CUDA cannot record a wait
+        bool(tile.x.isnan().any())
+        steps(tile, *given)
+
+    monkeypatch.setattr(matrix.MatrixTile, "_steps", waiting)
+    with pytest.warns(RuntimeWarning, match="goes without a CUDA graph: .*not permitted when stream is capturing"):
+        without = solved(1 << 23)
+    assert without[1] == 0 and all(torch.equal(a, b) for a, b in zip(one_by_one[0], without[0]))
+
+
 def test_a_launch_with_a_tensor_of_the_cpu_is_refused() -> None:
     from gpu_rag_kernels.ego import triton as module
     from interpreted import launches

@@ -32,8 +32,20 @@ from gpu_rag.graph.common.arrays import FLOATS, INTEGERS, check_form
 from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
+from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_range
-from gpu_rag.graph.ego import CheckedGraph, Costs, check_blocks, checked, ego_balls, local_nodes, reached, without
+from gpu_rag.graph.ego import (
+    CheckedGraph,
+    Costs,
+    blocks_around,
+    check_blocks,
+    checked,
+    ego_balls,
+    induced_subgraphs,
+    local_nodes,
+    reached,
+    without,
+)
 from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import arrays_of, check_ragged, keys_of, pieces_of, ragged_of_keys, row_of_value
 from gpu_rag.types import CSR, Blocks, Ragged
@@ -46,7 +58,8 @@ _QUESTIONS = 16  # that a thread takes at a time
 
 @dataclass(frozen=True)
 class Bubbles:
-    """Candidates of B questions: those of question b are offsets[b]..offsets[b+1], best first. All on the CPU.
+    """Candidates of B questions: those of question b are offsets[b]..offsets[b+1], best first. On the device of the
+    blocks.
 
     offsets: i64[B+1]; nodes: Ragged of i32, a list a candidate: its nodes of the whole graph, ascending; groups:
     i32[C], bit g is set where an anchor of group g is among the nodes; distance: i64[C], dist of its event; kind:
@@ -68,6 +81,7 @@ def bubble_expansion(
     *,
     limit: int = 10,
     cover_first: bool = False,
+    n_groups: int | None = None,
     implementation: str = "auto",
     threads: int = 1,
 ) -> Bubbles:
@@ -78,7 +92,8 @@ def bubble_expansion(
     (a cost of 0 would let paths go in circles). anchors: Ragged of i32/i64 nodes of the WHOLE graph, a list a
     question, each in its block. groups: Ragged of i32/i64 with the same offsets, the group of each anchor, 0 to 15; a
     node may be in several. limit: >= 1. cover_first: candidates are ordered by the number of groups without a member
-    in them, then by event; this looks at all events. implementation: numba (a heap a question, which stops at `limit`)
+    in them, then by event; this looks at all events. n_groups: the largest group + 1, where it is known.
+    implementation: numba (a heap a question, which stops at `limit`)
     | torch (all questions to the fixpoint by `minplus_relax`) | auto; both give the same. threads: questions at once
     (numba). A question alone has the same candidates in any batch. Memory: numba, 28 bytes a node and group, a thread;
     torch, about 40 bytes an entry and group of all blocks.
@@ -91,18 +106,17 @@ def bubble_expansion(
     check_blocks(blocks)
     rows = local_nodes(blocks, anchors, "anchors")
     check_ragged(groups, "groups", n=MOST_GROUPS, device=anchors.values.device, kind="group")
-    if not torch.equal(anchors.offsets, groups.offsets):
+    trust = is_trusted(anchors.offsets.device)
+    if not trust and not torch.equal(anchors.offsets, groups.offsets):
         raise BadInput("groups do not match the anchors", expected="equal offsets")
-    paid = _checked_costs(blocks, costs)
+    paid = costs.long().clamp(min=1) if trust else _checked_costs(blocks, costs)
     check_threads(threads)
     if limit < 1:
         raise BadInput("limit is out of range", given=limit, expected=">= 1")
-    _check_memory(blocks, groups, chosen)
+    _check_memory(blocks, groups, chosen, n_groups)
     if chosen == "numba":
-        found = _by_numba(blocks, paid, rows, groups, limit, cover_first, threads)
-    else:
-        found = trees_by_torch(blocks, paid, rows, groups, limit, cover_first)
-    return _assembled(blocks, found)
+        return _assembled(blocks, _joined(_by_numba(blocks, paid, rows, groups, limit, cover_first, threads)))
+    return _assembled(blocks, trees_by_torch(blocks, paid, rows, groups, limit, cover_first, n_groups))
 
 
 def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
@@ -117,44 +131,49 @@ def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
     return costs.long().clamp(min=1)
 
 
-def _check_memory(blocks: Blocks, groups: Ragged, chosen: str) -> None:
+def _check_memory(blocks: Blocks, groups: Ragged, chosen: str, known: int | None) -> None:
     """Raises BadInput where the state of the largest block (numba), or of all blocks (torch), cannot fit."""
     n, device = blocks.csr.n, groups.values.device
     if is_small(STATE * n * MOST_GROUPS):
         return
+    what, do = "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks"
+    if chosen == "torch" and known is not None:
+        return check_memory(STATE_BY_TORCH * n * known, device, what, do)
     sizes, n_groups = blocks.offsets.diff(), torch.zeros(groups.batch, dtype=torch.int64, device=device)
     n_groups.scatter_reduce_(0, row_of_value(groups), groups.values.long() + 1, "amax")
     if chosen == "torch":
         least = STATE_BY_TORCH * n * int(n_groups.max()) if groups.batch else 0
     else:
         least = STATE * int((sizes * n_groups).max()) if groups.batch else 0
-    check_memory(least, device, "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks")
+    check_memory(least, device, what, do)
 
 
 def _by_numba(
     blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, limit: int, cover_first: bool, threads: int
-) -> list[Found]:
+) -> list[Found[np.ndarray]]:
     from gpu_rag_kernels.bubble.numba import expand_blocks
 
     indptr, indices, paid = (a.contiguous().numpy() for a in (blocks.csr.indptr, blocks.csr.indices, costs))
     offsets, kinds = (a.long().contiguous().numpy() for a in (blocks.offsets, groups.values))
     nodes, at = arrays_of(anchors)
 
-    def part(first: int) -> Found:
+    def part(first: int) -> Found[np.ndarray]:
         last = min(first + _QUESTIONS, anchors.batch)
         return Found(*expand_blocks(indptr, indices, paid, offsets, nodes, kinds, at, first, last, limit, cover_first))
 
     return run_parts(part, range(0, anchors.batch, _QUESTIONS), threads)
 
 
-def _assembled(blocks: Blocks, found: list[Found]) -> Bubbles:
-    def joined(name: str) -> torch.Tensor:
-        pieces = [getattr(part, name) for part in found]
-        return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces]))
+def _joined(parts: list[Found[np.ndarray]]) -> Found[torch.Tensor]:
+    """The candidates of all parts."""
+    columns = zip(*(vars(part).values() for part in parts)) if parts else [()] * 6
+    none = np.zeros(0, np.int64)
+    return Found(*(torch.from_numpy(c[0] if len(c) == 1 else np.concatenate([none, *c])) for c in columns))
 
-    nodes = Ragged(blocks.global_ids.cpu()[joined("rows")].int(), offsets_of(joined("sizes")))
-    groups, distance, kind = joined("groups").int(), joined("distance"), joined("kind").to(torch.int8)
-    return Bubbles(offsets_of(joined("counts")), nodes, groups, distance, kind)
+
+def _assembled(blocks: Blocks, found: Found[torch.Tensor]) -> Bubbles:
+    nodes = Ragged(blocks.global_ids[found.rows].int(), offsets_of(found.sizes))
+    return Bubbles(offsets_of(found.counts), nodes, found.groups.int(), found.distance, found.kind.to(torch.int8))
 
 
 TOGETHER = 16  # questions whose balls are alive at once
@@ -177,7 +196,7 @@ def node_costs(
     _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
     bad = ~(cosine.abs() <= LONGEST * LONGEST)  # no product of unit rows
-    if bool(bad.any()):
+    if not is_trusted(device) and bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
         given = f"product {float(cosine[at]):.6g} with node {int(node[at])}"
         raise BadInput("vectors are not unit rows", given=given, expected="length 1, or a row of zeros")
@@ -189,6 +208,8 @@ def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.T
     check_form(question, "pairs are no lists", INTEGERS, ["P"], queries.device)
     check_form(node, "pairs are no lists", INTEGERS, question.shape, queries.device)
     ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
+    if is_trusted(queries.device):
+        return
     outside = [((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]
     if bool(torch.stack(outside).any()):
         for ids, n, what in ends:
@@ -235,6 +256,17 @@ def localise(
 
         parts.append(_grown(own, with_neighbours, hops, limit, of_all, n) + first * n)
     return ragged_of_keys(torch.cat(parts), anchors.batch, n)
+
+
+def local_graphs(
+    csr: CSR | CheckedGraph, anchors: Ragged, costs: Costs, *, hops: int = 6, limit: int = 20_000, threads: int = 1
+) -> Blocks:
+    """The subgraphs on the nodes of `localise`, whose arguments these are; on a device with fewer waits."""
+    graph = checked(csr)
+    if pick_implementation(graph.csr.indptr.device, "auto", "ego_balls") != "torch":
+        nodes = localise(graph, anchors, costs, hops=hops, limit=limit, threads=threads)
+        return induced_subgraphs(graph, nodes)
+    return blocks_around(graph, anchors, hops, limit=limit, costs=costs)
 
 
 def _grown(

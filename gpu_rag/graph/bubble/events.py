@@ -1,16 +1,20 @@
-"""Bubble expansion after the fixpoint, in torch on any device: distances first, then events, ranks and trees."""
+"""Bubble expansion after the fixpoint, in torch on any device: distances first, then events, ranks and trees.
+
+The host waits three times beside the fixpoint: for how many events there are and how long paths are, for how many
+trees were found, and, where a question has many equal ones, once more for each time that more events are looked at.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-import numpy as np
 import torch
 from gpu_rag_kernels.bubble import UNREACHED, minplus_relax
 
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.csr import row_of_entry, transpose
-from gpu_rag.graph.ragged import row_of_value
+from gpu_rag.graph.ragged import places_of, row_of_value
 from gpu_rag.types import Blocks, Ragged
 
 LOW = (1 << 32) - 1
@@ -18,22 +22,28 @@ MEETING, INSIDE, ALONE = 0, 1, 2
 MOST_GROUPS = 16
 
 
+AT_ONCE = 1 << 24  # places of trees that are looked at together
+_MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # of splitmix64, as i64
+
+Column = TypeVar("Column")
+
+
 @dataclass(frozen=True)
-class Found:
+class Found(Generic[Column]):
     """Candidates of one question after the other: counts i64[B], how many each has; rows i64 of all trees in a row,
     ascending in each; sizes i64[C] of the trees; groups, distance, kind as in `Bubbles`, i64[C]."""
 
-    counts: np.ndarray
-    rows: np.ndarray
-    sizes: np.ndarray
-    groups: np.ndarray
-    distance: np.ndarray
-    kind: np.ndarray
+    counts: Column
+    rows: Column
+    sizes: Column
+    groups: Column
+    distance: Column
+    kind: Column
 
 
 @dataclass(frozen=True)
 class _Events:
-    """Candidate events, unsorted: i64 each. question; d, v, g; u: -1 for a meeting, else the node met inside g, with
+    """Candidate events: i64 each. question (B for none); d, v, g; u: -1 for a meeting, else the node met inside g, with
     its distance du; arrived: the groups whose paths make the tree, as bits; covered: those with an anchor in it."""
 
     question: torch.Tensor
@@ -46,90 +56,100 @@ class _Events:
     covered: torch.Tensor
 
 
-def fixpoint(blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged) -> torch.Tensor:
+def fixpoint(
+    blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, n_groups: int | None = None
+) -> torch.Tensor:
     """i64[M, T]: distance << 32 | predecessor of every group and row, M the largest group + 1; see `minplus_relax`."""
-    n_groups = int(groups.values.max()) + 1 if groups.values.numel() else 0
+    if n_groups is None:
+        n_groups = int(groups.values.max()) + 1 if groups.values.numel() else 0
     state = torch.full((n_groups, blocks.csr.n), UNREACHED, dtype=torch.int64, device=costs.device)
     state[groups.values.long(), anchors.values] = anchors.values
     return minplus_relax(transpose(blocks.csr), costs, state)
 
 
 def trees_by_torch(
-    blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, limit: int, cover_first: bool
-) -> list[Found]:
+    blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, limit: int, cover_first: bool,
+    n_groups: int | None = None,
+) -> Found[torch.Tensor]:  # fmt: skip
     """The candidates of every question; `anchors` are rows of blocks.csr."""
-    state = fixpoint(blocks, costs, anchors, groups)
+    state = fixpoint(blocks, costs, anchors, groups, n_groups)
+    (n_groups, n), batch, device = state.shape, anchors.batch, state.device
+    if not state.numel():
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        return Found(torch.zeros(batch, dtype=torch.int64, device=device), none, none, none, none, none)
     block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
-    anchor_bits = torch.zeros(blocks.csr.n, dtype=torch.int64, device=costs.device)
-    for g in range(state.shape[0]):
-        anchor_bits[anchors.values[groups.values == g]] |= 1 << g
-    pred = torch.where(state == UNREACHED, torch.arange(blocks.csr.n, device=state.device), state & LOW)
-    root, on_path = _followed(pred, anchor_bits)
-    meetings = _meetings(state, pred, on_path, anchor_bits, block)
-    touches = _inside(blocks, state, root, on_path, block)
-    events = _Events(*map(torch.cat, zip(vars(meetings).values(), vars(touches).values(), strict=True)))
+    are_anchors = torch.zeros(state.shape, dtype=torch.bool, device=device)
+    are_anchors[groups.values.long(), anchors.values] = True
+    anchor_bits = (are_anchors.long() << torch.arange(n_groups, device=device)[:, None]).sum(0)
+    pred = torch.where(state == UNREACHED, torch.arange(n, device=device), state & LOW)
+    root, on_path, depth = _followed(pred, anchor_bits)
+    events, longest = _events(blocks, state, pred, root, on_path, depth, anchor_bits, block, batch)
     order = _order(events, cover_first)
-    columns = list(torch.stack([*vars(events).values()])[:, order].cpu().numpy())
-    first = np.searchsorted(columns[0], np.arange(anchors.batch + 1))
-    parents, bits = pred.cpu().numpy(), anchor_bits.cpu().numpy()
-    at, nodes = anchors.offsets.tolist(), anchors.values.cpu().numpy()
-    return [
-        _candidates([c[first[b] : first[b + 1]] for c in columns[1:]], parents, limit)
-        if first[b] < first[b + 1]
-        else _alone(np.unique(nodes[at[b] : at[b + 1]]), bits)
-        for b in range(anchors.batch)
-    ]
+    events = _Events(*(column[order] for column in vars(events).values()))
+    first = torch.searchsorted(events.question, torch.arange(batch + 1, device=device))
+    return _Trees(events, first, pred, longest, limit).found(anchors, anchor_bits)
 
 
-def _followed(pred: torch.Tensor, anchor_bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The anchor at the end of each path, and the groups that have an anchor on it: i64[M, T] both."""
-    on_path = anchor_bits.expand(pred.shape[0], -1)
-    while True:
+def _followed(pred: torch.Tensor, anchor_bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The anchor at the end of each path, the groups that have an anchor on it, and its hops: i64[M, T] each.
+
+    Jumps double: as many as a path of all nodes needs, without a look; on the CPU until nothing changes.
+    """
+    on_path, depth = (
+        anchor_bits.expand(pred.shape[0], -1),
+        (pred != torch.arange(pred.shape[1], device=pred.device)).long(),
+    )
+    for _ in range(pred.shape[1].bit_length()):
         on_path = on_path | on_path.gather(1, pred)
+        depth = depth + depth.gather(1, pred)
         following = pred.gather(1, pred)
-        if torch.equal(following, pred):
-            return pred, on_path
+        if pred.device.type == "cpu" and torch.equal(following, pred):
+            break
         pred = following
+    return pred, on_path, depth
 
 
-def _meetings(
-    state: torch.Tensor, pred: torch.Tensor, on_path: torch.Tensor, anchor_bits: torch.Tensor, block: torch.Tensor
-) -> _Events:
-    """Events at which a group reaches a node after another one, from elsewhere (or the node is an anchor)."""
+def _events(
+    blocks: Blocks, state: torch.Tensor, pred: torch.Tensor, root: torch.Tensor, on_path: torch.Tensor,
+    depth: torch.Tensor, anchor_bits: torch.Tensor, block: torch.Tensor, batch: int,
+) -> tuple[_Events, int]:  # fmt: skip
+    """All events, and the hops of the longest path. Meetings: a group reaches a node after another one, from elsewhere
+    (or the node is an anchor). Inside: the first event at which the parts of two anchors of one group touch."""
+    n = state.shape[1]
     arrival, g = torch.sort(state | LOW, dim=0, stable=True)  # by (distance, group): the group is the row
     reached = arrival != UNREACHED
     before = pred.gather(0, g)
-    least, most = (before.cummin(0).values, before.cummax(0).values) if len(state) else (before, before)
     bits = torch.where(reached, 1 << g, 0)
     covered = torch.where(reached, on_path.gather(0, g), 0)
     for r in range(1, state.shape[0]):
         bits[r] |= bits[r - 1]
         covered[r] |= covered[r - 1]
-    wanted = reached & ((anchor_bits > 0) | (least != most))
-    wanted[:1] = False
-    rank, v = wanted.nonzero(as_tuple=True)
+    meets = reached & ((anchor_bits > 0) | (before.cummin(0).values != before.cummax(0).values))
+    meets[:1] = False
+    to, of = row_of_entry(blocks.csr), blocks.csr.indices.long()
+    key = torch.where(state == UNREACHED, UNREACHED, (state >> 32 << 32) | torch.arange(n, device=state.device))
+    touch = (key[:, of] < key[:, to]) & (key[:, to] != UNREACHED) & (root[:, of] != root[:, to])
+    n_meet, n_touch, longest = torch.stack([meets.sum(), touch.sum(), depth.amax()]).tolist()
+    at = places_of(meets.view(-1), n_meet)
+    rank, v = at // n, at % n
     none = torch.full_like(v, -1)
-    return _Events(block[v], arrival[rank, v] >> 32, v, g[rank, v], none, none, bits[rank, v], covered[rank, v])
-
-
-def _inside(
-    blocks: Blocks, state: torch.Tensor, root: torch.Tensor, on_path: torch.Tensor, block: torch.Tensor
-) -> _Events:
-    """For every pair of anchors of one group: the first event at which their parts of its bubble touch."""
-    v, u = row_of_entry(blocks.csr), blocks.csr.indices.long()
-    key = torch.where(state == UNREACHED, UNREACHED, (state >> 32 << 32) | torch.arange(len(block), device=v.device))
-    touch = (key[:, u] < key[:, v]) & (key[:, v] != UNREACHED) & (root[:, u] != root[:, v])
-    g, entry = touch.nonzero(as_tuple=True)
-    v, u = v[entry], u[entry]
-    low, high = torch.minimum(root[g, u], root[g, v]), torch.maximum(root[g, u], root[g, v])
-    order = lexsort(key[g, u], key[g, v], low, (g << 32) | high)
-    pair = torch.stack([g, low, high])[:, order]
-    fresh = torch.ones(order.shape[0], dtype=torch.bool, device=order.device)
-    fresh[1:] = (pair[:, 1:] != pair[:, :-1]).any(0)
-    kept = order[fresh]
-    g, v, u = g[kept], v[kept], u[kept]
-    covered = on_path[g, v] | on_path[g, u]
-    return _Events(block[v], key[g, v] >> 32, v, g, key[g, u] >> 32, u, 1 << g, covered)
+    meetings = _Events(
+        block[v], arrival[rank, v] >> 32, v, g[rank, v], none, none, bits[rank, v], covered[rank, v]
+    )  # fmt: skip
+    at = places_of(touch.view(-1), n_touch)
+    group, entry = at // max(blocks.csr.m, 1), at % max(blocks.csr.m, 1)
+    v, u = to[entry], of[entry]
+    low, high = torch.minimum(root[group, u], root[group, v]), torch.maximum(root[group, u], root[group, v])
+    order = lexsort(key[group, u], key[group, v], low, (group << 32) | high)
+    pair = torch.stack([group, low, high])[:, order]
+    again = torch.zeros(order.shape[0], dtype=torch.bool, device=order.device)
+    again[1:] = (pair[:, 1:] == pair[:, :-1]).all(0)
+    group, v, u = group[order], v[order], u[order]
+    inside = _Events(
+        torch.where(again, batch, block[v]), key[group, v] >> 32, v, group, key[group, u] >> 32, u, 1 << group,
+        on_path[group, v] | on_path[group, u],
+    )  # fmt: skip
+    return _Events(*map(torch.cat, zip(vars(meetings).values(), vars(inside).values(), strict=True))), longest
 
 
 def _order(events: _Events, cover_first: bool) -> torch.Tensor:
@@ -142,30 +162,98 @@ def _order(events: _Events, cover_first: bool) -> torch.Tensor:
     return lexsort(inner, (events.v << 5) | events.g, events.d, (events.question << 6) | missing)
 
 
-def _candidates(events: list[np.ndarray], pred: np.ndarray, limit: int) -> Found:
-    """The first `limit` distinct trees of one question's events, in order."""
-    trees: dict[tuple[int, ...], int] = {}
-    for i, (_, v, g, _, u, arrived, _) in enumerate(zip(*events)):
-        groups = [k for k in range(MOST_GROUPS) if int(arrived) >> k & 1]
-        paths = [(int(g), int(v)), (int(g), int(u))] if u >= 0 else [(k, int(v)) for k in groups]
-        nodes: set[int] = set()
-        for k, node in paths:
-            nodes.add(node)
-            while pred[k, node] != node:
-                node = int(pred[k, node])
-                nodes.add(node)
-        trees.setdefault(tuple(sorted(nodes)), i)
-        if len(trees) == limit:
-            break
-    at = list(trees.values())
-    rows = np.array([node for tree in trees for node in tree], np.int64)
-    sizes = np.array([len(tree) for tree in trees], np.int64)
-    kind = np.where(events[4][at] >= 0, INSIDE, MEETING)
-    return Found(np.array([len(trees)]), rows, sizes, events[6][at], events[0][at], kind)
+@dataclass(frozen=True)
+class _Trees:
+    """The trees of events in order: first i64[B + 1], where those of each question begin; pred i64[M, T]; longest: hops
+    of a path, at most; limit: trees of a question."""
+
+    events: _Events
+    first: torch.Tensor
+    pred: torch.Tensor
+    longest: int
+    limit: int
+
+    def found(self, anchors: Ragged, anchor_bits: torch.Tensor) -> Found[torch.Tensor]:
+        """The first distinct trees of each question; where it has no event, each anchor by itself, in order."""
+        n, batch, device = self.pred.shape[1], anchors.batch, self.pred.device
+        keys = (row_of_value(anchors) * n + anchors.values).sort().values
+        alone = (self.first.diff() == 0)[keys // n]
+        alone[1:] &= keys[1:] != keys[:-1]
+        tried, n_events = 2 * self.limit + 16, self.events.v.shape[0]
+        while True:
+            slot = self.first[:-1, None] + torch.arange(min(tried, n_events), device=device)
+            valid = slot < self.first[1:, None]
+            at = torch.where(valid, slot, 0).view(-1)
+            size, marks = self._marked(at)
+            new = _are_first(marks, valid)
+            kept = new & (new.cumsum(1) <= self.limit)
+            enough = (new.sum(1) >= self.limit) | (self.first.diff() <= tried)
+            sizes = [(~enough).sum(), kept.sum(), (size.view(kept.shape) * kept).sum(), alone.sum()]
+            n_open, n_kept, n_nodes, n_alone = torch.stack(sizes).tolist()
+            if not n_open:
+                break
+            tried *= 4
+        chosen = at[places_of(kept.view(-1), n_kept)]
+        single = keys[places_of(alone, n_alone)]
+        events, row = self.events, single % n
+        zero = torch.zeros_like(row)
+        kind = torch.where(events.u[chosen] >= 0, INSIDE, MEETING)
+        question = torch.cat([events.question[chosen], single // n])
+        order = torch.argsort(question, stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(order.shape[0], device=device)
+        nodes, once = self._nodes(chosen)
+        whole = (place[:n_kept, None] * n + nodes).view(-1)[places_of(once.view(-1), n_nodes)]
+        whole = torch.cat([whole, place[n_kept:] * n + row]).sort().values
+        starts = torch.arange(order.shape[0] + 1, device=device) * n
+        columns = (events.covered[chosen], anchor_bits[row]), (events.d[chosen], zero), (kind, zero + ALONE)
+        return Found(
+            torch.searchsorted(question[order], torch.arange(batch + 1, device=device)).diff(), whole % n,
+            torch.searchsorted(whole, starts).diff(), *(torch.cat(pair)[order] for pair in columns),
+        )  # fmt: skip
+
+    def _nodes(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(rows i64[P, L], ascending, bool[P, L] where a node stands for the first time) of the trees of events."""
+        events, groups = self.events, torch.arange(self.pred.shape[0], device=at.device)
+        of = (events.arrived[at, None] >> groups) & 1
+        node = torch.cat([torch.where(of > 0, events.v[at, None], -1), events.u[at, None]], 1)
+        group = torch.cat([groups.expand(at.shape[0], -1), events.g[at, None]], 1)
+        paths = [node]
+        for _ in range(self.longest):
+            node = torch.where(node < 0, node, self.pred[group, node.clamp_min(0)])
+            paths.append(node)
+        whole = torch.cat(paths, 1).sort(1).values
+        once = whole >= 0
+        once[:, 1:] &= whole[:, 1:] != whole[:, :-1]
+        return whole, once
+
+    def _marked(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(nodes i64[P], i64[P, 2]: sums of 2 * 64 bits of each node) of the trees of events: equal trees agree."""
+        step = max(1, AT_ONCE // ((self.pred.shape[0] + 1) * (self.longest + 1)))
+        sizes, marks = [at[:0]], [at.new_zeros(0, 2)]
+        for part in at.split(step):
+            nodes, once = self._nodes(part)
+            sizes.append(once.sum(1))
+            marks.append(torch.stack([torch.where(once, _mixed(nodes + seed), 0).sum(1) for seed in (1, 1 << 40)], 1))
+        return torch.cat(sizes), torch.cat(marks)
 
 
-def _alone(anchors: np.ndarray, anchor_bits: np.ndarray) -> Found:
-    """Every anchor by itself, in ascending order."""
-    n = len(anchors)
-    ones, distance = np.ones(n, np.int64), np.zeros(n, np.int64)
-    return Found(np.array([n]), anchors, ones, anchor_bits[anchors], distance, np.full(n, ALONE))
+def _are_first(marks: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """bool[B, K]: the first of equal marks i64[B * K, 2] in each row, among the valid ones."""
+    batch, width = valid.shape
+    row = torch.arange(batch, device=valid.device).repeat_interleave(width, output_size=batch * width)
+    order = lexsort(marks[:, 1], marks[:, 0], row * 2 + ~valid.view(-1))
+    marks, row = marks[order], row[order]
+    fresh = torch.ones(batch * width, dtype=torch.bool, device=valid.device)
+    fresh[1:] = (marks[1:] != marks[:-1]).any(1) | (row[1:] != row[:-1])
+    first = torch.empty_like(fresh)
+    first[order] = fresh
+    return first.view(batch, width) & valid
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    """splitmix64 of i64 values, as i64 (Steele, Lea and Flood 2014)."""
+    x = x * _MIX[0]
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * _MIX[1]
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * _MIX[2]
+    return x ^ ((x >> 31) & (2**33 - 1))

@@ -7,7 +7,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, f32_slack
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, products, products_slack
 from gpu_rag.graph.components import merge_labels
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
@@ -132,8 +132,7 @@ def clusters_by_numba(
 
 def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
     """i64[2, P]: the pairs i < j of one tile whose dot product is >= threshold."""
-    slack = f32_slack(vectors.shape[1])
-    scores = torch.mm(vectors[i0 : i0 + size].float(), vectors[j0 : j0 + size].float().T)
+    slack, scores = products_slack(vectors), products(vectors[i0 : i0 + size], vectors[j0 : j0 + size])
     if i0 == j0:
         scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
     pairs = (scores >= threshold - slack).nonzero()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.errors import BadInput
 
@@ -55,3 +56,40 @@ def shortened(array: Array, size: int) -> Array:
     """The first `size` rows of an array of its own, in place: memory behind them was never written and goes back."""
     array.resize((size, *array.shape[1:]), refcheck=False)
     return array
+
+
+def to_device(device: str | torch.device, *arrays: Array) -> tuple[torch.Tensor, ...]:
+    """Arrays as tensors on a device, in one copy."""
+    device, parts = torch.device(device), [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
+    if is_cpu(device):
+        return tuple(parts)
+    moved = _packed(parts).pin_memory().to(device, non_blocking=True)
+    return _unpacked(moved, parts)
+
+
+def to_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors of one device on the CPU, in one copy: each is a wait."""
+    if is_cpu(tensors[0].device):
+        return tensors
+    return _unpacked(_packed(tensors).cpu(), tensors)
+
+
+_ALIGNED = 16  # bytes: where each part begins
+
+
+def _packed(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All bytes of some tensors, one after the other, each filled up to a whole number of 16."""
+    pieces = []
+    for part in parts:
+        flat = part.contiguous().flatten().view(torch.uint8)
+        pieces += [flat, flat.new_zeros(-flat.shape[0] % _ALIGNED)]
+    return torch.cat(pieces)
+
+
+def _unpacked(whole: torch.Tensor, like: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    found, at = [], 0
+    for part in like:
+        size = part.numel() * part.element_size()
+        found.append(whole[at : at + size].view(part.dtype).view(part.shape))
+        at += size + -size % _ALIGNED
+    return tuple(found)

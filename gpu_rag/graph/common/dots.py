@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks
+from gpu_rag_kernels.dispatch import compiled_checks, is_cpu
 from gpu_rag_kernels.frontier import gather_dots
 
 from gpu_rag.errors import BadInput
@@ -52,6 +52,39 @@ def _are_units(vectors: torch.Tensor) -> bool:
         return False
     rows = vectors.detach().contiguous().numpy()
     return bool(checks.are_units(rows, (2 - LONGEST) ** 2 + SURELY, LONGEST**2 - SURELY))
+
+
+LOW = 2.0**11  # by which the low part of a row is scaled: its bits stay in the range of f16
+LONGEST_F16 = 2.0**15  # f16 ends a little above; a longer row has a fast score that says nothing
+
+
+def products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """f32[B, N]: the rows of left times those of right, each f16 or f32, within `products_slack`.
+
+    On a GPU, where right is f16: by tensor cores, which multiply f16 and add in f32. Left rows in f32 are cut into two
+    f16 each, high + low / 2^11.
+    """
+    if not takes_f16(right):
+        return left.float() @ right.float().T
+    if left.dtype == torch.float16:
+        return torch.mm(left, right.T, out_dtype=torch.float32)
+    high = left.half()
+    low = ((left - high) * LOW).half()
+    both = torch.mm(torch.cat([high, low]), right.T, out_dtype=torch.float32)
+    return both[: len(left)].add_(both[len(left) :], alpha=1 / LOW)
+
+
+def takes_f16(right: torch.Tensor) -> bool:
+    """Whether `products` with these rows are of f16: not where torch has been allowed to add in f16."""
+    if right.dtype != torch.float16 or is_cpu(right.device):
+        return False
+    return not getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
+
+
+def products_slack(right: torch.Tensor) -> float:
+    """`f32_slack` of `products` with the rows of right. Of f16: sums may be cut where f32 would round, which is twice
+    the error; the parts of a component at most 1 miss it by 2^-22 of it and 2^-36; products are exact."""
+    return 2 * unit_of(right.shape[1]) + 2.0**-21 if takes_f16(right) else f32_slack(right.shape[1])
 
 
 exact_dots = gather_dots  # the exact dot products of pairs of unit rows, on the grid

@@ -22,6 +22,18 @@ def lexsort(*keys: torch.Tensor) -> torch.Tensor:
     return order
 
 
+def row_sums(values: torch.Tensor) -> torch.Tensor:
+    """The sums of rows [B, S] of a float, [B], each in the order of its entries: zeros among them change no bit."""
+    batch, width = values.shape
+    offsets = torch.arange(batch + 1, device=values.device) * width
+    return in_order(values.reshape(-1), offsets)
+
+
+def in_order(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """The sums [S] of the segments of values [E] of a float that begin at offsets i64[S + 1], entry after entry."""
+    return _reduced(values[:, None], offsets)[:, 0]
+
+
 class SegmentSum:
     """Sums of consecutive segments; made once for their lengths, i64[S], >= 0.
 

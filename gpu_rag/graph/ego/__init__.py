@@ -17,7 +17,7 @@ from gpu_rag.graph.common.arrays import INTEGERS, check_form, shortened
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.trusted import is_trusted
-from gpu_rag.graph.csr import check_csr, transpose
+from gpu_rag.graph.csr import check_csr, row_of_entry, transpose
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import (
     EXPAND_AT_ONCE,
@@ -143,11 +143,11 @@ def _balls_by_numba(
 @dataclass(frozen=True)
 class Reached:
     """Nodes that a search has found: keys question * N + node i64[T], ascending; hop i64[T], in which; n_entries: how
-    many entries the rows of all of them have; left: hops that were not taken, see `most` of `reached`."""
+    many entries the rows of all of them have, where that is known; left: hops not taken, see `most` of `reached`."""
 
     keys: torch.Tensor
     hop: torch.Tensor
-    n_entries: int
+    n_entries: int | None
     left: int = 0
 
 
@@ -173,7 +173,7 @@ def reached(
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
     found, fronts, total, left = keys_of(seeds, n).sort().values, [ball], 0, 0
-    size = torch.zeros(batch, dtype=torch.int64, device=ball.device)
+    size, counted = torch.zeros(batch, dtype=torch.int64, device=ball.device), True
     for hop in range(radius + 1):
         new = _are_new(found, ball)
         if hop and allowed is not None:
@@ -191,7 +191,7 @@ def reached(
             if costs is not None and hop and n_over > n_kept - n_on:
                 over, before = found[places_of(new & ~on, n_over)], found[places_of(kept & ~on, n_kept - n_on)]
                 whole = torch.cat([front, _cheapest(over, before, costs, n, batch)]).sort().values
-                n_rows = int((graph.indptr[whole % n + 1] - graph.indptr[whole % n]).sum())
+                counted = False
         total += n_rows
         fronts.append(whole)
         ball = torch.cat([ball, whole]).sort().values
@@ -204,7 +204,7 @@ def reached(
     keys = torch.cat(fronts)
     order = keys.argsort()
     hops = torch.cat([torch.full_like(front, hop) for hop, front in enumerate(fronts[1:])])
-    return Reached(keys[order], hops[order], total, left)
+    return Reached(keys[order], hops[order], total if counted else None, left)
 
 
 def _cheapest(over: torch.Tensor, places: torch.Tensor, costs: Costs, n: int, batch: int) -> torch.Tensor:
@@ -256,11 +256,14 @@ def without(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     return keys[torch.searchsorted(known, keys) == torch.searchsorted(known, keys, right=True)]
 
 
-def induced_subgraphs(csr: CSR | CheckedGraph, nodes: Ragged, *, implementation: str = "auto") -> Blocks:
+def induced_subgraphs(
+    csr: CSR | CheckedGraph, nodes: Ragged, *, n_entries: int | None = None, implementation: str = "auto"
+) -> Blocks:
     """The subgraph on each list of nodes, as blocks of one block-diagonal CSR.
 
     Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight.
-    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them).
+    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them). n_entries: how many entries
+    their rows have, where that is known.
     Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
     implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
     (twice where these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights,
@@ -279,12 +282,46 @@ def induced_subgraphs(csr: CSR | CheckedGraph, nodes: Ragged, *, implementation:
     least = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
     check_memory(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
     kept = Ragged(nodes.values.int(), nodes.offsets)
-    indptr, columns, entries = (_inside_by_numba if picked == "numba" else _inside_by_torch)(graph, kept)
+    indptr, columns, entries = (
+        _inside_by_numba(graph, kept) if picked == "numba" else _inside_by_torch(graph, kept, n_entries)
+    )
     weight = None if graph.weight is None else graph.weight[entries]
     return Blocks(CSR(indptr, columns, weight), kept.offsets, kept.values)
 
 
 Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def blocks_around(
+    graph: CheckedGraph, seeds: Ragged, radius: int, *, limit: int | None = None, costs: Costs | None = None
+) -> Blocks:
+    """The subgraphs on the nodes of `reached`; on a device with fewer waits than `ego_balls`, then subgraphs."""
+    csr = graph.csr
+    check_ragged(seeds, "seeds", n=csr.n, device=csr.indptr.device)
+    pulls = limit is None and pick_implementation(csr.indptr.device, family="loops") == "triton"
+    most = csr.m * -(-seeds.batch // WORD) // PULL_FROM if pulls else None
+    found = reached(csr, seeds, min(radius, csr.n), limit=limit, costs=costs, most=most)
+    if found.left:
+        return induced_subgraphs(graph, ego_balls(graph, seeds, radius))
+    nodes = ragged_of_keys(found.keys, seeds.batch, max(csr.n, 1))
+    return induced_subgraphs(graph, nodes, n_entries=found.n_entries)
+
+
+def part_of_blocks(blocks: Blocks, kept: torch.Tensor) -> Blocks:
+    """The blocks on the rows that are marked, bool[T], as `induced_subgraphs` of each gives them, without weights. The
+    host waits once."""
+    csr, row = CSR(blocks.csr.indptr, blocks.csr.indices), row_of_entry(blocks.csr)
+    before = offsets_of(kept)
+    offsets = before[blocks.offsets]
+    if kept.device.type == "cpu":
+        rows = kept.nonzero()[:, 0]
+        found = induced_subgraphs(CheckedGraph(csr), Ragged(rows.int(), offsets))
+        return Blocks(found.csr, offsets, blocks.global_ids[rows])
+    inside = kept[row] & kept[csr.indices.long()]
+    n_rows, n_entries = torch.stack([kept.sum(), inside.sum()]).tolist()
+    rows, entries = places_of(kept, n_rows), places_of(inside, n_entries)
+    counts = offsets_of(inside)[csr.indptr].diff()[rows]
+    return Blocks(CSR(offsets_of(counts), before[csr.indices[entries].long()].int()), offsets, blocks.global_ids[rows])
 
 
 def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
@@ -316,13 +353,13 @@ def _joined(pieces: list[np.ndarray], dtype: type) -> torch.Tensor:
     return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces]))
 
 
-def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
+def _inside_by_torch(graph: CSR, nodes: Ragged, n_entries: int | None) -> Inside:
     """`_inside_by_numba` in torch: neighbours are looked up among the keys block * N + node, which ascend."""
     node, block = nodes.values.long(), row_of_value(nodes) * graph.n
     known = block + node
     counts = torch.zeros_like(node)
     columns, entries = [node[:0]], [node[:0]]
-    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1]):
+    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
         wanted = block[owner] + graph.indices[entry]
         at = torch.searchsorted(known, wanted)
         hit = known[at.clamp(max=known.shape[0] - 1)] == wanted

@@ -123,6 +123,11 @@ def minmax_rows(x: torch.Tensor) -> torch.Tensor:
     check_form(x, "scores are no matrix", [torch.float32], ["B", "N"])
     if not bool(torch.isfinite(x).all()):
         raise BadInput("a score is not finite", expected="finite numbers")
+    return minmax_of(x)
+
+
+def minmax_of(x: torch.Tensor) -> torch.Tensor:
+    """`minmax_rows` of a checked matrix: no wait for a device."""
     if x.numel() == 0:
         return x.clone()
     least, most = torch.aminmax(x.double(), dim=1, keepdim=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpu_rag.graph.common.dots import exact_dots, f32_slack
+from gpu_rag.graph.common.dots import exact_dots, products, products_slack, takes_f16
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import expand, part_of, ragged_of_keys, row_of_value
 from gpu_rag.types import Ragged
@@ -116,16 +116,16 @@ def join_by_torch(
     split = split_keywords(left_keywords, right_keywords)
     best = torch.full(left.shape[:1], -torch.inf, dtype=torch.float64, device=left.device)
     index = torch.full(left.shape[:1], -1, dtype=torch.int64, device=left.device)
-    slack = f32_slack(left.shape[1])  # which covers the f32 sum with a share
+    slack = products_slack(right)  # which covers the f32 sum with a share
     for j0 in range(0, right.shape[0], COLUMNS):
         j1 = min(j0 + COLUMNS, right.shape[0])
-        columns = right[j0:j1].float()
+        columns = right[j0:j1] if takes_f16(right) else right[j0:j1].float()
         for i0 in range(0, left.shape[0], ROWS):
             i1 = min(i0 + ROWS, left.shape[0])
             shared = _overlaps(_rows(split.left, i0, i1), _rows(split.right, j0, j1), split.n_common, split.n_rare)
             union = split.left.size[i0:i1, None] + split.right.size[None, j0:j1] - shared
             union = union.clamp_(min=1)  # two empty sets: 0 / 1
-            scores = torch.mm(left[i0:i1].float(), columns.T) + shared / union
+            scores = products(left[i0:i1], columns) + shared / union
             if exclude is not None:
                 scores[exclude[0][i0:i1, None] == exclude[1][None, j0:j1]] = -torch.inf
             reach = torch.maximum(2 * best[i0:i1] - slack, scores.amax(1).double() - 2 * slack)

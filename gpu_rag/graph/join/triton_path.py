@@ -23,6 +23,7 @@ from gpu_rag.types import Ragged
 Groups = tuple[torch.Tensor, torch.Tensor] | None
 Tiles = Callable[[torch.Tensor, Ragged, torch.Tensor, Ragged, Groups], tuple[torch.Tensor, torch.Tensor]]
 
+ALIGNED = 16  # keywords: Triton loads rows of such a length by vectors, of any other a number at a time
 PAIRS = 1 << 30  # scores that are made at a time: a part of the left with all of the right
 RARE = 256  # a rare pair is taken to cost as much as so many pairs of a tile: computed from bytes (20 KB), not measured
 
@@ -86,8 +87,9 @@ def _best_of_strips(left: Side, right: Side, implementation: str) -> tuple[torch
 
 
 def _head(side: KeywordSide, n_common: int) -> torch.Tensor:
-    """f16[N, C] of 0 and 1: which common keywords each row has."""
-    head = torch.zeros(side.size.shape[0], n_common, dtype=torch.float16, device=side.size.device)
+    """f16[N, C] of 0 and 1: which common keywords each row has. C is a multiple of 16, for loads of 16 bytes."""
+    width = -(-n_common // ALIGNED) * ALIGNED
+    head = torch.zeros(side.size.shape[0], width, dtype=torch.float16, device=side.size.device)
     head[row_of_value(side.common), side.common.values.long()] = 1
     return head
 

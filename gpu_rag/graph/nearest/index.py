@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred
 
@@ -22,6 +22,7 @@ from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.nearest.best import MOST_BEST, by_exact_scores, topk_of
+from gpu_rag.graph.nearest.torch_path import proposed_by_torch
 from gpu_rag.types import TopK
 
 MODES = ("exact", "ivf", "hnsw")
@@ -179,6 +180,15 @@ class NearestRows:
             self._faiss = nearest_index(self.base, implementation="faiss")
         return self._faiss.search(queries, k)
 
+    def proposed(self, queries: torch.Tensor, k: int) -> tuple[TopK, torch.Tensor]:
+        """`search`, and for which queries it is proved, bool[B] on the device. No wait where the device is a GPU; the
+        others, of many rows with equal or close scores, must be searched again."""
+        by_torch = pick_index(len(self.base))[0] == "torch" and pick_implementation(queries.device) == "torch"
+        if not by_torch or not 0 < k <= len(self.base):
+            return self.search(queries, k), torch.ones(len(queries), dtype=torch.bool, device=queries.device)
+        chosen("nearest", "torch")
+        return proposed_by_torch(queries, self.base, k)
+
 
 LISTS = 4  # times sqrt(N): the number of inverted lists
 PROBES = 32  # of them that a query looks at
@@ -189,7 +199,8 @@ MOST_ON_GPU = 2048  # rows that faiss finds for a query there
 
 
 class FaissIndex:
-    """An index of faiss over the rows of `base`, on the device of `base`. Inner product."""
+    """An index of faiss over the rows of `base`, on the device of `base`. Inner product. On a GPU it takes and gives
+    tensors there (`faiss.contrib.torch_utils`); it makes no copy on the host."""
 
     def __init__(self, base: torch.Tensor, mode: str, seed: int, threads: int):
         import faiss
@@ -201,7 +212,11 @@ class FaissIndex:
             raise UsageError("hnsw works on the CPU", given=f"rows on {self.device}", expected="exact or ivf there")
         if self.device.type == "cuda" and not hasattr(faiss, "StandardGpuResources"):
             raise MissingBackend("this faiss has no GPU", do="pip uninstall faiss-cpu; pip install 'gpu-rag[gpu]'")
-        rows = np.ascontiguousarray(base.float().cpu().numpy())
+        rows: Any = base.float().contiguous()
+        if self.device.type == "cuda":
+            import_module("faiss.contrib.torch_utils")
+        else:
+            rows = rows.numpy()
         before = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(1 if mode == "hnsw" else threads)
         try:
@@ -209,7 +224,7 @@ class FaissIndex:
         finally:
             faiss.omp_set_num_threads(before)
 
-    def _built(self, rows: np.ndarray, mode: str, seed: int) -> Any:
+    def _built(self, rows: Any, mode: str, seed: int) -> Any:
         faiss, dims = self.faiss, rows.shape[1]
         index: Any = faiss.IndexFlatIP(dims)
         lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 rows a list to train on
@@ -241,7 +256,10 @@ class FaissIndex:
         before = self.faiss.omp_get_max_threads()
         self.faiss.omp_set_num_threads(self.threads)
         try:
-            scores, ids = self.index.search(queries.cpu().numpy(), k)
+            if self.device.type == "cuda":
+                scores, ids = self.index.search(queries.contiguous(), k)
+            else:
+                scores, ids = map(torch.from_numpy, self.index.search(queries.numpy(), k))
         finally:
             self.faiss.omp_set_num_threads(before)
-        return TopK(torch.from_numpy(ids).int().to(self.device), torch.from_numpy(scores).to(self.device))
+        return TopK(ids.int(), scores)

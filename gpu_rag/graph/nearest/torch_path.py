@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu_rag.graph.common.dots import f32_slack
+from gpu_rag.graph.common.dots import LONGEST_F16, products, products_slack, takes_f16
 from gpu_rag.graph.nearest.best import (
     QUERY_TILE,
     best_of_two,
@@ -24,21 +24,14 @@ SUMS = 32  # see `nearest`
 COMPONENTS = 1 << 22  # that are scored at a time: few enough for a processor's cache
 COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to be worth its launches
 MORE = 32  # rows beyond k that are scored
+LEAST_F16 = 2.0**-36  # what two f16 lose of a component, however small it is
 TINY = 2.0**-60  # of a component: below, squares vanish in f32
 MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 
 
 def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
     """`nearest` of checked vectors, none of them empty, k >= 1."""
-    wide = min(k + MORE, base.shape[0])
-    ids, approx, longest = _proposed(queries, base, wide, tile)
-    length = torch.linalg.vector_norm(queries.double(), dim=1)
-    sure = length * longest < MOST  # false where a vector is not finite
-    scores, ids = by_exact_scores(ids, lambda b, j: scores_of(queries, b, base, j))
-    if wide < base.shape[0]:
-        beyond = (approx[:, -1].double() + _slack(queries, length, longest)).float()  # no row left out has more
-        sure &= scores[:, k - 1] > beyond
-    found = topk_of(scores, ids, k)
+    found, sure = proposed_by_torch(queries, base, k, tile)
     if bool(sure.all()):
         return found
     doubt = (~sure).nonzero()[:, 0]
@@ -49,10 +42,28 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
     return found
 
 
-def _slack(queries: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
+def proposed_by_torch(
+    queries: torch.Tensor, base: torch.Tensor, k: int, tile: int = 65536
+) -> tuple[TopK, torch.Tensor]:
+    """What is `nearest` for the queries that are True in the second, bool[B]. No wait for a device."""
+    wide = min(k + MORE, base.shape[0])
+    ids, approx, longest = _proposed(queries, base, wide, tile)
+    length = torch.linalg.vector_norm(queries.double(), dim=1)
+    sure = length * longest < MOST  # false where a vector is not finite
+    if takes_f16(base):
+        sure &= length < LONGEST_F16
+    scores, ids = by_exact_scores(ids, lambda b, j: scores_of(queries, b, base, j))
+    if wide < base.shape[0]:
+        beyond = (approx[:, -1].double() + _slack(base, length, longest)).float()  # no row left out has more
+        sure &= scores[:, k - 1] > beyond
+    return topk_of(scores, ids, k), sure
+
+
+def _slack(rows: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
     """f64[B]: how far a fast score of a query may be from the exact one."""
-    unit, floor = f32_slack(queries.shape[1]), TINY * queries.shape[1] ** 0.5
-    return 1.001 * unit * length * (longest + floor) + 2.0**-100
+    unit, root = products_slack(rows), rows.shape[1] ** 0.5
+    least = LEAST_F16 * root if takes_f16(rows) else 0.0
+    return (1.001 * unit * length + least) * (longest + TINY * root) + 2.0**-100
 
 
 def _proposed(
@@ -63,10 +74,12 @@ def _proposed(
     best = [(queries.new_zeros(0, dtype=torch.int64), queries.new_zeros(0)) for _ in range(0, len(queries), QUERY_TILE)]
     longest = queries.new_zeros((), dtype=torch.float64)
     for lo in range(0, base.shape[0], tile):
-        rows = base[lo : lo + tile].float()
-        longest = torch.maximum(longest, torch.linalg.vector_norm(rows, dim=1).max().double())
+        rows = base[lo : lo + tile]
+        rows = rows if takes_f16(rows) else rows.float()
+        lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
+        longest = torch.maximum(longest, lengths.max().double())
         for place, (ids_before, scores_before) in enumerate(best):
-            approx = queries[place * QUERY_TILE : (place + 1) * QUERY_TILE] @ rows.T
+            approx = products(queries[place * QUERY_TILE : (place + 1) * QUERY_TILE], rows)
             columns, values = selected(approx, min(wide, approx.shape[1]))
             if lo:
                 pool, ids = torch.cat([scores_before, values], 1), torch.cat([ids_before, columns + lo], 1)
@@ -107,7 +120,7 @@ def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK
         lengths = torch.linalg.vector_norm(rows, dim=1)
         if not bool(torch.isfinite(lengths).all()):
             refuse_infinite(rows, "base", lo)
-        slack = _slack(queries, length, lengths.max().double())
+        slack = _slack(rows, length, lengths.max().double())
         best = best_of_two(best, _tile_best(queries, rows, best, slack, k, lo), k)
     return best
 

@@ -15,19 +15,19 @@ from functools import partial
 import numpy as np
 import torch
 from gpu_rag_kernels import dispatch
-from gpu_rag_kernels.dispatch import chosen
+from gpu_rag_kernels.dispatch import chosen, is_cpu
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.threads import check_threads, run_parts
-from gpu_rag.graph.memory import check_memory
+from gpu_rag.graph.memory import check_memory, fits, halve
 from gpu_rag.graph.nearest import MOST_BEST, topk_rows
 from gpu_rag.graph.pagerank.cugraph import tile_maker
-from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, prepare, teleport_of
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Restarts, Teleport, prepare, teleport_of
 from gpu_rag.graph.pagerank.plan import Array, Gaps, Plan, Tile, plan_of, solve_questions
 from gpu_rag.types import CSR, Ragged, TopK
 
-__all__ = ["PageRankGraph", "pagerank_topk", "personalized_pagerank", "pick_implementation", "prepare"]
+__all__ = ["PageRankGraph", "Restarts", "pagerank_topk", "personalized_pagerank", "pick_implementation", "prepare"]
 
 
 def personalized_pagerank(
@@ -35,7 +35,7 @@ def personalized_pagerank(
     seeds: Ragged | None = None,
     weights: Ragged | None = None,
     *,
-    prior: torch.Tensor | None = None,
+    prior: torch.Tensor | Restarts | None = None,
     damping: float = 0.85,
     tol: float = 1e-6,
     max_iter: int = 200,
@@ -44,6 +44,7 @@ def personalized_pagerank(
     implementation: str = "auto",
     threads: int = 1,
     state: str = "auto",
+    ids: tuple[int, int] | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """PageRank of every node for B questions: f32[B, N] on the device of the graph.
@@ -51,7 +52,8 @@ def personalized_pagerank(
     csr: the adjacency, edges from row to column; or `prepare(csr)`, which is then not checked again.
     seeds: Ragged of nodes i32/i64, a list a question; weights: Ragged of floats >= 0 with the same offsets, scaled to
     sum to 1 in each list (all alike if None; a node given twice counts twice). prior: float[B, N] >= 0 instead of
-    seeds, rows scaled likewise. An empty list, or a prior row of zeros, gives a row of zeros.
+    seeds, rows scaled likewise, or `Restarts`, which take no memory for nodes at which few questions restart. An empty
+    list, or a prior row of zeros, gives a row of zeros.
     damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12, 1]; it is proved by a residual
     computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5).
     From damping .999 on, rounding in f64 may keep a proof above 1e-12; the error then names a tol that was reached.
@@ -64,8 +66,9 @@ def personalized_pagerank(
     state: f32 | f16 (implementation torch) | auto: f32, until a figure of a GPU says otherwise. f16 takes the first
     steps in a state of half the bytes, a number of them that depends on damping, tol, max_iter and solver alone; steps
     in f32 follow, and the error is proved as without them.
-    out: f32[B, N], contiguous, on the device of the graph: it is filled and returned, so that a repeated call does not
-    pay for fresh memory; after an error its content is undefined.
+    ids: (lo, hi), the result is that of nodes lo <= node < hi alone, f32[B, hi - lo].
+    out: f32[B, hi - lo], contiguous, on the device of the graph: it is filled and returned, so that a repeated call
+    does not pay for fresh memory; after an error its content is undefined.
     A row has the same bits alone, in any batch, at any place and with any number of threads (cugraph's has not).
     Raises BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError when a row
     is not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32],
@@ -76,18 +79,19 @@ def personalized_pagerank(
     options = Options(damping, tol, max_iter, solver, block, threads, state)
     job = _job(csr, seeds, weights, prior, implementation, options)
     graph = job.graph
-    shape = (job.teleport.batch, graph.n)
+    lo, hi = _checked_range(ids, graph.n)
+    shape = (job.teleport.batch, hi - lo)
     if out is not None:
         check_form(out, "out does not fit the result", [torch.float32], shape, graph.device)
         if not out.is_contiguous():
             raise BadInput("out does not fit the result", given=f"strides {out.stride()}", expected="contiguous memory")
-        if prior is not None and prior.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+        if isinstance(prior, torch.Tensor) and prior.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
             raise BadInput("out and the prior share memory", given="one of both", expected="memory of its own")
     job.check_memory(0 if out is not None else 4 * shape[0] * shape[1])
     result = torch.empty(shape, dtype=torch.float32, device=graph.device) if out is None else out
 
     def solve(first: int, last: int) -> None:
-        job.solve(first, last, result[first:last], 0)
+        job.solve(first, last, result[first:last], lo)
 
     job.run(solve)
     return result
@@ -100,7 +104,7 @@ def pagerank_topk(
     *,
     k: int,
     ids: tuple[int, int] | None = None,
-    prior: torch.Tensor | None = None,
+    prior: torch.Tensor | Restarts | None = None,
     damping: float = 0.85,
     tol: float = 1e-6,
     max_iter: int = 200,
@@ -126,9 +130,7 @@ def pagerank_topk(
     options = Options(damping, tol, max_iter, solver, block, threads, state)
     job = _job(csr, seeds, weights, prior, implementation, options)
     graph, teleport = job.graph, job.teleport
-    lo, hi = (0, graph.n) if ids is None else ids
-    if not 0 <= lo <= hi <= graph.n:
-        raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{graph.n}")
+    lo, hi = _checked_range(ids, graph.n)
     if not 0 <= k <= MOST_BEST:
         raise BadInput("the number of results is out of range", given=f"k={k}", expected=">= 0 and < 2^31")
     job.check_memory(8 * teleport.batch * k)
@@ -147,8 +149,16 @@ def pagerank_topk(
     return TopK(best_ids, scores)
 
 
+def _checked_range(ids: tuple[int, int] | None, n: int) -> tuple[int, int]:
+    """(lo, hi) of a range of nodes, of all where it is None."""
+    lo, hi = (0, n) if ids is None else ids
+    if not 0 <= lo <= hi <= n:
+        raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{n}")
+    return lo, hi
+
+
 def _job(
-    csr: CSR | PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | None,
+    csr: CSR | PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | Restarts | None,
     implementation: str, options: Options,
 ) -> Job:  # fmt: skip
     """Checks every input before any work."""
@@ -248,15 +258,36 @@ class Job:
         self.width, self.new_tile = self._tile_maker(options.block)
 
     def check_memory(self, result: int) -> None:
-        """Raises BadInput where a result of so many bytes and the states of all threads cannot fit."""
-        tiles = -(-self.teleport.batch // self.width)
-        states = 1 if self.plan.in_place else 2
-        least = result + states * min(self.threads, tiles) * self.graph.n * self.width * self.dtypes[0].itemsize
-        check_memory(least, self.graph.device, f"{self.graph.n:,} nodes", "ask fewer questions, or in a smaller block")
+        """Raises BadInput where a result of so many bytes and the states of all threads cannot fit. On a GPU tiles are
+        made narrower until they do."""
+        if not is_cpu(self.graph.device):
+            while self.width > 1 and not fits(self.bytes(result), self.graph.device):
+                self.width, self.new_tile = self._tile_maker(self.width // 2)
+        do = "ask fewer questions, or in a smaller block"
+        check_memory(self.bytes(result), self.graph.device, f"{self.graph.n:,} nodes", do)
+
+    def bytes(self, result: int) -> int:
+        """What the call allocates, beside a result of so many bytes and for its tiles: all of it on a GPU (by Triton),
+        the states alone on the CPU."""
+        tiles = min(self.threads, -(-self.teleport.batch // self.width))
+        if is_cpu(self.graph.device) and self.implementation != "torch":
+            states = 1 if self.plan.in_place else 2
+            return result + states * tiles * self.graph.n * self.width * self.dtypes[0].itemsize
+        from gpu_rag.graph.pagerank.matrix import tile_bytes
+
+        return result + tiles * tile_bytes(self.graph.n, self.teleport.n_rows(self.width), self.width, self.dtypes[0])
 
     def run(self, solve: Callable[[int, int], None]) -> None:
-        """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
-        run_parts(lambda tile: solve(*tile), tiles_of(self.teleport.batch, self.width), self.threads)
+        """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised. The
+        questions of tiles for which the device had no memory come again, in tiles half as wide."""
+        left = tiles_of(self.teleport.batch, self.width)
+        while left:
+            said = run_parts(lambda tile: _short_of_memory(solve, tile), left, self.threads)
+            short = [(tile, text) for tile, text in zip(left, said) if text]
+            if short:
+                halve(self.width, short[0][1])
+                self.width, self.new_tile = self._tile_maker(self.width // 2)
+            left = [(a + i, a + j) for (a, b), _ in short for i, j in tiles_of(b - a, self.width)]
 
     def solve(self, first: int, last: int, result: torch.Tensor, lo: int, settle: int | None = None) -> None:
         """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring
@@ -289,6 +320,15 @@ class Job:
             return tile
 
         return block, made
+
+
+def _short_of_memory(solve: Callable[[int, int], None], tile: tuple[int, int]) -> str:
+    """Solves a tile; the text of the error where the device had no memory for it."""
+    try:
+        solve(*tile)
+    except torch.OutOfMemoryError as error:
+        return str(error) or "out of memory"
+    return ""
 
 
 def gaps_of(result: torch.Tensor, k: int) -> Gaps:

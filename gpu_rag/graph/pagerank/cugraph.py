@@ -138,7 +138,9 @@ class SingleGraph:
 
 
 class CugraphTile(MatrixTile):
-    """`MatrixTile` whose state begins at what cuGraph found."""
+    """`MatrixTile` whose state begins at what cuGraph found: it looks at each step, as few are left."""
+
+    leap = None  # type: ignore[assignment]
 
     def __init__(
         self, single: SingleGraph, graph: PageRankGraph, plan: Plan, teleport: Teleport, width: int,

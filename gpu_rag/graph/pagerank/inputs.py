@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form
+from gpu_rag.graph.common.segments import row_sums
 from gpu_rag.graph.csr import check_csr, degrees, transpose
 from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.types import CSR, Ragged
@@ -21,25 +22,47 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Teleport:
-    """pi of B questions: either lists of (node, mass) on the CPU, or a dense prior on the device of the graph.
+class Restarts:
+    """Restarts of B questions on the device of a graph of N nodes: at a few nodes of each, and among all of the last P.
 
-    offsets: i64[B+1]; nodes: i64[T]; mass: f64[T]; a list sums to 1, or is empty. prior: f32[B, N] or None, with
-    prior_sum f64[B]; a row of zeros is an empty list.
+    nodes: i64[B, S], below N - P; mass: float[B, S] >= 0; a node that stands in a row more than once has mass at one of
+    these places alone. last: float[B, P] >= 0, of the nodes N - P and up. Nothing of it has the size B N.
+    """
+
+    nodes: torch.Tensor
+    mass: torch.Tensor
+    last: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Teleport:
+    """pi of B questions: either lists of (node, mass) on the CPU, or `Restarts` on the device of the graph.
+
+    offsets: i64[B+1]; nodes: i64[T]; mass: f64[T]; a list sums to 1, or is empty. spread: restarts or None, with their
+    sums f64[B], on the device as `total`, and the part of them on nodes without outgoing weight, `lost` f64[B]; a sum
+    of zero is an empty list.
     """
 
     batch: int
     offsets: Array
     nodes: Array
     mass: Array
-    prior: torch.Tensor | None
-    prior_sum: Array
+    spread: Restarts | None = None
+    total: torch.Tensor | None = None
+    sums: Array = field(default_factory=lambda: np.zeros(0))
+    lost: Array = field(default_factory=lambda: np.zeros(0))
 
     def is_empty(self, questions: Array) -> Array:
         """bool per question: it restarts nowhere."""
-        if self.prior is not None:
-            return np.asarray(self.prior_sum[questions] == 0)
+        if self.spread is not None:
+            return np.asarray(self.sums[questions] == 0)
         return np.asarray(self.offsets[questions] == self.offsets[questions + 1])
+
+    def n_rows(self, width: int) -> int:
+        """How many nodes the questions of a tile restart at, at most."""
+        if self.spread is None:
+            return int(np.sort(np.diff(self.offsets))[-width:].sum()) if self.batch else 0
+        return width * self.spread.nodes.shape[1] + self.spread.last.shape[1]
 
     def entries(self, questions: Array) -> tuple[Array, Array, Array]:
         """(node, lane, mass) of the given questions; lane = position in `questions`; seeds only."""
@@ -49,32 +72,43 @@ class Teleport:
         chosen = np.arange(len(lane)) + (first + lengths - lengths.cumsum())[lane]
         return self.nodes[chosen], lane, self.mass[chosen]
 
+    def shares(self, questions: Array) -> tuple[Restarts, torch.Tensor]:
+        """The restarts of the given questions, and their sums f64[Q, 1], 1 for 0; a place without mass repeats one that
+        has some, or node 0 without any, so that a value may be written for every place."""
+        if self.spread is None or self.total is None:
+            raise TypeError("lists have no shares")
+        given = (self.spread.nodes, self.spread.mass, self.spread.last, self.total)
+        nodes, mass, last, total = (rows_of(part, questions) for part in given)
+        if nodes.shape[1]:
+            kept = mass > 0
+            full = kept.long().argmax(1, keepdim=True)
+            nodes = torch.where(kept, nodes, torch.where(kept.any(1, keepdim=True), nodes.gather(1, full), 0))
+            mass = torch.where(kept, mass, mass.gather(1, full))
+        return Restarts(nodes, mass, last), torch.where(total == 0, 1.0, total)[:, None]
+
     def dense(self, questions: Array, width: int, graph: PageRankGraph) -> torch.Tensor:
         """f64[N, width] on the graph's device: column c is pi of questions[c], further columns are zero."""
-        if self.prior is None:
-            whole, (node, lane, mass) = np.zeros((graph.n, width)), self.entries(questions)
-            np.add.at(whole, (node, lane), mass)
-            return torch.from_numpy(whole).to(graph.device)
-        pi = torch.zeros(graph.n, width, dtype=torch.float64, device=graph.device)
-        total = torch.from_numpy(np.where(self.is_empty(questions), 1.0, self.prior_sum[questions])).to(graph.device)
-        rows = self.prior[torch.from_numpy(questions).to(graph.device)].double() / total[:, None]
-        pi[:, : len(questions)] = rows.T
-        return pi
+        nodes, pi = restart_rows(self, questions, width, graph)
+        whole = torch.zeros(graph.n, width, dtype=torch.float64, device=graph.device)
+        whole[nodes] = pi
+        return whole
 
     def mass_on(self, nodes: torch.Tensor, questions: Array) -> Array:
-        """f64 per question: how much of pi lies on the nodes where bool[N] `nodes` is true."""
-        if self.prior is None:
+        """f64 per question: how much of pi lies on the nodes where bool[N] `nodes` is true, those without outgoing
+        weight."""
+        if self.spread is None:
             node, lane, mass = self.entries(questions)
             here = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
             return np.bincount(lane[here], mass[here], minlength=len(questions)).astype(np.float64)
-        total = np.where(self.is_empty(questions), 1.0, self.prior_sum[questions])
-        at = nodes.nonzero()[:, 0]
-        return _numbers([self.prior[int(q)][at].double().sum() for q in questions]) / total
+        return np.asarray(self.lost[questions] / np.where(self.is_empty(questions), 1.0, self.sums[questions]))
 
 
-def _numbers(scalars: list[torch.Tensor]) -> Array:
-    """f64 numbers in one copy: on a GPU each copy waits for all work before it."""
-    return np.asarray(torch.stack(scalars).cpu().numpy()) if scalars else np.zeros(0)
+def rows_of(tensor: torch.Tensor, rows: Array) -> torch.Tensor:
+    """tensor[rows]; rows that follow each other, as those of a tile do, cost no copy."""
+    first, size = (int(rows[0]), len(rows)) if len(rows) else (0, 0)
+    if size and int(rows[-1]) - first != size - 1:
+        return tensor[torch.from_numpy(rows).to(tensor.device)]
+    return tensor[first : first + size]
 
 
 def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport:
@@ -91,7 +125,7 @@ def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport
     checks, share = compiled_checks(CPU), np.empty(len(nodes))
     if checks is None or not checks.shares(offsets, mass, share):
         share = _shares(offsets, mass)  # says what is wrong, if anything is
-    return Teleport(len(offsets) - 1, offsets, nodes, share, None, np.zeros(0))
+    return Teleport(len(offsets) - 1, offsets, nodes, share)
 
 
 def _shares(offsets: Array, mass: Array | None) -> Array:
@@ -116,19 +150,46 @@ def _check_sums(total: Array, what: str) -> None:
         raise BadInput(f"the {what} of a row are too large", given=f"row {at}", expected="a sum below 1.8e308")
 
 
-def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor) -> Teleport:
-    """Checks a dense prior [B, N]. Each row is summed by itself, so its bits do not depend on the batch."""
-    check_form(prior, "the prior does not fit the graph", ANY_FLOAT, ["B", graph.n], graph.device)
-    if not bool((torch.isfinite(prior) & (prior >= 0)).all()):
+def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> Teleport:
+    """Checks a dense prior [B, N], or restarts; the host waits for the device once. Each row is summed by itself, so
+    its bits do not depend on the batch."""
+    what = "the restarts do not fit the graph"
+    if isinstance(prior, torch.Tensor):
+        check_form(prior, "the prior does not fit the graph", ANY_FLOAT, ["B", graph.n], graph.device)
+        nodes = torch.zeros(prior.shape[0], 0, dtype=torch.int64, device=graph.device)
+        prior = Restarts(nodes, nodes.double(), prior)
+    nodes, mass, last = prior.nodes, prior.mass, prior.last
+    check_form(last, what, ANY_FLOAT, ["B", "P"], graph.device)
+    check_form(nodes, what, [torch.int64], [last.shape[0], "S"], graph.device)
+    check_form(mass, what, ANY_FLOAT, nodes.shape, graph.device)
+    first = graph.n - last.shape[1]
+    sound = (torch.isfinite(last) & (last >= 0)).all() & (torch.isfinite(mass) & (mass >= 0)).all()
+    inside = ((nodes >= 0) & (nodes < first)).all()
+    total = row_sums(mass.double()) + _sums_of_rows(last)
+    lost = torch.zeros_like(total)
+    if graph.has_dangling and first >= 0:
+        ends = graph.dangling_nodes[graph.n_dangling_before(first) :] - first
+        lost = _sums_of_rows(last[:, ends])
+        lost += row_sums(torch.where(graph.dangling[nodes.clamp(0, max(graph.n - 1, 0))], mass.double(), 0.0))
+    numbers = torch.cat([total, lost, sound.double()[None], inside.double()[None]]).cpu().numpy()
+    if first < 0 or not numbers[-1]:
+        raise BadInput("a node of a restart is not in the graph", expected=f"at least 0 and below {first}")
+    if not numbers[-2]:
         raise BadInput("the prior has a negative value or one that is not finite", expected="finite and >= 0")
-    total = _numbers([row.double().contiguous().sum() for row in prior])
-    _check_sums(total, "values of the prior")
+    sums, without = np.split(numbers[:-2], 2)
+    _check_sums(sums, "values of the prior")
     nothing = np.zeros(0, np.int64)
-    return Teleport(len(total), nothing, nothing, nothing.astype(np.float64), prior, total)
+    return Teleport(len(sums), nothing, nothing, nothing.astype(np.float64), prior, total, sums, without)
+
+
+def _sums_of_rows(rows: torch.Tensor) -> torch.Tensor:
+    """f64[B], a row at a time: how a device sums several at once depends on how many there are."""
+    sums = [row.contiguous().sum(dtype=torch.float64) for row in rows]
+    return torch.stack(sums) if sums else torch.zeros(0, dtype=torch.float64, device=rows.device)
 
 
 def teleport_of(
-    graph: PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | None
+    graph: PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | Restarts | None
 ) -> Teleport:
     """The teleport of exactly one of `seeds` and `prior`."""
     if (seeds is None) == (prior is None):
@@ -144,13 +205,20 @@ def restart_rows(
     teleport: Teleport, questions: Array, width: int, graph: PageRankGraph
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The nodes at which any of the questions restarts, i64[S] ascending, and their probabilities f64[S, width]."""
-    if teleport.prior is not None:
-        return torch.arange(graph.n, device=graph.device), teleport.dense(questions, width, graph)
-    node, lane, mass = teleport.entries(questions)
-    nodes, row = np.unique(node, return_inverse=True)
-    pi = np.zeros((len(nodes), width))
-    np.add.at(pi, (row, lane), mass)
-    return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)
+    if teleport.spread is None:
+        node, lane, mass = teleport.entries(questions)
+        nodes, row = np.unique(node, return_inverse=True)
+        pi = np.zeros((len(nodes), width))
+        np.add.at(pi, (row, lane), mass)
+        return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)
+    part, total = teleport.shares(questions)
+    some, at = torch.unique(part.nodes, return_inverse=True)
+    last = torch.arange(graph.n - part.last.shape[1], graph.n, device=graph.device)
+    found = torch.zeros(len(some) + len(last), width, dtype=torch.float64, device=graph.device)
+    lanes = torch.arange(len(questions), device=graph.device)
+    found[at, lanes[:, None]] = part.mass.double() / total
+    found[len(some) :, : len(questions)] = (part.last.double() / total).T
+    return torch.cat([some, last]), found
 
 
 def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:
@@ -195,6 +263,17 @@ class PageRankGraph:
     def in_range(self) -> bool:
         """Whether an f32 state can hold 1 / degree of every node; looked up once."""
         return fits_f32(self.scale)
+
+    @cached_property
+    def dangling_nodes(self) -> torch.Tensor:
+        """i64: the nodes without outgoing weight, ascending; looked up once."""
+        return self.dangling.nonzero()[:, 0]
+
+    def n_dangling_before(self, node: int) -> int:
+        """How many of them are below a node; looked up once for each."""
+        if ("dangling before", node) not in self.views:
+            self.views["dangling before", node] = int((self.dangling_nodes < node).sum())
+        return int(self.views["dangling before", node])
 
     @cached_property
     def views(self) -> dict[Any, Any]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import is_cpu, pick_implementation
 from gpu_rag_kernels.pagerank import Restart, finish_step, ppr_step
 
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
@@ -16,6 +20,11 @@ from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 
 F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
 
+
+PROVED = 16  # columns of a state that are in f64 at a time
+LAST_ROW = 2**31 - 1
+MOST_RECORDED = 1 << 23  # numbers of a state whose steps are recorded: a step of more takes longer than its launches
+_RECORDING = Lock()
 
 Product = Callable[..., torch.Tensor | None]
 """A step of all questions, with the arguments of `ppr_step` behind the matrix."""
@@ -46,6 +55,25 @@ def scipy_product(graph: PageRankGraph) -> Product:
     return step
 
 
+@dataclass(frozen=True)
+class Recording:
+    """A CUDA graph of steps, and the tensors that it reads and writes. after: those that hold x and y in the end."""
+
+    graph: Any
+    x: torch.Tensor
+    y: torch.Tensor
+    restart: Restart
+    after: tuple[torch.Tensor, torch.Tensor]
+
+
+def tile_bytes(n: int, n_rows: int, width: int, dtype: torch.dtype) -> int:
+    """What a tile of `width` questions, which restart at `n_rows` nodes, allocates by Triton while it is proved, when
+    it has the most: two states and the restart, the degrees and a row number of each node; and of PROVED questions
+    the state, its proof in f64, the restart and the sums of 8 rows."""
+    size, proved = dtype.itemsize, min(PROVED, width)
+    return width * size * (2 * n + n_rows) + 20 * n + proved * (n * (size + 8 + 1) + n_rows * size)
+
+
 class MatrixTile:
     """`Tile` of `width` questions over a product. result: f32[>= questions, hi - lo] on the graph's device."""
 
@@ -54,18 +82,52 @@ class MatrixTile:
         questions: Array, result: torch.Tensor, lo: int,
     ):  # fmt: skip
         self.product, self.plan, self.damping, self.result, self.lo = product, plan, plan.damping, result, lo
-        self.width = width
+        self.width, self.graph = width, graph
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = graph.scale[:, None]
-        self.degrees = {t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in {dtype, torch.float64}}
-        nodes, pi = restart_rows(teleport, questions, width, graph)
-        at = torch.full((graph.n,), -1, dtype=torch.int32, device=graph.device)
-        at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=graph.device)
-        self.restart = Restart(pi.to(dtype), at, of_all=teleport.prior is not None)
+        self.degrees = _degrees_of(graph)
         self.x = torch.zeros(graph.n, width, dtype=dtype, device=graph.device)
-        lost = graph.dangling[nodes, None] if plan.known_mass else torch.zeros_like(nodes[:, None], dtype=torch.bool)
-        self.x[nodes] = (torch.where(lost, pi * (1 - plan.damping), pi) / self.scale[nodes]).to(dtype)
+        put = self._start_in_lists if teleport.spread is None else self._start_everywhere
+        self.restart = put(teleport, questions)
         self.y = torch.zeros_like(self.x)
+
+    def _begun(self, nodes: torch.Tensor | slice, pi: torch.Tensor) -> torch.Tensor:
+        """The start of the state at nodes whose probabilities are pi f64[S, B]: one without outgoing weight starts at
+        its own fixpoint."""
+        if self.plan.known_mass:
+            pi = torch.where(self.graph.dangling[nodes, None], pi * (1 - self.plan.damping), pi)
+        return (pi / self.scale[nodes]).to(self.x.dtype)
+
+    def _start_in_lists(self, teleport: Teleport, questions: Array) -> Restart:
+        """The state and the restart of seeds: few nodes have any."""
+        nodes, pi = restart_rows(teleport, questions, self.width, self.graph)
+        at = torch.full((self.graph.n,), -1, dtype=torch.int32, device=self.graph.device)
+        at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=self.graph.device)
+        self.x[nodes] = self._begun(nodes, pi)
+        return Restart(pi.to(self.x.dtype), at, nodes)
+
+    def _start_everywhere(self, teleport: Teleport, questions: Array) -> Restart:
+        """The state and the restart of `Restarts`, some questions at a time, as f64 takes the most memory. A place of
+        `nodes` has the row of the first that names its node. No wait."""
+        part, total = teleport.shares(questions)
+        n, (batch, places), size = self.graph.n, part.nodes.shape, part.last.shape[1]
+        first, device = n - size, self.graph.device
+        at = torch.full((n,), LAST_ROW, dtype=torch.int32, device=device)
+        row = torch.arange(batch * places, dtype=torch.int32, device=device)
+        at.scatter_reduce_(0, part.nodes.flatten(), row, "amin")
+        at = torch.where(at == LAST_ROW, -1, at)
+        at[first:] = torch.arange(batch * places, batch * places + size, dtype=torch.int32, device=device)
+        rows = torch.zeros(batch * places + size, self.width, dtype=self.x.dtype, device=device)
+        lane = torch.arange(batch, device=device)[:, None]
+        pi = part.mass.double() / total
+        rows[at[part.nodes].long(), lane] = pi.to(rows.dtype)
+        self.x[part.nodes, lane] = self._begun(part.nodes.flatten(), pi.view(-1, 1)).view(batch, places)
+        for a in range(0, batch, PROVED):
+            b = min(a + PROVED, batch)
+            pi = part.last[a:b].double().div_(total[a:b]).T
+            rows[batch * places :, a:b] = pi
+            self.x[first:, a:b] = self._begun(slice(first, n), pi)
+        return Restart(rows, at)
 
     def step_in_f16(self, n_steps: int) -> None:
         """The first steps of all columns, with a state of half the bytes of f32 and sums in f32.
@@ -77,12 +139,78 @@ class MatrixTile:
         """
         scale = F16_RANGE * 2.0 ** math.floor(math.log2(float(self.scale.min()))) if len(self.scale) else 1.0
         x, y = (a.mul(scale).half() for a in (self.x, self.y))
-        degree, inverse = (a.float() for a in self.degrees[torch.float64])
+        degree, inverse = self.degrees[torch.float32]
         omegas = torch.from_numpy(np.tile(self.plan.omega[:n_steps, None], self.width)).to(inverse)
         for omega in omegas:
             self.product(x, y, self.restart, self.damping, degree, inverse, omega, scale=scale, measured=False)
             x, y = y, x
         self.x, self.y = (a.to(self.x.dtype).div_(scale) for a in (x, y))
+
+    def leap(self, steps: Array, n_fine: int) -> None:
+        """See `Leap`. The factors of the steps are kept on the device. On a GPU the steps of small states, whose
+        launches would take longer than they do, become one launch."""
+        key = ("leap", tuple(steps), n_fine, self.width, self.damping, self.x.dtype)
+        if key not in self.graph.views:
+            omegas = torch.from_numpy(steps).to(self.graph.device)[:, None].repeat(1, self.width)
+            self.graph.views[key] = omegas, omegas.to(self.x.dtype)
+        fine, coarse = self.graph.views[key]
+        cut = len(steps) - n_fine
+
+        def all_steps() -> None:
+            self._steps(coarse[:cut], self.x.dtype)
+            self._steps(fine[cut:], torch.float64)
+
+        device = self.x.device
+        small = 0 < self.x.numel() <= MOST_RECORDED and not is_cpu(device)
+        if small and pick_implementation(device, family="loops") == "triton":
+            with torch.cuda.device(device), _RECORDING:  # a recording has one set of tensors
+                self._recorded(key, all_steps)
+        else:
+            all_steps()
+
+    def _recorded(self, key: tuple[object, ...], all_steps: Callable[[], None]) -> None:
+        """`all_steps` as a CUDA graph over tensors of its own, one for each power of two of restart rows. The first
+        call of a key takes the steps one by one, which compiles kernels and makes plans; the second records them."""
+        own, n_rows = (self.x, self.y, self.restart), 1 << max(self.restart.rows.shape[0] - 1, 0).bit_length()
+        recordings: dict[object, Recording | None] = self.graph.views.setdefault("recordings", {})
+        key = (*key, n_rows)
+        if key in recordings and recordings[key] is None and "not recorded" not in self.graph.views:
+            recordings[key] = self._record(n_rows, all_steps)
+            self.x, self.y, self.restart = own
+        found = recordings.setdefault(key)
+        if found is None:
+            all_steps()
+            return
+        found.x.copy_(own[0])
+        found.y.copy_(own[1])
+        found.restart.rows[: own[2].rows.shape[0]] = own[2].rows
+        found.restart.at.copy_(own[2].at)
+        found.graph.replay()
+        own[0].copy_(found.after[0])
+        own[1].copy_(found.after[1])
+
+    def _record(self, n_rows: int, all_steps: Callable[[], None]) -> Recording | None:
+        """A recording; None, said once a graph, where CUDA cannot record: then steps are taken one by one."""
+        rows = torch.zeros(n_rows, self.width, dtype=self.x.dtype, device=self.x.device)
+        x, y, restart = torch.zeros_like(self.x), torch.zeros_like(self.y), Restart(rows, self.restart.at.clone())
+        self.x, self.y, self.restart = x, y, restart
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                all_steps()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.graph.views["not recorded"] = str(error)
+            warnings.warn(f"PageRank goes without a CUDA graph: {error}", RuntimeWarning, stacklevel=2)
+            return None
+        return Recording(graph, x, y, restart, (self.x, self.y))
+
+    def _steps(self, omegas: torch.Tensor, sums: torch.dtype) -> None:
+        degree, inverse = self.degrees[sums]
+        for omega in omegas:
+            self.product(self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=False)
+            self.x, self.y = self.y, self.x
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""
@@ -93,19 +221,42 @@ class MatrixTile:
                 self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=left == 0
             )
             self.x, self.y = self.y, self.x
-        return self._sizes(change)
-
-    def _sizes(self, change: torch.Tensor | None) -> Array:
         return np.full(self.width, np.inf) if change is None else np.asarray(change.cpu().numpy())
 
     def check(self, rows: Array) -> tuple[Array, Array]:
-        """See `Tile.check`."""
+        """See `Tile.check`. Some columns at a time, so that f64 takes a part of the memory of the states."""
+        numbers = torch.zeros(2, self.width, dtype=torch.float64, device=self.graph.device)
+        for a in range(0, self.width, PROVED):
+            part = slice(a, min(a + PROVED, self.width))
+            if (rows[part] >= 0).any():
+                self._prove(part, rows[part], numbers[:, part])
+        gaps, mass = numbers.cpu().numpy()  # the one wait
+        return gaps, mass
+
+    def _prove(self, part: slice, rows: Array, numbers: torch.Tensor) -> None:
+        """`check` of some columns; numbers: f64[2, columns], gaps and masses."""
         degree, inverse = self.degrees[torch.float64]
-        q = torch.zeros_like(self.x, dtype=torch.float64)
-        gap = self.product(self.x, q, self.restart, self.damping, degree, inverse, torch.ones_like(q[0]))
+        x, restart = self.x[:, part].contiguous(), self.restart.columns(part)
+        q = torch.zeros_like(x, dtype=torch.float64)
+        one = torch.ones(q.shape[1], dtype=torch.float64, device=q.device)
+        gap = self.product(x, q, restart, self.damping, degree, inverse, one)
         q.mul_(degree[:, None])
-        lanes = np.flatnonzero(rows >= 0)
-        to, lane = (torch.from_numpy(a).to(q.device) for a in (rows[lanes], lanes))
-        kept = q[self.lo : self.lo + self.result.shape[1]]
-        self.result[to] = kept[:, lane].T.float()
-        return self._sizes(gap), q.sum(0).cpu().numpy()
+        numbers[0] = torch.inf if gap is None else gap
+        numbers[1] = q.sum(0)
+        found, lanes = q[self.lo : self.lo + self.result.shape[1]].T, np.flatnonzero(rows >= 0)
+        to = rows[lanes]
+        if to[-1] - to[0] == lanes[-1] - lanes[0] == len(lanes) - 1:  # as at first: nothing to upload
+            self.result[to[0] : to[-1] + 1] = found[lanes[0] : lanes[-1] + 1]
+        else:
+            there, lane = (torch.from_numpy(v).to(q.device) for v in (to, lanes))
+            self.result[there] = found[lane].float()
+
+
+def _degrees_of(graph: PageRankGraph) -> dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]]:
+    """Degrees and their inverses, [N], in f32 and f64; made once a graph: 16 bytes a node."""
+    if "degrees" not in graph.views:
+        graph.views["degrees"] = {
+            t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in (torch.float32, torch.float64)
+        }
+    found: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = graph.views["degrees"]
+    return found

@@ -33,8 +33,9 @@ from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import shortened
 from gpu_rag.graph.common.threads import check_threads, run_parts
+from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
-from gpu_rag.graph.ego import CheckedGraph, ego_balls
+from gpu_rag.graph.ego import CheckedGraph, ego_balls, reached
 from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, checked_ends, n_steps, path_parts
 from gpu_rag.graph.paths.scores import score_paths
 from gpu_rag.graph.paths.sets import MOST_HOPS, PathGraph, PathSet, check_count, check_depth, check_paths, check_topics
@@ -47,6 +48,7 @@ __all__ = [
     "path_parts", "score_paths", "search_paths", "start_paths",
 ]  # fmt: skip
 
+NO_KEY = 2**62  # above every key of a question and a node
 MOST_PATHS = 1 << 26  # that one call may make, unless it says otherwise
 _PATHS = 4096  # that a thread takes at a time
 
@@ -105,10 +107,11 @@ def expand_paths(
     check_topics(graph, topics)
     check_paths(paths, topics.batch, graph.device)
     check_threads(threads)
-    check_count(_count_steps(graph, paths), most, "end")
+    n_steps = _count_steps(graph, paths)
+    check_count(n_steps, most, "end")
     if pick_implementation(graph.device, implementation, "expand_paths") == "numba":
         return _extended_by_numba(graph, paths, topics, threads)
-    parent, entry = _steps_by_torch(graph, paths, topics)
+    parent, entry = _steps_by_torch(graph, paths, topics, n_steps)
     nodes = torch.cat([paths.nodes[parent], graph.csr.indices[entry][:, None]], 1)
     edges = torch.cat([paths.edges[parent], graph.edge[entry][:, None]], 1)
     return PathSet(paths.group[parent], paths.question[parent], nodes, edges)
@@ -122,27 +125,31 @@ def _count_steps(graph: PathGraph, paths: PathSet) -> int:
         count = int(count_steps(graph.csr.indptr.contiguous().numpy(), paths.columns[2]))
         if count >= 0:
             return count  # the slow check below says what is wrong
-    if bool((paths.nodes < 0).any()):
+    trust = is_trusted(graph.device)
+    if not trust and bool((paths.nodes < 0).any()):
         raise BadInput("paths have different lengths", given="padding", expected="the paths of one hop")
-    if paths.size and int(paths.nodes.max()) >= graph.n:
+    if not trust and paths.size and int(paths.nodes.max()) >= graph.n:
         raise BadInput("a path leaves the graph", given=f"node {int(paths.nodes.max())}", expected=f"< {graph.n}")
     last = paths.nodes[:, -1].long()
     return int((graph.csr.indptr[last + 1] - graph.csr.indptr[last]).sum())
 
 
-def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    """(path i64[Q], entry i64[Q]) of every step that may be taken, by (path, entry)."""
+def _steps_by_torch(
+    graph: PathGraph, paths: PathSet, topics: Ragged, n_steps: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(path i64[Q], entry i64[Q]) of every step that may be taken, by (path, entry), among n_steps."""
     n = max(graph.n, 1)
     taken = keys_of(topics, n).sort().values
     last = paths.nodes[:, -1].long()
     parents, entries = [last[:0]], [last[:0]]
-    for owner, entry in expand(graph.csr.indptr[last], graph.csr.indptr[last + 1]):
+    for owner, entry in expand(graph.csr.indptr[last], graph.csr.indptr[last + 1], n_steps):
         node = graph.csr.indices[entry]
         free = (paths.nodes[owner] != node[:, None]).all(1)
         key = paths.question[owner] * n + node
         free &= torch.searchsorted(taken, key) == torch.searchsorted(taken, key, right=True)
-        parents.append(owner[free])
-        entries.append(entry[free])
+        rows = free.nonzero()[:, 0]
+        parents.append(owner[rows])
+        entries.append(entry[rows])
     return torch.cat(parents), torch.cat(entries)
 
 
@@ -219,25 +226,62 @@ def nodes_on_paths(
     """
     check_topics(graph, topics)
     check_depth(depth)
-    opens, closes = checked_ends(topics, ends)
-    question, n = row_of_value(topics), max(graph.n, 1)
-    place = torch.arange(question.shape[0], device=graph.device)
+    question, ended, n = row_of_value(topics), _ended(topics, ends), max(graph.n, 1)
+    if pick_implementation(graph.device, implementation, "ego_balls") == "torch":
+        row, node, kept = _on_paths(graph, topics, ended, depth)
+        every = torch.where(kept, row * n + node, NO_KEY).sort().values
+        new = every < NO_KEY
+        new[1:] &= every[1:] != every[:-1]
+        return ragged_of_keys(every[new], topics.batch, n)
     seeds = Ragged(topics.values, torch.arange(question.shape[0] + 1, device=graph.device))
     pattern = CheckedGraph(graph.csr)
     balls = [
         ego_balls(pattern, seeds, radius, implementation=implementation, threads=threads)
         for radius in range(2 * depth + 1)
     ]
-    here = (question[:-1] == question[1:]).nonzero()[:, 0]
-    ended = opens[question] & (place == topics.offsets[question])
-    ended |= closes[question] & (place + 1 == topics.offsets[question + 1])
-    ended = ended.nonzero()[:, 0]
-    keys = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
+    here, ended = (question[:-1] == question[1:]).nonzero()[:, 0], ended.nonzero()[:, 0]
+    found = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
     for radius, ball in enumerate(balls):
         other = balls[2 * depth - radius]
         both = intersect(some_lists(ball, here), some_lists(other, here + 1), implementation=implementation)
-        keys.append(_keys(both, question[here], n))
-    return ragged_of_keys(torch.unique(torch.cat(keys)), topics.batch, n)
+        found.append(_keys(both, question[here], n))
+    return ragged_of_keys(torch.unique(torch.cat(found)), topics.batch, n)
+
+
+def are_on_paths(graph: PathGraph, topics: Ragged, depth: int, ends: Ends, threads: int) -> torch.Tensor:
+    """bool[N]: whether some question keeps the node in `nodes_on_paths`; on a device without a wait of its own."""
+    flags = torch.zeros(graph.n + 1, dtype=torch.bool, device=graph.device)
+    if graph.device.type == "cpu":
+        flags[nodes_on_paths(graph, topics, depth, ends, threads=threads).values.long()] = True
+        return flags[:-1]
+    _, node, kept = _on_paths(graph, topics, _ended(topics, ends), depth)
+    flags[torch.where(kept, node, graph.n)] = True
+    return flags[:-1]
+
+
+def _ended(topics: Ragged, ends: Ends) -> torch.Tensor:
+    """bool[T]: the first and last topics at which a path may go on."""
+    (opens, closes), question = checked_ends(topics, ends), row_of_value(topics)
+    place = torch.arange(question.shape[0], device=question.device)
+    ended = opens[question] & (place == topics.offsets[question])
+    return ended | (closes[question] & (place + 1 == topics.offsets[question + 1]))
+
+
+def _on_paths(
+    graph: PathGraph, topics: Ragged, ended: torch.Tensor, depth: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(question, node, whether it is kept) of every node within 2 D hops of a topic, by one search from all topics."""
+    question, n = row_of_value(topics), max(graph.n, 1)
+    each = torch.arange(question.shape[0] + 1, device=graph.device)
+    found = reached(graph.csr, Ragged(topics.values, each), min(2 * depth, graph.n))
+    topic, node, last = found.keys // n, found.keys % n, max(found.keys.shape[0] - 1, 0)
+    kept = (found.hop == 0) | (ended[topic] & (found.hop <= depth))
+    if found.keys.shape[0]:
+        follows = torch.zeros_like(ended)  # whether the next topic is of the same question
+        follows[:-1] = question[:-1] == question[1:]
+        at = torch.searchsorted(found.keys, found.keys + n).clamp_(max=last)  # the same node from the next topic
+        kept |= follows[topic] & (found.keys[at] == found.keys + n) & (found.hop + found.hop[at] <= 2 * depth)
+    return question[topic], node, kept
 
 
 def _keys(lists: Ragged, question: torch.Tensor, n: int) -> torch.Tensor:

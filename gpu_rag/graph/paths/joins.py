@@ -12,6 +12,7 @@ from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
+from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.paths.sets import (
     MOST_HOPS,
     NO_END,
@@ -23,7 +24,7 @@ from gpu_rag.graph.paths.sets import (
     in_order,
     padded,
 )
-from gpu_rag.graph.ragged import are_broken, arrays_of, check_ragged, check_tensors, expand, row_of_value
+from gpu_rag.graph.ragged import are_broken, arrays_of, check_ragged, check_tensors, expand, places_of, row_of_value
 from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
@@ -86,14 +87,33 @@ def path_parts(
     slot = place + question  # of the part before each topic; the part after it is the next
     opens = (place == topics.offsets[question]) & first[question]
     closes = (place + 1 == topics.offsets[question + 1]) & last[question]
-    found = [_direct(graph, topics, slot)]
-    for h in range(1, len(hops)):
-        before, behind = hops[h].rows(opens[hops[h].group]), hops[h].rows(closes[hops[h].group])
-        found.append(PathSet(slot[before.group], before.question, before.nodes.flip(1), before.edges.flip(1)))
-        found.append(replace(behind, group=slot[behind.group] + 1))
-        for back in {max(h - 1, 1), h}:
-            found.append(_met(hops[h], hops[back], topics, slot, graph.n, most))
-    return in_order(_narrow(_together(found)))
+    beyond = [(hops[h], side[hops[h].group]) for h in range(1, len(hops)) for side in (opens, closes)]
+    backs = [(hops[h], hops[back]) for h in range(1, len(hops)) for back in sorted({max(h - 1, 1), h})]
+    joints = [_meeting(left, right, slot, graph.n) for left, right in backs]
+    direct = _next_to(graph, topics)
+    counts = [count_of(*direct), *(count_of(j.first, j.last) for j in joints), *(mask.sum() for _, mask in beyond)]
+    n_direct, *sizes = torch.stack(counts).tolist()  # one wait for the device, a second one for what is kept
+    tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
+    owner, entry = whole_of(expand(*direct, n_direct), place)
+    hit = graph.csr.indices[entry] == topics.values[(owner + 1).clamp_max(max(question.shape[0] - 1, 0))]
+    n_hits, *kept = torch.stack([hit.sum(), *(free.sum() for _, _, free in tried)]).tolist()
+    at = places_of(hit, n_hits)
+    row, entry = owner[at], entry[at]
+    nodes = torch.stack([topics.values[row], topics.values[row + 1]], 1).int()
+    found = [PathSet(slot[row] + 1, question[row], nodes, graph.edge[entry][:, None])]
+    for i, ((paths, mask), n) in enumerate(zip(beyond, sizes[len(joints) :])):
+        some = paths.rows(places_of(mask, n))
+        if i % 2:
+            found.append(replace(some, group=slot[some.group] + 1))
+        else:
+            found.append(PathSet(slot[some.group], some.question, some.nodes.flip(1), some.edges.flip(1)))
+    for (left, right), (one, other, free), n in zip(backs, tried, kept):
+        at = places_of(free, n)
+        one, other = one[at], other[at]
+        nodes = torch.cat([left.nodes[one], right.nodes[other].flip(1)[:, 1:]], 1)
+        edges = torch.cat([left.edges[one], right.edges[other].flip(1)], 1)
+        found.append(PathSet(slot[left.group[one]] + 1, left.question[one], nodes, edges))
+    return in_order(_together([paths for paths in found if paths.size] or found[:1], empty=0))
 
 
 def check_ends(topics: Ragged, ends: Ends) -> None:
@@ -108,60 +128,78 @@ def checked_ends(topics: Ragged, ends: Ends) -> tuple[torch.Tensor, torch.Tensor
     return ends.first, ends.last | (~ends.first & (topics.offsets.diff() == 1))
 
 
-def _direct(graph: PathGraph, topics: Ragged, slot: torch.Tensor) -> PathSet:
-    """The edges between a topic and the next one of its question."""
-    question = row_of_value(topics)
-    here = (question[:-1] == question[1:]).nonzero()[:, 0]
-    one, other = topics.values[here].long(), topics.values[here + 1].long()
-    rows, entries = [here[:0]], [here[:0]]
-    for owner, entry in expand(graph.csr.indptr[one], graph.csr.indptr[one + 1]):
-        hit = graph.csr.indices[entry] == other[owner]
-        rows.append(owner[hit])
-        entries.append(entry[hit])
-    row, entry = torch.cat(rows), torch.cat(entries)
-    nodes = torch.stack([one[row], other[row]], 1).int()
-    return PathSet(slot[here[row]] + 1, question[here[row]], nodes, graph.edge[entry][:, None])
+def count_of(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """i64[]: how many entries `expand` makes of them."""
+    return (last - first).sum()
 
 
-def _met(left: PathSet, right: PathSet, topics: Ragged, slot: torch.Tensor, n: int, most: int) -> PathSet:
-    """Paths of `left` from a topic joined with paths of `right` from the next topic that end in the same node."""
-    follows = torch.zeros(slot.shape[0], dtype=torch.bool, device=slot.device)  # whether a topic is not the first
-    follows[1:] = slot[1:] == slot[:-1] + 1
-    right = right.rows(follows[right.group])
-    wanted = (left.group + 1) * n + left.nodes[:, -1]
-    offered = right.group * n + right.nodes[:, -1]
-    one, other = _disjoint_pairs(left.nodes[:, :-1], wanted, right.nodes[:, :-1], offered, most)
-    nodes = torch.cat([left.nodes[one], right.nodes[other].flip(1)[:, 1:]], 1)
-    edges = torch.cat([left.edges[one], right.edges[other].flip(1)], 1)
-    return PathSet(slot[left.group[one]] + 1, left.question[one], nodes, edges)
+def whole_of(pieces: Iterator[tuple[torch.Tensor, torch.Tensor]], like: torch.Tensor) -> list[torch.Tensor]:
+    """The pieces of `expand` as one; like: of their dtype and device."""
+    return [torch.cat(column) for column in zip((like[:0], like[:0]), *pieces)]
 
 
-def _disjoint_pairs(
-    left: torch.Tensor, wanted: torch.Tensor, right: torch.Tensor, offered: torch.Tensor, most: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(i, j) with wanted[i] = offered[j] whose nodes left[i] and right[j] have none in common (-1 counts as none)."""
+def _next_to(graph: PathGraph, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+    """(first, last) i64[T]: the entries of each topic that another of its question follows; none of the others."""
+    question, topic = row_of_value(topics), topics.values.long()
+    follows = torch.zeros_like(question, dtype=torch.bool)
+    follows[:-1] = question[:-1] == question[1:]
+    first = graph.csr.indptr[topic]
+    return first, torch.where(follows, graph.csr.indptr[topic + 1], first)
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """Rows i64 of `left` [P, U] and `right` [Q, V], nodes padded with -1: row i may be joined with the rows order[j],
+    first[i] <= j < last[i]."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    order: torch.Tensor
+    first: torch.Tensor
+    last: torch.Tensor
+
+    def tried(self, count: int, most: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(i, j, whether they have no node in common) of all `count` pairs. Raises BadInput for more than `most`."""
+        check_count(count, most, "joints")
+        ones, others, frees = [self.order[:0]], [self.order[:0]], [self.order[:0] > 0]
+        for one, at in expand(self.first, self.last, count):
+            other = self.order[at]
+            free = torch.ones_like(one, dtype=torch.bool)
+            for column in self.right.T:
+                node = column[other]
+                free &= ((self.left[one] != node[:, None]) | (node < 0)[:, None]).all(1)
+            for pieces, piece in zip((ones, others, frees), (one, other, free)):
+                pieces.append(piece)
+        return torch.cat(ones), torch.cat(others), torch.cat(frees)
+
+
+def _joint(left: torch.Tensor, wanted: torch.Tensor, right: torch.Tensor, offered: torch.Tensor) -> _Joint:
+    """Of the rows with wanted[i] = offered[j]."""
     offered, order = torch.sort(offered, stable=True)
     first, last = torch.searchsorted(offered, wanted), torch.searchsorted(offered, wanted, right=True)
-    check_count(int((last - first).sum()), most, "joints")
-    ones, others = [order[:0]], [order[:0]]
-    for one, at in expand(first, last):
-        other = order[at]
-        free = torch.ones_like(one, dtype=torch.bool)
-        for column in right.T:
-            node = column[other]
-            free &= ((left[one] != node[:, None]) | (node < 0)[:, None]).all(1)
-        ones.append(one[free])
-        others.append(other[free])
-    return torch.cat(ones), torch.cat(others)
+    return _Joint(left, right, order, first, last)
 
 
-def _together(sets: Sequence[PathSet]) -> PathSet:
+def _meeting(left: PathSet, right: PathSet, slot: torch.Tensor, n: int) -> _Joint:
+    """Paths of `left` from a topic beside paths of `right` from the next topic that end in the same node."""
+    follows = torch.zeros(slot.shape[0], dtype=torch.bool, device=slot.device)  # whether a topic is not the first
+    follows[1:] = slot[1:] == slot[:-1] + 1
+    wanted = (left.group + 1) * n + left.nodes[:, -1]
+    offered = torch.where(follows[right.group], right.group * n + right.nodes[:, -1], -1)  # -1: nobody wants it
+    return _joint(left.nodes[:, :-1], wanted, right.nodes[:, :-1], offered)
+
+
+def _together(sets: Sequence[PathSet], empty: int | None = None) -> PathSet:
+    """The paths of all sets; of no path, of `empty` hops where that is given."""
     hops = max(paths.edges.shape[1] for paths in sets)
     wide = [padded(paths, hops) for paths in sets]
-    return PathSet(
+    found = PathSet(
         torch.cat([p.group for p in wide]), torch.cat([p.question for p in wide]),
         torch.cat([p.nodes for p in wide]), torch.cat([p.edges for p in wide]),
     )  # fmt: skip
+    if empty is None or found.size:
+        return found
+    return PathSet(found.group, found.question, found.nodes[:, : empty + 1], found.edges[:, :empty])
 
 
 def chain_paths(
@@ -197,27 +235,41 @@ def chain_paths(
         return _chain_by_numba(arrays, parts, topics, step, ends.first.numpy(), ends.last.numpy(), bounds, most)
     opens, closes = checked_ends(topics, ends)
     slot = topics.offsets[parts.question] + parts.question + step
-    added = parts.rows(parts.group == slot)
-    added = PathSet(added.question, added.question, added.nodes, added.edges)
-    size = topics.offsets.diff()
+    size, device = topics.offsets.diff(), topics.offsets.device
+    is_added, is_closed = parts.group == slot, (size > 0) & ~opens
     if step == 0 or whole is None:
-        closed = ((size > 0) & ~opens).nonzero()[:, 0]
+        n_added, n_closed = torch.stack([is_added.sum(), is_closed.sum()]).tolist()
+        added = parts.rows(places_of(is_added, n_added))
+        closed = places_of(is_closed, n_closed)
         topic = topics.values[topics.offsets[closed]].int()[:, None]
-        found = _together([added, PathSet(closed, closed, topic, topic[:, :0])])
+        sets = [replace(added, group=added.question), PathSet(closed, closed, topic, topic[:, :0])]
     else:
         size_of, closes_of = size[whole.question], closes[whole.question]
         keep = (size_of < step) | ((size_of == step) & ~closes_of)
-        found = _together([whole.rows(keep), *_extended(whole.rows(~keep), added, most)])
-    length = (found.edges >= 0).sum(1)
+        length = torch.where(keep, whole.edges.shape[1] + 1, whole.lengths)  # one more: they are kept as they are
+        by_length = torch.zeros(whole.edges.shape[1] + 2, dtype=torch.int64, device=device)
+        by_length.index_add_(0, length, torch.ones_like(length))
+        n_added, *n_by_length, n_kept = torch.cat([is_added.sum()[None], by_length]).tolist()
+        added = parts.rows(places_of(is_added, n_added))
+        sets = [whole.rows(places_of(keep, n_kept))]
+        lefts = [(h, whole.rows(places_of(length == h, n))) for h, n in enumerate(n_by_length) if n]
+        sets += _extended(lefts, added, most)
+    found = _together(sets)
+    length = found.lengths
     allowed = length <= window.longest[found.question]
     allowed &= (length > window.least[found.question]) | (size[found.question] > step)
-    return in_order(_narrow(found.rows(allowed)))
+    widest = torch.where(allowed, length, 0).amax() if found.size else allowed.sum()
+    n_allowed, hops = torch.stack([allowed.sum(), widest]).tolist()
+    kept = found.rows(places_of(allowed, n_allowed))
+    return in_order(PathSet(kept.group, kept.question, kept.nodes[:, : hops + 1], kept.edges[:, :hops]))
 
 
 def _check_window(window: Window, topics: Ragged) -> None:
     """Raises BadInput unless `window` and the lists of the topics are sound. The host waits for a device once."""
     for name, side in (("least", window.least), ("longest", window.longest)):
         check_form(side, f"window.{name} does not fit", [torch.int64], [topics.batch], topics.offsets.device)
+    if is_trusted(topics.offsets.device):
+        return
     if compiled_checks(topics.offsets.device) is not None:
         from gpu_rag_kernels.checks import are_lists
 
@@ -230,21 +282,21 @@ def _check_window(window: Window, topics: Ragged) -> None:
     raise BadInput("paths are too long", given=given, expected=f"at most {MOST_HOPS} hops")
 
 
-def _extended(whole: PathSet, parts: PathSet, most: int) -> Iterator[PathSet]:
-    """Every path joined with every part of its question, by the hops that the path has."""
-    length = (whole.edges >= 0).sum(1)
-    for hops in torch.unique(length).tolist():
-        left = whole.rows(length == hops)
-        one, other = _disjoint_pairs(left.nodes[:, :hops], left.question, parts.nodes[:, 1:], parts.question, most)
+def _extended(lefts: Sequence[tuple[int, PathSet]], parts: PathSet, most: int) -> list[PathSet]:
+    """Every path joined with every part of its question. lefts: the paths by the hops that they have."""
+    if not lefts:
+        return []
+    joints = [_joint(p.nodes[:, :h], p.question, parts.nodes[:, 1:], parts.question) for h, p in lefts]
+    sizes = torch.stack([count_of(joint.first, joint.last) for joint in joints]).tolist()
+    tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
+    sizes, found = torch.stack([free.sum() for _, _, free in tried]).tolist(), []
+    for (hops, left), (one, other, free), n in zip(lefts, tried, sizes):
+        at = places_of(free, n)
+        one, other = one[at], other[at]
         nodes = torch.cat([left.nodes[one][:, : hops + 1], parts.nodes[other][:, 1:]], 1)
         edges = torch.cat([left.edges[one][:, :hops], parts.edges[other]], 1)
-        yield PathSet(left.question[one], left.question[one], nodes, edges)
-
-
-def _narrow(paths: PathSet) -> PathSet:
-    """The same paths without columns that are padding throughout."""
-    hops = int((paths.edges >= 0).sum(1).max()) if paths.size else 0
-    return PathSet(paths.group, paths.question, paths.nodes[:, : hops + 1], paths.edges[:, :hops])
+        found.append(PathSet(left.question[one], left.question[one], nodes, edges))
+    return found
 
 
 def _parts_by_numba(

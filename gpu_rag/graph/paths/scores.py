@@ -10,8 +10,9 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import FLOATS, check_form
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.threads import check_threads, run_parts
+from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.paths.sets import MOST_HOPS, PathSet, check_paths
-from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, places_of, row_of_value
 from gpu_rag.types import Ragged
 
 GRID = float(2**22)
@@ -57,12 +58,16 @@ def score_paths(
     if chosen == "numba":
         scores, sound = _by_numba(paths, rounded, vectors, topics, weights, threads)
     else:
-        scores, sound = _by_torch(paths, rounded, vectors, topics, weights)
+        scores, unsound = _by_torch(paths, rounded, vectors, topics, weights)
+        best = torch.ones_like(scores, dtype=torch.bool) if beam is None else best_of_groups(paths.group, scores, beam)
+        broken, n_kept = torch.stack([unsound.long(), best.sum()]).tolist()  # one wait for the device
+        sound, kept = not broken, places_of(best, n_kept)
     if not sound:
         raise BadInput("vectors are not unit rows", expected="length 1, or a row of zeros")
     if beam is None or scores.shape[0] <= beam:
         return paths, scores
-    kept = (_best_by_numba if chosen == "numba" else best_of_groups)(paths.group, scores, beam)
+    if chosen == "numba":
+        kept = _best_by_numba(paths.group, scores, beam)
     return paths.rows(kept), scores[kept]
 
 
@@ -71,7 +76,7 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
     check_form(vectors, "vectors are no matrix, or differ", FLOATS, ["M", queries.shape[1]], queries.device)
     if paths.edges.shape[1] > MOST_HOPS:
         raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
-    if _are_sound(paths, queries, vectors):
+    if is_trusted(queries.device) or _are_sound(paths, queries, vectors):
         return  # the slow check below says what is wrong
     length = torch.linalg.vector_norm(queries, dim=1)
     unsound = (~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any().long()
@@ -97,16 +102,16 @@ def _are_sound(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> 
 
 def _by_torch(
     paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged, weights: tuple[float, float]
-) -> tuple[torch.Tensor, bool]:
-    """Scores f64[P], and whether the vectors can be unit rows. queries: in steps of the grid."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores f64[P], and bool[], whether the vectors cannot be unit rows. queries: in steps of the grid."""
     dot, square = _sums(paths, queries, vectors)
     length = (paths.edges >= 0).sum(1).double()
-    sound = bool((square <= (LONGEST * GRID * length) ** 2).all())
+    unsound = ~(square <= (LONGEST * GRID * length) ** 2).all()
     norm = square * (queries * queries).sum(1)[paths.question]
     # the nearest f64: torch on the CPU may take a library's root, whose last bit is not always that
     norm = torch.from_numpy(np.sqrt(norm.numpy())) if norm.device.type == "cpu" else norm.sqrt()
     cosine = torch.where(norm > 0, dot / norm, 0.0)
-    return weights[0] * cosine + weights[1] * _jaccard(paths, topics), sound
+    return weights[0] * cosine + weights[1] * _jaccard(paths, topics), unsound
 
 
 def _sums(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,9 +121,9 @@ def _sums(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> tuple
     for first in range(0, paths.size, step):
         part = slice(first, first + step)
         total = queries.new_zeros(paths.nodes[part].shape[0], vectors.shape[1])
-        for edge in paths.edges[part].T.long():
-            used = (edge >= 0).nonzero()[:, 0]
-            total[used] += vectors[edge[used]].double().mul_(GRID).round_()
+        for edge in paths.edges[part].T.long() if vectors.shape[0] else ():
+            steps = vectors[edge.clamp_min(0)].double().mul_(GRID).round_()
+            total += torch.where(edge[:, None] >= 0, steps, 0.0)
         dot[part] = (total * queries[paths.question[part]]).sum(1)
         square[part] = (total * total).sum(1)
     return dot, square
@@ -171,9 +176,9 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
 def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:
     """f64[P]: shared nodes over all nodes of the path and of its question's topics."""
     nodes = paths.nodes.long()
-    width = 1 + (int(nodes.max()) if nodes.numel() else 0)
+    width = 2**31  # above every node
     own = (topics.values >= 0) & (topics.values < width)  # no other is on a path; a large one would not fit a key
-    known = torch.unique(row_of_value(topics)[own] * width + topics.values[own])
+    known = torch.where(own, row_of_value(topics) * width + topics.values, -2).sort().values
     shared = torch.zeros(paths.size, dtype=torch.int64, device=nodes.device)
     first = paths.question * width
     for column in nodes.T if known.numel() else ():
@@ -189,8 +194,8 @@ def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int) -> torc
     order = lexsort(-scores, group)
     place = torch.arange(group.shape[0], device=group.device)
     rank = place - torch.searchsorted(group, group)  # `group` ascends: sorted by it, the rows of a group stay in place
-    kept = torch.zeros_like(group, dtype=torch.bool)
-    kept[order[rank < beam]] = True
+    kept = torch.empty_like(group, dtype=torch.bool)
+    kept[order] = rank < beam
     return kept
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
 
 _DIGITS = re.compile(r"\d+")
@@ -31,11 +33,12 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names are near-equal by cosine.
 
     Names of fewer than three letters, and names whose numbers differ (1941 and 1942 have close vectors), never pair.
+    Searched on the device of the models: scores are the same on every device.
     """
     index = work.settings.index
     names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
     arrays = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")
-    base = torch.from_numpy(arrays["vectors"])
+    base = torch.from_numpy(arrays["vectors"]).to(pick_device(work.settings.models.device))
     nearest = NearestRows(base)
     numbers = [tuple(_DIGITS.findall(name)) for name in names]
     usable = [sum(c.isalpha() for c in name) >= _MIN_LETTERS for name in names]
@@ -44,7 +47,7 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     for start in range(0, len(names), _ROWS):
         queries = base[start : start + _ROWS].float()
         top = nearest.search(queries, min(index.synonym_k + 1, len(names)))
-        ids, scores = top.ids.numpy(), top.scores.numpy()
+        ids, scores = (part.numpy() for part in to_host(top.ids, top.scores))
         for row, column in zip(*np.nonzero((scores >= index.synonym_threshold) & (ids >= 0))):
             a, b = start + int(row), int(ids[row, column])
             if a != b and usable[a] and usable[b] and numbers[a] == numbers[b]:

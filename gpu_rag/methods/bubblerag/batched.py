@@ -9,9 +9,10 @@ For a question with unit vector q and groups of anchors, over the nodes [entitie
 All local graphs of a batch are blocks of one block-diagonal graph. Nodes that have to be ranked are ranked by w, ties
 to the lower node, so that the order is the same on every machine and in any batch; scores are the exact cosines.
 
-The random walk of a question with text t from the nodes S of its evidence graphs, over [entities | relations |
-passages], see `graph.walk_graph` and program.walk:
-  w(v)      = 1 / (passages of v) for v in S, scaled to sum to 1
+The random walk of a question with text t from the nodes S of its evidence graphs and the anchors A of its groups, over
+[entities | relations | passages], see `graph.walk_graph` and program.walk:
+  u(v, X)   = 1 / (passages of v) for v in X, scaled to sum to 1
+  w(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A): what no tree joins is spoken of too
   pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p) and BM25
   p         = (1 - WALK_DAMPING) pi + WALK_DAMPING P^T p
   score(p)  = minmax(log p(p)) + WALK_FUSION * minmax(cos(q, p))
@@ -27,17 +28,32 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 
-from gpu_rag.graph.bubble import Bubbles, bubble_expansion, localise
+from gpu_rag.graph.bubble import Bubbles, bubble_expansion, local_graphs
+from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.common.segments import lexsort
-from gpu_rag.graph.ego import ego_balls, induced_subgraphs
+from gpu_rag.graph.common.trusted import trusted
+from gpu_rag.graph.ego import ego_balls
+from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, walk_graph
+from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, walk_graph
 from gpu_rag.program.kinds import GRAPH, WALK
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
-from gpu_rag.program.walk import TILE, passage_cosines, prior_of, ranked, restart, scaled, word_restart
+from gpu_rag.program.walk import (
+    TILE,
+    listed,
+    mixed,
+    passage_cosines,
+    passages_of,
+    ranked,
+    restart,
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
+)
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
@@ -45,7 +61,7 @@ from gpu_rag.types import Ragged, TopK
 
 MOST_ALPHA = 100  # its exponential is a number
 PARTS = 1 << 40  # that a weight is counted in
-SEED_MASS, TEMPERATURE, WALK_DAMPING, WALK_FUSION = 0.5, 30.0, 0.85, 0.1  # of the random walk
+SEED_MASS, ANCHOR_SHARE, TEMPERATURE, WALK_DAMPING, WALK_FUSION = 0.5, 0.5, 30.0, 0.85, 0.1  # of the random walk
 TOL = 1e-6  # L1 error of PageRank
 
 
@@ -104,7 +120,7 @@ Nodes = tuple[int, ...]
 Around = tuple[np.ndarray, Nodes]  # unit vectors f32[m, D] of keywords, and nodes around which relations are looked for
 Growing = tuple[np.ndarray, tuple[Nodes, ...]]  # a question's unit vector, and the anchors of each of its groups
 Frontier = tuple[np.ndarray, Nodes, Nodes]  # its unit vector, the entities of its frontier, and the relations it has
-FromTrees = tuple[str, np.ndarray, Nodes]  # its text and unit vector, and the nodes of its evidence graphs
+FromTrees = tuple[str, np.ndarray, Nodes, Nodes]  # its text and unit vector, nodes of its evidence graphs, its anchors
 OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and the number of the first tree that has each node
 
 
@@ -134,6 +150,7 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
     """For each vector the k relations of highest cosine within `radius` steps of the query's nodes (of a
     ball with more than `limit` nodes the first ones by (steps, node))."""
@@ -150,6 +167,7 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
     """The candidate trees that join the groups of anchors, at most MOST_GROUPS, in the order of `bubble_expansion`;
     none without anchors."""
@@ -158,18 +176,19 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
     anchors = ragged_of_lists([[v for group in groups for v in group] for _, groups in queries], index.device)
     numbers = [[g for g, group in enumerate(groups) for _ in group] for _, groups in queries]
     kinds = ragged_of_lists(numbers, index.device)
-    nodes = localise(
+    blocks = local_graphs(
         graph.graph, anchors, cosines.costs, hops=params.hops, limit=params.max_local, threads=index.threads
     )
-    blocks = induced_subgraphs(graph.graph, nodes)
-    costs = cosines.costs(row_of_value(nodes), nodes.values.long())
+    costs = cosines.costs(row_of_value(Ragged(blocks.global_ids, blocks.offsets)), blocks.global_ids.long())
     found = bubble_expansion(
-        blocks, costs, anchors, kinds, limit=params.budget, cover_first=params.cover_first, threads=index.threads
-    )
+        blocks, costs, anchors, kinds, limit=params.budget, cover_first=params.cover_first, threads=index.threads,
+        n_groups=max((len(groups) for _, groups in queries), default=0),
+    )  # fmt: skip
     return _described(graph, found, cosines)
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ranking]:
     """The k relations nearest to each question that end at an entity of its frontier and are not its own yet."""
     graph = bubble_graph(index)
@@ -213,18 +232,24 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
 
 
 @batched(WALK, tile=TILE)
+@halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k passages of highest score by the random walk from the nodes of each query, see the module."""
-    sizes = bubble_graph(index).passages.offsets.diff().cpu().numpy()
-    weights = np.zeros((len(queries), len(sizes)))
-    for row, (_, _, nodes) in enumerate(queries):
-        weights[row, list(nodes)] = 1 / np.maximum(sizes[list(nodes)], 1)
-    cosine = passage_cosines(index, stacked([vector for _, vector, _ in queries], index.device))
-    passages = restart(TEMPERATURE * cosine, word_restart(index, [text for text, _, _ in queries]))
-    prior = prior_of(scaled(weights), passages, SEED_MASS)
-    graph = walk_graph(index)
-    ranks = personalized_pagerank(graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads)
-    return ranked(ranks[:, len(sizes) :], cosine, WALK_FUSION, k)
+    words = word_weights(index, [text for text, *_ in queries])
+    sizes = n_passages_of(index)
+    trees = listed([sorted(nodes) for _, _, nodes, _ in queries], sizes)
+    anchors = listed([sorted(nodes) for *_, nodes in queries], sizes)
+    vectors, *lists = uploaded(index, [vector for _, vector, *_ in queries], words, trees, anchors)
+    cosine = passage_cosines(index, vectors)
+    passages = restart(TEMPERATURE * cosine, lists[0], lists[1])
+    weights = mixed(seeds_of(lists[2], lists[3]), seeds_of(lists[4], lists[5]), ANCHOR_SHARE)
+    prior, graph = restarts_of(weights, passages, SEED_MASS), walk_graph(index)
+    n = graph.n - index.n_passages
+    ranks = personalized_pagerank(
+        graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads, ids=(n, graph.n)
+    )
+    top = ranked(ranks, cosine, WALK_FUSION, k)
+    return passages_of(*to_host(top.ids, top.scores))
 
 
 def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
@@ -236,19 +261,21 @@ def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
 
 def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
     """The trees of each question. A sum of cosines has no rounding (see `graph.dots`), so no order matters."""
-    of, n_trees = row_of_value(found.nodes), found.kind.shape[0]
-    question = row_of_value(Ragged(found.distance, found.offsets))[of].to(graph.passages.values.device)
-    node = found.nodes.values.long().to(graph.passages.values.device)
-    paid = 1 - cosines.of(question, node).cpu().numpy()
-    tree = of.numpy()
-    counted = (node < graph.n_entities).cpu().numpy()
+    n_trees, tree_of = found.kind.shape[0], row_of_value(found.nodes)
+    question = row_of_value(Ragged(found.distance, found.offsets))[tree_of]
+    cosine = cosines.of(question, found.nodes.values.long())
+    parts = found.nodes.values, found.nodes.offsets, found.offsets, found.groups, found.distance, found.kind, tree_of
+    columns = torch.cat([*(part.long() for part in parts), cosine.view(torch.int64)]).cpu()  # one wait for all
+    node, begins, places, groups, distance, kind, tree, cosine = columns.split([*map(len, parts), len(cosine)])
+    paid, tree = 1 - cosine.view(torch.float64).numpy(), tree.numpy()
+    counted = (node < graph.n_entities).numpy()
     counted |= np.bincount(tree[counted], minlength=n_trees)[tree] == 0
     n_counted = np.bincount(tree[counted], minlength=n_trees)
     cost = np.bincount(tree[counted], paid[counted], minlength=n_trees) / np.maximum(n_counted, 1)
-    at, values = found.nodes.offsets.tolist(), found.nodes.values.tolist()
-    columns = (found.groups.tolist(), cost.tolist(), found.distance.tolist(), found.kind.tolist())
-    trees = [Tree(tuple(values[a:b]), *row) for a, b, *row in zip(at, at[1:], *columns)]
-    ends = found.offsets.tolist()
+    at, values = begins.tolist(), node.tolist()
+    rows = zip(at, at[1:], groups.tolist(), cost.tolist(), distance.tolist(), kind.tolist())
+    trees = [Tree(tuple(values[a:b]), *row) for a, b, *row in rows]
+    ends = places.tolist()
     return [tuple(trees[a:b]) for a, b in zip(ends, ends[1:])]
 
 

@@ -8,6 +8,7 @@ over all nodes and single products of the wanted pairs give the same numbers, wh
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from gpu_rag.types import Ragged
 
 ROWS = 4096  # nodes of one product
 TITLE_WEIGHT = 15.0
+Pairs = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 MOST = 1 << 26  # entries of a table at most, 256 MiB
 
 
@@ -131,6 +133,11 @@ def _places(index: Index) -> tuple[np.ndarray, np.ndarray]:
     return index.loaded("bubble_passages", load)
 
 
+def n_passages_of(index: Index) -> np.ndarray:
+    """i64[N + R]: how many passages each node has."""
+    return index.loaded("bubble passages of nodes", lambda _: np.diff(_places(index)[1]))
+
+
 class Cosines:
     """cos(q, v) for B questions and the nodes of a graph. queries: f32[B, D], unit rows. Raises BadInput."""
 
@@ -141,10 +148,7 @@ class Cosines:
 
     def of(self, question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
         """f64[P]: the cosines of pairs, i64[P] each."""
-        found = torch.empty(node.shape[0], dtype=torch.float64, device=node.device)
-        for vectors, at, rows in self._parts(node):
-            found[at] = exact_dots(self._queries, question[at], vectors, rows)
-        return found
+        return self._each(exact_dots, question, node, torch.float64)
 
     def costs(self, question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
         """i32[P]: what entering a node costs, 1 + floor((1 - cos) * 2^14), see `node_costs`."""
@@ -153,17 +157,29 @@ class Cosines:
             self._table = self._costs_of_all()
         if self._table is not None:
             return self._table[question, node]
-        found = torch.empty(node.shape[0], dtype=torch.int32, device=node.device)
-        for vectors, at, rows in self._parts(node):
-            found[at] = node_costs(self._queries, vectors, question[at], rows)
-        return found
 
-    def _parts(self, node: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """(vectors, places in `node`, rows of the vectors) of the entities and of the relations among the nodes."""
-        n = self._graph.n_entities
-        entity, relation = (node < n).nonzero()[:, 0], (node >= n).nonzero()[:, 0]
-        vectors = (self._graph.entity_vectors, self._graph.relation_vectors)
-        return [(vectors[0], entity, node[entity]), (vectors[1], relation, node[relation] - n)]
+        def costs(queries: torch.Tensor, i: torch.Tensor, vectors: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+            return node_costs(queries, vectors, i, j)
+
+        return self._each(costs, question, node, torch.int32)
+
+    def _each(self, of: Pairs, question: torch.Tensor, node: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """of(queries, question, vectors, rows) of entities and relations, each from its own vectors.
+
+        On a device every node is looked up in both, since the host would wait to learn how many there are of each: the
+        row that stands for nodes of the other kind is read once.
+        """
+        n, found = self._graph.n_entities, torch.empty(node.shape[0], dtype=dtype, device=node.device)
+        for vectors, mine, first in (
+            (self._graph.entity_vectors, node < n, 0), (self._graph.relation_vectors, node >= n, n)
+        ):  # fmt: skip
+            if node.device.type == "cpu":
+                at = mine.nonzero()[:, 0]
+                found[at] = of(self._queries, question[at], vectors, node[at] - first)
+            elif len(vectors):
+                rows = torch.where(mine, node - first, 0)
+                found = torch.where(mine, of(self._queries, question, vectors, rows), found)
+        return found
 
     def _costs_of_all(self) -> torch.Tensor:
         """i32[B, N + R], by products of ROWS nodes."""

@@ -30,12 +30,25 @@ import torch
 
 from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest import on_host, topk_rows
-from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
+from gpu_rag.graph.pagerank import PageRankGraph, Restarts, personalized_pagerank, prepare
 from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import WALK
-from gpu_rag.program.search import Ranking, stacked
+from gpu_rag.program.search import Ranking
 from gpu_rag.program.titles import title_edges, titled
-from gpu_rag.program.walk import TILE, fact_weights, passage_cosines, prior_of, restart, scaled, word_restart
+from gpu_rag.program.walk import (
+    TILE,
+    Seeds,
+    ends_of,
+    fact_weights,
+    listed,
+    near_facts,
+    passage_cosines,
+    restart,
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
+)
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.mentions import mentioned_names
 
@@ -96,15 +109,14 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
 
     n_lists: how many lists each query brings."""
     links, texts = index.loaded("fused links", _links), [query.text for query in queries]
-    vectors = stacked([query.vector for query in queries], index.device)
+    names = listed([mentioned_names(text, index.entity_rows) for text in texts], index.entity_n_passages)
+    vectors, *lists = uploaded(index, [query.vector for query in queries], word_weights(index, texts), names)
     cosine = passage_cosines(index, vectors)
-    facts, _ = fact_weights(index, "relation_vectors", index.relation_ends, index.n_entities, vectors, N_FACTS)
-    named = np.zeros_like(facts)
-    for row, text in enumerate(texts):
-        entities = mentioned_names(text, index.entity_rows)
-        named[row, entities] = links.rarity[entities]
-    named = scaled(named)
-    walks = _walks(index, links, facts, named, restart(TEMPERATURE * cosine, word_restart(index, texts)))
+    ends = ends_of(index, "relation_vectors", index.relation_ends)
+    by_fact = fact_weights(ends, near_facts(index, "relation_vectors", vectors, N_FACTS, True)[0])
+    by_name = seeds_of(lists[2], lists[3])
+    facts, named = (_dense(seeds, index.n_entities) for seeds in (by_fact, by_name))
+    walks = _walks(index, links, by_fact, by_name, restart(TEMPERATURE * cosine, lists[0], lists[1]))
     scores = minmax_rows(walks[0].clamp_min(_FLOOR).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
@@ -142,21 +154,32 @@ def _links(index: Index) -> Links:
     return Links(index.graph if csr is plain else prepare(csr), offsets, entities[inside], title, rarity)
 
 
-def _walks(
-    index: Index, links: Links, facts: np.ndarray, named: np.ndarray, passages: torch.Tensor
-) -> list[torch.Tensor]:
+def _walks(index: Index, links: Links, facts: Seeds, named: Seeds, passages: torch.Tensor) -> list[torch.Tensor]:
     """A, M, F and R on passages: f32[B, P] each. A mixes the others; a column without seeds is zero."""
-    nothing, none = torch.zeros_like(passages), np.zeros_like(facts)
-    priors = [prior_of(named, nothing, 1.0), prior_of(facts, nothing, 1.0), prior_of(none, passages, 0.0)]
+    nothing, none = torch.zeros_like(passages), Seeds(named.nodes[:, :0], named.weights[:, :0])
+    columns = [restarts_of(named, nothing, 1.0), restarts_of(facts, nothing, 1.0), restarts_of(none, passages, 0.0)]
+    width = max(one.nodes.shape[1] for one in columns)
+    nodes, mass = (
+        torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
+        for parts in ([one.nodes for one in columns], [one.mass for one in columns])
+    )
+    prior = Restarts(nodes, mass, torch.cat([one.last for one in columns]))
     walks = personalized_pagerank(
-        links.graph, prior=torch.cat(priors), damping=DAMPING, tol=TOL, threads=index.threads
-    )  # fmt: skip
-    by_name, by_fact, by_passage = walks[:, index.n_entities :].chunk(3)
-    has_names, has_facts = (rows.any(1, keepdims=True).astype(np.float32) for rows in (named, facts))
-    either = np.maximum(has_names + has_facts, 1)
-    shares = MASS * has_names / either, MASS * has_facts / either, 1 - MASS * np.maximum(has_names, has_facts)
-    of_names, of_facts, rest = (torch.from_numpy(share).to(passages.device) for share in shares)
+        links.graph, prior=prior, damping=DAMPING, tol=TOL, threads=index.threads, ids=(index.n_entities, links.graph.n)
+    )
+    by_name, by_fact, by_passage = walks.chunk(3)
+    has_names, has_facts = ((one.weights > 0).any(1, keepdim=True).float() for one in (named, facts))
+    either = (has_names + has_facts).clamp(min=1)
+    of_names, of_facts = MASS * has_names / either, MASS * has_facts / either
+    rest = 1 - MASS * torch.maximum(has_names, has_facts)
     return [of_names * by_name + of_facts * by_fact + rest * by_passage, by_name, by_fact, by_passage]
+
+
+def _dense(seeds: Seeds, n: int) -> np.ndarray:
+    """f64[B, n]: the weights at their nodes."""
+    rows = np.zeros((len(seeds.nodes), n))
+    np.add.at(rows, (np.arange(len(rows))[:, None], seeds.nodes.cpu().numpy()), seeds.weights.cpu().numpy())
+    return rows
 
 
 def _numbers(

@@ -23,7 +23,6 @@ from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
 from gpu_rag.types import Draft, Question
 
-
 LISTS = {"bubblerag": {"depth": 0}}  # parameters: trees that are not grown cost a fifth less, and rank as well
 
 

@@ -16,7 +16,7 @@ passages] of the whole graph, with the edges of titles, see `graph.walk_graph` a
   m(e)      = 1 / (passages of e) for the seed entities, scaled to sum to 1
   f(e)      = the weights of the ends of the n_facts nearest relations
   pi        = SEED_MASS * (m + f) / 2 (of m and f, what there is), the rest the restart on passages by TEMPERATURE *
-              cos(q, p), and with `hybrid` by BM25
+              cos(q, p), titles that t names, and with `hybrid` by BM25
   p         = damping P^T p + (1 - damping) pi
   passage   = minmax(log p) + FUSION * minmax(cos(q, p))
   relation  = the mean of p at its two ends, fused with its rank by similarity
@@ -31,9 +31,12 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.local_pagerank import blocks_pagerank
+from gpu_rag.graph.memory import halved
 from gpu_rag.graph.nearest import on_host, topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
@@ -41,22 +44,29 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
 from gpu_rag.program.walk import (
     TILE,
+    TITLE_SHARE,
+    blended,
+    ends_of,
     fact_weights,
+    listed,
     mixed,
+    near_facts,
     passage_cosines,
-    prior_of,
+    passages_of,
     ranked,
     restart,
-    scaled,
-    word_restart,
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
 )
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.types import Blocks, Ragged, TopK
 
 SEED_MASS, TEMPERATURE, FUSION = 0.5, 30.0, 0.1  # of the walk on the whole graph
@@ -127,7 +137,7 @@ def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], similarity
     passages = search("passage_vectors", index.bm25, Params.depth)
     best = 2 / (Params.constant + 1) if similarity == "hybrid" else 1.0
     scaled = [Ranking(e.rows, tuple(score / best for score in e.scores)) for e in entities]
-    named = [tuple(mentioned_names(text, graph.rows_by_name)) for text in texts]
+    named = [graph.named(text) for text in texts]
     return [HigraFound(*row) for row in zip(scaled, relations, passages, named)]
 
 
@@ -151,6 +161,7 @@ class HigraRanking:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float) -> list[HigraRanking]:
     """Relations and passages of the subgraph around each question's seeds, fused with their ranks by similarity.
 
@@ -180,29 +191,35 @@ class Walked:
 
 
 @batched(GRAPH, tile=TILE)
+@halved
 def higra_walk(
     index: Index, queries: list[Walked], damping: float, n_facts: int, similarity: str, k: int
 ) -> list[HigraRanking]:
     """The k passages of highest score by PageRank on the whole graph, and relations, see the module."""
     graph = higra_graph(index)
     n, ends, depth = graph.n_entities, graph.ends, min(Params.depth, max(1, graph.relations.num_rows))
-    vectors = stacked([q.vector for q in queries], index.device)
-    seeded = np.zeros((len(queries), n))
-    for row, query in enumerate(queries):
-        seeded[row, list(query.seeds)] = 1 / np.maximum(graph.n_passages[list(query.seeds)], 1)
-    by_fact, _ = fact_weights(index, "higra_relation_vectors", ends, n, vectors, n_facts)
+    words = word_weights(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
+    named = listed([q.seeds for q in queries], graph.n_passages)
+    titles = spread(title_seeds(title_names(index), [words_of(q.text) for q in queries]))
+    vectors, rows, weights, nodes, seeded, *named_titles = uploaded(
+        index, [q.vector for q in queries], words, named, titles
+    )
+    stage, seeds = "higra_relation_vectors", seeds_of(nodes, seeded)
+    subjects, objects = ends_of(index, stage, ends)
+    facts, _ = near_facts(index, stage, vectors, n_facts, True)
     cosine = passage_cosines(index, vectors)
-    words = word_restart(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
-    prior = prior_of(mixed(by_fact, scaled(seeded), 0.5), restart(TEMPERATURE * cosine, words), SEED_MASS)
+    passages = blended(restart(TEMPERATURE * cosine, rows, weights), named_titles[0], named_titles[1], TITLE_SHARE)
+    prior = restarts_of(mixed(fact_weights((subjects, objects), facts), seeds, 0.5), passages, SEED_MASS)
     ranks = personalized_pagerank(
         walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
     )
-    passages = ranked(ranks[:, n:], cosine, FUSION, k)
-    subjects, objects = (torch.from_numpy(side).to(ranks.device) for side in ends)
-    by_graph = on_host(topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth))
+    top = ranked(ranks[:, n:], cosine, FUSION, k)
+    by_graph = topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth)
+    ids, scores, *pair = to_host(top.ids, top.scores, by_graph.ids, by_graph.scores)
     constants = [Params.structure_constant, Params.similarity_constant]
-    relations = rrf([by_graph, _given([q.relations for q in queries], depth)], depth, constants=constants)
-    return [HigraRanking(*row, n, index.n_passages) for row in zip(rankings(relations), passages)]
+    relations = rrf([TopK(*pair), _given([q.relations for q in queries], depth)], depth, constants=constants)
+    found = zip(rankings(relations), passages_of(ids, scores))
+    return [HigraRanking(*row, n, index.n_passages) for row in found]
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:

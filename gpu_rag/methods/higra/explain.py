@@ -2,7 +2,7 @@
 
 WORDS = {
     "seeds": "entities to start from, of {n}",
-    "higra_rank": "passages high in the ranking by subgraph and similarity, of {n} entities and passages",
+    "higra_rank": "passages high in the ranking by graph and similarity, of {n} entities and passages",
     "clarify": "the model rewrites the question",
     "decompose": "the model takes the question apart",
     "clarified": "the question, rewritten",

@@ -16,6 +16,7 @@ from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.tables import ints, read_of
+from gpu_rag.program.seeds import NameTable, of_one, words_of
 from gpu_rag.program.titles import titled
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
@@ -85,6 +86,33 @@ class HigraGraph:
             for row, way in ((row, way) for row, names in enumerate(ways) for way in names):
                 rows.setdefault(normalise_name(way), row)
         return rows
+
+    @cached_property
+    def names(self) -> NameTable:
+        """Entity rows by name, and by the aliases that one entity alone has."""
+        names = [(name, row) for row, name in enumerate(self.entities["name"].to_pylist())]
+        aliases = [(way, row) for row, ways in enumerate(self.entities["aliases"].to_pylist()) for way in ways]
+        return NameTable([*names, *of_one(aliases, {normalise_name(name) for name, _ in names})])
+
+    @cached_property
+    def about(self) -> list[frozenset[str]]:
+        """The words of each entity's types and descriptions, which tell things of one name apart."""
+        columns = self.entities["types"].to_pylist(), self.entities["descriptions"].to_pylist()
+        return [frozenset(words_of(" ".join([*types, *texts])).folded) for types, texts in zip(*columns)]
+
+    def named(self, text: str) -> tuple[int, ...]:
+        """The entities that a question names, ascending: of several of one name the one that has most words of the
+        question in its types and descriptions, then the one in most passages. Names without a capital count only where
+        there is no other."""
+        said = words_of(text)
+        found = self.names.found(said)
+        words = set(said.folded)
+        chosen = {
+            max(rows, key=lambda row: (len(words & self.about[row]), self.n_passages[row], -row))
+            for rows, capital in found
+            if capital or not any(capital for _, capital in found)
+        }
+        return tuple(sorted(chosen))
 
 
 def walk_graph(index: Index) -> PageRankGraph:

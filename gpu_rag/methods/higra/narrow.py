@@ -7,11 +7,14 @@ descriptions of any documents, so a part has none.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
 from gpu_rag.index import tables
 from gpu_rag.index.narrow import Narrow, Part, vectors_of
-from gpu_rag.methods.higra.stages.exact import exact_stage
+from gpu_rag.methods.higra.stages.exact import exact_stage, exact_tables
 from gpu_rag.methods.higra.stages.graph import graph_stage, search_stage
 from gpu_rag.methods.higra.stages.merge import merged_rows
 from gpu_rag.methods.higra.tables import HIGRA_LINKS, HIGRA_SOURCES, Row, ints, read, read_of, relation_rows, write
@@ -79,8 +82,11 @@ def _mentions(part: Part) -> None:
     tables.write_columns(path, HIGRA_LINKS, [column.combine_chunks() for column in sorted_.columns])
 
 
+# aliases that stand for one thing in the part may stand for two in the whole: what the whole made one becomes so later
+_BY_NAMES = replace(exact_stage, run=partial(exact_tables, by="none"))
+
 NARROW: dict[str, Narrow] = {
-    "higra_exact": lambda part: part.run(exact_stage),
+    "higra_exact": lambda part: part.run(_BY_NAMES),
     "higra_exact_vectors": lambda part: None,  # for merging, which is done
     "higra_merge": _merge,
     "higra_links": _links,

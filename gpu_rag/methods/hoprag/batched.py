@@ -25,6 +25,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.arrays import to_device, to_host
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.frontier import (
     Described,
@@ -36,6 +37,7 @@ from gpu_rag.graph.frontier import (
     score_lists,
     top_edges,
 )
+from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value, some_lists
 from gpu_rag.index import tables
@@ -43,7 +45,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, VERTICES, read_lists, read_questions
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings
-from gpu_rag.program.walk import TILE, ranked, restart, word_restart
+from gpu_rag.program.walk import TILE, passages_of, ranked, restart, word_weights
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import normalise_name
@@ -214,17 +216,21 @@ class OutEdge:
 
 
 @batched(GRAPH, tile=TILE)
+@halved
 def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, k: int) -> list[Ranking]:
     """The k vertices of highest score by the random walk from each text and its question, see the module."""
     graph, n = hop_graph(index), len(queries)
     vertices, questions = graph.vertices(about), graph.numbered([question for _, question in queries])
-    everywhere = ragged_of_lists([range(graph.n_vertices)] * n, graph.indptr.device)
+    vertex, starts = (torch.arange(size, device=graph.indptr.device) for size in (graph.n_vertices, n + 1))
+    everywhere = Ragged(vertex.repeat(n), starts * graph.n_vertices)
     near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
-    passage = graph.on_host[2]
-    words = word_restart(index, [text for text, _ in queries])[:, passage] / np.bincount(passage)[passage]
-    prior = restart(2 * TEMPERATURE * near, words, WORD_SHARE)
+    rows, weights = word_weights(index, [text for text, _ in queries])
+    shared = np.bincount(graph.on_host[2], minlength=index.n_passages)  # by the vertices of a passage, alike
+    passages, by_words = to_device(index.device, rows, weights / np.maximum(shared[rows], 1))
+    prior = restart(2 * TEMPERATURE * near, passages, by_words, WORD_SHARE, (graph.vertex_passage, index.n_passages))
     ranks = personalized_pagerank(graph.both_ways, prior=prior, damping=DAMPING, tol=TOL, threads=index.threads)
-    return ranked(ranks, near, FUSION, k)
+    top = ranked(ranks, near, FUSION, k)
+    return passages_of(*to_host(top.ids, top.scores))
 
 
 @batched(GRAPH)

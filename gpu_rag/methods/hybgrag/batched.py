@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.common.segments import lexsort
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
 from gpu_rag.graph.reach import EITHER, reachable
 from gpu_rag.index.index import Index
@@ -109,6 +110,7 @@ def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_distance: bool) -> list[Retrieved]:
     """The k best nodes that the topics of each question reach, see the module; with chains by topic.
 

@@ -7,6 +7,7 @@ WORDS = {
     "hybgrag_router/rules": "the rules route in place of the model",
     "hybgrag_candidates": "entities that the question may mean",
     "hybgrag_action_*": "iteration {0}: the router's action, {n} nodes",
+    "hybgrag_unsure": "not sure of the relations: graph and documents together; it may ask for",
     "hybgrag_validator": "the validator on which of the first nodes answers the question",
     "hybgrag_commentor": "the commentor: faults, of {n}",
     "hybgrag_feedback_*": "iteration {0} is rejected",

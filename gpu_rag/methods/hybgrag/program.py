@@ -3,7 +3,9 @@
 An iteration: the router names topic entities with their relations and picks a module; the hybrid module ranks the
 nodes that all entities lead to, the text module all documents; the validator says which of the first nodes answers the
 question, and that one becomes the first; where none does, the commentor says the fault, and the router tries again. The
-last of `iterations` is returned unvalidated. A model that decides is asked at most 4 * iterations - 2 times, and once
+last of `iterations` is returned unvalidated. Where rules route and the question does not plainly say one chain of
+relations, the nodes of both modules are fused, and without a document the answer is `unsupported`: the trace says which
+relations it may ask for. A model that decides is asked at most 4 * iterations - 2 times, and once
 more for each reply that cannot be read; then the reader once.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_rag.methods.hybgrag.critic import Critic
-from gpu_rag.methods.hybgrag.retrieve import edge_paths, first_nodes, retrieve_by
+from gpu_rag.methods.hybgrag.retrieve import edge_paths, first_nodes, fused, retrieve_by
 from gpu_rag.methods.hybgrag.router import Router
 from gpu_rag.methods.hybgrag.state import Action, History, Params, Retrieved
 from gpu_rag.program.ask import embed
@@ -52,10 +54,16 @@ async def refined(question: str, run: Run, params: Params, critic: Critic) -> tu
         history.feedback.append(feedback)
         run.note(f"hybgrag_feedback_{turn}", 0, (f"{feedback.kind}: {feedback.text()}",))
     assert last is not None  # the first action is never one that was taken before
-    return last
+    action, result = last
+    if router.sure(action):
+        return last
+    others = tuple(dict.fromkeys(topic.text() for one in router.ranked or () for topic in one.chains))
+    run.note("hybgrag_unsure", len(others), others)
+    plain = all(one.plain for one in router.ranked or ())
+    return action, await fused(result, vector, params, behind=plain)
 
 
-async def supported(result: Retrieved, run: Run) -> Draft:
+async def supported(action: Action, result: Retrieved, run: Run) -> Draft:
     """A result as nodes, their passages (run.limit of them) and reasoning paths to the first ones, without a text."""
     kb, best = kb_of(run.index), dict[int, float]()
     for row, score in zip(result.rows, result.scores):
@@ -63,20 +71,21 @@ async def supported(result: Retrieved, run: Run) -> Draft:
             best.setdefault(passage, score)
     shown = Ranking(tuple(best)[: run.limit], tuple(best.values())[: run.limit])
     evidence = run.evidence(shown, "of a node that the question's entities lead to", "hybgrag_nodes")
-    paths = await edge_paths(result, N_PATHS, kb)
+    paths = await edge_paths(action, result, N_PATHS, kb)
     return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result))
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Draft:
     """The ranked nodes of the loop."""
-    _, result = await refined(question.text, run, params, Critic(run, params))
-    return await supported(result, run)
+    return await supported(*await refined(question.text, run, params, Critic(run, params)), run)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """The loop, then one reading of the first nodes, each with its document and the paths that lead to it."""
     action, result = await refined(question.text, run, params, Critic(run, params))
-    found = await supported(result, run)
+    found = await supported(action, result, run)
+    if not (result.sure or found.evidence):
+        return found
     nodes = enumerate(first_nodes(run, action, result, run.reader.passages), 1)
     blocks = ["\n".join((f"[{place}] {node.name}", node.text, *node.paths)) for place, node in nodes]
     text = await read_blocks(run, question.text, blocks) if blocks else None

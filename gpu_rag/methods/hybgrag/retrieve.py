@@ -19,6 +19,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Path
 
+RANK = 60  # of reciprocal rank fusion
 NODE_WORDS = 200  # of a document that a model is shown
 
 
@@ -39,6 +40,23 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
         return replace(reached, found=found)
     documents = await search_documents(vector, params.n_nodes)
     return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
+
+
+async def fused(result: Retrieved, vector: np.ndarray, params: Params, behind: bool) -> Retrieved:
+    """Nodes of the hybrid module and those of all documents, by the sum of 1 / (60 + rank) in both; behind: the latter
+    after the former."""
+    documents = await search_documents(vector, params.n_nodes)
+    pairs = [*zip(result.rows, result.scores), *zip(documents.rows, documents.scores)]
+    cosine, weight = dict(reversed(pairs)), {row: 0.0 for row, _ in pairs}
+    for rows in (result.rows, documents.rows):
+        for rank, row in enumerate(rows, 1):
+            weight[row] += 1 / (RANK + rank)
+    ranked = weight if behind else sorted(weight, key=lambda row: -weight[row])  # stable: the hybrid module's first
+    best = list(ranked)[: params.n_nodes]
+    chains = dict(zip(result.rows, result.chains))
+    none = ((),) * sum(map(bool, result.found))
+    ways = tuple(chains.get(row, none) for row in best)
+    return replace(result, rows=tuple(best), scores=tuple(cosine[row] for row in best), chains=ways, sure=False)
 
 
 def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> TopicNodes:
@@ -76,13 +94,13 @@ def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[Sho
     return shown
 
 
-async def edge_paths(result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
+async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
     """What leads to the first n nodes, as paths of edges, which can be checked against the knowledge base."""
-    starts = [nodes for nodes in result.found if nodes]
+    starts = [(nodes, topic.ways) for nodes, topic in zip(result.found, action.topics) if nodes]
     walks = [
-        path_along(kb, Walk(nodes, chain, row))
+        path_along(kb, Walk(nodes, chain, row, ways))
         for row, chains in zip(result.rows[:n], result.chains)
-        for nodes, chain in zip(starts, chains)
+        for (nodes, ways), chain in zip(starts, chains)
         if chain
     ]
     return tuple(path for path in await gather(*walks) if path is not None)

@@ -58,6 +58,13 @@ class Router:
             self.run.note("hybgrag_router/rules", 0, (why,))
         return await self._by_rules(history)
 
+    def sure(self, action: Action) -> bool:
+        """Whether the question says every relation of an action; a model that decides is taken at its word."""
+        if self.ranked is None or action.module == TEXT:
+            return True
+        said = {candidate.first.key for candidate in self.ranked if candidate.sure}
+        return all(topic.key in said for topic in action.topics)
+
     async def _by_rules(self, history: History) -> Action | None:
         if self.ranked is None:
             self.ranked = await candidates(history.question, self.run, self.params)

@@ -24,7 +24,7 @@ import numpy as np
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
 from gpu_rag.program.ask import embed
-from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, asked_chains
+from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains
 from gpu_rag.program.knowledge_base.names import Linked, link_names, masked
 from gpu_rag.program.knowledge_base.relations import NearRelations, near_relations
 from gpu_rag.program.knowledge_base.views import kb_of
@@ -43,12 +43,14 @@ N_VARIANTS = 1  # sets of relations that an intersection is mended with, before 
 @dataclass(frozen=True)
 class Candidate:
     """An entity that the question may speak of. relations: (name, whether it can be the first step), best first;
-    chains: those that the question may ask for, best first, and whether the first is sure."""
+    chains: those that the question may ask for, best first; sure: whether the first is; plain: whether the question
+    says little else."""
 
     linked: Linked
     relations: tuple[tuple[str, bool], ...]
     chains: tuple[Topic, ...] = ()
     sure: bool = False
+    plain: bool = True
 
     def topics(self, size: int) -> list[Topic]:
         """The entity along each of its chains; then along each set of at most `size` of its relations that can begin a
@@ -91,28 +93,34 @@ async def candidates(question: str, run: Run, params: Params) -> list[Candidate]
         *(near_relations((e.nodes, vector), params.radius, N_RANKED) for e, vector in zip(linked, vectors))
     )
     common = run.index.loaded("words of relations", lambda index: relation_words(kb_of(index).relation_texts))
-    asked = [_asked(question, e, vector, common) for e, vector in zip(linked, vectors)]
+    asked = [_asked(question, e, linked, vector, common) for e, vector in zip(linked, vectors)]
     chains = await gather(*(asked_chains(one, LONGEST, N_CHAINS) for one in asked))
     found = [_candidate(e, near, some, kb) for e, near, some in zip(linked, ranked, chains) if any(near.first)]
     found.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
     return [candidate for candidate, _ in found]
 
 
-def _asked(question: str, linked: Linked, vector: np.ndarray, common: frozenset[str]) -> Asked:
-    name = question[linked.start : linked.end] or linked.name
-    text = masked(question, linked.start, linked.end, "#") if linked.end else question
-    return Asked(text, linked.nodes, n_relations(question, [name], common), vector)
+def _asked(question: str, topic: Linked, linked: Sequence[Linked], vector: np.ndarray, common: frozenset[str]) -> Asked:
+    """The question about one topic: "#" stands for it, and nothing for the others that plainly stand in it."""
+    text = question
+    for other in sorted({(e.start, e.end): e for e in linked}.values(), key=lambda e: -e.start):
+        if (other.start, other.end) == (topic.start, topic.end) and topic.end:
+            text = masked(text, topic.start, topic.end, "#")
+        elif other.score >= CLEAR and (other.end <= topic.start or other.start >= topic.end):
+            text = masked(text, other.start, other.end, "")
+    return Asked(text, topic.nodes, n_relations(question, [question[topic.start : topic.end]], common), vector)
 
 
-def _candidate(
-    linked: Linked, near: NearRelations, chains: Sequence[AskedChain], kb: KnowledgeBase
-) -> tuple[Candidate, float]:
+def _candidate(linked: Linked, near: NearRelations, read: Read, kb: KnowledgeBase) -> tuple[Candidate, float]:
     """With the score by which one type of a name is before another: of the best chain, else of the best relation."""
-    names = kb.relation_names
+    names, chains = kb.relation_names, read.chains
     relations = tuple((names[r], first) for r, first in zip(near.rows, near.first))
-    topics = (Topic(linked.name, linked.type, tuple(names[r] for r in chain.relations), chain.ways) for chain in chains)
+    topics = [Topic(linked.name, linked.type, tuple(names[r] for r in one.relations), one.ways) for one in chains]
+    sure = bool(chains) and chains[0].sure
+    if read.fitting and not read.plain:
+        topics.insert(0, Topic(linked.name, linked.type, tuple(names[r] for r in read.fitting)))
     score = chains[0].score if chains else max(near.scores) - 1
-    return Candidate(linked, relations, tuple(topics), bool(chains) and chains[0].sure), score
+    return Candidate(linked, relations, tuple(topics), sure, read.plain), score
 
 
 def first_action(ranked: Sequence[Candidate], params: Params) -> Action:

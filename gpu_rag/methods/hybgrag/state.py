@@ -143,12 +143,13 @@ class Retrieved(Ranking):
 
     found: for each topic of the action the nodes of its name. Of the hybrid module, chains: for each node and each
     topic FOUND the first chain of relations that leads there, () where none does; met: whether the nodes are reached by
-    all topics found, else by some.
+    all topics found, else by some; sure: whether the question says the relations, or a model does.
     """
 
     found: tuple[tuple[int, ...], ...] = ()
     chains: tuple[tuple[tuple[int, ...], ...], ...] = ()
     met: bool = True
+    sure: bool = True
 
     def promoted(self, place: int) -> Retrieved:
         """The result with the node at a place as the first; its score stays what it is."""

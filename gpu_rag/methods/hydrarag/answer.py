@@ -1,9 +1,10 @@
 """HydraRAG, step IV: an answer from the paths that are left, or the finding that they do not suffice.
 
 A capable model sums the paths up (`refinement`), then reasons and says in one reply which sub-questions they settle,
-whether they settle the question, and the answer. By rule the best path settles it where it goes through all topics and
-its relevance is at least `enough`; the answer is what stands at its answer place, and at that of every path of the same
-relations. A path without such a place (out of a text) is read by the shared reader.
+whether they settle the question, and the answer. By rule a path settles it where the question asks for its relations,
+or where it goes through all topics and its relevance is at least `enough`; the answer is what stands at its answer
+place, and at that of every path of the same relations. A path without such a place (out of a text) is read by the
+shared reader.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_rag.methods.hydrarag.analysis import json_list
-from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Params, Search
+from gpu_rag.methods.hydrarag.state import SPENT, SURE, Analysis, FoundPath, Params, Search
 from gpu_rag.program.knowledge_base.views import ranked_node
 from gpu_rag.program.reader import is_answer, passage_block, read_blocks
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -54,7 +55,7 @@ async def _by_model(
     common = {"question": analysis.question, "subquestions": numbered}
     if search.params.refinement:
         summary = await search.ask("refine", common, None, "refine", facts, warm=False)
-        facts = [str(summary).strip() or "nothing", *facts]
+        facts = facts if summary is SPENT else [str(summary).strip() or "nothing", *facts]
     prompt = "answer_last" if last else "answer"
     reply = await search.ask(prompt, common, ANSWER_SCHEMA, "answer", facts, warm=False)
     if not isinstance(reply, dict) or not is_answer(reply["answer"]):
@@ -70,13 +71,25 @@ async def _by_rule(
         return None, False
     best = next((path for path in chosen if path.answers), chosen[0])
     answers = [search.kb.node_names[node] for node in alike(best, search.found)]
+    if answers and best.kind == "kg" and best.asked < SURE:
+        return _with_relations(chosen, search), accepted
     if answers:
         return "; ".join(answers[:_SHOWN_ANSWERS]), accepted
     return None if search.run.models.llm is None else await _read(analysis.question, chosen, search), accepted
 
 
+def _with_relations(chosen: Sequence[FoundPath], search: Search) -> str:
+    """The answers of each kind of path that is left, with their relations: the question does not say which it is."""
+    names, said = search.kb.node_names, dict[str, list[str]]()
+    for path in (path for path in chosen if path.answers):
+        said.setdefault(" ".join(path.relations), [names[node] for node in alike(path, search.found)][:_SHOWN_ANSWERS])
+    return " | ".join(f"{'; '.join(answers)} ({relations})" for relations, answers in said.items())
+
+
 def _suffices(path: FoundPath, analysis: Analysis) -> bool:
     """Whether a path settles the question, by rule."""
+    if path.asked >= SURE:
+        return True
     may_answer = bool(path.answers or path.names) and path.scores.rel >= Params.enough
     return may_answer and all(set(path.nodes) & set(mention.nodes) for mention in analysis.mentions)
 

@@ -30,12 +30,14 @@ from gpu_rag.methods.hydrarag.analysis import (
     selected,
 )
 from gpu_rag.methods.hydrarag.answer import Attempt, attempt, evidence_of, ranked_nodes
+from gpu_rag.methods.hydrarag.chains import asked_paths
 from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
 from gpu_rag.methods.hydrarag.state import ANSWER, KINDS, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
 from gpu_rag.methods.hydrarag.texts import explore_texts
 from gpu_rag.program.ask import embed
 from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.reader import clean_answer, is_answer
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -44,6 +46,7 @@ from gpu_rag.types import Draft, Path, Question
 __all__ = ["Params", "check", "program", "retrieve"]
 
 INITIAL, REFINED, PREDICTED, TOGETHER = "initial", "refined", "predicted", "together"
+PHASE_CALLS = 4  # the least that a phase needs: one to begin it, then pruning, summary and answer
 MOST_PREDICTIONS = 3
 _PREDICTION = object_of({"answer": NAME, **CHAIN})
 REFINE_SCHEMA = canonical_schema(object_of({"question": SENTENCE, **CHAIN}))
@@ -59,22 +62,37 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     """Steps I to IV of one question: explore until an answer is accepted; `unsupported` where there is none."""
     search = Search(run, params)
     analysis, sources = await analysed(question.text, search)
+    asked = () if run.models.model_decides else await asked_paths(analysis, sources, search)
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
+        if name != INITIAL and search.run.models.model_decides and not search.may_ask(PHASE_CALLS):
+            search.run.note("requests_spent", 0, (f"{name}: left out",))
+            break
         (query,) = await embed([analysis.indicator])
-        found = await phase(analysis, sources, query, search)
+        found = [*(asked if name == INITIAL else ()), *await phase(analysis, sources, query, search)]
         search.found.extend(found)
         chosen = await pruned(analysis, found, query, name, search)
         search.chosen.extend(chosen)
         tried = await attempt(analysis, chosen, False, search)
         if tried.accepted and (tried.text is not None or search.run.models.llm is None):
             return _ended(tried, chosen, name, sources, search)
+    search.ending = True
     (query,) = await embed([analysis.indicator])
     chosen = await pruned(analysis, search.found, query, TOGETHER, search)
+    if not chosen and search.params.knowledge and search.run.models.llm is not None:
+        return await _known(analysis, sources, search)
     return _ended(await attempt(analysis, chosen, True, search), chosen, TOGETHER, sources, search)
 
 
 retrieve = program  # by rules and similarity: the paths that are left, and the passages they are from
+
+
+async def _known(analysis: Analysis, sources: Sources, search: Search) -> Draft:
+    """What the model knows by itself, where no source has a path: never supported, whatever else the draft holds."""
+    said = await search.ask("knowledge", {"question": analysis.question}, None, "knowledge", warm=False)
+    text = clean_answer(said) if isinstance(said, str) else ""
+    draft = _ended(Attempt(text if is_answer(text) else None, False), [], TOGETHER, sources, search)
+    return replace(draft, status="unsupported", source="model" if draft.text is not None else "")
 
 
 def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources, search: Search) -> Draft:
@@ -161,6 +179,8 @@ async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, se
     """Paths through the topics and each predicted answer, which counts as one more topic."""
     made = await _by_model(analysis, search) if search.run.models.model_decides else None
     predictions = await _by_rule(analysis, search) if made is None else made
+    while predictions and not search.may_ask(2 * len(predictions)) and search.run.models.model_decides:
+        predictions.pop()  # each may choose pages and read sentences
     names = tuple(one.predicted.text for one in predictions if one.predicted is not None)
     search.run.note("predictions", len(predictions), names)
     found = await gather(*(_explore(one, sources, search) for one in predictions))

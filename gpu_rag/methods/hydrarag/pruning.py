@@ -6,6 +6,7 @@ For a question with indicator I and topics T, and candidate paths p:
   f2(p)    = min(|Supp(p)|, W_max) / W_max; Supp(p) = the OTHER kinds with a path of cosine >= gamma to p in the pool
   f3(p)    = share of the entities of p that the evidence subgraph holds
   ver(p)   = (f1 + f2 + f3) / 3,  cross(p) = .7 rel + .3 ver; the W2 best are kept
+A path along relations that the question asks for (`chains`) has that much more in each ranking.
 A topic is one mention of the question, whichever of the nodes that it may be (homonyms, a node of each source): T is
 read as one node a mention, the one on p where p has one, and other homonyms on p are entities like any other. A path
 that several kinds of sources state, hop for hop, is a path of each of them, so these kinds support it too.
@@ -58,7 +59,7 @@ async def pruned(
     best, kept = await prune_paths(candidates, params.w1, params.w_max, verified)
     _pool(f"{phase} w1", best, search)
     _pool(f"{phase} w2", kept, search)
-    scores = [path.scores.cross if verified else path.scores.rel for path in kept]
+    scores = [(path.scores.cross if verified else path.scores.rel) + path.asked for path in kept]
     texts = [f"{path.text} ({path.said_by}; score {score:.2f})" for path, score in zip(kept, scores)]
     chosen = await search.choose("select", analysis, texts, params.w_max, f"{phase}/paths", scores)
     left = [kept[i] for i in chosen]
@@ -73,8 +74,9 @@ def once(paths: Sequence[FoundPath]) -> list[FoundPath]:
     found: dict[tuple[str, str], FoundPath] = {}
     for path in paths:
         key = path.text, path.sources
-        before = found[key].answers if key in found else ()
-        found[key] = replace(path, answers=tuple(dict.fromkeys((*before, *path.answers))))
+        before, asked = (found[key].answers, found[key].asked) if key in found else ((), 0.0)
+        answers = tuple(dict.fromkeys((*before, *path.answers)))
+        found[key] = replace(path, answers=answers, asked=max(asked, path.asked))
     return list(found.values())
 
 
@@ -119,12 +121,13 @@ def prune_paths(index: Index, queries: list[Candidates], w1: int, w_max: int, ve
     """The best paths of each question, see the module; by rel alone unless `verified`."""
     device = torch.device(index.device)
     relevance = _relevance(queries, device)
-    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[:w1] for rel in relevance]
+    asked = [[score + path.asked for score, path in zip(rel, one.paths)] for one, rel in zip(queries, relevance)]
+    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[:w1] for rel in asked]
     support = _support(queries, chosen, device)
     found = []
     for one, rel, rows, backed in zip(queries, relevance, chosen, support):
         judged = [(row, _judged(one.paths[row], rel[row], kinds, w_max)) for row, kinds in zip(rows, backed)]
-        order = sorted(judged, key=lambda j: (-(j[1].scores.cross if verified else j[1].scores.rel), j[0]))
+        order = sorted(judged, key=lambda j: (-j[1].asked - (j[1].scores.cross if verified else j[1].scores.rel), j[0]))
         found.append(([one.paths[row] for row in rows], [path for _, path in order[: Params.w2]]))
     return found
 

@@ -25,13 +25,17 @@ from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Malformed, Pool
 
 PROMPTS = "gpu_rag.methods.hydrarag.prompts"
+SPENT = Malformed("the model requests of this question are spent", "")
 KINDS = ("kg", "document", "web")
 ANSWER = "ANSWER"  # where the answer stands in a chain
 SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared topics
 CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
+SURE, LIKELY = 1.0, 0.1  # added to a path whose relations the question asks for, or may ask for
 PHASES = 3
 MOST_DEPTH = 4
 SUMMARY_TOKENS = 256  # of the facts summed up, six short sentences
+MOST_CALLS = 36  # model requests of a question, repairs included; then rules decide
+END_CALLS = 6  # of these for the last pruning and answer
 MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
 
 
@@ -54,6 +58,7 @@ class Params(Declared):
     matches: Annotated[int, COUNT, "nodes that a mention may be, in each source"] = 3
     sources: Annotated[str, "all, or names with commas between; documents and web are two of them"] = "all"
     web: Annotated[str, "index: snapshots in it; none; or the address of a SearXNG server"] = "index"
+    knowledge: Annotated[bool, "whether, without any path, the model is asked what it knows: `unsupported`"] = False
 
     w2: ClassVar[int] = 20  # paths kept by the cross-score
     threshold: ClassVar[float] = 0.75  # least cosine of a mention and a name
@@ -204,6 +209,7 @@ class FoundPath:
     answers: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     scores: Scores = Scores()
+    asked: float = 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -220,7 +226,7 @@ class FoundPath:
 class Search:
     """One question's search. found: the paths of all phases so far; chosen: what each pruning left; kept: the W2 of the
     last one, the chosen first; documents: passage rows that were read, with their cosines; pools: for
-    `answer_on_path`; missing: kinds of sources that failed, and why."""
+    `answer_on_path`; missing: kinds of sources that failed, and why; ending: whether the last requests are made."""
 
     run: Run
     params: Params
@@ -230,6 +236,11 @@ class Search:
     documents: dict[int, float] = field(default_factory=dict)
     pools: list[Pool] = field(default_factory=list)
     missing: dict[str, GpuRagError] = field(default_factory=dict)
+    ending: bool = False
+
+    def may_ask(self, n: int = 1) -> bool:
+        """Whether n more requests, each with a repair, leave as many as the end needs."""
+        return self.ending or self.run.ctx.usage.llm_calls + 2 * n + END_CALLS <= MOST_CALLS
 
     def lost(self, kind: str, error: GpuRagError) -> None:
         """A kind of source failed: it is left out from then on, and the others answer."""
@@ -254,7 +265,10 @@ class Search:
         paths: Sequence[str] | None = None,
         warm: bool = True,
     ) -> str | dict[str, Any] | Malformed:
-        """The reply to a prompt of this method. paths: facts, best first, for its slot; warm: whether it explores."""
+        """The reply to a prompt of this method; SPENT where no request is left. paths: facts, best first, for its slot;
+        warm: whether it explores."""
+        if not self.may_ask():
+            return SPENT
         run, text = self.warm if warm else self.run, Prompt.read(PROMPTS, prompt)
         room = SUMMARY_TOKENS if schema is None else reply_tokens(run.models.language_model, schema)
         return await ask(run, text, fields, schema=schema, max_tokens=room, evidence=paths, slot="paths", name=name)
@@ -270,5 +284,6 @@ class Search:
     ) -> list[int]:
         """Positions of the k best options for a question. scores: else by similarity to the indicator."""
         fields = {"question": analysis.question, "indicator": analysis.indicator}
-        text, query = Prompt.read(PROMPTS, prompt), analysis.indicator
-        return await choose(self.run, text, fields, options, query=query, k=k, scores=scores, name=name)
+        text, query, models = Prompt.read(PROMPTS, prompt), analysis.indicator, self.run.models
+        run = self.run if self.may_ask() else replace(self.run, models=replace(models, decider="similarity"))
+        return await choose(run, text, fields, options, query=query, k=k, scores=scores, name=name)

@@ -143,7 +143,7 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in some sentences, each once."""
-    by_model = search.run.models.model_decides
+    by_model = search.run.models.model_decides and search.may_ask()
     made = await _paths_by_model(analysis, sentences, search) if by_model else _paths_by_rule(sentences)
     once = {(document.where, steps): (document, steps) for document, steps in made}
     return list(once.values())

@@ -3,9 +3,10 @@
 For a question with text t and unit vector q, over the nodes [entities | passages] of the index graph:
   facts     = the n_facts relations of highest cosine to q
   f(e)      = the mean cosine (not below 0) of those facts that have e as an end, scaled to sum to 1
-  m(e)      = 1 / (passages that name e) for the entities that t names (longest names first), scaled to sum to 1
+  m(e)      = the entities that t names, the rarer the more, see program.seeds; scaled to sum to 1
   w         = (1 - mention_share) f + mention_share m; where one of the two is empty, the other alone
-  r(p)      = the restart on passages by cosine and BM25, with x = prior_temperature * cos(q, p), see program.walk
+  r(p)      = the restart on passages by cosine, BM25 and, with title_weight, titles that t names, with
+              x = prior_temperature * cos(q, p), see program.walk
   pi        = entity_mass * w on entities, (1 - entity_mass) * r on passages; r alone without seed entities
   p         = (1 - damping) pi + damping P^T p, see graph.pagerank, on the graph of the index with title_weight added
               between a passage and the entity that its title names, see program.titles
@@ -14,32 +15,39 @@ For a question with text t and unit vector q, over the nodes [entities | passage
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
 
+from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import GRAPH
-from gpu_rag.program.search import Ranking, stacked
+from gpu_rag.program.search import Ranking
+from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
 from gpu_rag.program.titles import titled
 from gpu_rag.program.walk import (
     TILE,
+    TITLE_SHARE,
+    blended,
+    ends_of,
     fact_weights,
     mixed,
+    near_facts,
     passage_cosines,
-    prior_of,
+    passages_of,
     ranked,
     restart,
-    scaled,
-    word_restart,
+    restarts_of,
+    seeds_of,
+    uploaded,
+    word_weights,
 )
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import DAMPING, NATURAL, Range
-from gpu_rag.text.mentions import mentioned_names
 
 
 @dataclass(frozen=True)
@@ -72,21 +80,34 @@ class GraphRanking(Ranking):
 
 
 @batched(GRAPH, tile=TILE)
+@halved
 def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) -> list[GraphRanking]:
-    """The k passages of highest score for each question, see the module."""
+    """The k passages of highest score for each question, see the module. All that a GPU needs goes there in one copy,
+    and ids and scores come back in one, for which the host waits; it waits twice for PageRank: for the sums of its
+    restarts and for its proof."""
     texts = [text for text, _ in queries]
-    vectors = stacked([vector for _, vector in queries], index.device)
+    words = word_weights(index, texts, params.n_words if params.word_share else 0)
+    said = [words_of(text) for text in texts]
+    mentions = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
+    titles = spread(title_seeds(title_names(index), said) if params.title_weight else [{} for _ in said])
+    vectors, *lists = uploaded(index, [vector for _, vector in queries], words, mentions, titles)
     cosine = passage_cosines(index, vectors)
-    by_fact, facts = fact_weights(
-        index, "relation_vectors", index.relation_ends, index.n_entities, vectors, params.n_facts
-    )
-    weights = mixed(by_fact, _mention_weights(index, texts), params.mention_share)
-    words = word_restart(index, texts, params.n_words if params.word_share else 0)
-    passages = restart(params.prior_temperature * cosine, words, params.word_share)
-    graph, prior = _graph(index, params.title_weight), prior_of(weights, passages, params.entity_mass)
-    ranks = personalized_pagerank(graph, prior=prior, damping=params.damping, tol=params.tol, threads=index.threads)
-    found = ranked(ranks[:, index.n_entities :], cosine, params.fusion, k)
-    return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in zip(found, facts)]
+    passages = restart(params.prior_temperature * cosine, lists[0], lists[1], params.word_share)
+    passages = blended(passages, lists[4], lists[5], TITLE_SHARE)
+    named, graph = seeds_of(lists[2], lists[3]), _graph(index, params.title_weight)
+    ends, first = ends_of(index, "relation_vectors", index.relation_ends), index.n_entities
+    for proved in (False, True):
+        facts, known = near_facts(index, "relation_vectors", vectors, params.n_facts, proved)
+        prior = restarts_of(mixed(fact_weights(ends, facts), named, params.mention_share), passages, params.entity_mass)
+        ranks = personalized_pagerank(
+            graph, prior=prior, damping=params.damping, tol=params.tol, threads=index.threads, ids=(first, graph.n)
+        )
+        top = ranked(ranks, cosine, params.fusion, k)
+        ids, scores, seeds, sure = to_host(top.ids, top.scores, facts.ids, known)
+        if bool(sure.all()):
+            break
+    found = zip(passages_of(ids, scores), seeds.tolist())
+    return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in found]
 
 
 def _graph(index: Index, title_weight: float) -> PageRankGraph:
@@ -98,12 +119,3 @@ def _graph(index: Index, title_weight: float) -> PageRankGraph:
         return index.graph if csr is plain else prepare(csr)
 
     return index.loaded(f"ppr graph {title_weight}", load)
-
-
-def _mention_weights(index: Index, texts: Sequence[str]) -> np.ndarray:
-    """m f64[b, n_entities]: the rarer a named entity, the more it says."""
-    weights = np.zeros((len(texts), index.n_entities))
-    for row, text in enumerate(texts):
-        named = mentioned_names(text, index.entity_rows)
-        weights[row, named] = 1 / np.maximum(index.entity_n_passages[named], 1)
-    return scaled(weights)

@@ -15,8 +15,9 @@ from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.interface import ServerAccount, aborted
 from gpu_rag.models.llm.vllm_jobs import Finished, Job, Piece
 
-# A Ctrl-C reaches an engine's own process too: wait for our side of it before building the engine anew.
-CLOSE_FIRST_S = 1.0
+# A Ctrl-C reaches an engine's own process too: wait for our side of it before building the engine anew. Each further
+# death doubles the wait: a driver that has lost a device, or memory that another process has yet to free, needs time.
+CLOSE_FIRST_S, MOST_WAIT_S = 1.0, 60.0
 JOIN_S = 30.0
 # After a death the requests that were running are tried again in about this many groups, one after the other.
 GROUPS = 16
@@ -255,7 +256,8 @@ class EngineService:
         if old is not None:
             old.close()
         self._arraign(running, death)
-        if self._closing.wait(CLOSE_FIRST_S) or self.account.failures > self._restarts:
+        wait = min(CLOSE_FIRST_S * 2 ** (self.account.failures - 1), MOST_WAIT_S)
+        if self.account.failures > self._restarts or self._closing.wait(wait):
             given = f"{death}; {self.account.failures} deaths, {self._restarts} restarts allowed"
             raise ModelError("the engine died", given=given, do="run again to go on with what is missing")
         return self._started()

@@ -4,7 +4,7 @@ A question is read as cues: its words that say a relation of the knowledge base 
 in which they narrate the way from the topic to the answer: outward from it on both sides. A chain of relations, each
 with a direction, is compared with them step by step. Its score is the sum of
   covered    the share of a relation's own words that the cues of its step say, rare words weighing more
-  unsaid     < 0, for a step without a cue
+  unsaid     < 0, for what the cues of a step leave unsaid of it
   unheard    < 0, for a cue that no step takes; twice where it turns the question round ("should not")
   order      < 0, for cues taken in another order than that of their distance from the topic
   type       whether the chain ends at the type of node that is asked for ("which drugs", "who")
@@ -16,6 +16,7 @@ nowhere from the topic's nodes are dropped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +26,7 @@ from math import log
 import numpy as np
 
 from gpu_rag.graph.ragged import ragged_of_lists
-from gpu_rag.graph.reach import IN, OUT, reachable
+from gpu_rag.graph.reach import EITHER, IN, OUT, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.names import relation_text
@@ -33,23 +34,35 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
-from gpu_rag.text.rules.relations import Unit, has_direction, inverses, says, says_inverse, units_of, words_of
+from gpu_rag.text.rules.relations import (
+    Unit,
+    has_direction,
+    inverses,
+    says,
+    says_inverse,
+    spoken_of,
+    units_of,
+    words_of,
+)
 from gpu_rag.types import Ragged
 
 BEAM = 60  # chains that are made longer
 TRIED = 12  # of the best ones, walked from the topic
-MOST_CUES, MOST_ORDERS = 7, 20
+MOST_CUES, MOST_ORDERS, MOST_ENDS = 7, 20, 100
 FAR = 100  # more than the words of a question
 UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: less for a step back along the relation before it
-TYPE, HOPS, COSINE, STEP = 0.3, 0.4, 0.3, 0.05
+TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
-SURE, MARGIN = 0.5, 0.15  # least cover a step of a chain that is sure, least distance to the next one
+SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: least cover a step, least lead, most words that say no relation
+MEDIATED = 0.4  # less for a step to or from a node without a name, which another step says
+_MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
-_BETWEEN = frozenset({"which", "what", "the", "a"})  # of two cues that say one relation ("starred which actors")
 _CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
+_BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # of two cues that say one relation ("starred which actors")
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 _NO_TYPE = frozenset({"when", "where", "how", "why"})
+Steps = tuple[tuple[int, int], ...]
 Ways = tuple[int, ...]  # directed relations: 2 r out of the head of r, 2 r + 1 back
 
 
@@ -65,19 +78,24 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Read:
+    """A question as it was read. chains: that it may ask for, best first; fitting: the relations at the topic that lead
+    to what is asked for, by the types of their ends; plain: whether it says little else than relations."""
+
+    chains: tuple[AskedChain, ...] = ()
+    fitting: tuple[int, ...] = ()
+    plain: bool = True
+
+
+@dataclass(frozen=True)
 class AskedChain:
-    """A chain that a question may ask for. steps: (relation, OUT or IN); covered: mean cover of a step; lead: by how
-    much its score is above that of the next chain that leads elsewhere."""
+    """A chain that a question may ask for. steps: (relation, OUT, IN or EITHER); sure: whether the question says it, no
+    other chain that leads elsewhere nearly as well, and little else; ends: nodes where it leads, at most MOST_ENDS."""
 
-    steps: tuple[tuple[int, int], ...]
+    steps: Steps
     score: float
-    covered: float
-    lead: float
-
-    @property
-    def sure(self) -> bool:
-        """Whether the question says the chain, and no other one nearly as well."""
-        return self.covered >= SURE and self.lead >= MARGIN
+    sure: bool
+    ends: tuple[int, ...] = ()
 
     @property
     def relations(self) -> tuple[int, ...]:
@@ -91,7 +109,7 @@ class AskedChain:
 
     def text(self, kb: KnowledgeBase) -> str:
         """ "written_by, written_by backwards"."""
-        return ", ".join(f"{kb.relation_names[r]}{'' if way == OUT else ' backwards'}" for r, way in self.steps)
+        return ", ".join(f"{kb.relation_names[r]}{' backwards' * (way == IN)}" for r, way in self.steps)
 
 
 class ChainReader:
@@ -109,6 +127,10 @@ class ChainReader:
         self.weights = [np.array(some) / max(sum(some), 1e-9) for some in rarity]
         self.directed = [has_direction(units) for units in self.units]
         self.types = [units_of(name) for name in kb.type_names]
+        nameless = [row for row, name in enumerate(kb.node_names) if _MEDIATOR.fullmatch(name)]
+        self.mediator = kb.n_types  # a type of its own
+        self.node_type = kb.node_type.astype(np.int64)
+        self.node_type[nameless] = self.mediator
         flat = [unit for units in self.units for unit in units]
         self._stems, self._groups = {u.stem for u in flat}, {g for u in flat for g in (*u.groups, *inverses(u))}
 
@@ -117,24 +139,57 @@ class ChainReader:
         """For each directed relation those that may come next, ascending."""
         kb, n = self.kb, max(2 * self.kb.n_relations, 1)
         ends = ((kb.head, 0), (kb.tail, 1))
-        keys = np.unique(np.concatenate([end.astype(np.int64) * n + 2 * kb.relation + back for end, back in ends]))
+        way = np.where(self.either, 0, 1)[kb.relation]
+        keys = np.unique(
+            np.concatenate([end.astype(np.int64) * n + 2 * kb.relation + back * way for end, back in ends])
+        )
         node, way = np.divmod(keys, n)
         starts = np.searchsorted(node, np.arange(kb.n + 1))
         joined = np.zeros((n, n), bool)
         for some in {way[a:b].tobytes() for a, b in zip(starts, starts[1:])}:  # many nodes have the same
             rows = np.frombuffer(some, np.int64)
             joined[np.ix_(rows, rows)] = True
-        return [np.flatnonzero(joined[d ^ 1]).tolist() for d in range(n)]
+        return [np.flatnonzero(joined[self.back(d)]).tolist() for d in range(n)]
 
     @cached_property
-    def ends(self) -> list[set[int]]:
-        """The types at the end of each directed relation."""
-        kb, n = self.kb, max(self.kb.n_types, 1)
-        found: list[set[int]] = [set() for _ in range(2 * kb.n_relations)]
-        for back, nodes in enumerate((kb.tail, kb.head)):
-            for key in np.unique((2 * kb.relation.astype(np.int64) + back) * n + kb.node_type[nodes]).tolist():
-                found[key // n].add(key % n)
+    def leads(self) -> list[dict[int, set[int]]]:
+        """For each directed relation the types that it leads to from nodes of a type: those of 1 edge in 20."""
+        kb, n = self.kb, self.kb.n_types + 1
+        found: list[dict[int, set[int]]] = [{} for _ in range(2 * kb.n_relations)]
+        heads, tails = self.node_type[kb.head], self.node_type[kb.tail]
+        keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
+        edges = np.bincount(kb.relation, minlength=kb.n_relations)
+        for key, count in zip(keys.tolist(), counts.tolist()):
+            (relation, head), tail = divmod(key // n, n), key % n
+            if 20 * count >= edges[relation]:
+                found[2 * relation].setdefault(head, set()).add(tail)
+                found[2 * relation + 1].setdefault(tail, set()).add(head)
+        for relation in np.flatnonzero(self.either).tolist():
+            for type, to in found[2 * relation + 1].items():
+                found[2 * relation].setdefault(type, set()).update(to)
         return found
+
+    @cached_property
+    def either(self) -> np.ndarray:
+        """bool[R]: relations of several types whose edges lead both ways between them: the direction says nothing."""
+        kb, n = self.kb, max(self.kb.n_types, 1)
+        heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
+        keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
+        apart = keys // n % n != keys % n
+        keys, counts = keys[apart], counts[apart]
+        back = (keys // (n * n) * n + keys % n) * n + keys // n % n
+        at = np.searchsorted(keys, back).clip(max=max(len(keys) - 1, 0))
+        returned = np.where(keys[at] == back, np.minimum(counts, counts[at]), 0) if len(keys) else counts
+        both = [np.bincount(keys // (n * n), some, minlength=kb.n_relations) for some in (returned, counts)]
+        return 5 * both[0] > both[1]
+
+    def way(self, directed: int) -> int:
+        """Its direction for `reachable`."""
+        return EITHER if self.either[directed // 2] else IN if directed % 2 else OUT
+
+    def back(self, directed: int) -> int:
+        """The directed relation that leads back."""
+        return directed if self.either[directed // 2] else directed ^ 1
 
     def types_of(self, unit: Unit) -> set[int]:
         """The types of nodes that a unit says."""
@@ -153,8 +208,10 @@ class ChainReader:
         relation side by side ("starred which actors", "release years") once."""
         words, found, end = words_of(text), list[Unit](), 0
         twice = {i for i, word in enumerate(words) if word in _SHARED | _COMPANY}
-        for unit in units_of(text):
-            if unit.stem not in self._stems and not unit.groups & self._groups:
+        units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & self._groups]
+        silent = spoken_of(units)
+        for unit in units:
+            if unit.groups & silent:
                 continue
             one = found and found[-1].groups & unit.groups and set(words[end : unit.at]) <= _BETWEEN
             end = unit.at + unit.width
@@ -209,8 +266,10 @@ class _Reading:
         self.reader, self.cues = reader, reader.cues(text)
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.wanted = reader.asked_types(text)
-        missed = (0.0 if reader.types_of(cue) else UNHEARD * (2 if cue.marked else 1) for cue in self.cues)
-        self.missed = np.array(list(missed))  # the name of a type may say a relation, and need not
+        taken = {(cue.at, cue.stem) for cue in self.cues}
+        self.spare = sum((u.at, u.stem) not in taken and not reader.types_of(u) for u in units_of(text))
+        free = (cue.stem in _NO_TYPE or reader.types_of(cue) for cue in self.cues)  # it may say a relation, or need not
+        self.missed = np.array([0.0 if of else UNHEARD * (1 + cue.marked) for cue, of in zip(self.cues, free)])
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -221,6 +280,8 @@ class _Reading:
         reader, m, relation = self.reader, len(self.cues), directed // 2
         weights = reader.weights[relation]
         covers = np.array([reader.cover(cue, directed) for cue in self.cues]).reshape(m, len(weights))
+        words = [at for at, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
+        words = words if len(words) < m else []  # "where" and the like say a relation beside another cue, or alone
         wide = [any(says(cue, unit) for unit in reader.wide[relation]) for cue in self.cues]
         worth = np.full((len(self.orders), m + 1, m + 1), -np.inf)
         cover = np.zeros_like(worth)
@@ -235,47 +296,58 @@ class _Reading:
                         extra = WIDE
                     else:
                         missed += self.missed[cue]
-                    said = float(best @ weights)
-                    cover[o, i, j], worth[o, i, j] = said, (said + extra if said else -UNSAID) - missed
+                    alone = len(words) and all(w in words for w in order[i:j])
+                    said = 0.0 if alone else float(best @ weights)
+                    cover[o, i, j], worth[o, i, j] = said, said + extra - UNSAID * (1 - said) - missed
         self._steps[directed] = worth, cover
         return worth, cover
 
     def chains(
-        self, first: Sequence[int], longest: int, hops: int, cosine: Sequence[float]
+        self, first: Sequence[int], types: set[int], longest: int, hops: int, cosine: Sequence[float]
     ) -> list[tuple[Ways, float, float]]:
-        """(chain, score, cover a step), best first. first: what may begin it; cosine: of each relation."""
+        """(chain, score, cover a step), best first. first: what may begin it; types: of the topic; cosine: of
+        each relation."""
+        reader = self.reader
         m = len(self.cues)
         rest = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
         start = np.full((len(self.orders), m + 1), -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
         rows, cols = np.indices(start.shape)
-        beam: list[tuple[Ways, np.ndarray, np.ndarray]] = [((), start, np.zeros_like(start))]
+        beam: list[tuple[Ways, set[int], int, np.ndarray, np.ndarray]] = [((), types, 0, start, np.zeros_like(start))]
         found = []
         for length in range(1, longest + 1):
             longer = []
-            for chain, value, cover in beam:
-                for d in self.reader.follows[chain[-1]] if chain else first:
+            for chain, types, named, value, cover in beam:
+                for d in reader.follows[chain[-1]] if chain else first:
+                    to = set().union(*(reader.leads[d].get(type, ()) for type in types))
+                    if not to:
+                        continue
                     worth, share = self.step(d)
                     total = value[:, :, None] + worth
-                    if chain and chain[-1] == d ^ 1:
+                    if chain and chain[-1] == reader.back(d):
                         total[:, range(m + 1), range(m + 1)] += BACK
+                    elif reader.mediator in to or reader.mediator in types:
+                        total[:, range(m + 1), range(m + 1)] += MEDIATED
                     at = total.argmax(1)
-                    longer.append(((*chain, d), total[rows, at, cols], cover[rows, at] + share[rows, at, cols]))
-            for chain, value, cover in longer:
+                    said = cover[rows, at] + share[rows, at, cols]
+                    longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, at, cols], said))
+            for chain, types, named, value, cover in longer:
+                if types == {reader.mediator}:
+                    continue
                 final = value - rest
                 best = np.unravel_index(int(final.argmax()), final.shape)
-                score = float(final[best]) - STEP * length - HOPS * abs(length - hops)
+                score = float(final[best]) - STEP * length - max(MORE * (named - hops), FEWER * (hops - named))
                 score += COSINE * sum(cosine[d // 2] for d in chain) / length
                 if self.wanted:
-                    score += TYPE if self.reader.ends[chain[-1]] & self.wanted else -TYPE
-                found.append((chain, score, float(cover[best]) / length))
-            longer.sort(key=lambda one: (-one[1].max(), one[0]))
+                    score += TYPE if types & self.wanted else -TYPE
+                found.append((chain, score, float(cover[best]) / named))
+            longer.sort(key=lambda one: (-one[3].max(), one[0]))
             beam = longer[:BEAM]
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
 @batched(GRAPH, name="kb_chains")
-def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> list[list[AskedChain]]:
+def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> list[Read]:
     """The k chains of at most `longest` relations that each question asks for, best first, see the module."""
     reader = index.loaded("chains", lambda index: ChainReader(kb_of(index)))
     kb = reader.kb
@@ -283,44 +355,59 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     vectors = [one.vector for one in queries if one.vector is not None]
     if len(vectors) == len(queries):
         cosines = relations_of(index).cosines(vectors).tolist()
-    first = _directed_at(kb, [one.nodes for one in queries])
+    first = _directed_at(kb, [one.nodes for one in queries], reader.either)
+    types = [set(reader.node_type[list(one.nodes)].tolist()) for one in queries]
+    readings = [_Reading(reader, one.text) for one in queries]
     best = [
-        _Reading(reader, one.text).chains(at, longest, one.hops, line)[:TRIED]
-        for one, at, line in zip(queries, first, cosines)
+        reading.chains(at, of, longest, one.hops, line)[:TRIED]
+        for reading, one, at, of, line in zip(readings, queries, first, types, cosines)
     ]
     flat = [(one.nodes, chain) for one, some in zip(queries, best) for chain, _, _ in some]
     starts = ragged_of_lists([nodes for nodes, _ in flat], kb.device)
     steps = ragged_of_lists([[d // 2 for d in chain] for _, chain in flat], kb.device)
-    ways = ragged_of_lists([[IN if d % 2 else OUT for d in chain] for _, chain in flat], kb.device)
+    ways = ragged_of_lists([[reader.way(d) for d in chain] for _, chain in flat], kb.device)
     ends = reachable(kb.typed, starts, steps, Ragged(ways.values, steps.offsets), threads=index.threads)
     nodes = iter(np.split(ends.values.cpu().numpy(), ends.offsets[1:-1].tolist()))
-    return [_that_lead(one.nodes, [(*chain, next(nodes)) for chain in some])[:k] for one, some in zip(queries, best)]
-
-
-def _that_lead(topic: tuple[int, ...], ranked: Sequence[tuple[Ways, float, float, np.ndarray]]) -> list[AskedChain]:
-    """The chains that lead away from their topic. Two lead to the same where at least half of all their nodes are
-    shared."""
-    away = [(ways, score, covered, set(ends.tolist()) - set(topic)) for ways, score, covered, ends in ranked]
-    kept = [one for one in away if one[3]]
     found = []
-    for at, (ways, score, covered, ends) in enumerate(kept):
-        others = (other for _, other, _, to in kept[at + 1 :] if 2 * len(ends & to) < len(ends | to))
-        steps = tuple((d // 2, IN if d % 2 else OUT) for d in ways)
-        found.append(AskedChain(steps, score, covered, score - next(others, score - FAR)))
+    for one, reading, at, of, some in zip(queries, readings, first, types, best):
+        ranked = [
+            (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
+            for chain, score, covered in some
+        ]
+        chains = _that_lead(one.nodes, ranked, reading.spare <= SPARE)
+        fitting = {d // 2 for d in at if any(reader.leads[d].get(type, set()) & reading.wanted for type in of)}
+        found.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), reading.spare <= SPARE))
     return found
 
 
-def _directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]]) -> list[list[int]]:
+def _that_lead(
+    topic: tuple[int, ...], ranked: Sequence[tuple[Steps, float, float, np.ndarray]], plain: bool
+) -> list[AskedChain]:
+    """The chains that lead away from their topic. Two lead to the same where at least half of all their nodes are
+    shared. plain: whether the question says little else."""
+    away = [(steps, score, covered, set(ends.tolist()) - set(topic)) for steps, score, covered, ends in ranked]
+    kept = [one for one in away if one[3]]
+    found = []
+    for at, (steps, score, covered, ends) in enumerate(kept):
+        others = (other for _, other, _, to in kept[at + 1 :] if 2 * len(ends & to) < len(ends | to))
+        lead = score - next(others, score - FAR)
+        found.append(
+            AskedChain(steps, score, plain and covered >= SURE and lead >= MARGIN, tuple(sorted(ends)[:MOST_ENDS]))
+        )
+    return found
+
+
+def _directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:
     """The directed relations that lead away from each group of nodes, ascending."""
     typed = kb.typed
     sides = ((typed.out_indptr, typed.out_relation), (typed.in_indptr, typed.in_relation))
     found = []
     for nodes in groups:
         rows = {
-            2 * relation + back
+            2 * relation + (back and not either[relation])
             for back, (indptr, of) in enumerate(sides)
             for node in nodes
             for relation in of[indptr[node] : indptr[node + 1]].unique().tolist()
         }
-        found.append(sorted(rows))
+        found.append(sorted(map(int, rows)))
     return found

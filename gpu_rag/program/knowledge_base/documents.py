@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.common.segments import lexsort
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
@@ -89,6 +90,7 @@ class DocumentSearch:
 
 
 @batched(GRAPH)
+@trusted()
 def search_documents(index: Index, queries: list[np.ndarray], k: int) -> list[Ranking]:
     """The k nodes whose document, or what stands for it, has the highest cosine to each unit vector."""
     search = index.loaded("documents of nodes", lambda index: DocumentSearch(kb_of(index)))

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ragged import ragged_of_lists, some_lists
-from gpu_rag.graph.reach import EITHER, intersect, reachable
+from gpu_rag.graph.reach import EITHER, IN, OUT, intersect, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.kinds import GRAPH
@@ -18,17 +19,27 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import Path, Ragged
 
+_TURNED = {OUT: IN, IN: OUT, EITHER: EITHER}
+
 
 @dataclass(frozen=True)
 class Walk:
-    """A way to be found: from one of `starts` along `chain`, each step either way, to `end`."""
+    """A way to be found: from one of `starts` along `chain` to `end`. ways: OUT, IN or EITHER for each step; () for
+    EITHER."""
 
     starts: tuple[int, ...]
     chain: tuple[int, ...]
     end: int
+    ways: tuple[int, ...] = ()
+
+    @property
+    def directions(self) -> tuple[int, ...]:
+        """The direction of each step."""
+        return self.ways or (EITHER,) * len(self.chain)
 
 
 @batched(GRAPH, name="kb_walks")
+@trusted()
 def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
     """The nodes of one way for each walk, of the lowest row at every step from the start; () where there is none.
 
@@ -39,8 +50,10 @@ def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
     longest = max((len(walk.chain) for walk in walks), default=0)
     back = [ragged_of_lists([[walk.end] for walk in walks], kb.device)]
     for step in range(longest):  # aligned at the end: a shorter chain has no relation left and stays
-        relations = [walk.chain[-1 - step : len(walk.chain) - step] for walk in walks]
-        back.append(_stepped(kb, back[-1], relations, threads))
+        part = [slice(-1 - step, len(walk.chain) - step) for walk in walks]
+        relations = [walk.chain[at] for walk, at in zip(walks, part)]
+        turned = [[_TURNED[way] for way in walk.directions[at]] for walk, at in zip(walks, part)]
+        back.append(_stepped(kb, back[-1], relations, turned, threads))
     ways: list[list[int]] = [[] for _ in walks]
     at = ragged_of_lists([sorted(set(walk.starts)) for walk in walks], kb.device)
     for step in range(longest + 1):
@@ -53,15 +66,17 @@ def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
                 way.append(node)
         here = [[node] if node >= 0 else [] for node in lowest]
         relations = [walk.chain[step : step + 1] for walk in walks]
-        at = _stepped(kb, ragged_of_lists(here, kb.device), relations, threads)
+        directions = [walk.directions[step : step + 1] for walk in walks]
+        at = _stepped(kb, ragged_of_lists(here, kb.device), relations, directions, threads)
     return [tuple(way) if len(way) == len(walk.chain) + 1 else () for way, walk in zip(ways, walks)]
 
 
-def _stepped(kb: KnowledgeBase, nodes: Ragged, relations: Sequence[Sequence[int]], threads: int) -> Ragged:
+def _stepped(
+    kb: KnowledgeBase, nodes: Ragged, relations: Sequence[Sequence[int]], ways: Sequence[Sequence[int]], threads: int
+) -> Ragged:
     """One step of each list's relation; a list without one stays where it is."""
-    chain = ragged_of_lists(relations, kb.device)
-    either = Ragged(torch.full_like(chain.values, EITHER), chain.offsets)
-    found = reachable(kb.typed, nodes, chain, either, threads=threads)
+    chain, directions = ragged_of_lists(relations, kb.device), ragged_of_lists(ways, kb.device)
+    found = reachable(kb.typed, nodes, chain, directions, threads=threads)
     return Ragged(found.values.long(), found.offsets)
 
 

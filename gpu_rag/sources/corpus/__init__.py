@@ -15,6 +15,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.parser import Parser, kind_of, missing_reader, require_reader, versions_for
+from gpu_rag.sources.corpus.wikipedia import DUMP_SUFFIXES, read_dump
 from gpu_rag.sources.csv_rows import read_csv
 from gpu_rag.sources.formats import (
     ARRAY_SUFFIXES,
@@ -45,7 +46,8 @@ from gpu_rag.types import Document, Reject
 
 ACCEPTED = (
     "a folder of such files, a folder with corpus.jsonl and queries.jsonl (BEIR), .txt, .md, .pdf, .html, .htm, .docx, "
-    ".epub, .csv, .tsv, .jsonl (each also .gz), .parquet, or .json / .json.gz of HotpotQA, 2Wiki, MuSiQue or HippoRAG"
+    ".epub, .csv, .tsv, .jsonl (each also .gz), .parquet, a dump of Wikipedia (.xml, .xml.bz2), or .json / .json.gz of "
+    "HotpotQA, 2Wiki, MuSiQue or HippoRAG"
 )
 
 
@@ -73,6 +75,7 @@ def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Docu
     - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .csv, .tsv (see `csv_rows`), .parquet, a JSON array (HippoRAG's
       corpus files). title may be missing; without an id it is "p_" + sha1(title + newline + text)[:12]; other keys are
       metadata.
+    - .xml, also .bz2 and .gz: a dump of Wikipedia, an article a document, see `wikipedia`.
     - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above.
     Of rows with one id the first is kept, across all paths; the others are Rejects that say where it was. Order of
     paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (but of files
@@ -166,6 +169,7 @@ _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] =
     LINES_SUFFIXES + ARRAY_SUFFIXES: read_rows,
     CSV_SUFFIXES + TSV_SUFFIXES: read_csv,
     TABLE_SUFFIXES: lambda path, limits: read_parquet(path),
+    DUMP_SUFFIXES: read_dump,
 }
 FORMATS = {DOCUMENT_SUFFIXES: _file, **dict.fromkeys(_ROWS, _rows)}
 _ENDINGS = tuple(suffix for suffixes in FORMATS for suffix in suffixes)

@@ -18,7 +18,7 @@ from gpu_rag_kernels.rows import packed
 NODES = 8  # of a program
 ENTRIES = 8  # of each of these nodes, read together
 MOST_GROUPS = 16  # of a program
-ROUNDS = 4  # before the host looks at the flags
+ROUNDS = 16  # before the host looks at the flags; one after the last that changes anything returns at once
 
 
 @triton.jit(do_not_specialize=["n", "width"], do_not_specialize_on_alignment=["flags"])

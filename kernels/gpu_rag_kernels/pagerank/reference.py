@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -19,29 +18,24 @@ for _message in ("Sparse CSR tensor support is in beta state", "Sparse invariant
 @dataclass(frozen=True)
 class Restart:
     """rows: f32/f64[S, B], the restart probabilities of the nodes at which any question restarts; at: i32[N], the row
-    of each node, or -1. S is far below N where questions start from a few seeds. of_all: row v is that of node v, for
-    every node, as of a dense prior: no one need look."""
+    of each node, or -1. S is far below N where questions start from a few seeds. nodes: i64[S], the node of each row,
+    or None where a row may have none."""
 
     rows: torch.Tensor
     at: torch.Tensor
-    of_all: bool = False
+    nodes: torch.Tensor | None = None
 
-    @cached_property
-    def nodes(self) -> torch.Tensor | None:
-        """The node of each row, i64[S]; None where row v is that of node v for every node, as `of_all` says. The host
-        waits for a device once."""
-        if self.of_all:
-            return None
-        nodes = (self.at >= 0).nonzero()[:, 0]
-        return nodes[torch.argsort(self.at[nodes])]
+    def columns(self, part: slice) -> Restart:
+        """The restart of some questions."""
+        return Restart(self.rows[:, part].contiguous(), self.at, self.nodes)
 
     def add_to(self, z: torch.Tensor, factor: float) -> None:
-        """z[N, B] += factor * pi, in place; the rows of z are distinct, so no order matters."""
+        """z[N, B] += factor * pi, in place; the rows of z are distinct, so no order matters. No wait."""
         rows = self.rows.to(z)
-        if self.nodes is None:
-            z.add_(rows, alpha=factor)
-        else:
+        if self.nodes is not None:
             z.index_add_(0, self.nodes, rows, alpha=factor)
+        elif rows.numel():
+            z.add_(torch.where((self.at >= 0)[:, None], rows[self.at.clamp(min=0)], 0.0), alpha=factor)
 
 
 def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:

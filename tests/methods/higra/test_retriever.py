@@ -82,6 +82,10 @@ def by_walk(index: gpu_rag.Index, text: str, seeds: list[int], wrong: str = "") 
     words[ids[0][ids[0] >= 0]] = scores[0][ids[0] >= 0].astype(float) ** 2
     heat = np.exp(30 * (cosine - cosine.max()))
     passages = 0.8 * heat / heat.sum() + 0.2 * words / words.sum()
+    titles = np.array([bool(title) and title in text for title in index.passages["title"].to_pylist()], float)
+    assert titles.any()
+    if wrong != "titles as no seeds":
+        passages = 0.5 * passages + 0.5 * titles / titles.sum()
     mass = 0.0 if wrong == "no seeds" else 0.5
     pi = np.concatenate([mass * weights / weights.sum(), (1 - mass) * passages])
     degree = edges.sum(1, keepdims=True)
@@ -97,7 +101,7 @@ def test_the_walk_on_the_whole_graph_is_the_formula(index: gpu_rag.Index) -> Non
     scores = np.zeros(6)
     scores[list(found.passages.rows)] = found.passages.scores
     assert scores == pytest.approx(by_walk(index, BORN, seeds), abs=2e-3)
-    for wrong in ("no titles", "no facts", "no seeds"):
+    for wrong in ("no titles", "no facts", "no seeds", "titles as no seeds"):
         assert scores != pytest.approx(by_walk(index, BORN, seeds, wrong), abs=2e-3)
     assert (found.n_entities, found.n_passages) == (higra_graph(index).n_entities, 6)
 

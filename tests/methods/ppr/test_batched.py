@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,12 +16,15 @@ import torch
 
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
+from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.methods.ppr.batched import GraphRanking, Params, rank_by_graph
 from gpu_rag.program.search import Ranking, search_bm25, search_dense, search_hybrid
 from gpu_rag.runtime.step import Step
 from gpu_rag.text.bm25 import Bm25
 
+EXTRACTION = Path(tempfile.mkdtemp())
+tables.write_rows(EXTRACTION / "profiles.parquet", tables.PROFILES, [])
 Edge = tuple[int, int, float]
 Asked = tuple[str, np.ndarray]
 
@@ -54,6 +59,9 @@ class Held:
     @property
     def passages(self) -> pa.Table:
         return pa.table({"title": [*self.titles, *[""] * (self.n_passages - len(self.titles))]})
+
+    def folder(self, stage: str) -> Path:
+        return EXTRACTION  # without profiles, so without aliases
 
     @property
     def relations(self) -> pa.Table:
@@ -204,6 +212,15 @@ def word_prior(index: Held, params: Varied, text: str, wrong: str) -> np.ndarray
     return scaled(np.where(np.isin(np.arange(len(tokens)), kept), scores, 0) ** power)
 
 
+def title_weights(index: Held, text: str, wrong: str) -> np.ndarray:
+    said = text.rstrip("?").split()
+    t = np.zeros(index.n_passages)
+    for passage, title in enumerate(index.titles):
+        if title.partition(" (")[0].casefold() in said:
+            t[passage] = index.titles.count(title) <= 10 or wrong == "named titles of many passages count"
+    return scaled(t)
+
+
 def teleport(index: Held, params: Varied, asked: Asked, wrong: str) -> tuple[np.ndarray, np.ndarray, list[int]]:
     text, q = asked[0], asked[1].astype(np.float64)
     cosine = index.points.astype(np.float64) @ q
@@ -220,7 +237,11 @@ def teleport(index: Held, params: Varied, asked: Asked, wrong: str) -> tuple[np.
     mass = params.entity_mass if w.any() else 0.0
     if wrong == "entity mass ignored":
         mass = 0.5 if w.any() else 0.0
-    pi = np.concatenate([mass * w, (1 - mass) * ((1 - word_share) * d + word_share * words)])
+    r = (1 - word_share) * d + word_share * words
+    titles = title_weights(index, text, wrong)
+    if params.title_weight and titles.any() and wrong != "named titles ignored":
+        r = 0.5 * r + 0.5 * titles
+    pi = np.concatenate([mass * w, (1 - mass) * r])
     return pi / pi.sum(), cosine, facts
 
 
@@ -339,6 +360,8 @@ WRONG = [
     "titles of many passages count",
     "a title takes the place of a mention",
     "one direction alone",
+    "named titles ignored",
+    "named titles of many passages count",
 ]
 
 
@@ -356,7 +379,7 @@ def test_the_dense_formula_tells_wrong_ones_apart(wrong: str) -> None:
 def test_a_question_that_no_fact_and_no_word_is_near_goes_by_cosine() -> None:
     index = random_index(4)
     away = replace(index, facts=-np.abs(index.facts))
-    asked = [("Which unheard of thing?", np.abs(vector)) for _, vector in questions(index, 3)]
+    asked = [("Which unknown thing?", np.abs(vector)) for _, vector in questions(index, 3)]
     assert all(len(reference(away, PARAMS, one)[1]) == PARAMS.n_facts for one in asked)  # facts, but of cosine < 0
     assert agrees(away, PARAMS, asked)
     without = replace(PARAMS, entity_mass=0.0, word_share=0.0)

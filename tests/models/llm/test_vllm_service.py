@@ -229,6 +229,18 @@ def test_a_bug_in_the_thread_leaves_nobody_waiting():
     bench.service.close()
 
 
+def test_each_death_doubles_the_wait_before_the_next_engine(monkeypatch):
+    monkeypatch.setattr(vllm_service, "CLOSE_FIRST_S", 1.0)
+    monkeypatch.setattr(vllm_service, "MOST_WAIT_S", 3.0)
+    bench, waits = Bench(window=1, restarts=4, gate_open=False), []
+    monkeypatch.setattr(bench.service._closing, "wait", lambda seconds: waits.append(seconds))
+    for key in range(3):
+        bench.submit(key, FakeEngine.POISON)
+    bench.gate.set()
+    assert all(bench.outcomes(3).values()) and waits[:4] == [1.0, 2.0, 3.0, 3.0]
+    bench.service.close()
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     poison=st.sets(st.integers(0, 30), max_size=2),

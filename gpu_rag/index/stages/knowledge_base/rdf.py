@@ -31,6 +31,14 @@ _TYPE = RDF + "type"
 _LABELS = ("http://www.w3.org/2000/01/rdf-schema#label", "http://www.w3.org/2004/02/skos/core#prefLabel")
 _OTHER_LABEL = "http://www.w3.org/2004/02/skos/core#altLabel"
 _DEFAULT, _PLAIN, _FOREIGN, _OTHER = range(4)  # names of an IRI in this order
+# Dumps of Wikidata: what a property is called stands at its entity, "instance of" is a type too, and what is said of
+# the page of a thing, or in other languages than English, is left out.
+_WIKIDATA = r"^https?://www\.wikidata\.org/"
+_PROPERTY = r"^https?://www\.wikidata\.org/prop/(?:[a-z-]+/)*(P[0-9]+)$"
+_ENTITY = r"http://www.wikidata.org/entity/\1"
+_INSTANCE_OF = r"^https?://www\.wikidata\.org/prop/direct/P31$"
+_OF_PAGES = r"^https?://(?:schema\.org/|wikiba\.se/ontology#)"
+_FOREIGN_TEXT = r"@(?:[a-df-z]|e[a-mo-z]|en-)[^\"]*$"
 # Literals stand in their N-Triples form: a quote, the text with escapes, a quote, a mark of language or datatype.
 _PARTS = r'(?s)^"(?P<text>.*)"(?P<mark>[^"]*)$'
 _MAY_BE_BLANK = r'^"(?:[\pZ\pC]|\\[nr])*"'
@@ -56,11 +64,13 @@ class RdfStatements:
 
     def take(self, block: Block) -> None:
         """Sorts the statements of one block in."""
+        block = _without_pages(block)
         literal = np.asarray(pc.starts_with(block["tail"], '"'))
         label = literal & np.asarray(pc.is_in(block["relation"], pa.array([*_LABELS, _OTHER_LABEL], pa.large_string())))
         label[label] = ~_blank(block["tail"].filter(label))
         typed = ~literal & np.asarray(pc.equal(block["relation"], _TYPE))
         chosen = block.take(np.flatnonzero(~label & ~typed))
+        typed |= ~literal & np.asarray(pc.match_substring_regex(block["relation"], _INSTANCE_OF))
         self._ends.append(self._ids.add(pa.concat_arrays([chosen["head"], chosen["tail"]])))
         self._edges.add(chosen.line, chosen["relation"], chosen["note"])
         if typed.any():
@@ -76,7 +86,7 @@ class RdfStatements:
     def finish(self, source: str, file: str) -> SourceColumns:
         """Makes the records and edges."""
         relations, relation_codes = self._edges.relations.finish()
-        own = self._ids.add(relations)
+        own, meant = self._ids.add(relations), self._ids.add(pc.replace_substring_regex(relations, _PROPERTY, _ENTITY))
         strings, codes = self._ids.finish()
         n = len(strings)
         head, tail = two_halves([codes[number] for number in self._ends])
@@ -84,7 +94,8 @@ class RdfStatements:
         labelled = joined([codes[number] for number in self._labelled])
         is_node, aside = np.zeros(n, bool), np.zeros(n, bool)
         is_node[head] = is_node[tail] = is_node[subject] = True
-        aside[codes[own]] = aside[type] = True
+        shown_by = np.where(np.isin(codes[meant], labelled), codes[meant], codes[own])
+        aside[codes[own]] = aside[shown_by] = aside[type] = True
         is_node[labelled[~aside[labelled]]] = True
         named = self._named(strings, labelled, source)
         nodes = np.flatnonzero(is_node)
@@ -97,7 +108,7 @@ class RdfStatements:
         literal = np.asarray(pc.starts_with(ids, '"'))
         called = _type_names(strings.take(pa.array(type)), first_of(named), type, ~np.isin(type, labelled))
         types = _types(row[subject], called, literal)
-        shown = list(zip(relations.to_pylist(), first_of(named).take(pa.array(codes[own])).to_pylist()))
+        shown = list(zip(relations.to_pylist(), first_of(named).take(pa.array(shown_by)).to_pylist()))
         relation = np.arange(len(relations), dtype=np.int32)
         found = self._edges.edges(row[head], row[tail], relation, relation_codes)
         edges = Edges(found.head, found.relation, found.tail, found.line)
@@ -118,6 +129,20 @@ class RdfStatements:
         texts = pa.concat_arrays([default, *self._texts])
         order = np.argsort(row * 4 + ranks, kind="stable")
         return lists_of(row[order], texts.take(pa.array(order)), len(strings), MOST_NAMES)
+
+
+def _without_pages(block: Block) -> Block:
+    """The statements without those of pages of Wikidata, and without texts in foreign languages there."""
+    there = np.asarray(pc.match_substring_regex(block["head"], _WIKIDATA))
+    if not there.any():
+        return block
+    there &= np.asarray(
+        pc.or_(
+            pc.match_substring_regex(block["relation"], _OF_PAGES),
+            pc.match_substring_regex(block["tail"], _FOREIGN_TEXT),
+        )
+    )
+    return block.take(np.flatnonzero(~there))
 
 
 def _type_names(

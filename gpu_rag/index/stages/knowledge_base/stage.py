@@ -14,6 +14,7 @@ from gpu_rag.index.knowledge_base.tables import KB_LINKS, KB_NODES, KB_PASSAGES,
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.knowledge_base.columns import LISTS, Edges, SourceColumns
 from gpu_rag.index.stages.knowledge_base.edges import write_edges
+from gpu_rag.index.stages.knowledge_base.mediators import collapse_mediators
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
 from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, PassageRows, link_passages, read_passage_rows
 from gpu_rag.index.stages.knowledge_base.read import read_source
@@ -28,7 +29,8 @@ from gpu_rag.text.normalise import normalise_name
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The content of the sources; that of documents is in the passages."""
     named = [[s.name, s.kind, "" if s.kind in ("documents", "web") else content_hash((s.path,))] for s in sources.named]
-    return {"named": named, "max_document_chars": settings.index.max_document_chars}
+    collapsed = {} if settings.index.mediators == "keep" else {"mediators": settings.index.mediators}
+    return {"named": named, "max_document_chars": settings.index.max_document_chars, **collapsed}
 
 
 @stage("kb", needs=("passages",), corpus_needs=("extraction", "entities", "mentions"), version=2, params=_params)
@@ -48,6 +50,8 @@ def kb_stage(work: Work) -> dict[str, int]:
             read_source(source, rejects.add, limit, work.progress.advance)
             for source in work.sources.of_kind("kg", "skb")
         ]
+    if work.settings.index.mediators == "collapse":
+        parts = [collapse_mediators(part) for part in parts]
     if "entities" in work.stage_folders:
         parts.append(read_extraction(work))
     passages = read_passage_rows(work.stage_folders["passages"])

@@ -42,8 +42,14 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 
 @stage("higra_exact", needs=("extraction", "entities"), params=_params)
 def exact_stage(work: Work) -> dict[str, int]:
-    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias, and
-    those that would be too many (`careful_merge`)."""
+    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias,
+    and those that would be too many (`careful_merge`)."""
+    return exact_tables(work, work.settings.alignment.aliases)
+
+
+def exact_tables(work: Work, by: str) -> dict[str, int]:
+    """Writes them. by: the aliases that merge, unambiguous | all | none; with none only entities of one name and type
+    are one."""
     folder = work.stage_folders["extraction"]
     items = Items()
     items.read(
@@ -52,12 +58,14 @@ def exact_stage(work: Work) -> dict[str, int]:
     )
     names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
     rejected = name_pairs(edited(read_edits(work.sources.merges), REJECT))
-    keys, chosen = [item.key for item in items.items], work.settings.alignment
+    keys, most = [item.key for item in items.items], work.settings.alignment.max_cluster
     quarantined: list[list[str]] = []
-    if chosen.aliases == "all":
+    if by == "none":
+        group_of = _components(keys, [()] * len(keys))
+    elif by == "all":
         group_of = exact_merge(keys, rejected)
     else:
-        group_of, quarantined = careful_merge(keys, chosen.max_cluster, rejected)
+        group_of, quarantined = careful_merge(keys, most, rejected)
     members: dict[int, list[Item]] = defaultdict(list)
     for item, group in zip(items.items, group_of):
         members[group].append(item)
@@ -70,7 +78,7 @@ def exact_stage(work: Work) -> dict[str, int]:
         for group, parts in members.items()
         if len(merged := sorted({item.key[0] for item in parts})) > 1
     ]
-    rule = f"more than {chosen.max_cluster} names"
+    rule = f"more than {most} names"
     aside = {row["id"]: row for row in (merge_row(QUARANTINED, rule, 1.0, names, "") for names in quarantined)}
     n_merges = len(merges)
     merges += aside.values()

@@ -1,6 +1,6 @@
 """Windows of near entities: every pair within a radius is shown to a model in one request at least.
 
-A cluster of hundreds of entities fits no request, and cut into disjoint parts most of its pairs are never seen together.
+A cluster of hundreds of entities fits no request. Cut into disjoint parts, most of its pairs are never seen together.
 Windows overlap, so that each pair is together in one of them.
 """
 

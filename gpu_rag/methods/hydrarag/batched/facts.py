@@ -191,8 +191,8 @@ def edge_vectors(kb: KnowledgeBase, triples: Ragged) -> ExactVectors | ComposedV
     if exact.shape[0] == kb.n_edges:
         return ExactVectors(_means(exact, triples))
     names, relations = kb.vectors("kb_name_vectors"), kb.vectors("kb_relation_vectors")
-    placed = (torch.from_numpy(part).to(names.device) for part in (kb.head, kb.relation, kb.tail))
-    return ComposedVectors(triples, *placed, names, relations)
+    head, relation, tail = (torch.from_numpy(part).to(names.device) for part in (kb.head, kb.relation, kb.tail))
+    return ComposedVectors(triples, head, relation, tail, names, relations)
 
 
 def _means(vectors: torch.Tensor, lists: Ragged) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph import paths as ops
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.paths import Ends, PathGraph, Window
 from gpu_rag.graph.paths.sets import PathSet, padded
 from gpu_rag.graph.ragged import ragged_of_lists
@@ -110,6 +111,7 @@ def _of_each(run: Callable[..., list[Walks]], queries: list[Any]) -> list[Walks 
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def start_paths(index: Index, graphs: list[QuestionGraph]) -> list[Walks]:
     """A path of no hop at each topic of each order."""
     joined = Joined(graphs)
@@ -117,6 +119,7 @@ def start_paths(index: Index, graphs: list[QuestionGraph]) -> list[Walks]:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def expand_paths(index: Index, queries: list[tuple[QuestionGraph, Walks]], hops: int) -> list[Walks | BadInput]:
     """Every path of `hops` hops one hop longer."""
 
@@ -128,6 +131,7 @@ def expand_paths(index: Index, queries: list[tuple[QuestionGraph, Walks]], hops:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def score_paths(
     index: Index,
     queries: list[tuple[QuestionGraph, Walks, np.ndarray]],
@@ -155,6 +159,7 @@ def score_paths(
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def join_paths(
     index: Index, queries: list[tuple[QuestionGraph, tuple[Walks, ...]]], levels: int
 ) -> list[Walks | BadInput]:
@@ -173,6 +178,7 @@ def n_chain_steps(graph: QuestionGraph) -> int:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def chain_paths(
     index: Index, queries: list[tuple[QuestionGraph, Walks | None, Walks, tuple[tuple[int, int], ...]]], step: int
 ) -> list[Walks | BadInput]:
@@ -190,6 +196,7 @@ def chain_paths(
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def best_paths(
     index: Index, queries: list[tuple[QuestionGraph, Walks]], choice: FactChoice, k: int | None
 ) -> list[list[FoundPath]]:

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.segments import lexsort, offsets_of
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs
-from gpu_rag.graph.paths import Ends, PathGraph, nodes_on_paths
-from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
+from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs, part_of_blocks
+from gpu_rag.graph.paths import Ends, PathGraph, are_on_paths
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
@@ -94,6 +95,7 @@ class QuestionGraph:
 
 
 @batched(GRAPH, tile=TILE)
+@trusted()
 def question_graph(
     index: Index, queries: list[tuple[GraphWanted, np.ndarray]], choice: FactChoice, depth: int
 ) -> list[QuestionGraph | BadInput]:
@@ -233,18 +235,26 @@ def _subgraphs(
     """The evidence subgraphs in these neighbourhoods."""
     graph = CheckedGraph(facts.graph.csr)
     seeds = ragged_of_lists([sorted(set(topics)) for topics, _ in wanted], facts.keys.device)
-    representative, edges, triples = equal_nodes(facts, ball, seeds)
+    inside = induced_subgraphs(facts.numbered, ball)
+    representative, edges, triples = equal_nodes(facts, inside, seeds)
     leads = representative == ball.values
-    blocks = induced_subgraphs(graph, Ragged(ball.values[leads], offsets_of(leads)[ball.offsets]))
+    if facts.keys.device.type == "cpu":
+        blocks = induced_subgraphs(graph, Ragged(ball.values[leads], offsets_of(leads)[ball.offsets]))
+    else:
+        blocks = part_of_blocks(inside, leads)
     orders = [of for _, of in wanted]
     final = _reduced(blocks, orders, depth, threads)
-    taken = [Size(*counts) for counts in torch.stack([ball.offsets.diff(), edges, triples], 1).tolist()]
-    sides = torch.stack([ball.values.int(), representative]).cpu().numpy()
-    balls = np.split(sides, np.cumsum([size.nodes for size in taken])[:-1], 1)
-    clustered = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2], 1).diff(dim=0).tolist()
-    found = []
+    taken_sizes = torch.stack([ball.offsets.diff(), edges, triples], 1)
+    sides = torch.stack([ball.values.int(), representative])
+    smaller = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2], 1).diff(dim=0)
+    cuts = torch.stack([final.offsets, final.csr.indptr[final.offsets]], 1)
+    local = _places(final, orders, local=True)
+    taken_sizes, sides, smaller, cuts, local = on_host(taken_sizes, sides, smaller, cuts, local)
+    taken = [Size(*counts) for counts in taken_sizes.tolist()]
+    balls = np.split(sides.numpy(), np.cumsum([size.nodes for size in taken])[:-1], 1)
+    clustered, found = smaller.tolist(), []
     for of, (members, leaders), size, (n, m), (csr, nodes), places, n_cut in zip(
-        orders, balls, taken, clustered, _apart(final), _places(final, orders, local=True), cut
+        orders, balls, taken, clustered, _apart(final, cuts.tolist()), _by_order(local, orders), cut
     ):
         own = csr, nodes, of, tuple(places), members.copy(), leaders.copy()
         found.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2), n_cut))
@@ -253,65 +263,79 @@ def _subgraphs(
 
 def _reduced(blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, threads: int) -> Blocks:
     """Blocks without the nodes that no order can use; an order of one topic may use the whole neighbourhood."""
-    whole = [b for b, some in enumerate(orders) if min((len(o.topics) for o in some), default=1) < 2]
-    placed = enumerate(zip(orders, _places(blocks, orders)))
-    rows = [(b, *row) for b, both in placed if b not in whole for row in zip(*both)]
-    if not rows:
+    whole = [min((len(o.topics) for o in some), default=1) < 2 for some in orders]
+    if all(whole):
         return blocks
-    device, n = blocks.offsets.device, max(blocks.csr.n, 1)
-    sides = torch.tensor([(order.opens, order.closes) for _, order, _ in rows], dtype=torch.bool, device=device)
+    flat, at = [(b, order) for b, some in enumerate(orders) for order in some], 0
+    places, sizes, sides = list[int](), [0], list[tuple[bool, bool]]()
+    for b, order in flat:
+        if not whole[b]:
+            places += range(at, at + len(order.topics))
+            sizes.append(len(places))
+            sides.append((order.opens, order.closes))
+        at += len(order.topics)
+    device = blocks.offsets.device
+    chosen, offsets, unreduced = (torch.tensor(row, device=device) for row in (places, sizes, whole))
+    opens, closes = torch.tensor(sides, dtype=torch.bool, device=device).T.contiguous()
     numbers = torch.arange(blocks.csr.m, dtype=torch.int32, device=device)  # of edges, which nobody reads
-    topics = ragged_of_lists([places for _, _, places in rows], device)
-    ends = Ends(sides[:, 0].contiguous(), sides[:, 1].contiguous())
-    kept = nodes_on_paths(PathGraph(blocks.csr, numbers), topics, depth, ends, threads=threads)
-    of_row = torch.tensor([b for b, _, _ in rows], dtype=torch.int64, device=device)
-    block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
-    every = torch.isin(block, torch.tensor(whole, dtype=torch.int64, device=device)).nonzero()[:, 0]
-    keys = torch.cat([of_row[row_of_value(kept)] * n + kept.values, block[every] * n + every])
-    inner = induced_subgraphs(CheckedGraph(blocks.csr), ragged_of_keys(torch.unique(keys), len(orders), n))
-    return Blocks(inner.csr, inner.offsets, blocks.global_ids[inner.global_ids.long()])
+    graph = PathGraph(CSR(blocks.csr.indptr, blocks.csr.indices), numbers)
+    topics = Ragged(_places(blocks, orders)[chosen], offsets)
+    kept = are_on_paths(graph, topics, depth, Ends(opens, closes), threads)
+    return part_of_blocks(blocks, kept | unreduced[row_of_value(Ragged(blocks.global_ids, blocks.offsets))])
 
 
-def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> list[list[tuple[int, ...]]]:
-    """For each order of each question its topics as nodes of the block-diagonal graph; local: of their block."""
+def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> torch.Tensor:
+    """The topics of all orders in turn as nodes of the block-diagonal graph, i64; local: of their block."""
     lists = [list(chain.from_iterable(order.topics for order in some)) for some in orders]
     topics, ids = ragged_of_lists(lists, blocks.offsets.device), Ragged(blocks.global_ids, blocks.offsets)
     block = row_of_value(topics)
     found = torch.searchsorted(row_of_value(ids) * WIDTH + ids.values, block * WIDTH + topics.values)
-    nodes = iter((found - blocks.offsets[block] if local else found).tolist())  # seeds: each is there
+    return found - blocks.offsets[block] if local else found  # seeds: each is there
+
+
+def _by_order(places: torch.Tensor, orders: Sequence[Sequence[Order]]) -> list[list[tuple[int, ...]]]:
+    """The numbers of `_places`, for each order of each question."""
+    nodes = iter(places.tolist())
     return [[tuple(next(nodes) for _ in order.topics) for order in some] for some in orders]
 
 
-def _apart(blocks: Blocks) -> Iterator[tuple[CSR, torch.Tensor]]:
-    """Each block as a CSR of its own, with its fused nodes."""
-    cuts = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets]], 1).tolist()
+def _apart(blocks: Blocks, cuts: Sequence[tuple[int, int]]) -> Iterator[tuple[CSR, torch.Tensor]]:
+    """Each block as a CSR of its own, with its fused nodes. cuts: the first row and entry of each, and both ends."""
     for (lo, first), (hi, last) in pairwise(cuts):
         indptr = blocks.csr.indptr[lo : hi + 1] - first
         yield CSR(indptr, blocks.csr.indices[first:last] - lo), blocks.global_ids[lo:hi].clone()
 
 
+def on_host(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors of integers of one device on the CPU, by one copy: a wait."""
+    if parts[0].device.type == "cpu":
+        return parts
+    whole = torch.cat([part.long().flatten() for part in parts]).cpu()
+    split = whole.split([part.numel() for part in parts])
+    return tuple(found.view(part.shape).to(part.dtype) for found, part in zip(split, parts))
+
+
 # --- nodes that say the same ------------------------------------------------------------------------
 
 
-def equal_nodes(facts: FactGraph, nodes: Ragged, alone: Ragged) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def equal_nodes(facts: FactGraph, blocks: Blocks, alone: Ragged) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The clusters of B subgraphs: (representative i32[T], edges i64[B], triples i64[B]).
 
-    nodes: the nodes of each subgraph, ascending; alone: nodes that are in no cluster but their own (the topics), a list
-    a subgraph, ascending. Two nodes of a subgraph are in one cluster where they have the same triples inside it, up to
-    their own name. representative: beside nodes.values, the smallest node of the cluster. Members of a cluster are
-    never neighbours, and each has the neighbours of every other; so the subgraph of the representatives alone is the
-    clustered one. edges, triples: how many lie inside each subgraph. Sets are compared by sums of 2 * 64 random bits
-    of their elements, and by their size.
+    blocks: the subgraphs, whose weights are numbers of entries; alone: nodes that are in no cluster but their own
+    (the topics), a list a subgraph, ascending. Two nodes of a subgraph are in one cluster where they have the same
+    triples inside it, up to their own name. representative: beside nodes.values, the smallest node of the cluster.
+    Members of a cluster are never neighbours, and each has the neighbours of every other; so the subgraph of the
+    representatives alone is the clustered one. edges, triples: how many lie inside each subgraph. Sets are compared
+    by sums of 2 * 64 random bits of their elements, and by their size.
     """
-    inside = induced_subgraphs(facts.numbered, nodes).csr
+    nodes, inside = Ragged(blocks.global_ids, blocks.offsets), blocks.csr
     owner, entry = row_of_entry(inside), inside.weight
     subgraph, size = row_of_value(nodes), nodes.values.shape[0]
-    degree = torch.bincount(owner, minlength=size)
+    degree = inside.indptr.diff()
     sums = torch.zeros(size, 2, dtype=torch.int64, device=owner.device).index_add_(0, owner, facts.signatures[entry])
     topics = torch.isin(subgraph * WIDTH + nodes.values, row_of_value(alone) * WIDTH + alone.values)
     label = torch.where(topics, nodes.values.long() + 1, 0)  # a topic differs from all others
-    columns = torch.stack([subgraph, label, degree, sums[:, 0], sums[:, 1]], 1)
-    _, cluster = torch.unique(columns, dim=0, return_inverse=True)
+    cluster = _equal_rows(subgraph, label, degree, sums[:, 0], sums[:, 1])
     first = torch.full((size,), size, dtype=torch.int64, device=owner.device)
     place = torch.arange(size, device=owner.device)
     first = first.scatter_reduce(0, cluster, place, "amin")  # nodes ascend: the first place is the smallest node
@@ -319,3 +343,14 @@ def equal_nodes(facts: FactGraph, nodes: Ragged, alone: Ragged) -> tuple[torch.T
     edges = links.index_add(0, subgraph[owner], torch.ones_like(owner)) // 2
     triples = links.index_add(0, subgraph[owner], facts.n_triples[facts.graph.edge[entry].long()]) // 2
     return nodes.values[first[cluster]].int(), edges, triples
+
+
+def _equal_rows(*columns: torch.Tensor) -> torch.Tensor:
+    """i64[T]: a number for each row, the same for equal ones; without a wait."""
+    order = lexsort(*reversed(columns))
+    table = torch.stack([column[order] for column in columns])
+    new = torch.zeros_like(order)
+    new[1:] = (table[:, 1:] != table[:, :-1]).any(0)
+    found = torch.empty_like(order)
+    found[order] = new.cumsum(0)
+    return found

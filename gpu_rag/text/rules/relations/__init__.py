@@ -44,6 +44,7 @@ class _Table:
     phrases: dict[tuple[str, ...], frozenset[str]]
     inverse: dict[str, str]
     marked: frozenset[str]
+    speaks_of: dict[str, str]
 
 
 @cache
@@ -55,7 +56,12 @@ def _table() -> _Table:
             phrases[tuple(map(_stem, words_of(phrase)))].add(group)
     pairs = [tuple(pair) for pair in rows["inverse"]]
     inverse = {a: b for one, other in pairs for a, b in ((one, other), (other, one))}
-    return _Table({key: frozenset(groups) for key, groups in phrases.items()}, inverse, frozenset(rows["marked"]))
+    return _Table(
+        {key: frozenset(groups) for key, groups in phrases.items()},
+        inverse,
+        frozenset(rows["marked"]),
+        rows["speaks_of"],
+    )
 
 
 def words_of(text: str) -> list[str]:
@@ -92,6 +98,11 @@ def units_of(text: str) -> list[Unit]:
 def says(cue: Unit, unit: Unit) -> float:
     """How well a unit of a question says one of a relation's name."""
     return SAME if cue.stem == unit.stem else ALIKE if cue.groups & unit.groups else 0.0
+
+
+def spoken_of(units: Sequence[Unit]) -> frozenset[str]:
+    """The groups whose words say no relation of their own beside these units: "given" beside "should not be"."""
+    return frozenset(of for unit in units for group in unit.groups if (of := _table().speaks_of.get(group)))
 
 
 def inverses(unit: Unit) -> frozenset[str]:

@@ -1,0 +1,166 @@
+"""Dumps of Wikipedia (`...-pages-articles.xml`, also .bz2 and .gz): the articles, as they are read, without markup.
+
+Read as a stream from a file that nobody vouches for: no document type and so no entity is accepted, and nothing is kept
+but the title and text of one page, up to the limit of a document. Redirects and pages of other namespaces are passed
+over.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from xml.parsers import expat
+
+from gpu_rag.sources.json_rows import Row
+from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, shown
+from gpu_rag.types import Reject
+
+DUMP_SUFFIXES = (".xml", ".xml.bz2", ".xml.gz")
+_CHUNK = 1 << 16
+_MOST_SILENT = 16 << 20  # bytes of one tag: more is no dump
+_MARKUP = 4  # times as long as a document may be its page in the dump
+_DROPPED = ("ref", "math", "gallery", "timeline", "syntaxhighlight", "score", "table")  # with what stands in them
+_TOKENS = re.compile(r"\{\{|\}\}|\[\[|\]\]|^\{\||^\|\}", re.MULTILINE)
+_PAIRS = {"}}": "{{", "]]": "[[", "|}": "{|"}
+_OUTER_LINK = re.compile(r"\[(?:https?:)?//[^\s\[\]]{1,500}[ ]?([^\[\]\n]{0,300})\]")
+_TAG = re.compile(r"<[^<>\n]{0,300}>")
+_EMPTY_LINES = re.compile(r"\n\s*\n\s*")
+
+
+def read_dump(path: Path, limits: Limits) -> Iterator[Row | Reject]:
+    """A row {id, title, text} for each article, in the order of the dump, and a Reject for a page that cannot be used;
+    where the file is broken or no dump, one Reject ends it. line: the number of the page. Memory: one page."""
+    dump = _Dump(limits)
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = dump.start, dump.end
+    parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = dump.characters, dump.refuse
+    opened: Callable[..., object] = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix.lower(), open)
+    try:
+        with opened(path, "rb") as file:  # type: ignore[attr-defined]
+            while data := file.read(_CHUNK):
+                dump.silent += len(data)
+                if dump.silent > _MOST_SILENT:
+                    raise RowError(f"a tag has more than {_MOST_SILENT} bytes")
+                parser.Parse(data, False)
+                yield from dump.taken(shown(path))
+            parser.Parse(b"", True)
+        if not dump.n:
+            raise RowError("it has no page; expected a dump of Wikipedia, <mediawiki> with <page>s")
+    except (expat.ExpatError, OSError, EOFError, RowError) as error:
+        yield from dump.taken(shown(path))
+        yield Reject(shown(path), dump.n, f"the dump cannot be read on: {error}")
+    else:
+        yield from dump.taken(shown(path))
+
+
+class _Dump:
+    """The pages of a dump as its tags come. silent: bytes since the last tag or text; n: pages begun."""
+
+    def __init__(self, limits: Limits):
+        self.silent = self.n = 0
+        self._limits, self._most = limits, _MARKUP * limits.max_document_chars
+        self._found: list[tuple[int, dict[str, str]]] = []
+        self._page: dict[str, list[str]] = {}
+        self._within: list[str] | None = None
+        self._chars = 0
+        self._places = {"file", "image", "category"}  # namespaces whose links are no words of the text
+        self._is_place = False
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self.silent = 0
+        if name == "page":
+            self.n += 1
+            self._page, self._chars = {}, 0
+        elif name == "redirect":
+            self._page["redirect"] = []
+        elif name in ("title", "ns", "id", "text", "namespace"):
+            self._is_place = name == "namespace" and attributes.get("key") in ("6", "14")
+            # the first of each: a page's own id comes before those of revisions
+            self._within = self._page.setdefault(name, []) if name not in self._page or name == "namespace" else None
+
+    def characters(self, text: str) -> None:
+        self.silent = 0
+        if self._within is not None and self._chars <= self._most:
+            self._chars += len(text)
+            self._within.append(text)
+
+    def end(self, name: str) -> None:
+        self.silent, self._within = 0, None
+        if name == "namespace":
+            said = "".join(self._page.pop("namespace", []))
+            self._places |= {said.casefold()} if self._is_place and len(self._places) < 100 else set()
+            self._chars = 0
+        elif name == "page" and "redirect" not in self._page:
+            page = {key: "".join(parts) for key, parts in self._page.items()}
+            if page.get("ns", "0").strip() == "0":
+                self._found.append((self.n, page if self._chars <= self._most else {"too": "long"}))
+            self._page = {}
+
+    def refuse(self, *given: object) -> None:
+        raise RowError("it has a document type, which no dump has; entities are not expanded")
+
+    def taken(self, file: str) -> Iterator[Row | Reject]:
+        """The pages that have ended since."""
+        found, self._found = self._found, []
+        for number, page in found:
+            id, title = page.get("id", "").strip(), " ".join(page.get("title", "").split())
+            if "too" in page:
+                yield Reject(file, number, f"the page has more than {self._most} characters")
+            elif not id or not title or len(title) > MAX_ID_CHARS:
+                yield Reject(file, number, "the page has no id or no title", id[:100])
+            elif text := plain_text(page.get("text", ""), self._places):
+                yield Row(number, {"id": f"wikipedia:{id}", "title": title, "text": text})
+
+
+def plain_text(wikitext: str, places: set[str]) -> str:
+    """The words of a page: without templates, tables, notes and pictures; links as their text. Linear time.
+
+    places: names of namespaces, in small letters, whose links are left out.
+
+    >>> plain_text("'''Bern''', a [[city|town]]{{a|b}} on the [[Aare]].<ref>x</ref> [[File:a.png|b]]", {"file"})
+    'Bern, a town on the Aare.'
+    """
+    text = _without(wikitext, "<!--", "-->")
+    for tag in _DROPPED:
+        text = _without(text, f"<{tag}", f"</{tag}>")
+    frames: list[tuple[str, list[str]]] = [("", [])]
+    at = 0
+    for found in _TOKENS.finditer(text):
+        frames[-1][1].append(text[at : found.start()])
+        at, token = found.end(), found[0]
+        if token not in _PAIRS:
+            frames.append((token, []))
+        elif frames[-1][0] == _PAIRS[token]:
+            kind, parts = frames.pop()
+            if kind == "[[":
+                frames[-1][1].append(_link("".join(parts), places))
+    words = "".join(part for _, parts in frames for part in parts) + text[at:]
+    words = _TAG.sub("", _OUTER_LINK.sub(r"\1", words).replace("'''", "").replace("''", ""))
+    lines = (line.strip(" =\t").lstrip("*#:; ") for line in unescape(words).split("\n"))
+    return _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
+
+
+def _link(inner: str, places: set[str]) -> str:
+    target, bar, shown_as = inner.partition("|")
+    if target.partition(":")[0].strip().casefold() in places and ":" in target:
+        return ""
+    return shown_as if bar else target
+
+
+def _without(text: str, opens: str, closes: str) -> str:
+    """The text without what stands from each `opens` to the next `closes`; from one that nothing closes it stays. An
+    opening tag that ends in "/>" is left out alone."""
+    parts, at, low = [], 0, text.lower()
+    while (first := low.find(opens, at)) >= 0:
+        end = low.find(">", first) if opens[1:].isalpha() else -1
+        alone = end > 0 and low[end - 1] == "/"
+        last = end + 1 if alone else low.find(closes, first) + len(closes)
+        if not alone and last < len(closes):
+            break
+        parts.append(text[at:first])
+        at = last
+    return "".join([*parts, text[at:]])

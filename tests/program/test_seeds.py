@@ -1,0 +1,104 @@
+"""Names in questions: words, the longest name, homonyms, aliases, capitals, titles; worked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gpu_rag.index import tables
+from gpu_rag.program.seeds import (
+    COMMON,
+    NameTable,
+    entity_names,
+    entity_seeds,
+    of_one,
+    spread,
+    title_names,
+    title_seeds,
+    words_of,
+)
+from gpu_rag.program.titles import MOST_PASSAGES
+
+NAMES = ["Harald Bluetooth", "the 12- Mile Reef", "Téllez- Girón", "Mile", "spouse", "1915", "12", "Who", "Orlo's Vale"]
+
+
+@pytest.mark.parametrize(
+    ("question", "named"),
+    [
+        ("Where did Harald Bluetooth's father die?", ["Harald Bluetooth"]),
+        ("Is HARALD BLUETOOTH a king?", ["Harald Bluetooth"]),
+        ("Who filmed The 12-Mile Reef in 1915?", ["the 12- Mile Reef", "1915"]),  # the longest, and not "Mile" in it
+        ("How long is a Mile?", ["Mile"]),
+        ("Who is Tellez–Giron?", ["Téllez- Girón"]),
+        ("Who is the spouse of Orlo’S Vale?", ["spouse", "Orlo's Vale"]),
+        ("Who is the 12 of them?", []),  # no number below 1000, and no stop words
+    ],
+)
+def test_names_are_compared_word_by_word(question: str, named: list[str]) -> None:
+    table = NameTable((name, row) for row, name in enumerate(NAMES))
+    assert [[NAMES[row] for row in rows] for rows, _ in table.found(words_of(question))] == [[name] for name in named]
+
+
+def test_a_name_without_a_capital_weighs_little_and_a_common_one_too() -> None:
+    table = NameTable([("spouse", 0), ("Jump for Glory", 1), ("jump for glory", 2), ("Paris", 3)])
+    asked = words_of("Who is the spouse of the director of Jump for Glory in Paris?")
+    (found,) = entity_seeds(table, [asked], np.array([2, 1, 4, 5]))
+    assert found == {0: COMMON / 2, 1: 0.5, 2: 0.125, 3: 0.2}  # two of one name share it
+    (small,) = entity_seeds(table, [words_of("What is the spouse of paris?")], np.array([2, 1, 4, 5]))
+    assert small == {0: 0.5, 3: 0.2}  # typed without capitals
+    rows, weights = spread([{1: 3.0, 2: 1.0}, {}, {4: 0.5}])
+    assert rows.tolist() == [[1, 2], [0, 0], [4, 4]] and weights.tolist() == [[0.75, 0.25], [0, 0], [1, 0]]
+
+
+def index_of(folder: Path, names: list[str], titles: list[str], profiles: dict[str, list[str]]) -> Any:
+    rows = [
+        {"passage": 0, "name": name, "aliases": aliases, "types": [], "description": ""}
+        for name, aliases in profiles.items()
+    ]
+    tables.write_rows(folder / "profiles.parquet", tables.PROFILES, rows)
+    index = SimpleNamespace(entity_rows={name: row for row, name in enumerate(names)}, folder=lambda stage: folder)
+    index.passages = pa.table({"title": titles})
+    index.loaded = lambda part, load: load(index)
+    return index
+
+
+def test_an_alias_counts_where_one_entity_has_it(tmp_path: Path) -> None:
+    names = ["ann orlo", "bo orlo", "mark twain", "vale", "the vale (film)", "jaws (film)"]
+    profiles = {"Ann Orlo": ["Orlo", "Annie"], "Bo Orlo": ["Orlo"], "Mark Twain": ["Clemens", "Vale"], "No": ["X1x"]}
+    table = entity_names(index_of(tmp_path, names, [], profiles))
+
+    def named(text: str) -> list[tuple[int, ...]]:
+        return [rows for rows, _ in table.found(words_of(text))]
+
+    assert named("Is Annie or Clemens older?") == [(0,), (2,)]
+    assert named("Is Orlo older than X1x?") == []  # two have it, and nobody
+    assert named("Is The Vale older than Vale or Jaws?") == [(4,), (3,), (5,)]  # a name comes before an alias
+    assert list(of_one([("A b", 1), ("a B", 1), ("c", 1), ("C", 2), ("d", 3)], {"d"})) == [("a b", 1)]
+
+
+TITLES = ["Whistle Stop (film)", "Whistle Stop (novel)", "Evidence", "Evidence (1915 film)", "River", "Ves", "Ves"]
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Who directed Whistle Stop (Film)?", {0: 1.0}),
+        ("Who directed the film Whistle Stop?", {0: 1.0}),  # by the question's other words
+        ("Who wrote the novel Whistle Stop?", {1: 1.0}),
+        ("Who likes Whistle Stop?", {0: 0.5, 1: 0.5}),
+        ("Who likes Evidence?", {2: 1.0}),  # no word for a bracket: the title without one
+        ("Who shot Evidence in 1915 on film?", {3: 1.0}),
+        ("Which river flows to Ves?", {5: 0.5, 6: 0.5}),  # "river" has no capital
+        ("who likes the river?", {4: 1.0}),  # nothing has
+        ("Who likes nothing?", {}),
+        ("Is Many titled?", {}),
+    ],
+)
+def test_passages_are_seeds_by_their_titles(question: str, expected: dict[int, float], tmp_path: Path) -> None:
+    index = index_of(tmp_path, [], [*TITLES, *["Many"] * (MOST_PASSAGES + 1)], {})
+    assert title_seeds(title_names(index), [words_of(question)]) == [expected]
