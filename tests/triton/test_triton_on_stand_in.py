@@ -86,6 +86,16 @@ def test_the_steps_of_pagerank_are_one_cuda_graph(monkeypatch: pytest.MonkeyPatc
     one_by_one, recorded = solved(0), solved(1 << 23)
     assert (one_by_one[1], recorded[1]) == (0, 2) and recorded[2] < one_by_one[2]
     assert all(torch.equal(a, b) for a, b in zip(one_by_one[0], recorded[0]))
+    steps = matrix.MatrixTile._steps
+
+    def waiting(tile: Any, *given: Any) -> None:  # CUDA cannot record a wait
+        bool(tile.x.isnan().any())
+        steps(tile, *given)
+
+    monkeypatch.setattr(matrix.MatrixTile, "_steps", waiting)
+    with pytest.warns(RuntimeWarning, match="goes without a CUDA graph: .*not permitted when stream is capturing"):
+        without = solved(1 << 23)
+    assert without[1] == 0 and all(torch.equal(a, b) for a, b in zip(one_by_one[0], without[0]))
 
 
 def test_a_launch_with_a_tensor_of_the_cpu_is_refused() -> None:

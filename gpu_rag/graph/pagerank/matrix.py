@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -148,7 +149,7 @@ class MatrixTile:
     def leap(self, steps: Array, n_fine: int) -> None:
         """See `Leap`. The factors of the steps are kept on the device. On a GPU the steps of small states, whose
         launches would take longer than they do, become one launch."""
-        key = ("leap", tuple(steps), self.width, self.damping)
+        key = ("leap", tuple(steps), n_fine, self.width, self.damping, self.x.dtype)
         if key not in self.graph.views:
             omegas = torch.from_numpy(steps).to(self.graph.device)[:, None].repeat(1, self.width)
             self.graph.views[key] = omegas, omegas.to(self.x.dtype)
@@ -163,7 +164,7 @@ class MatrixTile:
         small = 0 < self.x.numel() <= MOST_RECORDED and not is_cpu(device)
         if small and pick_implementation(device, family="loops") == "triton":
             with torch.cuda.device(device), _RECORDING:  # a recording has one set of tensors
-                self._recorded((*key, self.x.dtype), all_steps)
+                self._recorded(key, all_steps)
         else:
             all_steps()
 
@@ -173,14 +174,8 @@ class MatrixTile:
         own, n_rows = (self.x, self.y, self.restart), 1 << max(self.restart.rows.shape[0] - 1, 0).bit_length()
         recordings: dict[object, Recording | None] = self.graph.views.setdefault("recordings", {})
         key = (*key, n_rows)
-        if key in recordings and recordings[key] is None:
-            rows = torch.zeros(n_rows, self.width, dtype=self.x.dtype, device=self.x.device)
-            x, y, restart = torch.zeros_like(self.x), torch.zeros_like(self.y), Restart(rows, self.restart.at.clone())
-            self.x, self.y, self.restart = x, y, restart
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                all_steps()
-            recordings[key] = Recording(graph, x, y, restart, (self.x, self.y))
+        if key in recordings and recordings[key] is None and "not recorded" not in self.graph.views:
+            recordings[key] = self._record(n_rows, all_steps)
             self.x, self.y, self.restart = own
         found = recordings.setdefault(key)
         if found is None:
@@ -193,6 +188,23 @@ class MatrixTile:
         found.graph.replay()
         own[0].copy_(found.after[0])
         own[1].copy_(found.after[1])
+
+    def _record(self, n_rows: int, all_steps: Callable[[], None]) -> Recording | None:
+        """A recording; None, said once a graph, where CUDA cannot record: then steps are taken one by one."""
+        rows = torch.zeros(n_rows, self.width, dtype=self.x.dtype, device=self.x.device)
+        x, y, restart = torch.zeros_like(self.x), torch.zeros_like(self.y), Restart(rows, self.restart.at.clone())
+        self.x, self.y, self.restart = x, y, restart
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                all_steps()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.graph.views["not recorded"] = str(error)
+            warnings.warn(f"PageRank goes without a CUDA graph: {error}", RuntimeWarning, stacklevel=2)
+            return None
+        return Recording(graph, x, y, restart, (self.x, self.y))
 
     def _steps(self, omegas: torch.Tensor, sums: torch.dtype) -> None:
         degree, inverse = self.degrees[sums]

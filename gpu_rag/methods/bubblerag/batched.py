@@ -9,9 +9,10 @@ For a question with unit vector q and groups of anchors, over the nodes [entitie
 All local graphs of a batch are blocks of one block-diagonal graph. Nodes that have to be ranked are ranked by w, ties
 to the lower node, so that the order is the same on every machine and in any batch; scores are the exact cosines.
 
-The random walk of a question with text t from the nodes S of its evidence graphs, over [entities | relations |
-passages], see `graph.walk_graph` and program.walk:
-  w(v)      = 1 / (passages of v) for v in S, scaled to sum to 1
+The random walk of a question with text t from the nodes S of its evidence graphs and the anchors A of its groups, over
+[entities | relations | passages], see `graph.walk_graph` and program.walk:
+  u(v, X)   = 1 / (passages of v) for v in X, scaled to sum to 1
+  w(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A): what no tree joins is spoken of too
   pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p) and BM25
   p         = (1 - WALK_DAMPING) pi + WALK_DAMPING P^T p
   score(p)  = minmax(log p(p)) + WALK_FUSION * minmax(cos(q, p))
@@ -43,6 +44,7 @@ from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.program.walk import (
     TILE,
     listed,
+    mixed,
     passage_cosines,
     passages_of,
     ranked,
@@ -59,7 +61,7 @@ from gpu_rag.types import Ragged, TopK
 
 MOST_ALPHA = 100  # its exponential is a number
 PARTS = 1 << 40  # that a weight is counted in
-SEED_MASS, TEMPERATURE, WALK_DAMPING, WALK_FUSION = 0.5, 30.0, 0.85, 0.1  # of the random walk
+SEED_MASS, ANCHOR_SHARE, TEMPERATURE, WALK_DAMPING, WALK_FUSION = 0.5, 0.5, 30.0, 0.85, 0.1  # of the random walk
 TOL = 1e-6  # L1 error of PageRank
 
 
@@ -118,7 +120,7 @@ Nodes = tuple[int, ...]
 Around = tuple[np.ndarray, Nodes]  # unit vectors f32[m, D] of keywords, and nodes around which relations are looked for
 Growing = tuple[np.ndarray, tuple[Nodes, ...]]  # a question's unit vector, and the anchors of each of its groups
 Frontier = tuple[np.ndarray, Nodes, Nodes]  # its unit vector, the entities of its frontier, and the relations it has
-FromTrees = tuple[str, np.ndarray, Nodes]  # its text and unit vector, and the nodes of its evidence graphs
+FromTrees = tuple[str, np.ndarray, Nodes, Nodes]  # its text and unit vector, nodes of its evidence graphs, its anchors
 OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and the number of the first tree that has each node
 
 
@@ -233,12 +235,15 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
 @halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k passages of highest score by the random walk from the nodes of each query, see the module."""
-    words = word_weights(index, [text for text, _, _ in queries])
-    trees = listed([sorted(nodes) for _, _, nodes in queries], n_passages_of(index))
-    vectors, rows, weights, nodes, seeds = uploaded(index, [vector for _, vector, _ in queries], words, trees)
+    words = word_weights(index, [text for text, *_ in queries])
+    sizes = n_passages_of(index)
+    trees = listed([sorted(nodes) for _, _, nodes, _ in queries], sizes)
+    anchors = listed([sorted(nodes) for *_, nodes in queries], sizes)
+    vectors, *lists = uploaded(index, [vector for _, vector, *_ in queries], words, trees, anchors)
     cosine = passage_cosines(index, vectors)
-    passages = restart(TEMPERATURE * cosine, rows, weights)
-    prior, graph = restarts_of(seeds_of(nodes, seeds), passages, SEED_MASS), walk_graph(index)
+    passages = restart(TEMPERATURE * cosine, lists[0], lists[1])
+    weights = mixed(seeds_of(lists[2], lists[3]), seeds_of(lists[4], lists[5]), ANCHOR_SHARE)
+    prior, graph = restarts_of(weights, passages, SEED_MASS), walk_graph(index)
     n = graph.n - index.n_passages
     ranks = personalized_pagerank(
         graph, prior=prior, damping=WALK_DAMPING, tol=TOL, threads=index.threads, ids=(n, graph.n)

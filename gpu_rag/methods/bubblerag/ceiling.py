@@ -30,10 +30,10 @@ def helpful(index: Index, gold: Collection[int]) -> set[str]:
 async def retrieve(question: Question, run: Run, params: Params) -> tuple[Support, set[int]]:
     """The passages that come first, and all that mention or state a node of the evidence graphs."""
     before = await pre_retrieval(run, question, params, run.limit)
-    graphs = await evidence_graphs(run, question.text, before, params)
-    support = await supported_by(run, question.text, before, graphs, params, run.limit)
+    grown = await evidence_graphs(run, question.text, before, params)
+    support = await supported_by(run, question.text, before, grown, params, run.limit)
     passages = bubble_graph(run.index).passages
-    nodes = sorted({v for graph in graphs for v in (*graph.entities, *graph.relations)})
+    nodes = sorted({v for graph in grown.graphs for v in (*graph.entities, *graph.relations)})
     rows = torch.tensor(nodes, dtype=torch.int64, device=passages.values.device)
     return support, set(some_lists(passages, rows).values.tolist())
 

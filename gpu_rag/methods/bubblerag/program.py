@@ -7,8 +7,8 @@ stands at the head of its file. Whether the pre-retrieved passages suffice is as
 never do, since a cosine cannot tell.
 
 Passages by `order`:
-  walk    a random walk with restart over entities, relations and passages, from the nodes of the graphs and from
-          passages near the question, see `batched`.
+  walk    a random walk with restart over entities, relations and passages, from the nodes of the graphs, from the
+          anchors and from passages near the question, see `batched`.
   fused   reciprocal rank fusion, 1 / (constant + rank) summed, of two rankings: the passages of the graphs by (best
           graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and those of the pre-retrieval.
           A node that half of the corpus mentions says little of any one passage, so rare nodes count.
@@ -52,6 +52,14 @@ class Before:
     shown: tuple[Evidence, ...]
 
 
+@dataclass(frozen=True)
+class Grown:
+    """Evidence graphs, best first, and the anchors of all groups that they were to join."""
+
+    graphs: list[EvidenceGraph]
+    anchors: tuple[int, ...]
+
+
 async def pre_retrieval(run: Run, question: Question, params: Params, limit: int) -> Before:
     """Step 1, noted in the trace."""
     (vector,) = await embed([question.text])
@@ -60,8 +68,8 @@ async def pre_retrieval(run: Run, question: Question, params: Params, limit: int
     return Before(vector, ranking, run.evidence(first, "nearest by vector", "pre_retrieval"))
 
 
-async def evidence_graphs(run: Run, question: str, before: Before, params: Params) -> list[EvidenceGraph]:
-    """Steps 2 to 6: the best evidence graphs, best first."""
+async def evidence_graphs(run: Run, question: str, before: Before, params: Params) -> Grown:
+    """Steps 2 to 6."""
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
     keywords = await find_keywords(run, question, blocks, params)
     groups, weighed = await find_groups(run, question, keywords, params)
@@ -72,7 +80,7 @@ async def evidence_graphs(run: Run, question: str, before: Before, params: Param
     how = "alone" if trees and trees[0].kind == ALONE else "score" if rank else "first"
     run.note(f"trees/{how}", len(trees), tuple(lines))
     grown = (expanded(run, question, before.vector, number, tree, params) for number, (tree, _) in enumerate(best, 1))
-    return list(await gather(*grown))
+    return Grown(list(await gather(*grown)), tuple(dict.fromkeys(v for group in groups for v in group.anchors)))
 
 
 def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
@@ -82,18 +90,16 @@ def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> st
     return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"
 
 
-async def supported_by(
-    run: Run, question: str, before: Before, graphs: Sequence[EvidenceGraph], params: Params, limit: int
-) -> Support:
+async def supported_by(run: Run, question: str, before: Before, grown: Grown, params: Params, limit: int) -> Support:
     """Evidence and paths of evidence graphs."""
-    evidence = await read_passages(run, question, before, graphs, params.passages, limit)
-    return Support(evidence, paths(run, graphs, evidence))
+    evidence = await read_passages(run, question, before, grown, params.passages, limit)
+    return Support(evidence, paths(run, grown.graphs, evidence))
 
 
 async def _found(run: Run, question: Question, before: Before, params: Params, limit: int) -> tuple[Support, list[str]]:
     """Evidence and paths, and the facts of the evidence graphs."""
-    graphs = await evidence_graphs(run, question.text, before, params)
-    return await supported_by(run, question.text, before, graphs, params, limit), facts(run, graphs)
+    grown = await evidence_graphs(run, question.text, before, params)
+    return await supported_by(run, question.text, before, grown, params, limit), facts(run, grown.graphs)
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
@@ -172,9 +178,10 @@ async def _answered(run: Run, question: str, support: Support, lines: Sequence[s
 
 
 async def read_passages(
-    run: Run, question: str, before: Before, graphs: Sequence[EvidenceGraph], order: str, limit: int
+    run: Run, question: str, before: Before, grown: Grown, order: str, limit: int
 ) -> tuple[Evidence, ...]:
-    """The first `limit` passages of evidence graphs (best first) and of the pre-retrieval, noted in the trace."""
+    """The first `limit` passages of evidence graphs and of the pre-retrieval, noted in the trace."""
+    graphs = grown.graphs
     tree_of: dict[int, int] = {}
     for number, graph in enumerate(graphs):
         for v in (*graph.entities, *graph.relations):
@@ -182,7 +189,7 @@ async def read_passages(
     weighed, k = ("trees", limit) if order == "trees" else ("fused", DEPTH)
     found = await bubble_passages((before.vector, tree_of), weighed, k)
     if order == "walk":
-        ranking = await bubble_walk((question, before.vector, tuple(tree_of)), limit)
+        ranking = await bubble_walk((question, before.vector, tuple(tree_of), grown.anchors), limit)
         rows = list(zip(ranking.rows, ranking.scores))
     elif order == "fused":
         rows = fused(found, before.ranking, Params.fusion_constant, limit)

@@ -440,7 +440,7 @@ def test_candidates_are_shown_with_kind_title_and_keywords(index: gpu_rag.Index,
 # --- the random walk from the trees ------------------------------------------------------------------
 
 
-def by_walk(index: gpu_rag.Index, text: str, nodes: list[int], wrong: str = "") -> dict[str, float]:
+def by_walk(index: gpu_rag.Index, text: str, nodes: list[int], anchors: list[int], wrong: str = "") -> dict[str, float]:
     """The score of each passage by the formula at the head of `batched`, densely. nodes: of the evidence graphs."""
     graph, vector = bubble_graph(index), HashEmbedder().embed([text])[0].astype(float)
     n = graph.n + index.n_passages
@@ -464,8 +464,10 @@ def by_walk(index: gpu_rag.Index, text: str, nodes: list[int], wrong: str = "") 
     heat = np.exp(30 * (cosine - cosine.max()))
     passages = 0.8 * heat / heat.sum() + 0.2 * words / words.sum()
     weights = np.zeros(graph.n)
-    for node in nodes:
-        weights[node] = 1 if wrong == "common nodes count as much" else 1 / max(offsets[node + 1] - offsets[node], 1)
+    for some in (nodes, anchors if wrong != "no anchors" else nodes):
+        size = {v: 1 if wrong == "common nodes count as much" else max(offsets[v + 1] - offsets[v], 1) for v in some}
+        for node in some:
+            weights[node] += 1 / size[node] / sum(1 / n for n in size.values())
     mass = 0.0 if wrong == "no trees" else 0.5
     pi = np.concatenate([mass * weights / weights.sum(), (1 - mass) * passages])
     degree = edges.sum(1, keepdims=True)
@@ -477,12 +479,13 @@ def by_walk(index: gpu_rag.Index, text: str, nodes: list[int], wrong: str = "") 
 
 def test_the_walk_from_the_trees_is_the_formula(index: gpu_rag.Index) -> None:
     nodes = [index.entity_rows["halden bridge"], index.entity_rows["ves"], index.n_entities + 1]
+    anchors = [index.entity_rows["tamsin"], index.entity_rows["halden bridge"]]
     vector = HashEmbedder().embed([BORN])[0].astype(np.float32)
-    (found,) = bubble_walk.run(index, [(BORN, vector, tuple(nodes))], (6,))
+    (found,) = bubble_walk.run(index, [(BORN, vector, tuple(nodes), tuple(anchors))], (6,))
     scores = dict(zip(found.rows, found.scores))
-    assert scores == pytest.approx(by_walk(index, BORN, nodes), abs=2e-3)
-    for wrong in ("no titles", "common nodes count as much", "no trees"):
-        assert scores != pytest.approx(by_walk(index, BORN, nodes, wrong), abs=2e-3)
+    assert scores == pytest.approx(by_walk(index, BORN, nodes, anchors), abs=2e-3)
+    for wrong in ("no titles", "common nodes count as much", "no trees", "no anchors"):
+        assert scores != pytest.approx(by_walk(index, BORN, nodes, anchors, wrong), abs=2e-3)
 
 
 def test_as_many_entities_as_relations_are_shown(index: gpu_rag.Index, fast: Any) -> None:

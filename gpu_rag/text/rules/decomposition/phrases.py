@@ -10,6 +10,7 @@ still waits for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
@@ -82,8 +83,9 @@ class Unit:
         return self.kind == WORD_UNIT and self.low not in FUNCTION_WORDS and self.low not in RELATIVES
 
 
+@lru_cache(maxsize=8)  # of one question: its parts ask again
 def units_of(text: str) -> list[Unit]:
-    """The units of a question, in order. Linear."""
+    """The units of a question, in order, to be read alone. Linear."""
     tokens = tokenise(text, 0, len(text))
     found = {m.first: m.last for m in find_mentions_in(text, tokens, passage_words("", [], [tokens]))}
     units: list[Unit] = []

@@ -1,0 +1,121 @@
+"""Chains of relations that a question asks for: polarity, direction, hops, types, and when they are sure."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, cast
+
+import pytest
+from kb_in_memory import knowledge_base
+
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains
+from gpu_rag.text.rules.relations import spoken_of, units_of
+from gpu_rag.text.rules.relations.hops import n_relations, relation_words
+
+
+class Memory:
+    """An index of one knowledge base."""
+
+    threads, device = 1, "cpu"
+
+    def __init__(self, kb: KnowledgeBase):
+        self.known: dict[str, Any] = {"kb": kb}
+
+    def loaded(self, name: str, load: Any) -> Any:
+        return self.known.setdefault(name, None) or self.known.__setitem__(name, load(self)) or self.known[name]
+
+
+@cache
+def medicine() -> Memory:
+    drugs = [(f"d{i}", f"Drug {i}", "drug") for i in range(6)]
+    nodes = [*drugs, ("g", "glaucoma", "disease"), ("a", "asthma", "disease")]
+    edges = [("d0", "indication", "g"), ("g", "indication", "d1"), ("a", "indication", "d2"), ("d2", "indication", "g")]
+    edges += [("d3", "contraindication", "g"), ("d4", "contraindication", "g"), ("d5", "off-label use", "g")]
+    return Memory(knowledge_base(nodes, edges))
+
+
+@cache
+def films() -> Memory:
+    nodes = [(id, id, "film") for id in ("F1", "F2", "F3")] + [(id, id, "person") for id in ("Ann", "Bob", "Cid")]
+    edges = [("F1", "directed_by", "Ann"), ("F2", "directed_by", "Ann"), ("F3", "directed_by", "Bob")]
+    edges += [("F1", "starred_actors", "Bob"), ("F2", "starred_actors", "Cid"), ("F3", "starred_actors", "Cid")]
+    edges += [("F1", "written_by", "Cid"), ("F2", "written_by", "Bob"), ("F3", "written_by", "Ann")]
+    return Memory(knowledge_base(nodes, edges))
+
+
+@cache
+def family() -> Memory:
+    people = [(id, id, "entity") for id in ("Ann", "Bob", "Cid", "Dora")]
+    edges = [("Bob", "parents", "Ann"), ("Cid", "parents", "Bob"), ("Ann", "spouse", "Dora")]
+    return Memory(knowledge_base(people, edges))
+
+
+def read(memory: Memory, question: str, topic: str) -> Read:
+    kb = memory.known["kb"]
+    common = relation_words(kb.relation_texts)
+    asked = Asked(question.replace(topic, "#"), tuple(kb.named(topic)), n_relations(question, [topic], common))
+    return asked_chains.function(cast(Index, memory), [asked], 3, 4)[0]
+
+
+def best(memory: Memory, question: str, topic: str) -> str:
+    return read(memory, question, topic).chains[0].text(memory.known["kb"])
+
+
+@pytest.mark.parametrize(
+    ("question", "relation"),
+    [
+        ("Which drugs treat glaucoma?", "indication"),
+        ("What is prescribed for glaucoma?", "indication"),
+        ("Which drugs should not be given to someone with glaucoma?", "contraindication"),
+        ("What must patients with glaucoma avoid?", "contraindication"),
+        ("Which drugs are used off-label for glaucoma?", "off-label use"),
+        ("Name unapproved treatments of glaucoma", "off-label use"),
+    ],
+)
+def test_polarity_is_read_and_not_the_nearest_word(question: str, relation: str) -> None:
+    found = read(medicine(), question, "glaucoma").chains
+    assert [medicine().known["kb"].relation_names[r] for r in found[0].relations] == [relation] and found[0].sure
+
+
+def test_edges_that_lead_both_ways_have_no_direction() -> None:
+    kb = medicine().known["kb"]
+    ends = read(medicine(), "Which drugs treat glaucoma?", "glaucoma").chains[0].ends
+    assert {kb.node_names[end] for end in ends} == {"Drug 0", "Drug 1", "Drug 2"}
+
+
+@pytest.mark.parametrize(
+    ("question", "topic", "chain"),
+    [
+        ("who directed F1", "F1", "directed_by"),
+        ("which films did Ann direct", "Ann", "directed_by backwards"),
+        ("who acted in the films directed by Ann", "Ann", "directed_by backwards, starred_actors"),
+        ("who starred in films by the director of F1", "F1", "directed_by, directed_by backwards, starred_actors"),
+        ("which films share an actor with F2", "F2", "starred_actors, starred_actors backwards"),
+    ],
+)
+def test_hops_follow_the_words_outward_from_the_topic(question: str, topic: str, chain: str) -> None:
+    assert best(films(), question, topic) == chain
+
+
+def test_inverse_names_turn_a_relation_round_in_a_graph_without_types() -> None:
+    assert best(family(), "who is the father of Bob", "Bob") == "parents"
+    assert best(family(), "who are the children of Bob", "Bob") == "parents backwards"
+    assert best(family(), "who is the wife of the mother of Bob", "Bob") == "parents, spouse"
+
+
+def test_a_question_that_says_no_relation_or_much_else_is_not_sure() -> None:
+    vague = read(medicine(), "What about the glaucoma thing?", "glaucoma")
+    assert vague.chains and not any(chain.sure for chain in vague.chains)
+    long = "Which drugs treat glaucoma, cross the retinal barrier quickly, colour urine orange and taste of liquorice?"
+    found = read(medicine(), long, "glaucoma")
+    assert not found.plain and not found.chains[0].sure
+    relations = [medicine().known["kb"].relation_names[row] for row in found.fitting]
+    assert relations == ["contraindication", "indication", "off-label use"]  # all that lead to drugs
+
+
+def test_phrases_are_read_before_their_words() -> None:
+    (unit,) = [unit for unit in units_of("Which drugs are not approved?") if unit.marked]
+    assert unit.groups == {"unapproved"} and spoken_of([unit]) == {"indicated"}
+    assert [unit.stem for unit in units_of("off-label use")] == ["off label use"]
