@@ -54,6 +54,7 @@ def made_index(n_entities: int, device: torch.device) -> Any:
     from gpu_rag.index.index import Index
     from gpu_rag.methods.hoprag.batched import HopGraph
     from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph
+    from gpu_rag.program.seeds import NameTable
 
     n_relations, n_passages, r = 2 * n_entities, n_entities // 5, np.random.default_rng(5)
     ends = (n_entities * r.random((2, n_relations)) ** 2).astype(np.int64)  # some are named far more often
@@ -81,20 +82,34 @@ def made_index(n_entities: int, device: torch.device) -> Any:
     index.__dict__["graph"] = prepare(csr_from_edges(src, dst, n_entities + n_passages))
     facts = csr_from_edges(subject, other, n_entities)
     choice = FactChoice((0,))
-    index._parts |= {"kb": SimpleNamespace(), f"facts {choice}": facts_on(facts, FactGraph, PathGraph)}
+    index._parts |= {"kb": made_kb(index, facts.m), f"facts {choice}": facts_on(facts, FactGraph, PathGraph)}
+    index._parts["names of entities"] = NameTable(zip(names, range(n_entities)))
     index._parts["hops"] = hops_on(index, n_passages, HopGraph, device)
     return index
 
 
+def made_kb(index: Any, n_facts: int) -> Any:
+    """What HydraRAG reads of a knowledge base: relations of facts, and vectors of names and relations."""
+    few, device = 200, torch.device(index.device)
+    of = {
+        "kb_name_vectors": index.vectors("entity_vectors"),
+        "kb_relation_vectors": made.unit_rows(few, DIMS, 13, device),
+    }
+    relation = np.random.default_rng(14).integers(few, size=n_facts, dtype=np.int32)
+    return SimpleNamespace(relation=relation, n_relations=few, device=device, vectors=of.__getitem__)
+
+
 def facts_on(csr: CSR, make: Any, paths: Any) -> Any:
     """The facts of HydraRAG: one of each edge, no two nodes alike."""
+    from gpu_rag.methods.hydrarag.batched.facts import ExactVectors
+
     rows = torch.repeat_interleave(torch.arange(csr.n, device=csr.indices.device), csr.indptr.diff())
     low, high = torch.minimum(rows, csr.indices), torch.maximum(rows, csr.indices)
     keys, number = torch.unique(low * csr.n + high, return_inverse=True)
     each = torch.arange(len(keys) + 1, device=keys.device)
     draws = torch.randint(2**62, (csr.m, 2), generator=made.generator(6, keys.device), device=keys.device)
     ones, vectors = torch.ones_like(keys), made.unit_rows(len(keys), DIMS, 7, keys.device)
-    return make(paths(csr, number.int()), keys, Ragged(each[:-1], each), ones, vectors, draws)
+    return make(paths(csr, number.int()), keys, Ragged(each[:-1], each), ones, ExactVectors(vectors), draws)
 
 
 def hops_on(index: Any, n: int, make: Any, device: torch.device) -> Any:
@@ -203,7 +218,7 @@ def hydrarag(asked: Asked) -> Iterable[tuple[str, Step]]:
         return list(search.score_paths.run(index, queries, (choice, kind, 20)))
 
     steps: list[tuple[str, Callable[[], list[Any]]]] = [
-        ("graph", lambda: graphs.question_graph.run(index, wanted, (choice, 2))),
+        ("graph", lambda: graphs.question_graph.run(index, list(zip(wanted, asked.vectors)), (choice, 2))),
         ("start", lambda: search.start_paths.run(index, held["graph"])),
         ("expand", lambda: search.expand_paths.run(index, list(zip(held["graph"], held["start"])), (0,))),
         ("score", lambda: scored("expand", search.HOP)),

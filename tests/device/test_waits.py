@@ -40,10 +40,14 @@ MOST = {  # a batch, by step; what is loaded is not counted
     },
     "higra-retriever": {"higra_search": 6, "higra_walk": 5},
     "higra-retriever, as in its paper": {"higra_search": 6, "higra_rank": 43},
-    "hybgrag": {"kb_near_names": 2, "search_documents": 15, "kb_relations": 8, "reach_nodes": 27, "kb_walks": 23},
+    "hybgrag": {
+        "kb_near_names": 2, "search_documents": 15, "kb_relations": 8, "kb_chains": 15, "reach_nodes": 27,
+        "kb_walks": 23,
+    },
     "hydrarag": {
-        "match_mentions": 5, "question_graph": 12, "search_dense": 2, "start_paths": 1, "expand_paths": 3,
-        "score_paths": 2, "join_paths": 3, "chain_paths": 5, "best_paths": 2, "passages_of": 5, "prune_paths": 2,
+        "match_mentions": 5, "kb_chains": 12, "kb_walks": 32, "worded_paths": 1, "question_graph": 12,
+        "search_dense": 2, "start_paths": 1, "expand_paths": 3, "score_paths": 2, "join_paths": 3, "chain_paths": 5,
+        "best_paths": 2, "passages_of": 5, "prune_paths": 2,
     },
 }  # fmt: skip
 PAPERS = {"hoprag": {"entry": "vertices", "inherit": 0.0}, "higra-retriever": {"walk": "subgraph"}}

@@ -248,13 +248,16 @@ def nodes_on_paths(
     return ragged_of_keys(torch.unique(torch.cat(found)), topics.batch, n)
 
 
-def are_on_paths(graph: PathGraph, topics: Ragged, depth: int, ends: Ends, threads: int) -> torch.Tensor:
-    """bool[N]: whether some question keeps the node in `nodes_on_paths`; on a device without a wait of its own."""
+def are_on_paths(
+    graph: PathGraph, topics: Ragged, depth: int, ends: Ends, threads: int, allowed: torch.Tensor | None = None
+) -> torch.Tensor:
+    """bool[N]: whether some question keeps the node in `nodes_on_paths`. allowed: bool[N] on a device, the nodes that
+    paths may have, topics among them."""
     flags = torch.zeros(graph.n + 1, dtype=torch.bool, device=graph.device)
     if graph.device.type == "cpu":
         flags[nodes_on_paths(graph, topics, depth, ends, threads=threads).values.long()] = True
         return flags[:-1]
-    _, node, kept = _on_paths(graph, topics, _ended(topics, ends), depth)
+    _, node, kept = _on_paths(graph, topics, _ended(topics, ends), depth, allowed)
     flags[torch.where(kept, node, graph.n)] = True
     return flags[:-1]
 
@@ -268,12 +271,12 @@ def _ended(topics: Ragged, ends: Ends) -> torch.Tensor:
 
 
 def _on_paths(
-    graph: PathGraph, topics: Ragged, ended: torch.Tensor, depth: int
+    graph: PathGraph, topics: Ragged, ended: torch.Tensor, depth: int, allowed: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(question, node, whether it is kept) of every node within 2 D hops of a topic, by one search from all topics."""
     question, n = row_of_value(topics), max(graph.n, 1)
     each = torch.arange(question.shape[0] + 1, device=graph.device)
-    found = reached(graph.csr, Ragged(topics.values, each), min(2 * depth, graph.n))
+    found = reached(graph.csr, Ragged(topics.values, each), min(2 * depth, graph.n), allowed=allowed)
     topic, node, last = found.keys // n, found.keys % n, max(found.keys.shape[0] - 1, 0)
     kept = (found.hop == 0) | (ended[topic] & (found.hop <= depth))
     if found.keys.shape[0]:

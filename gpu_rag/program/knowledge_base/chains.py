@@ -24,8 +24,11 @@ from itertools import combinations
 from math import log
 
 import numpy as np
+import torch
 
-from gpu_rag.graph.ragged import ragged_of_lists
+from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.common.trusted import trusted
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.graph.reach import EITHER, IN, OUT, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
@@ -347,6 +350,7 @@ class _Reading:
 
 
 @batched(GRAPH, name="kb_chains")
+@trusted()
 def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> list[Read]:
     """The k chains of at most `longest` relations that each question asks for, best first, see the module."""
     reader = index.loaded("chains", lambda index: ChainReader(kb_of(index)))
@@ -367,7 +371,8 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     steps = ragged_of_lists([[d // 2 for d in chain] for _, chain in flat], kb.device)
     ways = ragged_of_lists([[reader.way(d) for d in chain] for _, chain in flat], kb.device)
     ends = reachable(kb.typed, starts, steps, Ragged(ways.values, steps.offsets), threads=index.threads)
-    nodes = iter(np.split(ends.values.cpu().numpy(), ends.offsets[1:-1].tolist()))
+    values, cuts = to_host(ends.values, ends.offsets)
+    nodes = iter(np.split(values.numpy(), cuts[1:-1].tolist()))
     found = []
     for one, reading, at, of, some in zip(queries, readings, first, types, best):
         ranked = [
@@ -398,16 +403,16 @@ def _that_lead(
 
 
 def _directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:
-    """The directed relations that lead away from each group of nodes, ascending."""
-    typed = kb.typed
-    sides = ((typed.out_indptr, typed.out_relation), (typed.in_indptr, typed.in_relation))
-    found = []
-    for nodes in groups:
-        rows = {
-            2 * relation + (back and not either[relation])
-            for back, (indptr, of) in enumerate(sides)
-            for node in nodes
-            for relation in of[indptr[node] : indptr[node + 1]].unique().tolist()
-        }
-        found.append(sorted(map(int, rows)))
+    """The directed relations that lead away from each group of nodes, ascending. The host waits as often for many."""
+    lists = ragged_of_lists(groups, kb.device)
+    group, node, width = row_of_value(lists), lists.values, 2 * max(kb.n_relations, 1)
+    both, keys = torch.from_numpy(either).to(kb.device), [node[:0]]
+    sides = ((kb.typed.out_indptr, kb.typed.out_relation), (kb.typed.in_indptr, kb.typed.in_relation))
+    for back, (indptr, of) in enumerate(sides):
+        for at, entry in expand(indptr[node], indptr[node + 1]):
+            relation = of[entry].long()
+            keys.append(group[at] * width + 2 * relation + (back & ~both[relation]))
+    found: list[list[int]] = [[] for _ in groups]
+    for key in torch.unique(torch.cat(keys)).tolist():
+        found[key // width].append(key % width)
     return found

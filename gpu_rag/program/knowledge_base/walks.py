@@ -90,9 +90,8 @@ def _picked(lists: Sequence[Ragged], which: Sequence[int], device: str | torch.d
 
 def _lowest(lists: Ragged) -> list[int]:
     """The first value of each ascending list, -1 of an empty one."""
-    lowest = torch.full((lists.batch,), -1, dtype=torch.int64, device=lists.offsets.device)
-    filled = lists.offsets.diff() > 0
-    lowest[filled] = lists.values[lists.offsets[:-1][filled]].long()
+    values = torch.cat([lists.values.long(), lists.offsets[:1]])  # one more, where there are none
+    lowest = torch.where(lists.offsets.diff() > 0, values[lists.offsets[:-1]], -1)
     return [int(node) for node in lowest.tolist()]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 
 import numpy as np
@@ -114,7 +115,11 @@ class Relevance:
 
     def __init__(self, kb: KnowledgeBase, queries: Sequence[np.ndarray]):
         self._kb, self._queries = kb, queries
-        self.relation = torch.from_numpy(kb.relation).to(kb.device)
+
+    @cached_property
+    def relation(self) -> torch.Tensor:
+        """The relation of each fact; on the device only where a neighbourhood is too large."""
+        return torch.from_numpy(self._kb.relation).to(self._kb.device)
 
     def _near(self, stage: str, question: int, rows: torch.Tensor) -> torch.Tensor:
         vectors = self._kb.vectors(stage)
@@ -197,7 +202,8 @@ def question_graphs(
         sizes = _sizes(facts.graph.csr, whole)
     found: list[QuestionGraph] = []
     for first, last in _tiles(sizes):
-        found += _subgraphs(facts, wanted[first:last], part_of(whole, first, last), depth, threads, cut[first:last])
+        n_entries, ball = sum(m for _, m in sizes[first:last]), part_of(whole, first, last)
+        found += _subgraphs(facts, wanted[first:last], ball, n_entries, depth, threads, cut[first:last])
     return found
 
 
@@ -230,23 +236,17 @@ def part_of(lists: Ragged, first: int, last: int) -> Ragged:
 
 
 def _subgraphs(
-    facts: FactGraph, wanted: Sequence[GraphWanted], ball: Ragged, depth: int, threads: int, cut: Sequence[int]
-) -> list[QuestionGraph]:
-    """The evidence subgraphs in these neighbourhoods."""
-    graph = CheckedGraph(facts.graph.csr)
+    facts: FactGraph, wanted: Sequence[GraphWanted], ball: Ragged, n_entries: int, depth: int, threads: int,
+    cut: Sequence[int],
+) -> list[QuestionGraph]:  # fmt: skip
+    """The evidence subgraphs in these neighbourhoods, whose rows have so many entries."""
     seeds = ragged_of_lists([sorted(set(topics)) for topics, _ in wanted], facts.keys.device)
-    inside = induced_subgraphs(facts.numbered, ball)
+    inside = induced_subgraphs(facts.numbered, ball, n_entries=n_entries)
     representative, edges, triples = equal_nodes(facts, inside, seeds)
-    leads = representative == ball.values
-    if facts.keys.device.type == "cpu":
-        blocks = induced_subgraphs(graph, Ragged(ball.values[leads], offsets_of(leads)[ball.offsets]))
-    else:
-        blocks = part_of_blocks(inside, leads)
-    orders = [of for _, of in wanted]
-    final = _reduced(blocks, orders, depth, threads)
+    leads, orders = representative == ball.values, [of for _, of in wanted]
+    final, smaller = _reduced(facts, inside, leads, orders, depth, threads)
     taken_sizes = torch.stack([ball.offsets.diff(), edges, triples], 1)
     sides = torch.stack([ball.values.int(), representative])
-    smaller = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2], 1).diff(dim=0)
     cuts = torch.stack([final.offsets, final.csr.indptr[final.offsets]], 1)
     local = _places(final, orders, local=True)
     taken_sizes, sides, smaller, cuts, local = on_host(taken_sizes, sides, smaller, cuts, local)
@@ -261,11 +261,35 @@ def _subgraphs(
     return found
 
 
-def _reduced(blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, threads: int) -> Blocks:
-    """Blocks without the nodes that no order can use; an order of one topic may use the whole neighbourhood."""
+def _reduced(
+    facts: FactGraph, inside: Blocks, leads: torch.Tensor, orders: Sequence[Sequence[Order]], depth: int, threads: int
+) -> tuple[Blocks, torch.Tensor]:
+    """(the blocks of the representatives without the nodes that no order can use, (nodes, edges) of each before that).
+
+    leads: bool[T], which rows of `inside` are representatives. An order of one topic may use the whole neighbourhood.
+    On a device the blocks of all representatives are not made: the search passes through these alone.
+    """
+    if leads.device.type == "cpu":
+        ball = Ragged(inside.global_ids[leads], offsets_of(leads)[inside.offsets])
+        blocks = induced_subgraphs(CheckedGraph(facts.graph.csr), ball)
+        ends = blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2
+        kept = _useful(blocks, orders, depth, threads)
+        final = blocks if kept is None else part_of_blocks(blocks, kept)
+    else:
+        between = leads[row_of_entry(inside.csr)] & leads[inside.csr.indices.long()]
+        ends = offsets_of(leads)[inside.offsets], offsets_of(between)[inside.csr.indptr[inside.offsets]] // 2
+        kept = _useful(inside, orders, depth, threads, leads)
+        final = part_of_blocks(inside, leads if kept is None else leads & kept)
+    return final, torch.stack(ends, 1).diff(dim=0)
+
+
+def _useful(
+    blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, threads: int, allowed: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """bool[T]: the rows that some order can use; None for all. allowed: see `are_on_paths`."""
     whole = [min((len(o.topics) for o in some), default=1) < 2 for some in orders]
     if all(whole):
-        return blocks
+        return None
     flat, at = [(b, order) for b, some in enumerate(orders) for order in some], 0
     places, sizes, sides = list[int](), [0], list[tuple[bool, bool]]()
     for b, order in flat:
@@ -280,8 +304,8 @@ def _reduced(blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, thre
     numbers = torch.arange(blocks.csr.m, dtype=torch.int32, device=device)  # of edges, which nobody reads
     graph = PathGraph(CSR(blocks.csr.indptr, blocks.csr.indices), numbers)
     topics = Ragged(_places(blocks, orders)[chosen], offsets)
-    kept = are_on_paths(graph, topics, depth, Ends(opens, closes), threads)
-    return part_of_blocks(blocks, kept | unreduced[row_of_value(Ragged(blocks.global_ids, blocks.offsets))])
+    kept = are_on_paths(graph, topics, depth, Ends(opens, closes), threads, allowed)
+    return kept | unreduced[row_of_value(Ragged(blocks.global_ids, blocks.offsets))]
 
 
 def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> torch.Tensor:
