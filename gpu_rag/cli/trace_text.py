@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WORDS = {
     "search_dense": "passages nearest by vector, of {n}",
+    "search_nodes": "things nearest by the texts that stand in for them, of {n}",
     "search_bm25": "passages that share rare words, of {n}",
     "search_hybrid": "passages high in both the vector and the word ranking, of {n}",
     "rank_by_graph": "passages reached in the graph from facts near the question, of {n}",

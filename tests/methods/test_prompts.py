@@ -66,6 +66,7 @@ STEPS: dict[str, str] = {
     "hydrarag/analysis": analysis.ANALYSIS_SCHEMA,
     "hydrarag/answer": answer.ANSWER_SCHEMA,
     "hydrarag/answer_last": answer.ANSWER_SCHEMA,
+    "hydrarag/knowledge": TEXT,
     "hydrarag/predict": program.PREDICT_SCHEMA,
     "hydrarag/refine": TEXT,
     "hydrarag/refined": program.REFINE_SCHEMA,
@@ -85,6 +86,7 @@ STEPS: dict[str, str] = {
 ROOMS = {  # of replies whose room is fixed
     CHOICE: 80,
     TEXT: SETTINGS.reader.max_tokens,
+    "hydrarag/knowledge": SUMMARY_TOKENS,
     "hydrarag/refine": SUMMARY_TOKENS,
     "evaluation/judge": 160,
     "hoprag/hop_in": SETTINGS.hops.tokens,
@@ -109,7 +111,6 @@ OPEN_IN = {  # what a name means in one file
     "hybgrag/route": {"history"},
     "hydrarag/sources": {"options"},
     "hydrarag/analysis": {"topics"},
-    "hydrarag/text_paths": {"topics"},
 }
 PASSAGE = (
     "The Halden Bridge was designed by Marta Orlo and opened in 1931. It crosses the river Ves at Kerling, where the "
