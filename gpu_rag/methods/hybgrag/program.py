@@ -3,9 +3,8 @@
 An iteration: the router names topic entities with their relations and picks a module; the hybrid module ranks the
 nodes that all entities lead to, the text module all documents; the validator says which of the first nodes answers the
 question, and that one becomes the first; where none does, the commentor says the fault, and the router tries again. The
-last of `iterations` is returned unvalidated. Where rules route and the question does not plainly say one chain of
-relations, the nodes of both modules are fused, and without a document the answer is `unsupported`: the trace says which
-relations it may ask for. A model that decides is asked at most 4 * iterations - 2 times, and once
+last of `iterations` is returned unvalidated. Where rules route and the question does not plainly say its relations, the
+modules are fused, and without a document the answer is `unsupported`; the trace says what it may ask for. A model that decides is asked at most 4 * iterations - 2 times, and once
 more for each reply that cannot be read; then the reader once.
 """
 
@@ -14,10 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_rag.methods.hybgrag.critic import Critic
-from gpu_rag.methods.hybgrag.retrieve import edge_paths, first_nodes, fused, retrieve_by
+from gpu_rag.methods.hybgrag.retrieve import edge_paths, filled, first_nodes, retrieve_by, widened
 from gpu_rag.methods.hybgrag.router import Router
-from gpu_rag.methods.hybgrag.state import Action, History, Params, Retrieved
+from gpu_rag.methods.hybgrag.state import TEXT, Action, History, Params, Retrieved
 from gpu_rag.program.ask import embed
+from gpu_rag.program.knowledge_base.chains import asked_types
 from gpu_rag.program.knowledge_base.views import kb_of, node_passages, ranked_nodes
 from gpu_rag.program.reader import read_blocks
 from gpu_rag.program.run import Run
@@ -57,10 +57,12 @@ async def refined(question: str, run: Run, params: Params, critic: Critic) -> tu
     action, result = last
     if router.sure(action):
         return last
-    others = tuple(dict.fromkeys(topic.text() for one in router.ranked or () for topic in one.chains))
+    ranked = router.ranked or ()
+    others = tuple(dict.fromkeys(topic.text() for one in ranked for topic in one.chains))
     run.note("hybgrag_unsure", len(others), others)
-    plain = all(one.plain for one in router.ranked or ())
-    return action, await fused(result, vector, params, behind=plain)
+    if action.module != TEXT and all(one.plain for one in ranked):
+        return action, await filled(result, vector, params)
+    return action, await widened(action, result, vector, asked_types(run.index, question), params, kb)
 
 
 async def supported(action: Action, result: Retrieved, run: Run) -> Draft:

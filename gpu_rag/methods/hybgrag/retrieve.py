@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +17,13 @@ from gpu_rag.program.knowledge_base.names import match_names
 from gpu_rag.program.knowledge_base.views import kb_of, relation_row
 from gpu_rag.program.knowledge_base.walks import Walk, path_along
 from gpu_rag.program.run import Run
+from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
+from gpu_rag.sources.knowledge_base.nodes import UNTYPED
 from gpu_rag.types import Path
 
 RANK = 60  # of reciprocal rank fusion
+DEPTH, DOCUMENTS = 50, 300  # nodes of a ranking that is fused, documents searched for so many of the right types
 NODE_WORDS = 200  # of a document that a model is shown
 
 
@@ -42,21 +46,47 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
     return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
 
 
-async def fused(result: Retrieved, vector: np.ndarray, params: Params, behind: bool) -> Retrieved:
-    """Nodes of the hybrid module and those of all documents, by the sum of 1 / (60 + rank) in both; behind: the latter
-    after the former."""
+async def widened(
+    action: Action, result: Retrieved, vector: np.ndarray, types: Collection[int], params: Params, kb: KnowledgeBase
+) -> Retrieved:
+    """A result where the question does not plainly say its relations: nodes of the hybrid module and of all documents by
+    the sum of 1 / (60 + rank) in both, of the types that the question asks for, where it says some.
+
+    The text module's own result is only narrowed to these types.
+    """
+    deep = replace(params, n_nodes=max(DEPTH, params.n_nodes))
+    documents = await search_documents(vector, DOCUMENTS)
+    graph = (
+        await retrieve_by(action, vector, kb, deep) if action.module != TEXT else replace(result, rows=(), scores=())
+    )
+    allowed = {*types, *(row for row, name in enumerate(kb.type_names) if name == UNTYPED)} if types else set()
+    rankings = [_of_types(found, allowed, kb)[: deep.n_nodes] for found in (graph, documents)]
+    weight: dict[int, float] = {}
+    for pairs in rankings:
+        for rank, (row, _) in enumerate(pairs, 1):
+            weight[row] = weight.get(row, 0.0) + 1 / (RANK + rank)
+    best = sorted(weight, key=lambda row: -weight[row])[: params.n_nodes]  # stable: the hybrid module's first
+    cosine = {row: score for pairs in rankings for row, score in pairs}
+    return _ranked(graph, best, cosine)
+
+
+async def filled(result: Retrieved, vector: np.ndarray, params: Params) -> Retrieved:
+    """A result with the nearest documents behind it."""
     documents = await search_documents(vector, params.n_nodes)
-    pairs = [*zip(result.rows, result.scores), *zip(documents.rows, documents.scores)]
-    cosine, weight = dict(reversed(pairs)), {row: 0.0 for row, _ in pairs}
-    for rows in (result.rows, documents.rows):
-        for rank, row in enumerate(rows, 1):
-            weight[row] += 1 / (RANK + rank)
-    ranked = weight if behind else sorted(weight, key=lambda row: -weight[row])  # stable: the hybrid module's first
-    best = list(ranked)[: params.n_nodes]
-    chains = dict(zip(result.rows, result.chains))
-    none = ((),) * sum(map(bool, result.found))
-    ways = tuple(chains.get(row, none) for row in best)
-    return replace(result, rows=tuple(best), scores=tuple(cosine[row] for row in best), chains=ways, sure=False)
+    cosine = dict([*zip(documents.rows, documents.scores), *zip(result.rows, result.scores)])
+    return _ranked(result, list(dict.fromkeys((*result.rows, *documents.rows)))[: params.n_nodes], cosine)
+
+
+def _of_types(found: Ranking, types: Collection[int], kb: KnowledgeBase) -> list[tuple[int, float]]:
+    pairs = zip(found.rows, found.scores)
+    return [(row, score) for row, score in pairs if not types or int(kb.node_type[row]) in types]
+
+
+def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float]) -> Retrieved:
+    """Other nodes in place of those of a result, with its chains where it has some; not sure."""
+    chains, none = dict(zip(result.rows, result.chains)), ((),) * sum(map(bool, result.found))
+    ways, scores = tuple(chains.get(row, none) for row in rows), tuple(cosine[row] for row in rows)
+    return replace(result, rows=tuple(rows), scores=scores, chains=ways, sure=False)
 
 
 def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> TopicNodes:

@@ -60,10 +60,10 @@ class Router:
 
     def sure(self, action: Action) -> bool:
         """Whether the question says every relation of an action; a model that decides is taken at its word."""
-        if self.ranked is None or action.module == TEXT:
+        if self.ranked is None:
             return True
         said = {candidate.first.key for candidate in self.ranked if candidate.sure}
-        return all(topic.key in said for topic in action.topics)
+        return action.module != TEXT and all(topic.key in said for topic in action.topics)
 
     async def _by_rules(self, history: History) -> Action | None:
         if self.ranked is None:

@@ -353,7 +353,7 @@ class _Reading:
 @trusted()
 def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> list[Read]:
     """The k chains of at most `longest` relations that each question asks for, best first, see the module."""
-    reader = index.loaded("chains", lambda index: ChainReader(kb_of(index)))
+    reader = _reader(index)
     kb = reader.kb
     cosines = [[0.0] * kb.n_relations] * len(queries)
     vectors = [one.vector for one in queries if one.vector is not None]
@@ -383,6 +383,15 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
         fitting = {d // 2 for d in at if any(reader.leads[d].get(type, set()) & reading.wanted for type in of)}
         found.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), reading.spare <= SPARE))
     return found
+
+
+def asked_types(index: Index, text: str) -> set[int]:
+    """The types of nodes that a question asks for, () where it says none that the knowledge base has."""
+    return _reader(index).asked_types(text)
+
+
+def _reader(index: Index) -> ChainReader:
+    return index.loaded("chains", lambda index: ChainReader(kb_of(index)))
 
 
 def _that_lead(
