@@ -112,9 +112,9 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
 async def ranking(question: Question, run: Run, params: Params) -> Ranking:
     """The passages of `retrieve` with passages=walk as rows and scores alone, for `fused`."""
     before = await pre_retrieval(run, question, params, run.limit)
-    graphs = await evidence_graphs(run, question.text, before, params)
-    nodes = dict.fromkeys(v for graph in graphs for v in (*graph.entities, *graph.relations))
-    return await bubble_walk((question.text, before.vector, tuple(nodes)), run.limit)
+    grown = await evidence_graphs(run, question.text, before, params)
+    nodes = dict.fromkeys(v for graph in grown.graphs for v in (*graph.entities, *graph.relations))
+    return await bubble_walk((question.text, before.vector, tuple(nodes), grown.anchors), run.limit)
 
 
 async def _enough(run: Run, question: str, before: Before) -> Draft | None:

@@ -1,7 +1,7 @@
 """The step behind `fused`: what is known of each of a question's first passages, as numbers.
 
 For a question with text t and unit vector q, over the nodes [entities | passages] of the graph that `ppr` walks on:
-  f, m      = the seeds by its nearest facts and by the names in it, r = the restart on passages; see program.walk
+  f, m      = the seeds by its nearest facts and by the names in it, r = the restart on passages, as in `ppr`
   F, M, R   = PageRank with restart on f alone, on m alone, on r alone, one run of three columns; A = their mixture in
               the shares of `ppr`
   s(p)      = minmax(log A(p)) + fusion * minmax(cos(q, p)), the score of `ppr`
@@ -34,13 +34,15 @@ from gpu_rag.graph.pagerank import PageRankGraph, Restarts, personalized_pageran
 from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import WALK
 from gpu_rag.program.search import Ranking
+from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
 from gpu_rag.program.titles import title_edges, titled
 from gpu_rag.program.walk import (
     TILE,
+    TITLE_SHARE,
     Seeds,
+    blended,
     ends_of,
     fact_weights,
-    listed,
     near_facts,
     passage_cosines,
     restart,
@@ -50,7 +52,6 @@ from gpu_rag.program.walk import (
     word_weights,
 )
 from gpu_rag.runtime.step import batched
-from gpu_rag.text.mentions import mentioned_names
 
 DEPTH, ANCHORS, ABSENT = 50, 3, 60
 N_FACTS, DAMPING, TITLE_WEIGHT, MASS, TEMPERATURE, FUSION = 5, 0.85, 15.0, 0.5, 30.0, 0.1  # those of `ppr`
@@ -109,14 +110,17 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
 
     n_lists: how many lists each query brings."""
     links, texts = index.loaded("fused links", _links), [query.text for query in queries]
-    names = listed([mentioned_names(text, index.entity_rows) for text in texts], index.entity_n_passages)
-    vectors, *lists = uploaded(index, [query.vector for query in queries], word_weights(index, texts), names)
+    said = [words_of(text) for text in texts]
+    names = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
+    titles = spread(title_seeds(title_names(index), said))
+    vectors, *lists = uploaded(index, [query.vector for query in queries], word_weights(index, texts), names, titles)
     cosine = passage_cosines(index, vectors)
     ends = ends_of(index, "relation_vectors", index.relation_ends)
     by_fact = fact_weights(ends, near_facts(index, "relation_vectors", vectors, N_FACTS, True)[0])
     by_name = seeds_of(lists[2], lists[3])
     facts, named = (_dense(seeds, index.n_entities) for seeds in (by_fact, by_name))
-    walks = _walks(index, links, by_fact, by_name, restart(TEMPERATURE * cosine, lists[0], lists[1]))
+    passages = blended(restart(TEMPERATURE * cosine, lists[0], lists[1]), lists[4], lists[5], TITLE_SHARE)
+    walks = _walks(index, links, by_fact, by_name, passages)
     scores = minmax_rows(walks[0].clamp_min(_FLOOR).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
@@ -128,10 +132,10 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     logs = [walk.gather(1, at).clamp_min(_LEAST).log().cpu().numpy() for walk in walks]
     near = cosine.gather(1, at).cpu().numpy()
     ranked = [top.scores[:, :DEPTH].numpy(), *logs, near, by_words]
-    passages = index.vectors("passage_vectors")[at].float().cpu().numpy()
+    vectors_of = index.vectors("passage_vectors")[at].float().cpu().numpy()
     values = [
         *(column for of in ranked for column in (of - of.max(1, keepdims=True), _places(of))),
-        *_numbers(links, rows.numpy(), facts, named, passages, near),
+        *_numbers(links, rows.numpy(), facts, named, vectors_of, near),
     ]
     for number in range(n_lists):
         values += _listed(rows.numpy(), [query.lists[number] for query in queries])

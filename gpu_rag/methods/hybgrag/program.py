@@ -4,8 +4,8 @@ An iteration: the router names topic entities with their relations and picks a m
 nodes that all entities lead to, the text module all documents; the validator says which of the first nodes answers the
 question, and that one becomes the first; where none does, the commentor says the fault, and the router tries again. The
 last of `iterations` is returned unvalidated. Where rules route and the question does not plainly say its relations, the
-modules are fused, and without a document the answer is `unsupported`; the trace says what it may ask for. A model that decides is asked at most 4 * iterations - 2 times, and once
-more for each reply that cannot be read; then the reader once.
+modules are fused, and without a document the answer is `unsupported`; the trace says what it may ask for. A model that
+decides is asked at most 4 * iterations - 2 times, and once more for each reply that cannot be read; then the reader.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
 async def widened(
     action: Action, result: Retrieved, vector: np.ndarray, types: Collection[int], params: Params, kb: KnowledgeBase
 ) -> Retrieved:
-    """A result where the question does not plainly say its relations: nodes of the hybrid module and of all documents by
-    the sum of 1 / (60 + rank) in both, of the types that the question asks for, where it says some.
+    """A result where the question does not plainly say its relations: nodes of the hybrid module and of all documents
+    by the sum of 1 / (60 + rank) in both, of the types that the question asks for, where it says some.
 
     The text module's own result is only narrowed to these types.
     """
