@@ -25,6 +25,7 @@ WORDS = {
     "search_bm25": "passages that share rare words, of {n}",
     "search_hybrid": "passages high in both the vector and the word ranking, of {n}",
     "rank_by_graph": "passages reached in the graph from facts near the question, of {n}",
+    "fused": "passages weighed by the rankings of several methods, of {n}",
     "seed_facts": "facts near the question, from which the graph was searched, of {n}",
     "rerank_passages": "passages ordered anew, of {n}",
     "rerank_facts": "facts ordered anew, of {n}",

@@ -14,7 +14,7 @@ from gpu_rag.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = [f"gpu_rag/methods/{name}/README.md" for name in (
-    "ppr", "dense", "bm25", "hybrid", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag"
+    "ppr", "dense", "bm25", "hybrid", "hoprag", "bubblerag", "higra", "fused", "hybgrag", "hydrarag"
 )]  # fmt: skip
 PAGES = ["README.md", "docs/methods.md", "docs/cli.md", *METHODS]  # run in this order
 SAMPLE = "docs/benchmarks/sample.md"

@@ -132,7 +132,7 @@ def test_folder_of_text_files(tmp_path):
         (
             str(tmp_path / "table.doc"),
             "in a folder only .txt, .md, .pdf, .html, .htm, .docx, .epub, .jsonl, .jsonl.gz, .json, .json.gz, .csv, "
-            ".csv.gz, .tsv, .tsv.gz, .parquet files are read",
+            ".csv.gz, .tsv, .tsv.gz, .parquet, .xml, .xml.bz2, .xml.gz files are read",
         )
     ]
     assert plain(read(tmp_path / "a.md")[0]) == plain(documents)[:1]
