@@ -84,7 +84,7 @@ SAYS_SOMETHING = {
 OTHER: dict[str, tuple[str, dict[str, Any]]] = {  # a run, and what is changed in it: another walk, other trees, paths
     "hoprag": ("llm", {"constants": {"n_options": 3}}),
     "bubblerag": ("llm", {"method": {"bubblerag": {"n_trees": 1, "depth": 1, "alpha": 0.0}}}),
-    "hybgrag": ("similarity", {"method": {"hybgrag": {"radius": 1}}}),
+    "hybgrag": ("similarity", {"method": {"hybgrag": {"n_nodes": 2}}}),
     "sample": ("dense", {"reader": {"max_tokens": 7}}),
     "hydrarag": ("all", {"method": {"hydrarag": {"d_max": 2, "w1": 20, "w_max": 1}}}),
 }
