@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from kb_in_memory import knowledge_base
 
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains
+from gpu_rag.program.knowledge_base.chains import Asked, Read, _Reading, asked_chains
 from gpu_rag.text.rules.relations import spoken_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
@@ -119,3 +120,15 @@ def test_phrases_are_read_before_their_words() -> None:
     (unit,) = [unit for unit in units_of("Which drugs are not approved?") if unit.marked]
     assert unit.groups == {"unapproved"} and spoken_of([unit]) == {"indicated"}
     assert [unit.stem for unit in units_of("off-label use")] == ["off label use"]
+
+
+def test_a_hub_of_many_relations_takes_few_steps() -> None:
+    n = 500  # an extracted graph has nearly as many relations as facts, and this one all of them at one node
+    nodes = [(f"n{i}", f"N{i}", "entity") for i in range(n + 1)]
+    memory = Memory(knowledge_base(nodes, [("n0", f"links {'as' * (i % 2)} word{i}", f"n{i + 1}") for i in range(n)]))
+    tried: list[int] = []
+    step = _Reading.step
+    with mock.patch.object(_Reading, "step", lambda self, way: (tried.append(way), step(self, way))[1]):
+        found = read(memory, "which word7 links with N0", "N0")
+    assert [chain.text(memory.known["kb"]) for chain in found.chains][:1] == ["links as word7"]
+    assert len(tried) < 10_000  # of 2 * 60 * 500

@@ -51,7 +51,7 @@ from gpu_rag.types import Ragged
 
 BEAM = 60  # chains that are made longer
 TRIED = 12  # of the best ones, walked from the topic
-MOST_CUES, MOST_ORDERS, MOST_ENDS = 7, 20, 100
+MOST_CUES, MOST_ORDERS, MOST_ENDS, MOST_SAID = 7, 20, 100, 100
 FAR = 100  # more than the words of a question
 UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: less for a step back along the relation before it
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
@@ -60,6 +60,7 @@ SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: least cover a step, least
 MEDIATED = 0.4  # less for a step to or from a node without a name, which another step says
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")
+_GROUP = "="  # before the name of a group, to tell it from a stem
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
 _CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
 _BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # of two cues that say one relation ("starred which actors")
@@ -134,12 +135,19 @@ class ChainReader:
         self.mediator = kb.n_types  # a type of its own
         self.node_type = kb.node_type.astype(np.int64)
         self.node_type[nameless] = self.mediator
+        self._follows: dict[int, np.ndarray] = {}
+        self._types_behind: dict[frozenset[int], tuple[np.ndarray, list[set[int]]]] = {}
         flat = [unit for units in self.units for unit in units]
         self._stems, self._groups = {u.stem for u in flat}, {g for u in flat for g in (*u.groups, *inverses(u))}
+        self._saying: dict[str, list[int]] = {}  # relations by the stems, and by the groups, of their units
+        for row, units in enumerate(zip(self.units, self.wide)):
+            for unit in (unit for some in units for unit in some):
+                for key in (unit.stem, *(f"{_GROUP}{of}" for of in (*unit.groups, *inverses(unit)))):
+                    self._saying.setdefault(key, []).append(row)
 
     @cached_property
-    def follows(self) -> list[list[int]]:
-        """For each directed relation those that may come next, ascending."""
+    def _at_nodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The directed relations at each node, ascending: those of node v are values[starts[v]:starts[v + 1]]."""
         kb, n = self.kb, max(2 * self.kb.n_relations, 1)
         ends = ((kb.head, 0), (kb.tail, 1))
         way = np.where(self.either, 0, 1)[kb.relation]
@@ -147,12 +155,25 @@ class ChainReader:
             np.concatenate([end.astype(np.int64) * n + 2 * kb.relation + back * way for end, back in ends])
         )
         node, way = np.divmod(keys, n)
-        starts = np.searchsorted(node, np.arange(kb.n + 1))
-        joined = np.zeros((n, n), bool)
-        for some in {way[a:b].tobytes() for a, b in zip(starts, starts[1:])}:  # many nodes have the same
-            rows = np.frombuffer(some, np.int64)
-            joined[np.ix_(rows, rows)] = True
-        return [np.flatnonzero(joined[self.back(d)]).tolist() for d in range(n)]
+        return np.searchsorted(node, np.arange(kb.n + 1)), way
+
+    @cached_property
+    def _edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """The edges of each relation: those of r are rows[starts[r]:starts[r + 1]]."""
+        order = np.argsort(self.kb.relation, kind="stable")
+        return np.searchsorted(self.kb.relation[order], np.arange(self.kb.n_relations + 1)), order
+
+    def follows(self, directed: int) -> np.ndarray:
+        """The directed relations that may come next behind one, ascending."""
+        if directed not in self._follows:
+            kb, (starts, rows) = self.kb, self._edges
+            edges = rows[starts[directed // 2] : starts[directed // 2 + 1]]
+            both = (kb.head[edges], kb.tail[edges])
+            to = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
+            begins, ways = self._at_nodes
+            alike = {ways[a:b].tobytes() for a, b in zip(begins[to].tolist(), begins[to + 1].tolist())}  # most are
+            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(some, np.int64) for some in alike]))
+        return self._follows[directed]
 
     @cached_property
     def leads(self) -> list[dict[int, set[int]]]:
@@ -171,6 +192,25 @@ class ChainReader:
             for type, to in found[2 * relation + 1].items():
                 found[2 * relation].setdefault(type, set()).update(to)
         return found
+
+    def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
+        """The types that each directed relation leads to from nodes of some types: places in a list, -1 for none."""
+        key = frozenset(types)
+        if key not in self._types_behind:
+            places: dict[frozenset[int], int] = {frozenset(): -1}
+            found = np.empty(len(self.leads), np.int64)
+            for d, leads in enumerate(self.leads):
+                found[d] = places.setdefault(frozenset().union(*(leads.get(type, ()) for type in key)), len(places) - 1)
+            self._types_behind[key] = found, [set(of) for of in places][1:]
+        return self._types_behind[key]
+
+    def said_by(self, cues: Sequence[Unit]) -> np.ndarray:
+        """bool[2 R]: the directed relations of which some cue may say a part."""
+        keys = {key for cue in cues for key in (cue.stem, *(f"{_GROUP}{of}" for of in cue.groups))}
+        found = np.zeros((self.kb.n_relations, 2), bool)
+        for key in keys:
+            found[self._saying.get(key, [])] = True
+        return found.ravel()
 
     @cached_property
     def either(self) -> np.ndarray:
@@ -273,13 +313,16 @@ class _Reading:
         self.spare = sum((u.at, u.stem) not in taken and not reader.types_of(u) for u in units_of(text))
         free = (cue.stem in _NO_TYPE or reader.types_of(cue) for cue in self.cues)  # it may say a relation, or need not
         self.missed = np.array([0.0 if of else UNHEARD * (1 + cue.marked) for cue, of in zip(self.cues, free)])
+        self.said = reader.said_by(self.cues)
+        self._alone = np.full(len(self.said), np.nan)  # the worth of a step that may take what it wants
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
         """f64[orders, m + 1, m + 1] twice: the worth of a step that takes the cues from i to j of an order, and how
         well they cover it."""
-        if directed in self._steps:
-            return self._steps[directed]
+        key = directed if self.said[directed] else -1  # those that no cue says are worth the same
+        if key in self._steps:
+            return self._steps[key]
         reader, m, relation = self.reader, len(self.cues), directed // 2
         weights = reader.weights[relation]
         covers = np.array([reader.cover(cue, directed) for cue in self.cues]).reshape(m, len(weights))
@@ -302,8 +345,28 @@ class _Reading:
                     alone = len(words) and all(w in words for w in order[i:j])
                     said = 0.0 if alone else float(best @ weights)
                     cover[o, i, j], worth[o, i, j] = said, said + extra - UNSAID * (1 - said) - missed
-        self._steps[directed] = worth, cover
+        self._steps[key] = worth, cover
         return worth, cover
+
+    def _next(self, ways: np.ndarray, types: set[int], back: int, cosine: np.ndarray) -> list[tuple[int, set[int]]]:
+        """Those of `ways` that may be among the best, with the types that they lead to: of many that a cue says the
+        MOST_SAID that are worth most alone; of many that none says and that lead to the same, which are worth the same,
+        the first BEAM and the nearest TRIED."""
+        place, found = self.reader.types_behind(types)
+        ways = ways[place[ways] >= 0]
+        said, apart = ways[self.said[ways]], self.said[ways] | (ways == back)
+        if len(said) > MOST_SAID:
+            for d in said[np.isnan(self._alone[said])].tolist():
+                self._alone[d] = self.step(d)[0].max()
+            said = said[np.argsort(-self._alone[said], kind="stable")[:MOST_SAID]]
+        kept = [said, ways[apart & ~self.said[ways]]]
+        for to in np.unique(place[ways[~apart]]):
+            alike = ways[~apart & (place[ways] == to)]
+            if len(alike) > BEAM:
+                nearest = np.argsort(-cosine[alike // 2], kind="stable")[:TRIED]
+                alike = np.union1d(alike[:BEAM], alike[nearest])
+            kept.append(alike)
+        return [(d, found[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
 
     def chains(
         self, first: Sequence[int], types: set[int], longest: int, hops: int, cosine: Sequence[float]
@@ -311,7 +374,7 @@ class _Reading:
         """(chain, score, cover a step), best first. first: what may begin it; types: of the topic; cosine: of
         each relation."""
         reader = self.reader
-        m = len(self.cues)
+        m, near = len(self.cues), np.array(cosine)
         rest = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
         start = np.full((len(self.orders), m + 1), -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
@@ -321,13 +384,12 @@ class _Reading:
         for length in range(1, longest + 1):
             longer = []
             for chain, types, named, value, cover in beam:
-                for d in reader.follows[chain[-1]] if chain else first:
-                    to = set().union(*(reader.leads[d].get(type, ()) for type in types))
-                    if not to:
-                        continue
+                ways = reader.follows(chain[-1]) if chain else np.array(first, np.int64)
+                back = reader.back(chain[-1]) if chain else -1
+                for d, to in self._next(ways, types, back, near):
                     worth, share = self.step(d)
                     total = value[:, :, None] + worth
-                    if chain and chain[-1] == reader.back(d):
+                    if chain and d == back:
                         total[:, range(m + 1), range(m + 1)] += BACK
                     elif reader.mediator in to or reader.mediator in types:
                         total[:, range(m + 1), range(m + 1)] += MEDIATED
