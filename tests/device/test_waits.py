@@ -20,7 +20,7 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import balls_by_words, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.nearest.index import nearest_index
-from gpu_rag.graph.pagerank import personalized_pagerank, prepare
+from gpu_rag.graph.pagerank import matrix, personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
 from gpu_rag.graph.ragged import check_ragged, expand
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
@@ -208,6 +208,21 @@ def test_pagerank_waits_for_its_proof_alone(waits: Waits) -> None:
         found = [where for _, where in waits.device.syncs if where.startswith(own)]
         assert len(found) == most, found
         assert "matrix.py:leap" not in [copy.where for copy in waits.device.copies]
+
+
+def test_steps_replayed_as_a_graph_have_the_bits_of_steps(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call takes steps, the second records them, the third replays them from other seeds. The reference
+    stands for Triton, and a wait while steps are recorded is refused."""
+    ring, device = torch.arange(40), waits.device
+    csr, found = csr_from_edges(ring, (ring * 7 + 1) % 40, 40), []
+    calls = [device.put(Ragged(torch.tensor([a, a + 9]), torch.tensor([0, 1, 2]))) for a in (0, 0, 5)]
+    for kernel in ("reference", "triton"):
+        monkeypatch.setattr(matrix, "pick_implementation", lambda *_, kernel=kernel, **__: kernel)
+        graph = prepare(device.put(csr))
+        found.append([device.back(personalized_pagerank(graph, seeds)) for seeds in calls])
+        assert device.replays == (2 if kernel == "triton" else 0)
+    assert all(torch.equal(steps, replayed) for steps, replayed in zip(*found))
+    assert not torch.equal(found[1][1], found[1][2])
 
 
 def test_omegas_go_to_the_device_once_a_look(waits: Waits) -> None:
