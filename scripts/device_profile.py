@@ -177,7 +177,8 @@ def bubblerag(asked: Asked) -> Iterable[tuple[str, Step]]:
         steps.bubble_passages.run(index, of, ("fused", 15))
 
     def walk() -> None:
-        of = [(t, v, nodes(b)) for b, (t, v) in enumerate(zip(asked.texts, asked.vectors))]
+        anchors = [tuple(dict.fromkeys(node for group in groups for node in group)) for groups in found["groups"]]
+        of = [(t, v, nodes(b), anchors[b]) for b, (t, v) in enumerate(zip(asked.texts, asked.vectors))]
         steps.bubble_walk.run(index, of, (15,))
 
     yield from zip(

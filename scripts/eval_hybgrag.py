@@ -160,12 +160,13 @@ def leading(index: Index, queries: list[tuple[TopicNodes, Sequence[int]]], radiu
     walks = walked(kb, [[topic, TopicNodes(topic.nodes, (ANY,))] for topic, _ in queries], radius, index.threads)
     gold = ragged_of_lists([sorted(set(nodes)) for _, nodes in queries], kb.device)
     keys = row_of_value(gold) * max(kb.n, 1) + gold.values
+    of_topic = torch.tensor(walks.of_topic, device=kb.device)
     chain, node = row_of_value(walks.ends), walks.ends.values.long()
-    hit = torch.isin(walks.of_topic[chain] // 2 * max(kb.n, 1) + node, keys)
+    hit = torch.isin(of_topic[chain] // 2 * max(kb.n, 1) + node, keys)
     nodes: list[set[int]] = [set() for _ in queries]
     relations: list[set[int]] = [set() for _ in queries]
     for c, v in zip(chain[hit].tolist(), node[hit].tolist()):
-        topic, by_any = divmod(int(walks.of_topic[c]), 2)
+        topic, by_any = divmod(walks.of_topic[c], 2)
         relations[topic].update(walks.chains[c])
         if not by_any:
             nodes[topic].add(v)

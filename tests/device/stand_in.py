@@ -225,6 +225,7 @@ def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     moved = inner.detach().to(dtype or inner.dtype, copy=True)
     if same:
         _device().launches["_to_copy"] += 1
+        _record(lambda: moved.copy_(inner))
     else:
         _refuse_in_recording("a copy between the devices")
         _device().copied(target.type, moved)

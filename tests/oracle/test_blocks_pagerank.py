@@ -327,11 +327,11 @@ def test_broken_blocks() -> None:
 @given(st.lists(st.sampled_from([0, 1, 2, 7, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5]), max_size=8))
 def test_segment_sums(lengths: list[int]) -> None:
     values = torch.rand(sum(lengths), dtype=torch.float64, generator=torch.Generator().manual_seed(len(lengths)))
-    found = SegmentSum(torch.tensor(lengths, dtype=torch.int64))(values)
+    found = SegmentSum(torch.tensor(lengths, dtype=torch.int64), len(values))(values)
     parts = values.split(lengths)
     assert torch.allclose(found, torch.tensor([float(p.sum()) for p in parts], dtype=torch.float64), rtol=1e-12)
     for length, part, total in zip(lengths, parts, found):
-        assert torch.equal(SegmentSum(torch.tensor([length]))(part)[0], total), "alone as beside others"
+        assert torch.equal(SegmentSum(torch.tensor([length]), length)(part)[0], total), "alone as beside others"
 
 
 # --- parts whose mistakes a result could hide: the symmetric case, and numbers of sweeps with little to spare

@@ -197,7 +197,7 @@ def test_the_choice_is_by_size_and_mode_and_recorded(monkeypatch: pytest.MonkeyP
 def test_a_missing_faiss_is_said_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     for call in (lambda: pick_index(10, "exact", "faiss"), lambda: pick_index(module.APPROXIMATE_FROM, "ivf")):
-        with pytest.raises(MissingBackend, match=r"faiss is not installed; pip install 'gpu-rag\[bench\]'"):
+        with pytest.raises(MissingBackend, match=r"faiss is not installed; pip install 'gpu-rag\[faiss\]'"):
             call()
 
 

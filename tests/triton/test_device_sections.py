@@ -129,12 +129,11 @@ def test_residual_is_zero_at_the_pagerank_only(script: Script) -> None:
 
 
 def test_ops_are_benched_one_by_one(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    sections, kept = script("device_sections"), []
+    sections, plan, kept = script("device_sections"), dry(script, "reference"), []
     monkeypatch.setattr(importlib.import_module("gpu_rag.cli.bench_command"), "OPS", ("no-such-op", "rrf", "late"))
-    monkeypatch.setitem(sections.BENCH, "ops_small", (300, (2,)))
     clock = iter([0.0, 0.0, 9.0])
     monkeypatch.setattr(sections.time, "time", lambda: next(clock))
-    found = sections.ops("ops_small", 5.0, lambda r: kept.append(json.dumps(r)), "cpu")
+    found = sections.ops("ops_small", plan, 5.0, lambda r: kept.append(json.dumps(r)))
     refused, rrf, late = found["ops"].values()
     assert rrf["ok"] and rrf["rows"][0]["op"] == "rrf" and not found["ok"] and "libraries" in found["machine"]
     assert "no-such-op" in refused["error"] and late == {"ok": False, "error": "no time left"}
@@ -146,9 +145,15 @@ def test_ops_are_benched_one_by_one(script: Script, monkeypatch: pytest.MonkeyPa
 OPS = ("ppr_step", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1")
 
 
-def clock(run: Callable[[], Any]) -> float:
-    run()
-    return 2.0
+def dry(script: Script, kernel: str) -> Any:
+    """The plan of a dry run, whose clock says 2 ms."""
+
+    class Clocked(script("device_case").Plan):  # type: ignore[misc]
+        def ms(self, run: Callable[[], Any]) -> float:
+            run()
+            return 2.0
+
+    return Clocked(CPU, small=True, kernel=kernel)
 
 
 @pytest.mark.parametrize("op", [pytest.param(op, marks=NEEDS_INTERPRETER) for op in OPS])
@@ -159,7 +164,8 @@ def test_every_tile_is_right(script: Script, op: str) -> None:
         before = {name: getattr(kernels, name) for name in values}
         with tuning.constants(op, values):
             assert {name: getattr(kernels, name) for name in values} == values
-            assert tuning.tried(case, clock) == {"ok": True, "error": pytest.approx(0, abs=1e-2), "ms": 2.0}
+            found = tuning.tried(case, dry(script, "triton"))
+            assert found == {"ok": True, "error": pytest.approx(0, abs=1e-2), "ms": 2.0}
         assert {name: getattr(kernels, name) for name in values} == before
 
 
@@ -192,32 +198,30 @@ def test_the_fastest_that_is_right_is_named(script: Script, monkeypatch: pytest.
     monkeypatch.setattr(tuning, "constants", Constants)
     monkeypatch.setattr(tuning, "TILES", {"msbfs_or": [{}, {"LANES": 1}, {"LANES": 2}, {"LANES": 3}]})
     kept: list[Any] = []
-    found = tuning.tiles(
-        lambda op: replace(case, run=run), lambda call: 5.0 - held.get("LANES", 0), time.time() + 3600, kept.append
-    )
+
+    class Timed(script("device_case").Plan):  # type: ignore[misc]
+        def ms(self, run: Callable[[], Any]) -> float:
+            return 5.0 - held.get("LANES", 0)
+
+    plan = Timed(CPU, small=True)
+    found = tuning.tiles(lambda op: replace(case, run=run), plan, time.time() + 3600, kept.append)
     rows = found["ops"]["msbfs_or"]["tiles"]
     assert [row["ok"] for row in rows] == [True, False, False, True] and "shared memory" in rows[1]["error"]
     assert found["ok"] and found["ops"]["msbfs_or"]["best"] == {"LANES": 3} and len(kept) == 4
-    late = tuning.tiles(lambda op: case, clock, time.time() - 1, kept.append)
+    late = tuning.tiles(lambda op: case, plan, time.time() - 1, kept.append)
     assert not late["ok"] and late["ops"]["msbfs_or"] == {"ok": False, "error": "no time left"}
 
 
 @pytest.mark.parametrize("replays", ["the same", "nothing", "an error"])
-def test_what_is_replayed_must_be_what_was_launched(
-    script: Script, monkeypatch: pytest.MonkeyPatch, replays: str
-) -> None:
-    tuning = script("device_tuning")
-    monkeypatch.setattr(tuning, "SMALL", (100, 240))
-    monkeypatch.setattr(tuning, "CALLS", 2)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+def test_what_is_replayed_must_be_what_was_launched(script: Script, replays: str) -> None:
+    class Captured(type(dry(script, "reference"))):  # type: ignore[misc]
+        def captured(self, run: Callable[[], None]) -> Callable[[], None]:
+            if replays == "an error":
+                raise RuntimeError("operation not permitted when stream is capturing")
+            return run if replays == "the same" else lambda: None
 
-    def captured(run: Callable[[], None]) -> Callable[[], None]:
-        if replays == "an error":
-            raise RuntimeError("operation not permitted when stream is capturing")
-        return run if replays == "the same" else lambda: None
-
-    monkeypatch.setattr(tuning, "captured", captured)
-    found = tuning.launches(clock, time.time() + 3600, lambda result: None, device="cpu")
+    plan = Captured(CPU, small=True, kernel="reference")
+    found = script("device_tuning").launches(plan, time.time() + 3600, lambda result: None)
     assert found["ok"] == (replays == "the same") and [row["batch"] for row in found["batches"]] == [1, 8, 64]
     if replays == "the same":
         assert all(row["launched"]["ms"] == 2.0 and row["replayed"]["host_ms"] > 0 for row in found["batches"])

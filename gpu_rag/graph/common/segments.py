@@ -35,20 +35,20 @@ def in_order(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
 
 
 class SegmentSum:
-    """Sums of consecutive segments; made once for their lengths, i64[S], >= 0.
+    """Sums of consecutive segments; made once for their lengths, i64[S], >= 0, and the sum of these. No wait.
 
     A segment is cut into pieces of PIECE entries; a piece is summed in order, then the pieces in order. So a sum has
     the same bits from run to run and whatever the other segments are, and a long segment does not hold up the others.
     """
 
-    def __init__(self, lengths: torch.Tensor):
+    def __init__(self, lengths: torch.Tensor, total: int):
         counts = (lengths + PIECE - 1) // PIECE
         self.segments = offsets_of(counts)
-        n_pieces = int(self.segments[-1])
-        segment = torch.arange(counts.shape[0], device=counts.device)
-        owner = torch.repeat_interleave(segment, counts, output_size=n_pieces)
-        place = torch.arange(n_pieces, device=counts.device) - self.segments[:-1][owner]
-        self.pieces = offsets_of((lengths[owner] - place * PIECE).clamp(max=PIECE))
+        most = counts.shape[0] + total // PIECE  # pieces, of which the last ones are empty
+        place = torch.arange(most, device=counts.device)
+        owner = torch.searchsorted(self.segments, place, right=True) - 1  # of an empty piece: one more than there are
+        place -= self.segments[owner]
+        self.pieces = offsets_of((torch.cat([lengths, lengths.new_zeros(1)])[owner] - place * PIECE).clamp(0, PIECE))
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """The sums, [S] in the float dtype of `values` [E]; an empty segment has 0."""

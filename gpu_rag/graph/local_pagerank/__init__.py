@@ -10,6 +10,8 @@ iterates in f64 until a Z meets the tolerance by this bound; Z is then the answe
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import pick_implementation
@@ -131,14 +133,15 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
     restart = torch.from_numpy(pi).to(device)
     empty = torch.from_numpy(teleport.is_empty(np.arange(teleport.batch))).to(device)  # restart nowhere
     pull, symmetric = _pull(blocks)
-    rows, sizes = SegmentSum(pull.indptr.diff()), SegmentSum(blocks.offsets.diff())
+    n, m = blocks.csr.n, blocks.csr.m
+    rows, sizes = SegmentSum(pull.indptr.diff(), m), SegmentSum(blocks.offsets.diff(), n)
     block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
     source = pull.indices.long()
-    out = SegmentSum(blocks.csr.indptr.diff())(_weights(blocks.csr))
+    out = SegmentSum(blocks.csr.indptr.diff(), m)(_weights(blocks.csr))
     share = d * _weights(pull) / torch.where(out > 0, out, 1.0)[source]
     values = torch.zeros(blocks.csr.n, dtype=torch.float32, device=device)
     bound = torch.where(empty, 0.0, torch.inf)
-    stride = 1 if device.type == "cpu" else STRIDE
+    stride, first = (1, 0) if device.type == "cpu" else (STRIDE, _steps_before_a_look(d, options.tol))
     x, y, omega = restart / (1 - d), torch.zeros_like(restart), 1.0
     for step in range(options.max_iter):
         z = rows(share * x[source]) + restart
@@ -148,11 +151,17 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
         values = torch.where(solved[block], (z / mass[block]).float(), values)
         bound = torch.where(bound > options.tol, found, bound)
         # a solved block keeps its values, so that steps beyond the last one change nothing
-        if (step + 1) % stride == 0 and bool((bound <= options.tol).all()):
+        if step >= first and (step + 1) % stride == 0 and bool((bound <= options.tol).all()):
             break
         omega = 1.0 if step == 0 else 2 / (2 - d * d) if step == 1 else 1 / (1 - d * d * omega / 4)
         x, y = y + torch.where(symmetric[block], omega, 1.0) * (z - y), x
     return values, bound.cpu().numpy()
+
+
+def _steps_before_a_look(damping: float, tol: float) -> int:
+    """Steps after which Chebyshev's iteration may come below `tol`."""
+    rate = damping / (1 + math.sqrt(1 - damping * damping))
+    return int(math.log(tol) / math.log(rate)) if 0 < rate < 1 and tol < 1 else 0
 
 
 def _pull(blocks: Blocks) -> tuple[CSR, torch.Tensor]:
@@ -164,9 +173,8 @@ def _pull(blocks: Blocks) -> tuple[CSR, torch.Tensor]:
     row = row_of_entry(csr)
     differ |= row != row_of_entry(other)
     block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
-    symmetric = torch.ones(blocks.offsets.shape[0] - 1, dtype=torch.bool, device=differ.device)
-    symmetric[block[row[differ]]] = False
-    return other, symmetric
+    differing = torch.zeros(blocks.offsets.shape[0] - 1, dtype=torch.int32, device=differ.device)
+    return other, differing.scatter_reduce_(0, block[row], differ.int(), "amax") == 0
 
 
 def _weights(csr: CSR) -> torch.Tensor:

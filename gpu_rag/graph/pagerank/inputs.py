@@ -11,7 +11,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form
+from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form, to_host
 from gpu_rag.graph.common.segments import row_sums
 from gpu_rag.graph.csr import check_csr, degrees, transpose
 from gpu_rag.graph.ragged import check_ragged
@@ -121,7 +121,7 @@ def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport
         if not weights.values.is_floating_point():
             raise BadInput("seed weights are no floats", given=weights.values.dtype, expected="f32 or f64")
         mass = weights.values.detach().cpu().double().contiguous().numpy()
-    offsets, nodes = (a.detach().cpu().long().contiguous().numpy() for a in (seeds.offsets, seeds.values))
+    offsets, nodes = (a.long().contiguous().numpy() for a in to_host(seeds.offsets.detach(), seeds.values.detach()))
     checks, share = compiled_checks(CPU), np.empty(len(nodes))
     if checks is None or not checks.shares(offsets, mass, share):
         share = _shares(offsets, mass)  # says what is wrong, if anything is

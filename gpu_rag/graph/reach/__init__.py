@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +28,7 @@ from gpu_rag.graph.ragged import (
 )
 from gpu_rag.types import Ragged
 
-__all__ = ["ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "reachable", "typed_graph"]
+__all__ = ["ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "lowest_ways", "reachable", "typed_graph"]
 
 COMPILED = "gpu_rag_kernels.reach.numba"
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
@@ -139,35 +140,97 @@ def _reachable_by_torch(
     graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, longest: int
 ) -> Ragged:
     """All questions a step at a time, by ascending keys question * N + node; what a question has at the end of its
-    chain is picked at the end of all. The host waits twice a step: for the entries that are followed, and the nodes."""
+    chain is picked at the end of all. The host waits once a step, for the entries that are followed, and at the end."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
     check_memory(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
-    fronts = [torch.unique(keys_of(starts, n))]
+    fronts = [keys_of(starts, n).sort().values]
     for k in range(longest):
-        front = fronts[-1]
-        question = front // n
-        place = (relations.offsets[question] + k).clamp_(max=relations.values.shape[0] - 1)
-        way = torch.where(lengths[question] > k, directions.values[place], 0)
-        fronts.append(_stepped(graph, front, relations.values[place].long(), way))
+        question = fronts[-1] // n
+        place = relations.offsets[question] + k
+        fronts.append(_stepped(graph, fronts[-1], relations, directions, place, lengths[question] > k))
     keys = torch.cat(fronts)
     after = torch.cat([torch.full_like(front, k) for k, front in enumerate(fronts)])
-    return ragged_of_keys(keys[lengths[keys // n] == after].sort().values, starts.batch, n)
+    at_end = torch.where(lengths[keys // n] == after, keys, -1).sort().values
+    return ragged_of_keys(at_end[_are_new(at_end) & (at_end >= 0)], starts.batch, n)
 
 
-def _stepped(graph: TypedGraph, keys: torch.Tensor, relation: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
-    """The distinct keys one edge of relation[i] from keys[i], ascending; way[i]: in which directions, 0 for none."""
-    node = keys % max(graph.n, 1)
-    wanted, firsts, lasts = node * graph.n_relations + relation, [], []
+def _stepped(
+    graph: TypedGraph, front: torch.Tensor, relations: Ragged, ways: Ragged, place: torch.Tensor, go: torch.Tensor
+) -> torch.Tensor:
+    """The keys one edge from those of a front, ascending, some of them several times; of those where `go` holds, by the
+    relation and the way at `place` of the lists."""
+    n = max(graph.n, 1)
+    place = place.clamp(0, max(relations.values.shape[0] - 1, 0))
+    way = torch.where(go & _are_new(front), ways.values[place].long(), 0)
+    pieces = [front[:0]]
+    for at, node in _followed(graph, front % n, relations.values[place].long(), way):
+        pieces.append((front[at] // n * n + node).sort().values)
+    return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
+
+
+def _are_new(ascending: torch.Tensor) -> torch.Tensor:
+    """bool: whether a number is not the one before it."""
+    new = torch.ones_like(ascending, dtype=torch.bool)
+    new[1:] = ascending[1:] != ascending[:-1]
+    return new
+
+
+def _followed(
+    graph: TypedGraph, nodes: torch.Tensor, relation: torch.Tensor, way: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(place in nodes, node one edge of relation[i] away), in pieces; way[i]: in which directions, 0 for none."""
+    wanted, firsts, lasts = nodes * graph.n_relations + relation, [], []
     for bit, indptr, sorted_edges in zip((OUT, IN), (graph.out_indptr, graph.in_indptr), graph.keys, strict=True):
-        first = torch.where(relation < 0, indptr[node], torch.searchsorted(sorted_edges, wanted))
-        last = torch.where(relation < 0, indptr[node + 1], torch.searchsorted(sorted_edges, wanted, right=True))
+        first = torch.where(relation < 0, indptr[nodes], torch.searchsorted(sorted_edges, wanted))
+        last = torch.where(relation < 0, indptr[nodes + 1], torch.searchsorted(sorted_edges, wanted, right=True))
         firsts.append(first)
         lasts.append(torch.where((way & bit) > 0, last, first))
-    questions, pieces = (keys - node).repeat(2), [keys[:0]]
+    size = nodes.shape[0]
     for owner, edge in expand(torch.cat(firsts), torch.cat(lasts)):
-        reached = torch.where(owner < keys.shape[0], graph.out_node[edge], graph.in_node[edge])
-        pieces.append(torch.unique(questions[owner] + reached))
-    return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
+        inward = owner >= size
+        yield owner - size * inward, torch.where(inward, graph.in_node[edge], graph.out_node[edge])
+
+
+def lowest_ways(
+    graph: TypedGraph, starts: Ragged, ends: torch.Tensor, relations: Ragged, directions: Ragged, longest: int
+) -> torch.Tensor:
+    """One way from any of the starts of each question to its end, along its chain of relations: i64[B, longest + 1].
+
+    S_0 = {end}, S_j = {v : an edge of the j-th last relation leads from v to a node of S_(j-1)}; the way begins at the
+    lowest start in S_L, L being the length of the chain, and every step takes the lowest node that is in the next set.
+    A row has -1 behind its chain, and from where there is no way. starts, relations and directions as of `reachable`,
+    ends: i64[B]; longest: the length of the longest chain (all unchecked). The host waits twice a step.
+
+    Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [2, 0] to 3 by [0, 1] OUT is [0, 1, 3].
+    """
+    n, batch, lengths = max(graph.n, 1), starts.batch, relations.offsets.diff()
+    ways = directions.values
+    turned = Ragged((ways & OUT) << 1 | (ways & IN) >> 1, directions.offsets)  # EITHER stays
+    fronts = [torch.arange(batch, device=graph.device) * n + ends]
+    for k in range(longest):
+        question = fronts[-1] // n
+        place = relations.offsets[question + 1] - 1 - k
+        fronts.append(_stepped(graph, fronts[-1], relations, turned, place, lengths[question] > k))
+    leading = torch.cat([front + left * batch * n for left, front in enumerate(fronts)])
+
+    def lowest(question: torch.Tensor, nodes: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+        wanted = (left * batch + question) * n + nodes
+        there = leading[torch.searchsorted(leading, wanted).clamp_(max=leading.shape[0] - 1)] == wanted
+        best = torch.full((batch,), n, dtype=torch.int64, device=graph.device)
+        best.scatter_reduce_(0, question, torch.where(there, nodes, n), "amin")
+        return torch.where(best < n, best, -1)
+
+    question = row_of_value(starts)
+    found = [lowest(question, starts.values.long(), lengths[question])]
+    for k in range(longest):
+        place = (relations.offsets[:-1] + k).clamp(max=max(relations.values.shape[0] - 1, 0))
+        way = torch.where((found[-1] >= 0) & (lengths > k), ways[place].long(), 0)
+        best = torch.full_like(ends, -1)
+        for at, node in _followed(graph, found[-1].clamp(min=0), relations.values[place].long(), way):
+            lower = lowest(at, node.long(), lengths[at] - k - 1)
+            best = torch.where((best < 0) | ((lower >= 0) & (lower < best)), lower, best)
+        found.append(best)
+    return torch.stack(found, 1)
 
 
 def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:

@@ -256,9 +256,9 @@ def subgraph_scores(
     outer = induced_subgraphs(full, ego_balls(full, ball, 1, include=[passages], threads=threads))
     q = blocks_pagerank(outer, starts, damping=damping, tol=Params.tol, threads=threads).values
     block, node = row_of_value(Ragged(outer.global_ids, outer.offsets)), outer.global_ids.long() - graph.n_entities
-    linked = node >= 0
-    by_passage = _ranked(block[linked], node[linked], q[linked], starts.batch, depth)
-    by_relation = _ranked(*_relations_inside(graph, inner, p), starts.batch, depth)
+    linked = (node >= 0).nonzero()[:, 0]
+    whole = to_host(block[linked], node[linked], q[linked], *_relations_inside(graph, inner, p))
+    by_passage, by_relation = (_ranked(whole[a : a + 3], starts.batch, depth) for a in (0, 3))
     return SubgraphScores((inner, p), (outer, q), by_relation, by_passage)
 
 
@@ -275,17 +275,16 @@ def _relations_inside(
     for owner, row in expand(first[node], first[node + 1]):
         wanted = base[owner] + objects[row]
         at = torch.searchsorted(keys, wanted).clamp(max=keys.shape[0] - 1)
-        hit = keys[at] == wanted
-        score = ((p[owner[hit]].double() + p[at[hit]].double()) / 2).float()
-        found.append((base[owner[hit]] // n, row[hit], score))
+        hits = (keys[at] == wanted).nonzero()[:, 0]
+        owner, at = owner[hits], at[hits]
+        found.append((base[owner] // n, row[hits], ((p[owner].double() + p[at].double()) / 2).float()))
     block, rows, scores = (torch.cat(parts) for parts in zip(*found))
     return block, rows, scores
 
 
-def _ranked(block: torch.Tensor, ids: torch.Tensor, scores: torch.Tensor, batch: int, depth: int) -> TopK:
-    """The best `depth` of each block, by (-score, id), padded."""
-    of, key = torch.stack([block, ids]).cpu().numpy()
-    value = scores.cpu().numpy()
+def _ranked(columns: Sequence[torch.Tensor], batch: int, depth: int) -> TopK:
+    """The best `depth` of each block, by (-score, id), padded. columns: block, id and score."""
+    of, key, value = (column.numpy() for column in columns)
     order = np.lexsort((key, -value, of))
     of, key, value = of[order], key[order], value[order]
     place = np.arange(len(of)) - np.searchsorted(of, of)

@@ -19,6 +19,7 @@ from itertools import permutations, product
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
@@ -58,19 +59,20 @@ class Walks:
     n: int
     topics: list[TopicNodes]
     n_topics: torch.Tensor  # i64[B]: of each question
+    most: int  # topics of a question
     chains: list[Chain]
-    of_topic: torch.Tensor  # i64[C]: the topic of each chain
+    of_topic: list[int]  # the topic of each chain
     ends: Ragged  # C lists of nodes
 
     @cached_property
     def of_question(self) -> torch.Tensor:
         """i64[T]: the question of each topic."""
-        return torch.repeat_interleave(self.n_topics)
+        return torch.repeat_interleave(self.n_topics, output_size=len(self.topics))
 
     @cached_property
     def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(topic * N + node of everything reached, ascending, once each; the place there of each end)."""
-        topic = self.of_topic[row_of_value(self.ends)]
+        topic = torch.tensor(self.of_topic, dtype=torch.int64, device=self.n_topics.device)[row_of_value(self.ends)]
         return torch.unique(topic * self.n + self.ends.values.long(), return_inverse=True)
 
     def least(self, of_chain: torch.Tensor) -> torch.Tensor:
@@ -83,15 +85,15 @@ class Walks:
         """i64[keys]: 0 where a chain of every relation of the topic once leads, else edges of the shortest chain."""
         lengths = [
             0 if sorted(chain) == sorted(self.topics[topic].relations) else len(chain)
-            for chain, topic in zip(self.chains, self.of_topic.tolist())
+            for chain, topic in zip(self.chains, self.of_topic)
         ]
-        return self.least(torch.tensor(lengths, dtype=torch.int64, device=self.of_topic.device))
+        return self.least(torch.tensor(lengths, dtype=torch.int64, device=self.n_topics.device))
 
     def of_topics(self, question: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """i64[M, most topics], bool of that shape: places of (topic of the question, node) in `keys`, and whether it
         is one of them."""
         keys, count = self.keys[0], self.n_topics[question]
-        number = torch.arange(max(1, int(self.n_topics.max())), device=nodes.device)
+        number = torch.arange(max(1, self.most), device=nodes.device)
         first = self.n_topics.cumsum(0)[question] - count
         wanted = (first[:, None] + number) * self.n + nodes[:, None]
         at = torch.searchsorted(keys, wanted).clamp(max=max(keys.shape[0] - 1, 0))
@@ -132,9 +134,9 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
     order = order[torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]] < k]
     nodes, question = candidates.values[order].long(), question[order]
     at, there = walks.of_topics(question, nodes)
-    first = torch.where(there, walks.least(torch.arange(len(walks.chains), device=kb.device))[at], -1).tolist()
-    rows, values, kept = nodes.tolist(), scores[order].tolist(), met.tolist()
-    bounds = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device)).tolist()
+    chain = torch.where(there, walks.least(torch.arange(len(walks.chains), device=kb.device))[at], -1)
+    ends = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device))
+    first, rows, values, kept, bounds = (part.tolist() for part in to_host(chain, nodes, scores[order], met, ends))
     found = []
     for q, topics in enumerate(questions):
         part = slice(bounds[q], bounds[q + 1])
@@ -152,9 +154,10 @@ def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius:
     relations = ragged_of_lists(flat, kb.device)
     ways = (topic.ways or [EITHER] * len(chain) for topic, one in zip(topics, chains) for chain in one)
     ends = reachable(kb.typed, starts, relations, ragged_of_lists(list(ways), kb.device), threads=threads)
-    of_topic = torch.tensor([t for t, one in enumerate(chains) for _ in one], dtype=torch.int64, device=kb.device)
-    n_topics = torch.tensor([len(one) for one in questions], dtype=torch.int64, device=kb.device)
-    return Walks(max(kb.n, 1), topics, n_topics, flat, of_topic, ends)
+    of_topic = [t for t, one in enumerate(chains) for _ in one]
+    sizes = [len(one) for one in questions]
+    n_topics = torch.tensor(sizes, dtype=torch.int64, device=kb.device)
+    return Walks(max(kb.n, 1), topics, n_topics, max(sizes, default=0), flat, of_topic, ends)
 
 
 def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
@@ -163,10 +166,8 @@ def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
     own = ragged_of_lists([topic.nodes for topic in walks.topics], reached.device)
     topic_keys = walks.of_question[row_of_value(own)] * n + own.values
     found, count = torch.unique(walks.of_question[reached // n] * n + reached % n, return_counts=True)
-    free = ~torch.isin(found, topic_keys)
-    found, count = found[free], count[free]
-    question = found // n
-    shared = count == walks.n_topics[question]
-    met = torch.zeros(batch, dtype=torch.bool, device=reached.device)
-    met[question[shared]] = True
-    return ragged_of_keys(found[shared | ~met[question]], batch, n), met
+    free, question = ~torch.isin(found, topic_keys), found // n
+    shared = free & (count == walks.n_topics[question])
+    met = torch.zeros(batch, dtype=torch.int32, device=reached.device)
+    met = met.scatter_reduce_(0, question, shared.int(), "amax") > 0
+    return ragged_of_keys(found[free & (shared | ~met[question])], batch, n), met

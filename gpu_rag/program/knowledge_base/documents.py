@@ -8,6 +8,7 @@ import torch
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.nearest.index import NearestRows
+from gpu_rag.graph.ragged import expand
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import shown_passages
@@ -54,26 +55,27 @@ class DocumentSearch:
         """
         ids = torch.full((queries.shape[0], k), -1, dtype=torch.int32, device=queries.device)
         scores = torch.full((queries.shape[0], k), -torch.inf, device=queries.device)
-        if not self._nodes.numel() or not k:
+        if not self._nodes.numel() or not k or not len(queries):
             return TopK(ids, scores)
         n_texts, depth = self._base.shape[0], min(4 * k, self._base.shape[0])
         open_ = torch.arange(queries.shape[0], device=queries.device)
-        while open_.numel():
+        while True:
             top = self._rows.search(queries[open_], depth)
             rows, values, sure = self._nodes_of(top, k)
-            done = sure | (depth == n_texts)
+            done = (sure | (depth == n_texts)).nonzero()[:, 0]
             ids[open_[done]], scores[open_[done]] = rows[done], values[done]
-            open_, depth = open_[~done], min(2 * depth, n_texts)
+            if len(done) == len(open_):
+                break
+            open_, depth = open_[~sure], min(2 * depth, n_texts)
         return TopK(ids, scores)
 
     def _nodes_of(self, texts: TopK, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The k best nodes of ranked texts (every row full), and whether no text beyond them could change that."""
         batch, depth = texts.ids.shape
         text = texts.ids.long().flatten()
-        counts = self._offsets[text + 1] - self._offsets[text]
-        at = torch.repeat_interleave(torch.arange(batch * depth, device=text.device), counts)
-        first = (counts.cumsum(0) - counts)[at]
-        node = self._nodes[self._offsets[text][at] + torch.arange(at.shape[0], device=text.device) - first]
+        pieces = [*expand(self._offsets[text], self._offsets[text + 1])]
+        at, place = (torch.cat(parts) for parts in zip(*pieces))
+        node = self._nodes[place]
         query, score = at // depth, texts.scores.flatten()[at]
         keys, place = torch.unique(query * self._n + node, return_inverse=True)
         best = torch.full((keys.shape[0],), -torch.inf, device=text.device)
@@ -81,11 +83,11 @@ class DocumentSearch:
         order = lexsort(-best, keys // self._n)
         of = keys[order] // self._n
         rank = torch.arange(order.shape[0], device=text.device) - torch.searchsorted(of, of)
-        inside = rank < k
+        inside = (rank < k).nonzero()[:, 0]
+        of, rank, order = of[inside], rank[inside], order[inside]
         ids = torch.full((batch, k), -1, dtype=torch.int32, device=text.device)
         scores = torch.full((batch, k), -torch.inf, device=text.device)
-        ids[of[inside], rank[inside]] = (keys[order][inside] % self._n).int()
-        scores[of[inside], rank[inside]] = best[order][inside]
+        ids[of, rank], scores[of, rank] = (keys[order] % self._n).int(), best[order]
         return ids, scores, scores[:, -1] > texts.scores[:, -1]
 
 
