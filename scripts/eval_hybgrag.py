@@ -7,7 +7,8 @@ usage: python scripts/eval_hybgrag.py prepare DATA OUT
 prepare: makes typed knowledge bases and question files out of the public MetaQA and PrimeKG data in DATA: OUT/metaqa
 and OUT/primekg (folders for `gpu-rag index --skb`), OUT/*.tune.jsonl and OUT/*.test.jsonl (every second question).
 scores: hit@1, hit@5, recall@20 and MRR, with paired differences (percentile bootstrap over questions). main: the text
-module, the hybrid module alone (one iteration), the loop without a model, and the loop with an oracle for a critic;
+module, the hybrid module alone (one iteration), the loop without a model, and the loop with an oracle for a critic; the
+share of confident wrong answers (the question says the relations, by the trace, and the first node is wrong);
 order: nearer nodes first against cosine alone, of radius 2 and 1, with either critic; iterations: the loop of 1 to 4
 with either critic; ablations: other parameters, and optimal routing between the modules.
 collect: runs the loop with the oracle and writes its actions with their feedback, for `method.hybgrag.experiences`.
@@ -309,14 +310,19 @@ def main_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:
         found = {
             "text module (dense)": one.scored(one.run(params, program=text_module)),
             "hybrid module alone": one.scored(one.run({**params, "iterations": 1})),
-            "hybgrag, rules for a critic": one.scored(one.run(params)),
+            "hybgrag, rules for a critic": one.scored(answers := one.run(params)),
             "hybgrag, oracle critic": one.scored(one.run(params, oracle=True)),
         }
         lines = [line_of(name, values) for name, values in found.items()]
         base = found["hybrid module alone"]
         for name in ("hybgrag, rules for a critic", "hybgrag, oracle critic"):
             lines.append([f"{name} - hybrid alone", *(cell(column, "+") for column in (found[name] - base).T)])
+        more = found["hybgrag, rules for a critic"] - found["text module (dense)"]
+        lines.append(["rules - text module", *(cell(column, "+") for column in more.T)])
         table(f"{one.name}: {len(one.asked)} questions", lines, ["", *MEASURES])
+        sure = np.array([bool(a.nodes) and not any(s.verb == "hybgrag_unsure" for s in a.trace) for a in answers])
+        wrong = sure & (found["hybgrag, rules for a critic"][:, 0] == 0)
+        print(f"\nthe question says the relations: {sure.mean():.3f}, and the first node is wrong: {wrong.mean():.3f}")
 
 
 def order_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:

@@ -5,7 +5,8 @@ usage: python scripts/eval_hydrarag.py NAME=INDEX=QUESTIONS [...] [--part phases
 
 Topics come out of the question's text; MetaQA's square brackets around its topic are taken out before. For every set:
 answer_on_path (a gold answer is an entity of a path) of all questions after each step of each phase, by hops where the
-set says them; the phase that ended the search; hits@1 of the answer nodes; the subgraph's sizes; milliseconds.
+set says them; the phase that ended the search; hits@1 of the answer nodes, and how many are wrong though the question
+says the relations, by the trace; the subgraph's sizes; milliseconds.
 ablations: one row a change of the settings, and `hydrarag-e`. sources: pruning by relevance alone, and one row a source
 left out. Both with differences to their first row, paired by question, and 95 % bootstrap intervals. What answers rest
 on and what they cost: eval_hydrarag_evidence.py. Prints Markdown tables.
@@ -112,6 +113,10 @@ class Run:
         """Whether the first answer node is a gold answer."""
         return bool(answer.nodes) and name_key(answer.nodes[0].name) in row.answers
 
+    def sure(self, answer: Answer) -> bool:
+        """Whether the question says the relations of the answer, by the trace."""
+        return any(line.startswith("asked") for told in noted(answer, "relations_asked") for line in told)
+
     def hits(self) -> str:
         """hits@1 of the answer nodes."""
         return share(self.hit(a, r) for a, r in zip(self.answers, self.rows))
@@ -165,6 +170,13 @@ def phases(name: str, done: Run) -> None:
     table(("hops", "n", *(f"any phase, {step}" for step in STEPS), "at the end", "hits@1"), lines)
     ended = Counter(told[0] for a, _ in pairs for told in noted(a, "phase"))
     print(f"\nended: {dict(ended)}")
+    wrong = [not done.hit(a, r) for a, r in pairs]
+    print(
+        f"\nan answer node: {share(bool(a.nodes) for a, _ in pairs)}, of these wrong: "
+        f"{share(one and bool(a.nodes) for one, (a, _) in zip(wrong, pairs))} of all; the question says the relations: "
+        f"{share(done.sure(a) for a, _ in pairs)}, of these wrong: "
+        f"{share(one and done.sure(a) for one, (a, _) in zip(wrong, pairs))} of all"
+    )
     sizes = defaultdict(list)
     for a, _ in pairs:
         for told in noted(a, "evidence_subgraph")[:1]:

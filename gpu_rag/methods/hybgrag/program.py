@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_rag.methods.hybgrag.critic import Critic
-from gpu_rag.methods.hybgrag.retrieve import edge_paths, filled, first_nodes, retrieve_by, widened
+from gpu_rag.methods.hybgrag.near import Entities
+from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_nodes, fused, retrieve_by
 from gpu_rag.methods.hybgrag.router import Router
 from gpu_rag.methods.hybgrag.state import TEXT, Action, History, Params, Retrieved
 from gpu_rag.program.ask import embed
-from gpu_rag.program.knowledge_base.chains import asked_types
+from gpu_rag.program.knowledge_base.chains import asked_types, opposed_relations
 from gpu_rag.program.knowledge_base.views import kb_of, node_passages, ranked_nodes
 from gpu_rag.program.reader import read_blocks
 from gpu_rag.program.run import Run
@@ -58,11 +59,15 @@ async def refined(question: str, run: Run, params: Params, critic: Critic) -> tu
     if router.sure(action):
         return last
     ranked = router.ranked or ()
-    others = tuple(dict.fromkeys(topic.text() for one in ranked for topic in one.chains))
-    run.note("hybgrag_unsure", len(others), others)
-    if action.module != TEXT and all(one.plain for one in ranked):
-        return action, await filled(result, vector, params)
-    return action, await widened(action, result, vector, asked_types(run.index, question), params, kb)
+    chains = tuple(dict.fromkeys(topic.text() for one in ranked for topic in one.chains))
+    run.note("hybgrag_unsure", len(chains), chains)
+    groups, types = tuple(one.linked.nodes for one in ranked), asked_types(run.index, question)
+    named = Entities(groups, vector, tuple(types), tuple(opposed_relations(run.index, question)))
+    if action.module != TEXT and len(action.topics) == 1 and all(one.plain for one in ranked):
+        return action, behind(result, await fused(replace(result, rows=()), named, params, kb), params)
+    deep = replace(params, n_nodes=max(DEPTH, params.n_nodes))
+    graph = replace(result, rows=()) if action.module == TEXT else await retrieve_by(action, vector, kb, deep)
+    return action, await fused(graph, named, params, kb)
 
 
 async def supported(action: Action, result: Retrieved, run: Run) -> Draft:

@@ -11,6 +11,7 @@ import numpy as np
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.methods.hybgrag.batched import TopicNodes, reach_nodes
+from gpu_rag.methods.hybgrag.near import Entities, near_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved, Topic
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
@@ -46,35 +47,27 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
     return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
 
 
-async def widened(
-    action: Action, result: Retrieved, vector: np.ndarray, types: Collection[int], params: Params, kb: KnowledgeBase
-) -> Retrieved:
-    """A result where the question does not plainly say its relations: nodes of the hybrid module and of all documents
-    by the sum of 1 / (60 + rank) in both, of the types that the question asks for, where it says some.
-
-    The text module's own result is only narrowed to these types.
-    """
-    deep = replace(params, n_nodes=max(DEPTH, params.n_nodes))
-    documents = await search_documents(vector, DOCUMENTS)
-    graph = (
-        await retrieve_by(action, vector, kb, deep) if action.module != TEXT else replace(result, rows=(), scores=())
-    )
-    allowed = {*types, *(row for row, name in enumerate(kb.type_names) if name == UNTYPED)} if types else set()
-    rankings = [_of_types(found, allowed, kb)[: deep.n_nodes] for found in (graph, documents)]
-    weight: dict[int, float] = {}
-    for pairs in rankings:
-        for rank, (row, _) in enumerate(pairs, 1):
+async def fused(result: Retrieved, named: Entities, params: Params, kb: KnowledgeBase) -> Retrieved:
+    """A result where the question does not plainly say its relations: nodes of the hybrid module, those near to all
+    entities that it names, and of all documents, by the sum of 1 / (60 + rank); of the types that the question asks
+    for, where it says some, and none that an opposed relation alone joins to an entity."""
+    untyped = (row for row, name in enumerate(kb.type_names) if name == UNTYPED)
+    named = replace(named, types=tuple({*named.types, *untyped}) if named.types else ())
+    near, documents = await gather(near_nodes(named, DEPTH), search_documents(named.vector, DOCUMENTS))
+    barred, weight, cosine = set(near.barred), dict[int, float](), dict[int, float]()
+    for found in (result, near, documents):
+        pairs = [pair for pair in _of_types(found, named.types, kb) if pair[0] not in barred]
+        for rank, (row, score) in enumerate(pairs[:DEPTH], 1):
             weight[row] = weight.get(row, 0.0) + 1 / (RANK + rank)
+            cosine[row] = score
     best = sorted(weight, key=lambda row: -weight[row])[: params.n_nodes]  # stable: the hybrid module's first
-    cosine = {row: score for pairs in rankings for row, score in pairs}
-    return _ranked(graph, best, cosine)
+    return _ranked(result, best, cosine)
 
 
-async def filled(result: Retrieved, vector: np.ndarray, params: Params) -> Retrieved:
-    """A result with the nearest documents behind it."""
-    documents = await search_documents(vector, params.n_nodes)
-    cosine = dict([*zip(documents.rows, documents.scores), *zip(result.rows, result.scores)])
-    return _ranked(result, list(dict.fromkeys((*result.rows, *documents.rows)))[: params.n_nodes], cosine)
+def behind(result: Retrieved, others: Retrieved, params: Params) -> Retrieved:
+    """A result with the nodes of another one behind its own."""
+    cosine = dict([*zip(others.rows, others.scores), *zip(result.rows, result.scores)])
+    return _ranked(result, list(dict.fromkeys((*result.rows, *others.rows)))[: params.n_nodes], cosine)
 
 
 def _of_types(found: Ranking, types: Collection[int], kb: KnowledgeBase) -> list[tuple[int, float]]:

@@ -242,9 +242,15 @@ class ChainReader:
         """The types that a question asks for: said right behind "what" or "which", by "who", or first of all."""
         words = words_of(text)
         at = next((i for i, word in enumerate(words) if word in _ASKS), 0)
-        if _NO_TYPE & set(words):
+        if any(word in _NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
             return set()
         return next((found for unit in units_of(text) if unit.at >= at and (found := self.types_of(unit))), set())
+
+    def opposed(self, text: str) -> set[int]:
+        """The relations that turn a question round ("contraindication", "off-label use") where it does not say so."""
+        said = set().union(*(unit.groups for unit in units_of(text)))
+        marked = [{group for unit in units if unit.marked for group in unit.groups} for units in self.units]
+        return {row for row, groups in enumerate(marked) if groups and not groups & said}
 
     def cues(self, text: str) -> list[Unit]:
         """The units of a question that say some relation: what is shared, and done together, twice; words for one
@@ -271,6 +277,11 @@ class ChainReader:
         relation, back = divmod(directed, 2)
         of = says_inverse if back and self.directed[relation] else says
         return [of(cue, unit) for unit in self.units[relation]]
+
+
+def _asking(words: Sequence[str], at: int) -> bool:
+    """Whether "when" and the like ask there: first or last of all, or before a verb, not as in "when it is used"."""
+    return at == 0 or words[at + 1 :][:1] == [] or words[at + 1] in _CLAUSE
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -450,6 +461,11 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
 def asked_types(index: Index, text: str) -> set[int]:
     """The types of nodes that a question asks for, () where it says none that the knowledge base has."""
     return _reader(index).asked_types(text)
+
+
+def opposed_relations(index: Index, text: str) -> set[int]:
+    """The relations that say the contrary of what a question asks for, see `ChainReader.opposed`."""
+    return _reader(index).opposed(text)
 
 
 def _reader(index: Index) -> ChainReader:

@@ -1,0 +1,116 @@
+"""Nodes that are near to all entities of a question: HybGRAG's ranking where the question does not say its relations.
+
+Of an entity with d edges a node next to it gets 1 / log(3 + d), by whatever relation; a node two edges away gets half
+of that, times its share of the strongest one: the sum of 1 / log(3 + edges) over the nodes between. Entities and nodes
+between of more than FEW edges do not lead that far, so hubs cost no more than their own edges. Equal nodes are ranked
+by the cosine of question and document. Sums are of integers: the same for a question alone and in any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.common.segments import lexsort
+from gpu_rag.graph.common.trusted import trusted
+from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
+from gpu_rag.graph.reach import TypedGraph
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base.scores import score_nodes
+from gpu_rag.methods.hybgrag.batched import TILE
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.search import Ranking, stacked
+from gpu_rag.runtime.step import batched
+
+FEW = 500
+UNIT = 2.0**40  # of the sums
+
+
+@dataclass(frozen=True)
+class Entities:
+    """What a question names. groups: the nodes of each entity; types: of the nodes that are wanted, (): of any;
+    opposed: relations that say the contrary of what is asked for."""
+
+    groups: tuple[tuple[int, ...], ...]
+    vector: np.ndarray
+    types: tuple[int, ...] = ()
+    opposed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Near(Ranking):
+    """Nodes, best first, with the cosines of their documents. barred: those that an entity is joined to by opposed
+    relations alone, which are no answer; ascending."""
+
+    barred: tuple[int, ...] = ()
+
+
+@batched(GRAPH, tile=TILE, name="hybgrag_near")
+@trusted()
+def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Near]:
+    """The k nodes nearest to all entities of each question, see the module."""
+    kb = kb_of(index)
+    graph, n, device = kb.typed, max(kb.n, 1), kb.device
+    own = ragged_of_lists([group for one in queries for group in one.groups], device)
+    of_entity = torch.repeat_interleave(torch.tensor([len(one.groups) for one in queries], device=device))
+    entity, edges = row_of_value(own), graph.out_indptr.diff() + graph.in_indptr.diff()
+    size = torch.zeros_like(of_entity).index_add_(0, entity, edges[own.values])
+    share = 1 / torch.log(3 + size.double())
+    n_relations = max(kb.n_relations, 1)
+    turned = torch.tensor([[r in one.opposed for r in range(n_relations)] for one in queries], device=device)
+    pieces = [(entity[at] * n + node, turned[of_entity[entity[at]], r]) for at, node, r in _edges(graph, own.values)]
+    joined, against = (torch.cat([piece[i] for piece in pieces] or [entity[:0]]) for i in (0, 1))
+    next_, against = torch.unique(joined[~against.bool()]), torch.unique(joined[against.bool()])
+    against = _question_keys(against[~torch.isin(against, next_)], of_entity, n)
+    keys, worth = [_question_keys(next_, of_entity, n)], [(UNIT * share[next_ // n]).long()]
+    between = next_[(size[next_ // n] <= FEW) & (edges[next_ % n] <= FEW)]
+    pairs = [(between[at] // n * n + node, at) for at, node, _ in _edges(graph, between % n)]
+    if pairs:
+        weight = (UNIT / torch.log(3 + edges[between % n].double())).long()
+        second, place = torch.unique(torch.cat([key for key, _ in pairs]), return_inverse=True)
+        sums = torch.zeros_like(second).index_add_(0, place, weight[torch.cat([at for _, at in pairs])])
+        most = torch.ones_like(of_entity).scatter_reduce_(0, second // n, sums, "amax")
+        keys.append(_question_keys(second, of_entity, n))
+        worth.append((UNIT / 2 * share[second // n] * (sums.double() / most[second // n])).long())
+    found, place = torch.unique(torch.cat(keys), return_inverse=True)
+    total = torch.zeros_like(found).index_add_(0, place, torch.cat(worth))
+    wanted = torch.tensor([[not one.types or t in one.types for t in range(kb.n_types)] for one in queries])
+    of_type = torch.from_numpy(kb.node_type.astype(np.int64)).to(device)[found % n]
+    kept = wanted.to(device)[found // n, of_type] & ~torch.isin(
+        found, torch.cat([of_entity[entity] * n + own.values, against])
+    )
+    found, total = found[kept], total[kept]
+    order = lexsort(-total, found // n)
+    starts = torch.searchsorted(found, torch.arange(len(queries) + 1, device=device) * n)
+    last = torch.minimum(starts[:-1] + k, starts[1:]) - 1  # the k-th best of each question, and those equal to it
+    kept = total >= total[order][last.clamp(min=0)][found // n] if found.numel() else kept[:0]
+    found, total = found[kept], total[kept]
+    question = found // n
+    vectors = stacked([one.vector for one in queries], device)
+    cosine = score_nodes(kb, vectors, ragged_of_keys(found, len(queries), n))
+    order = lexsort(-cosine, -total, question)  # stable: ties to the lower node
+    bounds = torch.searchsorted(question, torch.arange(len(queries) + 1, device=device)).tolist()
+    rows, scores = (found % n)[order].tolist(), cosine[order].tolist()
+    parts = (slice(a, min(a + k, b)) for a, b in zip(bounds, bounds[1:]))
+    barred: list[list[int]] = [[] for _ in queries]
+    for key in torch.unique(against).tolist():
+        barred[key // n].append(key % n)
+    return [Near(tuple(rows[part]), tuple(scores[part]), tuple(out)) for part, out in zip(parts, barred)]
+
+
+def _question_keys(keys: torch.Tensor, of_entity: torch.Tensor, n: int) -> torch.Tensor:
+    """question * n + node of entity * n + node."""
+    return of_entity[keys // n] * n + keys % n
+
+
+def _edges(graph: TypedGraph, nodes: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """(place in `nodes`, node at the other end, relation) of every edge of some nodes, in pieces."""
+    out_side = graph.out_indptr, graph.out_node, graph.out_relation
+    in_side = graph.in_indptr, graph.in_node, graph.in_relation
+    for indptr, other, relation in (out_side, in_side):
+        for at, entry in expand(indptr[nodes], indptr[nodes + 1]):
+            yield at, other[entry].long(), relation[entry].long()
