@@ -103,13 +103,15 @@ MEASURED = {name: STEPS[name] for name in JSON if name not in ROOMS}
 # --- what stands in the slots -----------------------------------------------------------------------
 
 # The question and words of our own: no text of a document, page or graph, and none that a reply wrote of these.
-OPEN = {"question", "plan", "notice", "subquestions", "indicator", "features", "examples", "gold"}
+OPEN = {"question", "plan", "notice", "subquestions", "features", "examples", "gold"}
 OPEN_IN = {  # what a name means in one file
     "bubblerag/enough": {"options"},
     "hybgrag/module": {"options"},
     "hybgrag/validate": {"options"},
-    "hybgrag/route": {"history"},
-    "hydrarag/sources": {"options"},
+    "hydrarag/predict": {"indicator"},  # read out of the question alone
+    "hydrarag/refined": {"indicator"},
+    "hydrarag/select": {"indicator"},
+    "hydrarag/sources": {"options", "indicator"},
     "hydrarag/analysis": {"topics"},
 }
 PASSAGE = (

@@ -164,14 +164,14 @@ async def _follow_up(analysis: Analysis, search: Search) -> Analysis:
     mentions = await linked([entity for entity in chain.entities if entity != ANSWER], search)
     question = " ".join(reply["question"].split())
     search.run.note("follow_up/question", 0, (question, chain.text))
-    return by_chain(question, mentions or analysis.mentions, chain, analysis.subquestions, chain.text)
+    found = by_chain(analysis.question, mentions or analysis.mentions, chain, analysis.subquestions, chain.text)
+    return replace(found, follow_up=question)
 
 
 async def _ask(prompt: str, schema: str, name: str, analysis: Analysis, search: Search) -> dict[str, Any] | None:
     """A request that shows what was found so far."""
-    fields = {"question": analysis.question, "indicator": analysis.indicator}
     facts = [f"- {path.text}" for path in search.chosen] or ["nothing"]
-    reply = await search.ask(prompt, fields, schema, name, facts)
+    reply = await search.ask(prompt, analysis.shown, schema, name, facts)
     return reply if isinstance(reply, dict) else None
 
 

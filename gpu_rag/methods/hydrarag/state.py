@@ -139,7 +139,8 @@ class Analysis:
     """Step I of one question. indicator: the text that paths are compared with; depth: D_predict.
 
     opens, closes: whether the answer stands before the first or behind the last topic of the order; predicted: the
-    mention that is a predicted answer, where one is among the mentions.
+    mention that is a predicted answer, where one is among the mentions; follow_up: a model's question, which texts are
+    searched for in place of the user's. It has read sources by then, so prompts show what it wrote inside a fence.
     """
 
     question: str
@@ -150,6 +151,17 @@ class Analysis:
     opens: bool
     closes: bool
     predicted: Mention | None = None
+    follow_up: str = ""
+
+    @property
+    def sought(self) -> str:
+        """The question that texts are searched for."""
+        return self.follow_up or self.question
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The slots of prompts: what was asked, and what is sought now."""
+        return {"question": self.question, "indicator": f"{self.follow_up} {self.indicator}".strip()}
 
     @property
     def topics(self) -> tuple[tuple[int, ...], ...]:
@@ -283,7 +295,6 @@ class Search:
         scores: Sequence[float] | None = None,
     ) -> list[int]:
         """Positions of the k best options for a question. scores: else by similarity to the indicator."""
-        fields = {"question": analysis.question, "indicator": analysis.indicator}
         text, query, models = Prompt.read(PROMPTS, prompt), analysis.indicator, self.run.models
         run = self.run if self.may_ask() else replace(self.run, models=replace(models, decider="similarity"))
-        return await choose(run, text, fields, options, query=query, k=k, scores=scores, name=name)
+        return await choose(run, text, analysis.shown, options, query=query, k=k, scores=scores, name=name)

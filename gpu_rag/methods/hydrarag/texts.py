@@ -105,7 +105,7 @@ async def _pages(analysis: Analysis, search: Search) -> list[Document]:
     if "web" in search.missing:
         return []
     try:
-        results = await web_search(analysis.question, search.params.web, MOST_RESULTS)
+        results = await web_search(analysis.sought, search.params.web, MOST_RESULTS)
     except RequestFailed as error:
         search.lost("web", error)
         return []
@@ -126,7 +126,7 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
     BM25, each as a share of the best in the document."""
     spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)) for d in documents)
     texts = [[" ".join(words) for words in of if words] for of in spans]
-    by_words = Bm25.build([text for some in texts for text in some]).scores(analysis.question).astype(np.float64)
+    by_words = Bm25.build([text for some in texts for text in some]).scores(analysis.sought).astype(np.float64)
     parts = np.split(by_words, np.cumsum([len(some) for some in texts])[:-1])
     read = [np.argsort(-words, kind="stable")[:MOST_EMBEDDED] for words in parts]
     vectors = await embed([some[i] for some, rows in zip(texts, read) for i in rows])
@@ -170,7 +170,7 @@ async def _paths_by_model(analysis: Analysis, sentences: Sequence[Sentence], sea
     run, prompt = search.warm, Prompt.read(PROMPTS, "text_paths")
     room = reply_tokens(run.models.language_model, PATHS_SCHEMA)
     topics = "; ".join(mention.text for mention in analysis.mentions) or "none"
-    fields = {"question": analysis.question, "indicator": analysis.indicator, "topics": topics}
+    fields = {**analysis.shown, "topics": topics}
 
     def shown(some: Sequence[Sentence]) -> tuple[str, int, int]:
         lines = [f"[{i}] {one.of.title}: {one.text[:MOST_CHARS]}" for i, one in enumerate(some, 1)]
