@@ -147,7 +147,7 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
         "hits@1",
         "answer_on_path",
     ]
-    named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "judge"])]
+    named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "truthful", "judge"])]
     measures = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
     measures = measures or [f"recall@{k}" for k in at]
     ends = [[str(entry["failed"]), f"{entry['wall_s']:.2f}"] for entry in methods.values()]

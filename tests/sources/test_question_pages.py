@@ -49,12 +49,16 @@ def test_a_row_of_crag(tmp_path: Path) -> None:
 
 
 def test_a_row_of_ones_own(tmp_path: Path) -> None:
-    pages = [{"url": "u", "title": "A  title", "text": "Some text."}, {"html": HTML}, {"snippet": "Said of it."}]
+    pages = [
+        {"url": "u", "title": "A  title", "text": "Some text."},
+        {"html": HTML},
+        {"snippet": "<b>Said</b> of it &amp; us."},
+    ]
     (row,) = read(tmp_path, {"id": "7", "question": "Who?", "pages": pages, "query_time": "today"})
     assert row.question.pages == (
         Page("u", "A title", "Some text."),
         Page("", "Halden Bridge", "It crosses the Ves at Kerling."),
-        Page("", "", "Said of it."),
+        Page("", "", "Said of it & us."),
     )
     assert row.question.query_time == "today" and "pages" not in row.meta
 

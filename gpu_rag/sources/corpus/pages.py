@@ -11,13 +11,16 @@ the question repeats is left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Any
 
 from gpu_rag.sources.corpus.parser import Parser, require_reader
 from gpu_rag.sources.rows import Limits, RowError, document_text, kind, optional_string
 from gpu_rag.types import Page
 
+_TAG = re.compile(r"</?(?:strong|b|em)>")  # which searches put around words that were looked for
 CRAG_KEY, OWN_KEY = "search_results", "pages"
 _CRAG = {"url": "page_url", "title": "page_name", "html": "page_result", "snippet": "page_snippet"}
 
@@ -55,7 +58,8 @@ def pages_of(row: dict[str, Any], limits: Limits, parser: Parser) -> Iterator[Pa
 
 def _read(fields: dict[str, str], limits: Limits, parser: Parser) -> Iterator[Page]:
     """The page; by its snippet also where its content cannot be read, which is raised then."""
-    url, title, snippet = fields["url"], " ".join(fields["title"].split()), fields["snippet"]
+    url, title = fields["url"], " ".join(fields["title"].split())
+    snippet = unescape(_TAG.sub("", fields["snippet"]))
     try:
         if fields["html"].strip():
             require_reader("page.html")
