@@ -128,9 +128,9 @@ def compare(
         for method, entry in entries.items():
             comparison.scores[method]["judge"] = judged[method]
             if TRUTHFUL in comparison.scores[method]:
-                found = truthful(comparison.answers[method], rows, judged[method])
-                comparison.scores[method][TRUTHFUL] = found
-                document["methods"][method].update(_three_ways(found))
+                ways = truthful(comparison.answers[method], rows, judged[method])
+                comparison.scores[method][TRUTHFUL] = ways
+                document["methods"][method].update(_three_ways(ways))
             document["methods"][method].update(judge=_mean(judged[method]), **entry)
     _resample(comparison)
     return comparison
@@ -192,10 +192,10 @@ def truthful(
     """The three-way scores of questions that bring web pages and have answers. judged: of all with answers, by a
     judge."""
     with_answers = [(answer, row) for answer, row in zip(answers, rows) if row.answers]
-    verdicts = judged or [None] * len(with_answers)
+    right = [found == 1.0 for found in judged] if judged else [None] * len(with_answers)
     return [
-        truthfulness(answer.text, answer.status == "answered", row.answers, None if found is None else found == 1.0)
-        for (answer, row), found in zip(with_answers, verdicts)
+        truthfulness(answer.text, answer.status == "answered", row.answers, of)
+        for (answer, row), of in zip(with_answers, right)
         if row.question.pages
     ]
 

@@ -1,7 +1,7 @@
 """The generator and the critic of the CRAG variant: an answer from a reference, whether it holds, and what was wrong.
 
-Without a language model that decides, an answer holds where there is one and the reference is near the question; the
-fault is then the entities and relations at first, and the source after that.
+Without a language model that decides, an answer holds where the reference is near the question and has the answer's
+words; the fault is then the entities and relations at first, and the source after that.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import is_answer, read_blocks
 from gpu_rag.program.run import Run
+from gpu_rag.text.grounding import UNSTATED, grounding
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 
@@ -83,8 +84,9 @@ class Critic:
         """The validator: whether a prediction answers the question, by its reference. None never does."""
         if prediction is None:
             return False
-        clean = items[0].score >= self.params.near
-        words = "\n\n".join(blocks(items, self.material)).split(" ")[:MOST_WORDS] if self.params.context else ["none"]
+        shown = blocks(items, self.material)
+        clean = items[0].score >= self.params.near and grounding(history.question, prediction, shown) != UNSTATED
+        words = "\n\n".join(shown).split(" ")[:MOST_WORDS] if self.params.context else ["none"]
         fields = {
             "question": history.question,
             "query_time": history.query_time or "not known",

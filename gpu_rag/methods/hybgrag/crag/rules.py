@@ -50,7 +50,8 @@ _TYPES = {
     r"\bin (?:feet|miles|kilometres|dollars|euros)\b|\bpercentage of\b",
     "aggregation": r"\bhow (?:many|often)\b|\bnumber of\b|\btotal\b|\baverage\b|\bcount\b",
     "set": r"^(?:name|list)\b|^(?:what|who) are\b|^which \w+s (?:have|are|were|did|do)\b",
-    "multi_hop": rf"\bthe \w+ (?:who|that|which) \w+|\b(?:{_MOST})\b.* (?:of|in|to|by)\b|'s \w+'s\b|\bof the \w+ of\b",
+    "multi_hop": rf"\bthe \w+(?: \w+)? (?:who|that|which) \w+|\b(?:{_MOST})\b.* (?:of|in|to|by)\b|"
+    r"'s \w+'s\b|\bof the \w+ of\b",
     "simple_w_condition": rf"\b(?:in|on|during|since|before|after) (?:\d{{4}}|{_MONTH})\b|\bas of\b",
 }
 _DYNAMISMS = {
