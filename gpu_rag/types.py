@@ -116,6 +116,11 @@ class Reject:
 
 
 @dataclass(frozen=True)
+class PageReject(Reject):
+    """A page that a question brings and that could not be used; the question itself is."""
+
+
+@dataclass(frozen=True)
 class Profile:
     """What a passage says of the entity `name`: its other names, types such as "river", and a short description."""
 
@@ -141,11 +146,25 @@ class Extraction:
 
 
 @dataclass(frozen=True)
+class Page:
+    """A web page that a question brings. text: its main text, or what a search said of it."""
+
+    url: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Question:
-    """What a program sees of a question. Gold ids and answers never reach it."""
+    """What a program sees of a question. Gold ids and answers never reach it.
+
+    query_time: when it was put, as its source writes it; pages: of a web search for it, in that order.
+    """
 
     id: str
     text: str
+    query_time: str = ""
+    pages: tuple[Page, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.engine import check_unique
     from gpu_rag.methods.registry import check_stages
     from gpu_rag.plan.answer_plan import PlannedAnswers
+    from gpu_rag.sources.questions import n_questions_lost
 
     check_plan(options)
     started = time.perf_counter()
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         rejected = _beside(options.out, ".rejects.jsonl")
         rejected.unlink(missing_ok=True)
         if rejects:
-            say(f"{len(rejects)} rows of the questions file could not be read: {rejected}")
+            say(f"{len(rejects)} rows or pages of the questions file could not be read: {rejected}")
             rejected.write_text("".join(json.dumps(vars(reject)) + "\n" for reject in rejects), encoding="utf-8")
         job = _answered(options, engine, questions, style)
     document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
@@ -111,8 +112,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         from gpu_rag.report.runs import answer_page
 
         write(options.report, answer_page(document, job.rows.failures))
-    n_lost, words = document["failed"] + len(rejects), f"{document['failed']} questions failed, {len(rejects)} rejected"
-    losses = [(n_lost, document["n"] + len(rejects), words)]
+    n_rejected = n_questions_lost(rejects)
+    n_lost, words = document["failed"] + n_rejected, f"{document['failed']} questions failed, {n_rejected} rejected"
+    losses = [(n_lost, document["n"] + n_rejected, words)]
     fallbacks = [(document["fallbacks"], document["usage"]["replies_read"])]
     return exit_status(options, losses, fallbacks), document, _summary(document)
 

@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.evaluation.compare import compare
     from gpu_rag.evaluation.judge import unread
     from gpu_rag.methods.registry import check_passages, check_stages
+    from gpu_rag.sources.questions import n_questions_lost
 
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
@@ -106,10 +107,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         elif options.json:  # the tables say it themselves
             say(f"gpu-rag: no judge: {doubt}")
     text = score_tables(document, at, options.retrieval_only)
-    failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)
+    n_rejected = n_questions_lost(rejects)
+    failed = sum(entry["failed"] for entry in document["methods"].values()) + n_rejected
     lost, n_judged = unread(document)
     losses = [
-        (failed, len(methods) * len(rows) + len(rejects), f"{failed} failures"),
+        (failed, len(methods) * len(rows) + n_rejected, f"{failed} failures"),
         (lost, n_judged, f"{lost} of {n_judged} answers have no verdict"),
     ]
     fallbacks = [(entry["fallbacks"], entry["replies_read"]) for entry in document["methods"].values()]
@@ -145,7 +147,7 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
         "hits@1",
         "answer_on_path",
     ]
-    named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "judge"])]
+    named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "truthful", "judge"])]
     measures = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
     measures = measures or [f"recall@{k}" for k in at]
     ends = [[str(entry["failed"]), f"{entry['wall_s']:.2f}"] for entry in methods.values()]

@@ -15,7 +15,15 @@ from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.evaluation.ceiling import ceiling_scores, check_ceiling
 from gpu_rag.evaluation.judge import Judge, check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
-from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1, whole_at
+from gpu_rag.evaluation.metrics import (
+    exact_match,
+    ranked_documents,
+    recall_at,
+    retrieval_f1_at,
+    token_f1,
+    truthfulness,
+    whole_at,
+)
 from gpu_rag.jobs import Tally
 from gpu_rag.runtime.accounts import fallbacks_by_step
 from gpu_rag.sources.questions import QuestionRow
@@ -23,6 +31,7 @@ from gpu_rag.types import Answer
 
 DEFAULT_AT = (2, 5, 10)
 RETRIEVED = {"recall": recall_at, "retrieval_f1": retrieval_f1_at, "whole": whole_at}
+TRUTHFUL, WAYS = "truthful", {"accurate": 1.0, "missing": 0.0, "hallucinated": -1.0}
 _COSTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")
 _SECONDS = ("llm_s", "embed_s", "graph_s")
 
@@ -66,7 +75,7 @@ def compare(
 
     recall@k is over gold_ids per document (a document counts where its best passage ranks), whole@k the share of
     questions with all of them; questions without gold_ids are left out, of em / f1 those without answers. Questions
-    over a knowledge base: see `evaluation.kb`.
+    over a knowledge base: see `evaluation.kb`; with web pages: `truthful` beside em and f1, see `metrics.truthfulness`.
     where: a filter of documents, see `index.where`; gold that it excludes is missed.
     ceiling: whether the document has that of each method, see `evaluation.ceiling`.
     judge: what judges the answers of all methods, after the last one has run; see `evaluation.judge`.
@@ -118,6 +127,10 @@ def compare(
         judged, entries, document["judge"] = judge_answers(judge, comparison.answers, rows)
         for method, entry in entries.items():
             comparison.scores[method]["judge"] = judged[method]
+            if TRUTHFUL in comparison.scores[method]:
+                ways = truthful(comparison.answers[method], rows, judged[method])
+                comparison.scores[method][TRUTHFUL] = ways
+                document["methods"][method].update(_three_ways(ways))
             document["methods"][method].update(judge=_mean(judged[method]), **entry)
     _resample(comparison)
     return comparison
@@ -168,7 +181,29 @@ def score(
         for name, value in gold.scores(answer, row).items():
             if not (retrieval_only and name == "hits@1"):  # retrieval gives no answer
                 scores.setdefault(name, []).append(value)
+    if not retrieval_only and any(row.answers and row.question.pages for row in rows):
+        scores[TRUTHFUL] = truthful(answers, rows)
     return scores
+
+
+def truthful(
+    answers: Sequence[Answer], rows: Sequence[QuestionRow], judged: Sequence[float] | None = None
+) -> list[float]:
+    """The three-way scores of questions that bring web pages and have answers. judged: of all with answers, by a
+    judge."""
+    with_answers = [(answer, row) for answer, row in zip(answers, rows) if row.answers]
+    right = [found == 1.0 for found in judged] if judged else [None] * len(with_answers)
+    return [
+        truthfulness(answer.text, answer.status == "answered", row.answers, of)
+        for (answer, row), of in zip(with_answers, right)
+        if row.question.pages
+    ]
+
+
+def _three_ways(scores: Sequence[float]) -> dict[str, float]:
+    """The mean of three-way scores, and the share of each."""
+    shares = {name: scores.count(value) / len(scores) for name, value in WAYS.items()}
+    return {TRUTHFUL: sum(scores) / len(scores), **shares}
 
 
 def _details(
@@ -196,6 +231,8 @@ def _entry(
         entry["em"] = entry["f1"] = None
         if "answer_on_path" in entry:
             entry["hits@1"] = None
+    if scores.get(TRUTHFUL):
+        entry.update(_three_ways(scores[TRUTHFUL]))
     tally = Tally.of(answers)
     entry["failed"] = tally.statuses["failed"]
     entry["unsupported"] = None if retrieval_only else tally.statuses["unsupported"]

@@ -63,6 +63,17 @@ def token_f1(answer: str | None, gold: Sequence[str]) -> float:
     return max((_pair_f1(normalise_answer(answer), normalise_answer(g)) for g in gold), default=0.0)
 
 
+def truthfulness(answer: str | None, answered: bool, gold: Sequence[str], right: bool | None = None) -> float:
+    """CRAG's three-way score: 1 for a right answer, 0 where there is none, -1 for a wrong one.
+
+    answered: whether the answer stands (an unsupported one is missing). right: a judge's word; without one an answer is
+    right that equals a gold answer after normalisation.
+    """
+    if not answered or answer is None or not answer.strip():
+        return 0.0
+    return 1.0 if (bool(exact_match(answer, gold)) if right is None else right) else -1.0
+
+
 def _pair_f1(answer: str, gold: str) -> float:
     if (answer in SPECIAL or gold in SPECIAL) and answer != gold:
         return 0.0

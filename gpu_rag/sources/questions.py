@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.multihop import contexts_of, gold_of, is_multihop
+from gpu_rag.sources.corpus.pages import CRAG_KEY, OWN_KEY, brings_pages, is_crag, pages_of
+from gpu_rag.sources.corpus.parser import Parser
 from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, reader_of
 from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.lines import read_lines
@@ -20,12 +23,14 @@ from gpu_rag.sources.rows import (
     clean_string,
     document_text,
     kind,
+    optional_string,
     question_id,
     row_id,
     shown,
     string_list,
 )
-from gpu_rag.types import Question, Reject
+from gpu_rag.text.strict_json import JsonError, loads
+from gpu_rag.types import Page, PageReject, Question, Reject
 
 _HEADER = ["query-id", "corpus-id", "score"]
 
@@ -59,13 +64,14 @@ def _read_qrels(path: Path, limits: Limits, into: dict[str, _Judged]) -> Iterato
 
 
 ACCEPTED = (
-    ".jsonl / .jsonl.gz of {id, question}, an OpenAI batch file, .json / .jsonl of HotpotQA, 2Wiki or MuSiQue, "
+    ".jsonl / .jsonl.gz of {id, question}, an OpenAI batch file, .json / .jsonl of HotpotQA, 2Wiki, MuSiQue or CRAG, "
     "or a folder with questions.jsonl or with queries.jsonl and qrels/test.tsv (BEIR)"
 )
 Style = Literal["jsonl", "openai"]
 _ROLE_KEYS = frozenset({"id", "_id", "custom_id", "question", "gold_ids", "answers", "body"})
 _CONTEXT_KEYS = frozenset({"context", "paragraphs", "supporting_facts", "question_decomposition"})
 _ANSWER_KEYS = frozenset({"answer", "answer_aliases"})
+_CRAG_KEYS = frozenset({"interaction_id", "query", "answer", "alternative_answers", "alt_ans"})
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,9 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
       the model go to meta; gold_ids and answers beside custom_id are read too.
     - HotpotQA, 2Wiki, MuSiQue: gold_ids are the ids that `read_corpus` gives the supporting contexts; meta has
       context_ids, and hops and type where known. See `multihop.gold_of` for a gold context that is missing.
+    - CRAG {interaction_id, query, query_time, answer, alternative_answers, search_results}: a question with web pages.
+      {id, question, query_time, pages: [{url, title, html or text, snippet}]} brings pages of one's own. See `pages`; a
+      page that cannot be used is a PageReject behind its question.
     - BEIR {_id, text}. In a BEIR folder gold_ids are the documents judged above 0 in qrels/test.tsv, meta["qrels"] all
       judgements, and only the judged queries are questions of the test set.
     Of rows with one id the first is kept; the others are Rejects.
@@ -106,7 +115,13 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
     return _unique(read(path, limits))
 
 
+def n_questions_lost(rejects: Iterable[Reject]) -> int:
+    """How many rejects are questions: one with a page that cannot be read is there."""
+    return sum(not isinstance(reject, PageReject) for reject in rejects)
+
+
 _Found = tuple[int, str, QuestionRow] | Reject
+_MOST_TIME_CHARS = 100
 
 
 def _unique(rows: Iterator[_Found]) -> Iterator[QuestionRow | Reject]:
@@ -121,16 +136,35 @@ def _unique(rows: Iterator[_Found]) -> Iterator[QuestionRow | Reject]:
 
 
 def _file(path: Path, limits: Limits) -> Iterator[_Found]:
-    for row in read_rows(path, limits):
-        if isinstance(row, Reject):
-            yield row
-            continue
-        id = None
-        try:
-            id = row_id(row.value, "custom_id", "id", "_id")
-            yield row.line, shown(path), _parser(row.value)(id, row.value, limits)
-        except RowError as error:
-            yield Reject(shown(path), row.line, str(error), id or "")
+    with closing(Parser(limits)) as parser:
+        for row in read_rows(path, limits):
+            if isinstance(row, Reject):
+                yield row
+                continue
+            id = None
+            try:
+                id = row_id(row.value, "custom_id", "id", "_id", "interaction_id")
+                found = _parser(row.value)(id, row.value, limits)
+                problems: list[RowError] = []
+                if brings_pages(row.value):
+                    read = list(pages_of(row.value, limits, parser))
+                    problems = [page for page in read if isinstance(page, RowError)]
+                    pages = tuple(page for page in read if isinstance(page, Page))
+                    question = replace(found.question, query_time=_query_time(row.value), pages=pages)
+                    meta = _without(found.meta, frozenset({CRAG_KEY, OWN_KEY}))
+                    found = replace(found, question=question, meta=meta)
+                yield row.line, shown(path), found
+                yield from (PageReject(shown(path), row.line, str(p), found.question.id) for p in problems)
+            except RowError as error:
+                yield Reject(shown(path), row.line, str(error), id or "")
+
+
+def _query_time(row: dict[str, Any]) -> str:
+    """When the question was put. Raises RowError."""
+    said = " ".join(optional_string(row, "query_time").split())
+    if len(said) > _MOST_TIME_CHARS:
+        raise RowError(f"query_time has {len(said)} characters; expected {_MOST_TIME_CHARS} at most")
+    return said
 
 
 def _folder(folder: Path, limits: Limits) -> Iterator[_Found]:
@@ -173,6 +207,8 @@ def _parser(row: dict[str, Any]) -> _Parser:
         return _openai_row
     if is_multihop(row):
         return _multihop_row
+    if is_crag(row):
+        return _crag_row
     if "question" not in row and "_id" in row and "text" in row:
         return _beir_row
     return _own_row
@@ -189,6 +225,24 @@ def _own_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow
 def _beir_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
     text = document_text(row["text"], limits)
     return QuestionRow(_asked(id, text), (), (), _without(row, _ROLE_KEYS | {"text"}), "jsonl")
+
+
+def _crag_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
+    text = document_text(row["query"], limits, "query")
+    meta = _without(row, _CRAG_KEYS)
+    answers = tuple(dict.fromkeys(_answers(row) + _alternatives(row)))
+    return QuestionRow(_asked(id, text), (), answers, meta, "jsonl")
+
+
+def _alternatives(row: dict[str, Any]) -> tuple[str, ...]:
+    """Other accepted answers: a list, or a list that was written into a string."""
+    said = row.get("alternative_answers", row.get("alt_ans"))
+    if isinstance(said, str):
+        try:
+            said = loads(said or "[]")
+        except JsonError as error:
+            raise RowError(f"alternative_answers: {error}") from error
+    return string_list(said, "alternative_answers")
 
 
 def _multihop_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:

@@ -30,6 +30,7 @@ STATED, UNSTATED, NONE = "stated", "unstated", "none"
 _PARTS = re.compile(r"\s*[;\n]\s*")
 _PIECES = re.compile(r"\s*,(?!\d{3}\b)\s*(?:and\s+)?|\s+(?:and|or|&)\s+")
 _VERDICT = re.compile(r"\A\W*(?:yes|no|true|false)\b", re.IGNORECASE)
+_INVALID = re.compile(r"\W*invalid question\W*", re.IGNORECASE)
 _NEGATED = re.compile(r"\b(?:no|not|nor|without)\s+(?:(?:by|an?|the|any|in|of)\s+)?(?=\w)", re.IGNORECASE)
 _SCRIPT = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # a letter of another script than the Latin one
 _CAPITAL = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
@@ -77,6 +78,8 @@ def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
     'unstated'
     """
     shown, asked = [_words(text) for text in evidence], _words(question)
+    if _INVALID.fullmatch(answer):  # of a question that takes for granted what is not so
+        return NONE
     compares = _COMPARES.search(question)
     if compares is not None and _in_one(_words(answer), [_words(option) for option in compares.groups()[1:]]):
         return _compared(compares[1].casefold(), [_words(option) for option in compares.groups()[1:]], shown)

@@ -19,6 +19,8 @@ from gpu_rag.methods.bubblerag import groups, keywords
 from gpu_rag.methods.higra import librarian, seeker
 from gpu_rag.methods.higra.stages import links, merge
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
+from gpu_rag.methods.hybgrag.crag import critic as crag_critic
+from gpu_rag.methods.hybgrag.crag import router as crag_router
 from gpu_rag.methods.hybgrag.examples import read_examples
 from gpu_rag.methods.hybgrag.router import topics_schema
 from gpu_rag.methods.hydrarag import analysis, answer, program, texts
@@ -38,6 +40,7 @@ LARGER = {"stages/extract": 4096}  # the context for thirty names and thirty fac
 SETTINGS = make_settings({})
 TYPES, RELATIONS = ("person", "film", "genre"), ("directed_by", "has_genre", "starred")
 CHOICE, TEXT = "a choice", "a text"
+CRAG_LISTS = ("Halden Bridge", "Marta Orlo"), ("opened in", "designed by"), ("graph", "text")
 
 # --- what each step reads, and the room of its reply ------------------------------------------------
 
@@ -60,6 +63,10 @@ STEPS: dict[str, str] = {
     "hoprag/hop_in": hop_questions.SCHEMAS["in"],
     "hoprag/hop_out": hop_questions.SCHEMAS["out"],
     "hybgrag/comment": CHOICE,
+    "hybgrag/crag_answer": crag_critic.ANSWER_SCHEMA,
+    "hybgrag/crag_comment": CHOICE,
+    "hybgrag/crag_route": crag_router.route_schema(*CRAG_LISTS, 4),
+    "hybgrag/crag_validate": CHOICE,
     "hybgrag/module": CHOICE,
     "hybgrag/route": topics_schema(TYPES, RELATIONS, 4),
     "hybgrag/validate": CHOICE,
@@ -106,6 +113,10 @@ MEASURED = {name: STEPS[name] for name in JSON if name not in ROOMS}
 OPEN = {"question", "plan", "notice", "subquestions", "features", "examples", "gold"}
 OPEN_IN = {  # what a name means in one file
     "bubblerag/enough": {"options"},
+    "hybgrag/crag_answer": {"kind", "query_time"},  # the time is the asker's, as the question is
+    "hybgrag/crag_comment": {"options"},
+    "hybgrag/crag_route": {"query_time", "sources"},
+    "hybgrag/crag_validate": {"options", "query_time"},
     "hybgrag/module": {"options"},
     "hybgrag/validate": {"options"},
     "hydrarag/predict": {"indicator"},  # read out of the question alone
@@ -142,6 +153,9 @@ SAMPLES: dict[str, str] = {
     ),
     **dict.fromkeys(("candidates", "entities", "relations"), listed(CANDIDATE, 20)),
     "options": listed(CANDIDATE, 10),
+    "query_time": "03/01/2031, 10:00:00 PT",
+    "kind": "comparison (things are compared); the answer changes within years; encyclopedia",
+    "sources": "graph or text",
     "history": "\n\n".join(f"[{i}] {QUESTION}\nanswers: Marta Orlo\nevidence: {PASSAGE}" for i in range(1, 3)),
     "notice": seeker.UNRESOLVED.format(questions=QUESTION),
     "action": "module: hybrid\nentity: Marta Orlo (person) along directed_by",
@@ -264,7 +278,7 @@ ONE_OF_EACH = {"settled", "changes"}  # a verdict for each sub-question, a chang
 def test_its_words_say_how_many_items_its_schema_takes(name: str) -> None:
     said = prompt(name).system
     for field, most in arrays(json.loads(STEPS[name])):
-        if field == "relations" and "entities" in STEPS[name] and name != "hybgrag/route":
+        if field == "relations" and "entities" in STEPS[name] and name.split("/")[0] != "hybgrag":
             assert "one fewer than entities" in said
         elif field not in ONE_OF_EACH and name != "higra/merge":
             assert re.search(rf"\b(to|most) {NUMBERS[most]}\b|\b{NUMBERS[most]} long", said), (field, most)

@@ -6,4 +6,5 @@ METHODS = (
     Method(
         "hybgrag", ("passage_vectors", "kb", "kb_name_vectors", "kb_relation_vectors", "kb_texts", "kb_text_vectors")
     ),
+    Method("hybgrag-crag", ("passage_vectors",), program="program_crag"),
 )

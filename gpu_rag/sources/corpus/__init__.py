@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
+from gpu_rag.sources.corpus.pages import brings_pages, pages_of
 from gpu_rag.sources.corpus.parser import Parser, kind_of, missing_reader, require_reader, versions_for
 from gpu_rag.sources.corpus.wikipedia import DUMP_SUFFIXES, read_dump
 from gpu_rag.sources.csv_rows import read_csv
@@ -47,7 +48,7 @@ from gpu_rag.types import Document, Reject
 ACCEPTED = (
     "a folder of such files, a folder with corpus.jsonl and queries.jsonl (BEIR), .txt, .md, .pdf, .html, .htm, .docx, "
     ".epub, .csv, .tsv, .jsonl (each also .gz), .parquet, a dump of Wikipedia (.xml, .xml.bz2), or .json / .json.gz of "
-    "HotpotQA, 2Wiki, MuSiQue or HippoRAG"
+    "HotpotQA, 2Wiki, MuSiQue, CRAG or HippoRAG"
 )
 
 
@@ -76,7 +77,8 @@ def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Docu
       corpus files). title may be missing; without an id it is "p_" + sha1(title + newline + text)[:12]; other keys are
       metadata.
     - .xml, also .bz2 and .gz: a dump of Wikipedia, an article a document, see `wikipedia`.
-    - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above.
+    - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above; of CRAG
+      and of other questions with web pages, see `pages`: these pages, each with its address as metadata.
     Of rows with one id the first is kept, across all paths; the others are Rejects that say where it was. Order of
     paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (but of files
     that are parsed, see the module of their kind).
@@ -161,6 +163,8 @@ def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
             yield _Found(row)
         elif is_multihop(row.value):
             yield from (_Found(context, repeatable=True) for context in _contexts(path, row, limits))
+        elif brings_pages(row.value):
+            yield from (_Found(page, repeatable=True) for page in _pages(path, row, limits, parser))
         else:
             yield _Found(_document(path, row, limits))
 
@@ -225,6 +229,15 @@ def _document(path: Path, row: Row, limits: Limits) -> Document | Reject:
         return Reject(shown(path), row.line, str(error), id or "")
     metadata = metadata_of(row.value, ("id", "_id", "title", "text"))
     return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line, metadata=metadata)
+
+
+def _pages(path: Path, row: Row, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
+    for page in pages_of(row.value, limits, parser):
+        if isinstance(page, RowError):
+            yield Reject(shown(path), row.line, str(page))
+        else:
+            id, address = passage_id(f"{page.title}\n{page.text}"), metadata_of({"url": page.url}, ())
+            yield Document(id, page.title, page.text, shown(path), row.line, metadata=address)
 
 
 def _contexts(path: Path, row: Row, limits: Limits) -> Iterator[Document | Reject]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Any
 
@@ -113,6 +114,13 @@ class Parser:
         text, title = document_text(reply["text"], self._limits), clean_string(reply["title"], "title")
         problems, metadata = tuple(map(one_line, reply["problems"])), metadata_of(reply["metadata"], ())
         return Parsed(title, text, tuple(reply["pages"]), problems, metadata)
+
+    def parse_html(self, data: bytes) -> Parsed:
+        """The contents of an HTML page that is in memory. Raises RowError."""
+        with TemporaryDirectory(prefix="gpu-rag-web-") as folder:
+            file = Path(folder) / "page.html"
+            file.write_bytes(data)
+            return self.parse(file)
 
     def close(self) -> None:
         """End the process."""

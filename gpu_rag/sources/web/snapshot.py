@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpu_rag.errors import BadInput, RequestFailed
@@ -124,8 +123,5 @@ def page_of(row: dict[str, Any], limits: Limits, parser: Parser) -> WebPage:
 
 def parsed_page(url: str, data: bytes, parser: Parser, title: str = "") -> WebPage:
     """HTML bytes as a page, by the child process of `parser`. Raises RowError."""
-    with TemporaryDirectory(prefix="gpu-rag-web-") as folder:
-        file = Path(folder) / "page.html"
-        file.write_bytes(data)
-        found = parser.parse(file)
+    found = parser.parse_html(data)
     return WebPage(url, title or found.title, found.text)

@@ -1,0 +1,205 @@
+"""The router of the CRAG variant without a language model: cues for type and dynamism, cosine for the domain, names of
+the graph that stand in the question, and relations near them by cosine.
+
+First: the graph, where the type is relational, a name stands in the question and a relation is near; else pages.
+Then, by what the critic said, the first of these that was not taken before:
+  type, dynamism, domain   the next-ranked value
+  entity or relation       the next-ranked relation of all entities, or each entity alone
+  anything else            the other source, the next batch of pages
+and where all of that was taken: the same in another order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpu_rag.methods.hybgrag.crag.pages import MOST_WALKS, PageGraph
+from gpu_rag.methods.hybgrag.crag.references import Material
+from gpu_rag.methods.hybgrag.crag.state import (
+    DOMAINS,
+    DYNAMISMS,
+    GRAPH,
+    RELATIONAL,
+    TEXT,
+    TYPES,
+    Action,
+    Fault,
+    History,
+    Params,
+    Topic,
+)
+from gpu_rag.program.ask import embed
+from gpu_rag.program.knowledge_base.names import masked, mentions
+from gpu_rag.program.steps import similarity
+from gpu_rag.text.bm25 import Bm25
+from gpu_rag.text.normalise import normalise_name
+
+MOST_RELATIONS = 200  # that are compared with a question, those of the most names
+LEAST = 2.0  # score of a name that stands in the question, see `names.Linked`
+_MORE = "more|less|fewer|greater|larger|bigger|smaller|higher|lower|older|younger|longer|shorter|faster|earlier|later"
+_MOST = "first|last|best|worst|largest|smallest|highest|lowest|longest|shortest|oldest|youngest|most|least"
+_MONTH = "january|february|march|april|may|june|july|august|september|october|november|december"
+_TYPES = {
+    "comparison": rf"\b(?:{_MORE})\b.* (?:than|or)\b|^(?:which|who|what|is|are|was|were)\b.* or\b|\bcompared\b",
+    "post_processing": r"\bhow (?:long|old|much more)\b|\bhow many (?:days|weeks|months|years)\b|\bdifference\b|"
+    r"\bin (?:feet|miles|kilometres|dollars|euros)\b|\bpercentage of\b",
+    "aggregation": r"\bhow (?:many|often)\b|\bnumber of\b|\btotal\b|\baverage\b|\bcount\b",
+    "set": r"^(?:name|list)\b|^(?:what|who) are\b|^which \w+s (?:have|are|were|did|do)\b",
+    "multi_hop": rf"\bthe \w+(?: \w+)? (?:who|that|which) \w+|\b(?:{_MOST})\b.* (?:of|in|to|by)\b|"
+    r"'s \w+'s\b|\bof the \w+ of\b",
+    "simple_w_condition": rf"\b(?:in|on|during|since|before|after) (?:\d{{4}}|{_MONTH})\b|\bas of\b",
+}
+_DYNAMISMS = {
+    "real-time": r"\b(?:today|tonight|right now|yesterday|this (?:morning|afternoon|evening)|now|"
+    r"(?:stock|share|closing|opening) price|market cap\w*|trading (?:at|volume))\b",
+    "fast-changing": r"\b(?:this|last|next) (?:week|month|season|game|match|monday|tuesday|wednesday|thursday|friday|"
+    r"saturday|sunday)\b|\b(?:latest|newest|upcoming|recent(?:ly)?|so far)\b",
+    "slow-changing": r"\b(?:current(?:ly)?|still|ever|how many times|this year|last year|richest|population|record)\b",
+}
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The values of each class of a question, the likeliest first."""
+
+    type: tuple[str, ...]
+    dynamism: tuple[str, ...]
+    domain: tuple[str, ...]
+
+
+def by_cues(question: str, cues: Mapping[str, str], values: Sequence[str]) -> tuple[str, ...]:
+    """Values whose cue stands in a question, in the order of the cues; then the others.
+
+    >>> by_cues("Is the Ves longer than the Orl?", _TYPES, ["simple", "comparison"])
+    ('comparison', 'simple')
+    """
+    said = [value for value, cue in cues.items() if re.search(cue, question, re.IGNORECASE) and value in values]
+    return tuple(dict.fromkeys((*said, *values)))
+
+
+async def classes_of(question: str) -> Classes:
+    """The classes of a question by rule: a false premise is never the first."""
+    cosines = await similarity((question, tuple(f"{name}: {words}" for name, words in DOMAINS.items())))
+    domains = [list(DOMAINS)[i] for i in np.argsort(-np.asarray(cosines), kind="stable")]
+    if max(cosines) < Params.near_domain:
+        domains = list(dict.fromkeys(("encyclopedia", *domains)))
+    still = ["static", *(value for value in DYNAMISMS if value != "static")]
+    return Classes(by_cues(question, _TYPES, list(TYPES)), by_cues(question, _DYNAMISMS, still), tuple(domains))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A name of the graph. relations: within `radius` edges of it, the nearest to the question first, with their
+    cosines; own: those at the name itself, in that order; said: whether the name stands in the question."""
+
+    name: str
+    relations: tuple[tuple[str, float], ...]
+    own: tuple[str, ...]
+    said: bool
+
+    def topics(self, size: int) -> list[Topic]:
+        """The name along `size` relations: the nearest at the name itself and the nearest others, then along the next
+        at the name itself, ..."""
+        names = [relation for relation, _ in self.relations]
+        return [Topic(self.name, (one, *[other for other in names if other != one][: size - 1])) for one in self.own]
+
+
+async def candidates(question: str, material: Material, params: Params) -> list[Candidate]:
+    """The names that a question may speak of: those that stand in it, the longer first, then those that share words."""
+    graph = material.graph
+    if not graph.names:
+        return []
+    said: list[tuple[int, int]] = []
+    rows: dict[int, bool] = {}
+    for one in mentions(question, lambda name: normalise_name(name) in graph.rows):
+        if one.score >= LEAST and not any(one.start < end and start < one.end for start, end in said):
+            said.append((one.start, one.end))
+            rows.setdefault(graph.rows[normalise_name(question[one.start : one.end])], True)
+    ids, scores = Bm25.build(graph.names).search([question], min(params.n_shown, len(graph.names)))
+    for row, score in zip(ids[0].tolist(), scores[0].tolist()):
+        if row >= 0 and score > 0:
+            rows.setdefault(row, False)
+    kept = list(rows)[: params.n_shown]
+    near = [_relations_near(graph, row, params.radius) for row in kept]
+    own = [_relations_near(graph, row, 1) for row in kept]
+    counts = Counter(relation for some in (*own, *near) for relation in some)
+    known = [relation for relation, _ in counts.most_common(MOST_RELATIONS)]
+    text = question
+    for start, end in sorted(said, reverse=True):
+        text = masked(text, start, end, "")
+    vectors = await embed([text or question, *known])
+    cosine = dict(zip(known, (vectors[1:] @ vectors[0]).tolist()))
+    found = []
+    for row, some, first in zip(kept, near, own):
+        ranked = tuple(sorted(((r, cosine[r]) for r in some if r in cosine), key=lambda pair: -pair[1]))
+        at_name = tuple(relation for relation, _ in ranked if relation in first)
+        found.append(Candidate(graph.names[row], ranked, at_name, rows[row]))
+    return found
+
+
+def _relations_near(graph: PageGraph, node: int, radius: int) -> list[str]:
+    """The relations within some edges of a node, in the order of their distance; of MOST_WALKS facts at most."""
+    found: dict[str, None] = {}
+    reached, edge, n = {node}, [node], 0
+    for _ in range(radius):
+        further = []
+        for one in edge:
+            for step in graph.steps[one][: MOST_WALKS - n]:
+                n += 1
+                found.setdefault(graph.facts[step[0]].relation)
+                if graph.end(step) not in reached:
+                    reached.add(graph.end(step))
+                    further.append(graph.end(step))
+        edge = further
+    return list(found)
+
+
+def first_action(classes: Classes, ranked: Sequence[Candidate], params: Params) -> Action:
+    """The action before any feedback."""
+    kind = (classes.type[0], classes.dynamism[0], classes.domain[0])
+    named = [one for one in ranked if one.said and one.own][: params.max_topics]
+    near = max((dict(one.relations)[one.own[0]] for one in named), default=-1.0)
+    if classes.type[0] in RELATIONAL and near >= params.near:
+        return Action(*kind, GRAPH, tuple(one.topics(params.n_relations)[0] for one in named))
+    return Action(*kind, TEXT)
+
+
+def next_action(
+    history: History, classes: Classes, ranked: Sequence[Candidate], n_batches: int, params: Params
+) -> Action | None:
+    """The action after the last feedback; None where nothing is left that was not taken."""
+    proposed = _proposals(history, classes, ranked, n_batches, params)
+    return next((action for action in proposed if not history.seen(action)), None)
+
+
+def _proposals(
+    history: History, classes: Classes, ranked: Sequence[Candidate], n_batches: int, params: Params
+) -> Iterator[Action]:
+    last, fault = history.actions[-1], history.feedback[-1]
+    if fault in (Fault.TYPE, Fault.DYNAMISM, Fault.DOMAIN):
+        name = {Fault.TYPE: "type", Fault.DYNAMISM: "dynamism", Fault.DOMAIN: "domain"}[fault]
+        taken = {getattr(action, name) for action in history.actions}
+        for value in getattr(classes, name):
+            if value not in taken:
+                yield replace(last, **{name: value})
+    taken_so_far = {action.retrieves for action in history.actions}
+    graph = (action for action in _of_graph(last, ranked, params) if action.retrieves not in taken_so_far)
+    texts = (replace(last, module=TEXT, topics=(), batch=batch) for batch in range(n_batches))
+    pages = (action for action in texts if action.retrieves not in taken_so_far)
+    graph_first = fault == Fault.TOPICS if last.module == GRAPH else False
+    yield from (*graph, *pages) if graph_first else (*pages, *graph)
+
+
+def _of_graph(last: Action, ranked: Sequence[Candidate], params: Params) -> Iterator[Action]:
+    """The graph along the next relations of all names that are said, then along those of each name alone."""
+    usable = [one for one in ranked if one.own]
+    named = [one.topics(params.n_relations) for one in usable if one.said][: params.max_topics]
+    for turn in range(max(map(len, named), default=0)):
+        yield replace(last, module=GRAPH, topics=tuple(some[min(turn, len(some) - 1)] for some in named), batch=0)
+    for one in usable:
+        yield replace(last, module=GRAPH, topics=(one.topics(params.n_relations)[0],), batch=0)

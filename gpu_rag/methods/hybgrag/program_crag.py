@@ -1,0 +1,58 @@
+"""HybGRAG's variant for CRAG (Lee et al. 2024, appendix C): questions over web pages, with the answer inside the loop.
+
+An iteration: the router says type, dynamism and domain of the question, names entities with relations and picks a
+source; the graph that was extracted from the pages gives paths, or a batch of the pages gives pieces of text; the
+generator answers from that, or finds the question invalid; the validator says whether the answer holds; where it does
+not, the commentor names the fault, and the router tries again. The last of `iterations` is returned unvalidated.
+A model that decides is asked at most 4 * iterations - 2 times, and once more for each reply that cannot be read.
+"""
+
+from __future__ import annotations
+
+from gpu_rag.methods.hybgrag.crag.critic import Critic
+from gpu_rag.methods.hybgrag.crag.references import (
+    Item,
+    material_of,
+    retrieve_by,
+    shown_evidence,
+    shown_paths,
+)
+from gpu_rag.methods.hybgrag.crag.router import Router
+from gpu_rag.methods.hybgrag.crag.state import FEEDBACK, TEXT, History, Params
+from gpu_rag.program.run import Run
+from gpu_rag.types import Draft, Question
+
+__all__ = ["Params", "program", "retrieve"]
+
+N_NOTED = 5  # lines of a reference that the trace shows
+
+
+async def program(question: Question, run: Run, params: Params) -> Draft:
+    """The loop of one question; `unsupported` where its last reference gave no answer."""
+    material = await material_of(question, run, params)
+    history = History(question.text, question.query_time)
+    router, critic = Router(run, params, material), Critic(run, params, material)
+    items, prediction = tuple[Item, ...](), None
+    for turn in range(1, params.iterations + 1):
+        action = await router.route(history)
+        if action is None:
+            break
+        history.actions.append(action)
+        items = await retrieve_by(action, material, params, run)
+        shown = (f"{item.text[:200]} {item.score:.2f}" for item in items[:N_NOTED])
+        run.note(f"crag_action_{turn}", len(items), (*action.lines(), *shown))
+        prediction = await critic.answer(history, action, items)
+        run.note(f"crag_prediction_{turn}", 0, (prediction or "none",))
+        if turn == params.iterations or await critic.holds(history, prediction, items):
+            break
+        fault = await critic.comment(history, action, items, prediction)
+        history.feedback.append(fault)
+        run.note(f"crag_feedback_{turn}", 0, (f"{fault}: {FEEDBACK[fault]}",))
+    of_index = material.evidence and history.actions and history.actions[-1].module == TEXT
+    paths = () if of_index else shown_paths(items, material)  # passages stand in the evidence
+    evidence = shown_evidence(items, material, run.keep or run.limit)
+    text = None if run.models.llm is None else prediction
+    return Draft(text, evidence, paths, "answered" if text is not None else "unsupported")
+
+
+retrieve = program  # by rules and similarity: the reference of the last iteration
