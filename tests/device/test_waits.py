@@ -42,7 +42,7 @@ MOST = {  # a batch, by step; what is loaded is not counted
     "higra-retriever, as in its paper": {"higra_search": 6, "higra_rank": 21},
     "hybgrag": {
         "kb_near_names": 2, "search_documents": 6, "kb_relations": 8, "kb_chains": 11, "reach_nodes": 11,
-        "kb_walks": 3,
+        "kb_walks": 3, "hybgrag_near": 25,
     },
     "hydrarag": {
         "match_mentions": 3, "kb_chains": 9, "kb_walks": 5, "worded_paths": 1, "question_graph": 12,
