@@ -10,6 +10,7 @@ from kb_in_memory import knowledge_base
 
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.knowledge_base import chains
 from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains
 from gpu_rag.text.rules.relations import spoken_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
@@ -119,3 +120,36 @@ def test_phrases_are_read_before_their_words() -> None:
     (unit,) = [unit for unit in units_of("Which drugs are not approved?") if unit.marked]
     assert unit.groups == {"unapproved"} and spoken_of([unit]) == {"indicated"}
     assert [unit.stem for unit in units_of("off-label use")] == ["off label use"]
+
+
+def test_of_very_many_relations_those_of_most_edges_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    people = [(id, id, "entity") for id in ("Ann", "Bob", "Cid", *(f"P{i}" for i in range(40)))]
+    rare = [("Ann", f"said word {i} to", f"P{i}") for i in range(40)]
+    edges = [("Bob", "parents", "Ann"), ("Cid", "parents", "Bob"), ("Ann", "spouse", "Cid"), ("Bob", "spouse", "Ann")]
+    question = "who is the parent of the spouse of Ann"
+    small, whole = Memory(knowledge_base(people, edges)), Memory(knowledge_base(people, edges + rare))
+    monkeypatch.setattr(chains, "MOST_READ", 2)
+    few, many = read(small, question, "Ann"), read(whole, question, "Ann")
+    assert [c.text(small.known["kb"]) for c in few.chains] == [c.text(whole.known["kb"]) for c in many.chains] != []
+    follows = whole.known["chains"].follows
+    assert sum(map(bool, follows)) == 4 and all(len(some) <= 4 for some in follows)
+    monkeypatch.setattr(chains, "MOST_READ", 100)
+    again = Memory(whole.known["kb"])
+    read(again, question, "Ann")
+    assert sum(map(bool, again.known["chains"].follows)) == 84
+
+
+def test_steps_of_relations_that_no_cue_says_are_made_once() -> None:
+    memory = films()
+    read(memory, "who directed F1", "F1")
+    reading = chains._Reading(memory.known["chains"], "who directed #")
+    kb = memory.known["kb"]
+    starred, written, directed = (
+        2 * kb.relation_names.index(n) for n in ("starred_actors", "written_by", "directed_by")
+    )
+    worth, cover = reading.step(written)
+    assert reading.step(starred)[0] is worth and not cover.any()
+    other = reading.step(directed)
+    assert other[0] is not worth and other[1].any()
+    alone = chains._Reading(memory.known["chains"], "who directed #").step(starred)
+    assert (alone[0] == worth).all()

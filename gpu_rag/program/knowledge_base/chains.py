@@ -50,6 +50,7 @@ from gpu_rag.text.rules.relations import (
 from gpu_rag.types import Ragged
 
 BEAM = 60  # chains that are made longer
+MOST_READ = 1500  # relations that a question is read against: those of most edges
 TRIED = 12  # of the best ones, walked from the topic
 MOST_CUES, MOST_ORDERS, MOST_ENDS = 7, 20, 100
 FAR = 100  # more than the words of a question
@@ -134,25 +135,32 @@ class ChainReader:
         self.mediator = kb.n_types  # a type of its own
         self.node_type = kb.node_type.astype(np.int64)
         self.node_type[nameless] = self.mediator
-        flat = [unit for units in self.units for unit in units]
+        n_edges = np.bincount(kb.relation, minlength=kb.n_relations)
+        self.read = np.zeros(kb.n_relations, bool)
+        self.read[np.argsort(-n_edges, kind="stable")[:MOST_READ]] = True
+        flat = [unit for row in np.flatnonzero(self.read).tolist() for unit in self.units[row]]
         self._stems, self._groups = {u.stem for u in flat}, {g for u in flat for g in (*u.groups, *inverses(u))}
 
     @cached_property
     def follows(self) -> list[list[int]]:
-        """For each directed relation those that may come next, ascending."""
-        kb, n = self.kb, max(2 * self.kb.n_relations, 1)
-        ends = ((kb.head, 0), (kb.tail, 1))
-        way = np.where(self.either, 0, 1)[kb.relation]
-        keys = np.unique(
-            np.concatenate([end.astype(np.int64) * n + 2 * kb.relation + back * way for end, back in ends])
-        )
+        """For each directed relation those that may come next, ascending; of those that are read alone."""
+        kb, known = self.kb, np.flatnonzero(self.read)
+        n, edges = max(2 * len(known), 1), np.flatnonzero(self.read[kb.relation])
+        relation = np.searchsorted(known, kb.relation[edges])  # among the known ones
+        ends = ((kb.head[edges], 0), (kb.tail[edges], 1))
+        way = np.where(self.either, 0, 1)[known][relation]
+        keys = np.unique(np.concatenate([end.astype(np.int64) * n + 2 * relation + back * way for end, back in ends]))
         node, way = np.divmod(keys, n)
         starts = np.searchsorted(node, np.arange(kb.n + 1))
         joined = np.zeros((n, n), bool)
         for some in {way[a:b].tobytes() for a, b in zip(starts, starts[1:])}:  # many nodes have the same
             rows = np.frombuffer(some, np.int64)
             joined[np.ix_(rows, rows)] = True
-        return [np.flatnonzero(joined[self.back(d)]).tolist() for d in range(n)]
+        both = (2 * known[:, None] + [0, 1]).ravel()  # the directed relations of a row
+        found: list[list[int]] = [[] for _ in range(2 * kb.n_relations)]
+        for d in both.tolist():
+            found[d] = both[joined[np.searchsorted(both, self.back(d))]].tolist()
+        return found
 
     @cached_property
     def leads(self) -> list[dict[int, set[int]]]:
@@ -274,6 +282,7 @@ class _Reading:
         free = (cue.stem in _NO_TYPE or reader.types_of(cue) for cue in self.cues)  # it may say a relation, or need not
         self.missed = np.array([0.0 if of else UNHEARD * (1 + cue.marked) for cue, of in zip(self.cues, free)])
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._silent: tuple[np.ndarray, np.ndarray] | None = None  # of every relation that no cue says
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
         """f64[orders, m + 1, m + 1] twice: the worth of a step that takes the cues from i to j of an order, and how
@@ -286,6 +295,10 @@ class _Reading:
         words = [at for at, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
         words = words if len(words) < m else []  # "where" and the like say a relation beside another cue, or alone
         wide = [any(says(cue, unit) for unit in reader.wide[relation]) for cue in self.cues]
+        silent = not (covers.any() or any(wide))
+        if silent and self._silent is not None:
+            self._steps[directed] = self._silent
+            return self._silent
         worth = np.full((len(self.orders), m + 1, m + 1), -np.inf)
         cover = np.zeros_like(worth)
         for o, (order, _) in enumerate(self.orders):
@@ -303,6 +316,7 @@ class _Reading:
                     said = 0.0 if alone else float(best @ weights)
                     cover[o, i, j], worth[o, i, j] = said, said + extra - UNSAID * (1 - said) - missed
         self._steps[directed] = worth, cover
+        self._silent = (worth, cover) if silent else self._silent
         return worth, cover
 
     def chains(
@@ -321,7 +335,7 @@ class _Reading:
         for length in range(1, longest + 1):
             longer = []
             for chain, types, named, value, cover in beam:
-                for d in reader.follows[chain[-1]] if chain else first:
+                for d in reader.follows[chain[-1]] if chain else [d for d in first if reader.read[d // 2]]:
                     to = set().union(*(reader.leads[d].get(type, ()) for type in types))
                     if not to:
                         continue
