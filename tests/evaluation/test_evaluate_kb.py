@@ -291,7 +291,8 @@ def test_nodes_of_a_method_are_ranked_and_gold_never_reaches_it(index, tmp_path,
     assert found.document["methods"]["dense"]["answer_on_path"] == 0.0
     assert "answer_on_path" in found.document["paired"]["dense - scripted"]
     assert seen == [
-        {"id": str(k), "text": text} for k, text in ((1, "Which?"), (2, "Which river?"), (3, "Which lake?"))
+        {"id": str(k), "text": text, "query_time": "", "pages": ()}
+        for k, text in ((1, "Which?"), (2, "Which river?"), (3, "Which lake?"))
     ]
 
 
