@@ -20,32 +20,22 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
-from gpu_rag.graph.ragged import ragged_of_lists, row_of_value
-from gpu_rag.graph.reach import ANY
-from gpu_rag.methods.hybgrag.batched import TILE, TopicNodes, walked
-from gpu_rag.methods.hybgrag.critic import Critic, seen_by_code, unknown_entities
-from gpu_rag.methods.hybgrag.examples import Experience
-from gpu_rag.methods.hybgrag.program import refined, supported
-from gpu_rag.methods.hybgrag.retrieve import relation_rows
-from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved
+from gpu_rag.methods.hybgrag.oracle import Seen, oracle_program
+from gpu_rag.methods.hybgrag.state import Params
 from gpu_rag.program.ask import embed
-from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.views import kb_of, ranked_nodes
 from gpu_rag.program.run import Run
-from gpu_rag.runtime.gather import gather
-from gpu_rag.runtime.step import batched
 from gpu_rag.settings import parse_assignment
 from gpu_rag.types import Answer, Draft, Question
 
@@ -139,104 +129,6 @@ def prepare_primekg(data: Path, questions: Path, out: Path) -> None:
         if gold:
             kept.append({"id": row["id"], "question": row["question"], "answer_ids": gold})
     halves(out, "primekg", kept)
-
-
-# --- the oracle: a validator and a commentor that know the gold nodes ------------------------------
-
-
-@dataclass(frozen=True)
-class Leads:
-    """How a topic stands to gold nodes. nodes: those that it reaches; relations: those of the topic that are part of a
-    chain to one of them; ball: whether a chain of any relations leads to one of them."""
-
-    nodes: tuple[int, ...]
-    relations: tuple[int, ...]
-    ball: bool
-
-
-@batched(GRAPH, tile=TILE, name="kb_held")
-def leading(index: Index, queries: list[tuple[TopicNodes, Sequence[int]]], radius: int) -> list[Leads]:
-    """How each topic leads to its gold nodes within `radius` steps."""
-    kb = kb_of(index)
-    walks = walked(kb, [[topic, TopicNodes(topic.nodes, (ANY,))] for topic, _ in queries], radius, index.threads)
-    gold = ragged_of_lists([sorted(set(nodes)) for _, nodes in queries], kb.device)
-    keys = row_of_value(gold) * max(kb.n, 1) + gold.values
-    chain, node = row_of_value(walks.ends), walks.ends.values.long()
-    hit = torch.isin(walks.of_topic[chain] // 2 * max(kb.n, 1) + node, keys)
-    nodes: list[set[int]] = [set() for _ in queries]
-    relations: list[set[int]] = [set() for _ in queries]
-    for c, v in zip(chain[hit].tolist(), node[hit].tolist()):
-        topic, by_any = divmod(int(walks.of_topic[c]), 2)
-        relations[topic].update(walks.chains[c])
-        if not by_any:
-            nodes[topic].add(v)
-    return [
-        Leads(tuple(sorted(reached)), tuple(r for r in topic.relations if r in used), ANY in used)
-        for (topic, _), reached, used in zip(queries, nodes, relations)
-    ]
-
-
-@dataclass(frozen=True)
-class OracleCritic(Critic):
-    """gold: rows of the nodes that answer the question.
-
-    Accepts where one of the first n_references nodes is gold. An entity is wrong when no gold node lies within `radius`
-    edges of it; a relation when no chain with it leads to one; then of one entity another is missing, of several the
-    intersection is wrong when it holds no gold node, else the module. tell: is given each action with its feedback.
-    """
-
-    gold: Sequence[int] = ()
-    tell: Callable[[Experience], None] | None = None
-
-    async def fitting(self, question: str, action: Action, result: Retrieved) -> int | None:
-        """The first place, where a gold node stands at the top: the order of the nodes is judged as it is."""
-        return 0 if set(self.gold).intersection(result.rows[: self.params.n_references]) else None
-
-    async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
-        """The fault, as the gold nodes show it."""
-        said = await self._fault(action, result)
-        if self.tell is not None and said.kind != Fault.REJECTED:
-            self.tell(Experience(question, action, said))
-        return said
-
-    async def _fault(self, action: Action, result: Retrieved) -> Feedback:
-        if self.params.feedback == "simple":
-            return Feedback(Fault.REJECTED)
-        plain = seen_by_code(action, result)
-        if plain is not None:
-            return plain
-        if action.module == TEXT:
-            return Feedback(Fault.WRONG_MODULE)
-        kb = kb_of(self.run.index)
-        found = [(topic, nodes) for topic, nodes in zip(action.topics, result.found) if nodes]
-        topics = (TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in found)
-        leads = await gather(*(leading((topic, tuple(self.gold)), self.params.radius) for topic in topics))
-        wrong = [topic.entity for (topic, _), one in zip(found, leads) if not one.ball]
-        relations = tuple(
-            (topic.entity, relation)
-            for (topic, _), one in zip(found, leads)
-            if one.ball
-            for relation in topic.relations
-            if relation not in {kb.relation_names[r] for r in one.relations}
-        )
-        entities = (*unknown_entities(action, result), *wrong)
-        if entities or relations:
-            return Feedback(Fault.INCORRECT, entities, relations)
-        if len(found) == 1:
-            return Feedback(Fault.MISSING)
-        common = set.intersection(*(set(one.nodes) for one in leads))
-        return Feedback(Fault.WRONG_MODULE if common else Fault.WRONG_INTERSECTION)
-
-
-def oracle_program(gold: Mapping[str, Sequence[str]], tell: Callable[[Experience], None] | None = None) -> Any:
-    """The program of `hybgrag` with an oracle for a critic, and without the reader. gold: question id to node ids."""
-
-    async def program(question: Question, run: Run, params: Params) -> Draft:
-        kb = kb_of(run.index)
-        rows = [row for id in gold[question.id] if (row := kb.row_of(id)) is not None]
-        return await supported(*await refined(question.text, run, params, OracleCritic(run, params, rows, tell)), run)
-
-    return program
 
 
 # --- scores ----------------------------------------------------------------------------------------
@@ -373,30 +265,13 @@ def ablations_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None
         table(f"{one.name}: ablations", lines, ["", *MEASURES])
 
 
-def experience_row(experience: Experience) -> str:
-    """One line of an experience file."""
-    action, feedback = experience.action, experience.feedback
-    assert feedback is not None
-    topics = [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in action.topics]
-    said = {"kind": feedback.kind, "entities": list(feedback.entities), "relations": list(feedback.relations)}
-    row = {"question": experience.question, "module": action.module, "entities": topics, "feedback": said}
-    return json.dumps(row, ensure_ascii=False)
-
-
 def collect(index: str, questions: str, out: Path, most: int) -> None:
     """Verified pairs of action and feedback, at most `most`: the kinds of feedback in turn, so that rare ones stay."""
-    one = Questions.read(f"collect={index}={questions}")
-    by_kind: dict[str, list[Experience]] = {}
-
-    def tell(experience: Experience) -> None:
-        assert experience.feedback is not None
-        by_kind.setdefault(experience.feedback.kind, []).append(experience)
-
-    one.run({}, program=oracle_program(one.gold, tell))
-    kinds = [by_kind[kind] for kind in sorted(by_kind)]
-    in_turn = [held[i] for i in range(max(map(len, kinds), default=0)) for held in kinds if i < len(held)]
-    out.write_text("".join(f"{experience_row(e)}\n" for e in in_turn[:most]), encoding="utf-8")
-    print(f"{out}: {len(in_turn[:most])} of {len(in_turn)} experiences with {len(one.asked)} questions")
+    one, seen = Questions.read(f"collect={index}={questions}"), Seen()
+    one.run({}, program=oracle_program(one.gold, seen))
+    rows = seen.document(experiences=most)["experiences"]
+    out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    print(f"{out}: {len(rows)} experiences with {len(one.asked)} questions")
 
 
 def main() -> None:
