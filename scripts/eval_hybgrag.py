@@ -4,10 +4,11 @@ usage: python scripts/eval_hybgrag.py prepare DATA OUT
        python scripts/eval_hybgrag.py scores NAME=INDEX=QUESTIONS [...] [--part PART] [--set KEY=VALUE ...]
        python scripts/eval_hybgrag.py collect INDEX QUESTIONS EXPERIENCES.jsonl [--most N]
 
-prepare: makes typed knowledge bases and question files out of the public MetaQA and PrimeKG data in DATA: OUT/metaqa
-and OUT/primekg (folders for `gpu-rag index --skb`), OUT/*.tune.jsonl and OUT/*.test.jsonl (every second question).
+prepare: makes knowledge bases and question files out of the public MetaQA, PrimeKG and 2WikiMultiHopQA data in DATA:
+OUT/metaqa, OUT/primekg and OUT/2wiki (folders for `gpu-rag index --skb`), OUT/*.tune.jsonl and OUT/*.test.jsonl (every
+second question).
 scores: hit@1, hit@5, recall@20 and MRR, with paired differences (percentile bootstrap over questions). main: the text
-module, the hybrid module alone (one iteration), the loop without a model, and the loop with an oracle for a critic; the
+module, the graph module, one iteration, the loop without a model, and the loop with an oracle for a critic; the
 share of confident wrong answers (the question says the relations, by the trace, and the first node is wrong);
 order: nearer nodes first against cosine alone, of radius 2 and 1, with either critic; iterations: the loop of 1 to 4
 with either critic; ablations: other parameters, and optimal routing between the modules.
@@ -30,8 +31,11 @@ import numpy as np
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
+from gpu_rag.index.knowledge_base import name_key
 from gpu_rag.methods.hybgrag.oracle import Seen, oracle_program
-from gpu_rag.methods.hybgrag.state import Params
+from gpu_rag.methods.hybgrag.retrieve import retrieve_by
+from gpu_rag.methods.hybgrag.router import Router
+from gpu_rag.methods.hybgrag.state import TEXT, History, Params
 from gpu_rag.program.ask import embed
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.views import kb_of, ranked_nodes
@@ -131,6 +135,39 @@ def prepare_primekg(data: Path, questions: Path, out: Path) -> None:
     halves(out, "primekg", kept)
 
 
+def prepare_2wiki(data: Path, out: Path) -> None:
+    """Entities with the paragraph of their title as text; edges of the gold evidences, which hold the answers, and of
+    two extractions (as written, and with names resolved). Questions whose answer is a node: yes and no are none."""
+    texts = {name_key(row["title"]): row["text"] for row in map(json.loads, lines_of(data / "corpus.jsonl.gz"))}
+    gold = [line.split("\t")[:3] for line in lines_of(data / "kg_gold_evidences.tsv.gz")]
+    resolved = {row["id"]: row for row in map(json.loads, lines_of(data / "kg_resolved_entities.jsonl.gz"))}
+    types = {name_key(row["name"]): row["type"].lower() for row in resolved.values()}
+    found = [line.split("\t")[:3] for line in lines_of(data / "kg_resolved_triples.tsv.gz")]
+    noise = [(resolved[h]["name"], r, resolved[t]["name"]) for h, r, t in found if h in resolved and t in resolved]
+    noise += [tuple(t) for row in map(json.loads, lines_of(data / "openie.jsonl.gz")) for t in row["triples"]]
+    names: dict[str, str] = {}
+    edges = dict.fromkeys((name_key(h), r, name_key(t)) for h, r, t in (*gold, *noise) if h.strip() and t.strip())
+    for h, _, t in (*gold, *noise):
+        for name in (h, t):
+            names.setdefault(name_key(name), name.strip())
+    kept = {end for h, _, t in edges for end in (h, t) if end}
+    nodes = [
+        {"id": key, "type": types.get(key, "entity"), "name": names[key], "text": texts.get(key, "")}
+        for key in sorted(kept)
+    ]
+    write_rows(out / "2wiki" / "nodes.jsonl", nodes)
+    rows = [{"src": h, "relation": r, "dst": t} for h, r, t in edges if h in kept and t in kept]
+    write_rows(out / "2wiki" / "edges.jsonl", rows)
+    asked = []
+    for row in map(json.loads, lines_of(data / "questions.jsonl")):
+        ids = sorted({name_key(answer) for answer in row["answers"]} & kept)
+        if ids:
+            asked.append({"id": row["id"], "question": row["question"], "answer_ids": ids})
+    halves(out, "2wiki", asked)
+    told = sum(bool(node["text"]) for node in nodes)
+    print(f"2wiki: {len(nodes)} nodes, {told} with a text, {len(rows)} edges, {len(asked)} questions")
+
+
 # --- scores ----------------------------------------------------------------------------------------
 
 
@@ -177,6 +214,16 @@ async def text_module(question: Question, run: Run, params: Params) -> Draft:
     return Draft(None, status="unsupported", nodes=ranked_nodes(kb_of(run.index), found))
 
 
+async def graph_module(question: Question, run: Run, params: Params) -> Draft:
+    """What the first action of the rules leads to in the graph, and nothing else."""
+    (vector,) = await embed([question.text])
+    action = await Router(run, params, vector).route(History(question.text))
+    if action is None or action.module == TEXT:
+        return Draft(None, status="unsupported")
+    found = await retrieve_by(action, vector, kb_of(run.index), params)
+    return Draft(None, status="unsupported", nodes=ranked_nodes(kb_of(run.index), found))
+
+
 def cell(values: np.ndarray, sign: str = "") -> str:
     """A mean with its interval."""
     low, high = interval(resample_means(values, 0))
@@ -196,18 +243,19 @@ def line_of(name: str, values: np.ndarray, more: Sequence[str] = ()) -> list[str
 
 
 def main_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:
-    """The four ways, and the differences that matter."""
+    """The five ways, and the differences that matter."""
     for one in sets:
         found = {
             "text module (dense)": one.scored(one.run(params, program=text_module)),
-            "hybrid module alone": one.scored(one.run({**params, "iterations": 1})),
+            "graph module alone": one.scored(one.run(params, program=graph_module)),
+            "hybgrag, no critic": one.scored(one.run({**params, "iterations": 1})),
             "hybgrag, rules for a critic": one.scored(answers := one.run(params)),
             "hybgrag, oracle critic": one.scored(one.run(params, oracle=True)),
         }
         lines = [line_of(name, values) for name, values in found.items()]
-        base = found["hybrid module alone"]
+        base = found["hybgrag, no critic"]
         for name in ("hybgrag, rules for a critic", "hybgrag, oracle critic"):
-            lines.append([f"{name} - hybrid alone", *(cell(column, "+") for column in (found[name] - base).T)])
+            lines.append([f"{name} - no critic", *(cell(column, "+") for column in (found[name] - base).T)])
         more = found["hybgrag, rules for a critic"] - found["text module (dense)"]
         lines.append(["rules - text module", *(cell(column, "+") for column in more.T)])
         table(f"{one.name}: {len(one.asked)} questions", lines, ["", *MEASURES])
@@ -294,6 +342,7 @@ def main() -> None:
     if options.command == "prepare":
         prepare_metaqa(options.data / "metaqa", options.out)
         asked = options.data / "stark_prime" / "questions_in_partial_kg.jsonl"
+        prepare_2wiki(options.data / "2wikimultihopqa", options.out)
         prepare_primekg(options.data / "primekg_partial", asked, options.out)
     elif options.command == "collect":
         collect(options.index, options.questions, options.out, options.most)
