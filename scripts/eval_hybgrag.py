@@ -4,10 +4,11 @@ usage: python scripts/eval_hybgrag.py prepare DATA OUT
        python scripts/eval_hybgrag.py scores NAME=INDEX=QUESTIONS [...] [--part PART] [--set KEY=VALUE ...]
        python scripts/eval_hybgrag.py collect INDEX QUESTIONS EXPERIENCES.jsonl [--most N]
 
-prepare: makes typed knowledge bases and question files out of the public MetaQA and PrimeKG data in DATA: OUT/metaqa
-and OUT/primekg (folders for `gpu-rag index --skb`), OUT/*.tune.jsonl and OUT/*.test.jsonl (every second question).
+prepare: makes knowledge bases and question files out of the public MetaQA, PrimeKG and 2WikiMultiHopQA data in DATA:
+OUT/metaqa, OUT/primekg and OUT/2wiki (folders for `gpu-rag index --skb`), OUT/*.tune.jsonl and OUT/*.test.jsonl (every
+second question).
 scores: hit@1, hit@5, recall@20 and MRR, with paired differences (percentile bootstrap over questions). main: the text
-module, the hybrid module alone (one iteration), the loop without a model, and the loop with an oracle for a critic; the
+module, the graph module, one iteration, the loop without a model, and the loop with an oracle for a critic; the
 share of confident wrong answers (the question says the relations, by the trace, and the first node is wrong);
 order: nearer nodes first against cosine alone, of radius 2 and 1, with either critic; iterations: the loop of 1 to 4
 with either critic; ablations: other parameters, and optimal routing between the modules.
@@ -20,32 +21,25 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
-from gpu_rag.graph.ragged import ragged_of_lists, row_of_value
-from gpu_rag.graph.reach import ANY
-from gpu_rag.methods.hybgrag.batched import TILE, TopicNodes, walked
-from gpu_rag.methods.hybgrag.critic import Critic, seen_by_code, unknown_entities
-from gpu_rag.methods.hybgrag.examples import Experience
-from gpu_rag.methods.hybgrag.program import refined, supported
-from gpu_rag.methods.hybgrag.retrieve import relation_rows
-from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved
+from gpu_rag.index.knowledge_base import name_key
+from gpu_rag.methods.hybgrag.oracle import Seen, oracle_program
+from gpu_rag.methods.hybgrag.retrieve import retrieve_by
+from gpu_rag.methods.hybgrag.router import Router
+from gpu_rag.methods.hybgrag.state import TEXT, History, Params
 from gpu_rag.program.ask import embed
-from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.views import kb_of, ranked_nodes
 from gpu_rag.program.run import Run
-from gpu_rag.runtime.gather import gather
-from gpu_rag.runtime.step import batched
 from gpu_rag.settings import parse_assignment
 from gpu_rag.types import Answer, Draft, Question
 
@@ -141,103 +135,37 @@ def prepare_primekg(data: Path, questions: Path, out: Path) -> None:
     halves(out, "primekg", kept)
 
 
-# --- the oracle: a validator and a commentor that know the gold nodes ------------------------------
-
-
-@dataclass(frozen=True)
-class Leads:
-    """How a topic stands to gold nodes. nodes: those that it reaches; relations: those of the topic that are part of a
-    chain to one of them; ball: whether a chain of any relations leads to one of them."""
-
-    nodes: tuple[int, ...]
-    relations: tuple[int, ...]
-    ball: bool
-
-
-@batched(GRAPH, tile=TILE, name="kb_held")
-def leading(index: Index, queries: list[tuple[TopicNodes, Sequence[int]]], radius: int) -> list[Leads]:
-    """How each topic leads to its gold nodes within `radius` steps."""
-    kb = kb_of(index)
-    walks = walked(kb, [[topic, TopicNodes(topic.nodes, (ANY,))] for topic, _ in queries], radius, index.threads)
-    gold = ragged_of_lists([sorted(set(nodes)) for _, nodes in queries], kb.device)
-    keys = row_of_value(gold) * max(kb.n, 1) + gold.values
-    of_topic = torch.tensor(walks.of_topic, device=kb.device)
-    chain, node = row_of_value(walks.ends), walks.ends.values.long()
-    hit = torch.isin(of_topic[chain] // 2 * max(kb.n, 1) + node, keys)
-    nodes: list[set[int]] = [set() for _ in queries]
-    relations: list[set[int]] = [set() for _ in queries]
-    for c, v in zip(chain[hit].tolist(), node[hit].tolist()):
-        topic, by_any = divmod(walks.of_topic[c], 2)
-        relations[topic].update(walks.chains[c])
-        if not by_any:
-            nodes[topic].add(v)
-    return [
-        Leads(tuple(sorted(reached)), tuple(r for r in topic.relations if r in used), ANY in used)
-        for (topic, _), reached, used in zip(queries, nodes, relations)
+def prepare_2wiki(data: Path, out: Path) -> None:
+    """Entities with the paragraph of their title as text; edges of the gold evidences, which hold the answers, and of
+    two extractions (as written, and with names resolved). Questions whose answer is a node: yes and no are none."""
+    texts = {name_key(row["title"]): row["text"] for row in map(json.loads, lines_of(data / "corpus.jsonl.gz"))}
+    gold = [line.split("\t")[:3] for line in lines_of(data / "kg_gold_evidences.tsv.gz")]
+    resolved = {row["id"]: row for row in map(json.loads, lines_of(data / "kg_resolved_entities.jsonl.gz"))}
+    types = {name_key(row["name"]): row["type"].lower() for row in resolved.values()}
+    found = [line.split("\t")[:3] for line in lines_of(data / "kg_resolved_triples.tsv.gz")]
+    noise = [(resolved[h]["name"], r, resolved[t]["name"]) for h, r, t in found if h in resolved and t in resolved]
+    noise += [tuple(t) for row in map(json.loads, lines_of(data / "openie.jsonl.gz")) for t in row["triples"]]
+    names: dict[str, str] = {}
+    edges = dict.fromkeys((name_key(h), r, name_key(t)) for h, r, t in (*gold, *noise) if h.strip() and t.strip())
+    for h, _, t in (*gold, *noise):
+        for name in (h, t):
+            names.setdefault(name_key(name), name.strip())
+    kept = {end for h, _, t in edges for end in (h, t) if end}
+    nodes = [
+        {"id": key, "type": types.get(key, "entity"), "name": names[key], "text": texts.get(key, "")}
+        for key in sorted(kept)
     ]
-
-
-@dataclass(frozen=True)
-class OracleCritic(Critic):
-    """gold: rows of the nodes that answer the question.
-
-    Accepts where one of the first n_references nodes is gold. An entity is wrong when no gold node lies within `radius`
-    edges of it; a relation when no chain with it leads to one; then of one entity another is missing, of several the
-    intersection is wrong when it holds no gold node, else the module. tell: is given each action with its feedback.
-    """
-
-    gold: Sequence[int] = ()
-    tell: Callable[[Experience], None] | None = None
-
-    async def fitting(self, question: str, action: Action, result: Retrieved) -> int | None:
-        """The first place, where a gold node stands at the top: the order of the nodes is judged as it is."""
-        return 0 if set(self.gold).intersection(result.rows[: self.params.n_references]) else None
-
-    async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
-        """The fault, as the gold nodes show it."""
-        said = await self._fault(action, result)
-        if self.tell is not None and said.kind != Fault.REJECTED:
-            self.tell(Experience(question, action, said))
-        return said
-
-    async def _fault(self, action: Action, result: Retrieved) -> Feedback:
-        if self.params.feedback == "simple":
-            return Feedback(Fault.REJECTED)
-        plain = seen_by_code(action, result)
-        if plain is not None:
-            return plain
-        if action.module == TEXT:
-            return Feedback(Fault.WRONG_MODULE)
-        kb = kb_of(self.run.index)
-        found = [(topic, nodes) for topic, nodes in zip(action.topics, result.found) if nodes]
-        topics = (TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in found)
-        leads = await gather(*(leading((topic, tuple(self.gold)), self.params.radius) for topic in topics))
-        wrong = [topic.entity for (topic, _), one in zip(found, leads) if not one.ball]
-        relations = tuple(
-            (topic.entity, relation)
-            for (topic, _), one in zip(found, leads)
-            if one.ball
-            for relation in topic.relations
-            if relation not in {kb.relation_names[r] for r in one.relations}
-        )
-        entities = (*unknown_entities(action, result), *wrong)
-        if entities or relations:
-            return Feedback(Fault.INCORRECT, entities, relations)
-        if len(found) == 1:
-            return Feedback(Fault.MISSING)
-        common = set.intersection(*(set(one.nodes) for one in leads))
-        return Feedback(Fault.WRONG_MODULE if common else Fault.WRONG_INTERSECTION)
-
-
-def oracle_program(gold: Mapping[str, Sequence[str]], tell: Callable[[Experience], None] | None = None) -> Any:
-    """The program of `hybgrag` with an oracle for a critic, and without the reader. gold: question id to node ids."""
-
-    async def program(question: Question, run: Run, params: Params) -> Draft:
-        kb = kb_of(run.index)
-        rows = [row for id in gold[question.id] if (row := kb.row_of(id)) is not None]
-        return await supported(*await refined(question.text, run, params, OracleCritic(run, params, rows, tell)), run)
-
-    return program
+    write_rows(out / "2wiki" / "nodes.jsonl", nodes)
+    rows = [{"src": h, "relation": r, "dst": t} for h, r, t in edges if h in kept and t in kept]
+    write_rows(out / "2wiki" / "edges.jsonl", rows)
+    asked = []
+    for row in map(json.loads, lines_of(data / "questions.jsonl")):
+        ids = sorted({name_key(answer) for answer in row["answers"]} & kept)
+        if ids:
+            asked.append({"id": row["id"], "question": row["question"], "answer_ids": ids})
+    halves(out, "2wiki", asked)
+    told = sum(bool(node["text"]) for node in nodes)
+    print(f"2wiki: {len(nodes)} nodes, {told} with a text, {len(rows)} edges, {len(asked)} questions")
 
 
 # --- scores ----------------------------------------------------------------------------------------
@@ -286,6 +214,16 @@ async def text_module(question: Question, run: Run, params: Params) -> Draft:
     return Draft(None, status="unsupported", nodes=ranked_nodes(kb_of(run.index), found))
 
 
+async def graph_module(question: Question, run: Run, params: Params) -> Draft:
+    """What the first action of the rules leads to in the graph, and nothing else."""
+    (vector,) = await embed([question.text])
+    action = await Router(run, params, vector).route(History(question.text))
+    if action is None or action.module == TEXT:
+        return Draft(None, status="unsupported")
+    found = await retrieve_by(action, vector, kb_of(run.index), params)
+    return Draft(None, status="unsupported", nodes=ranked_nodes(kb_of(run.index), found))
+
+
 def cell(values: np.ndarray, sign: str = "") -> str:
     """A mean with its interval."""
     low, high = interval(resample_means(values, 0))
@@ -305,18 +243,19 @@ def line_of(name: str, values: np.ndarray, more: Sequence[str] = ()) -> list[str
 
 
 def main_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:
-    """The four ways, and the differences that matter."""
+    """The five ways, and the differences that matter."""
     for one in sets:
         found = {
             "text module (dense)": one.scored(one.run(params, program=text_module)),
-            "hybrid module alone": one.scored(one.run({**params, "iterations": 1})),
+            "graph module alone": one.scored(one.run(params, program=graph_module)),
+            "hybgrag, no critic": one.scored(one.run({**params, "iterations": 1})),
             "hybgrag, rules for a critic": one.scored(answers := one.run(params)),
             "hybgrag, oracle critic": one.scored(one.run(params, oracle=True)),
         }
         lines = [line_of(name, values) for name, values in found.items()]
-        base = found["hybrid module alone"]
+        base = found["hybgrag, no critic"]
         for name in ("hybgrag, rules for a critic", "hybgrag, oracle critic"):
-            lines.append([f"{name} - hybrid alone", *(cell(column, "+") for column in (found[name] - base).T)])
+            lines.append([f"{name} - no critic", *(cell(column, "+") for column in (found[name] - base).T)])
         more = found["hybgrag, rules for a critic"] - found["text module (dense)"]
         lines.append(["rules - text module", *(cell(column, "+") for column in more.T)])
         table(f"{one.name}: {len(one.asked)} questions", lines, ["", *MEASURES])
@@ -374,30 +313,13 @@ def ablations_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None
         table(f"{one.name}: ablations", lines, ["", *MEASURES])
 
 
-def experience_row(experience: Experience) -> str:
-    """One line of an experience file."""
-    action, feedback = experience.action, experience.feedback
-    assert feedback is not None
-    topics = [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in action.topics]
-    said = {"kind": feedback.kind, "entities": list(feedback.entities), "relations": list(feedback.relations)}
-    row = {"question": experience.question, "module": action.module, "entities": topics, "feedback": said}
-    return json.dumps(row, ensure_ascii=False)
-
-
 def collect(index: str, questions: str, out: Path, most: int) -> None:
     """Verified pairs of action and feedback, at most `most`: the kinds of feedback in turn, so that rare ones stay."""
-    one = Questions.read(f"collect={index}={questions}")
-    by_kind: dict[str, list[Experience]] = {}
-
-    def tell(experience: Experience) -> None:
-        assert experience.feedback is not None
-        by_kind.setdefault(experience.feedback.kind, []).append(experience)
-
-    one.run({}, program=oracle_program(one.gold, tell))
-    kinds = [by_kind[kind] for kind in sorted(by_kind)]
-    in_turn = [held[i] for i in range(max(map(len, kinds), default=0)) for held in kinds if i < len(held)]
-    out.write_text("".join(f"{experience_row(e)}\n" for e in in_turn[:most]), encoding="utf-8")
-    print(f"{out}: {len(in_turn[:most])} of {len(in_turn)} experiences with {len(one.asked)} questions")
+    one, seen = Questions.read(f"collect={index}={questions}"), Seen()
+    one.run({}, program=oracle_program(one.gold, seen))
+    rows = seen.document(experiences=most)["experiences"]
+    out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    print(f"{out}: {len(rows)} experiences with {len(one.asked)} questions")
 
 
 def main() -> None:
@@ -420,6 +342,7 @@ def main() -> None:
     if options.command == "prepare":
         prepare_metaqa(options.data / "metaqa", options.out)
         asked = options.data / "stark_prime" / "questions_in_partial_kg.jsonl"
+        prepare_2wiki(options.data / "2wikimultihopqa", options.out)
         prepare_primekg(options.data / "primekg_partial", asked, options.out)
     elif options.command == "collect":
         collect(options.index, options.questions, options.out, options.most)

@@ -1,25 +1,31 @@
-"""gpu-rag tune: weights of `fused`, and the method for `auto`, from questions of one's own."""
+"""gpu-rag tune: weights of `fused`, the method for `auto`, examples of `hybgrag`, from questions of one's own."""
 
 from __future__ import annotations
 
 import argparse
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.eval_command import RANKS_AS
 from gpu_rag.cli.options import add_index, add_limit, add_settings, names, settings_of, table
+from gpu_rag.errors import UsageError
 
-HELP = "Fit the weights of fused to questions with gold passages, and find the best method for auto."
+if TYPE_CHECKING:
+    from gpu_rag.api import Index
+    from gpu_rag.sources.questions import QuestionRow
+
+HELP = "Fit fused to questions with gold, find the best method for auto, or collect examples for hybgrag."
 EXAMPLE = "gpu-rag tune my-index questions.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="at least 50 with gold_ids")
-    words = "auto (default): weights, and the best method; fused: weights alone"
-    parser.add_argument("--method", choices=["auto", "fused"], default="auto", help=words)
+    words = "at least 50 with gold_ids; for hybgrag 20 with answer_ids"
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
+    words = "auto (default): weights, and the best method; fused: weights alone; hybgrag: examples for its prompts"
+    parser.add_argument("--method", choices=["auto", "fused", "hybgrag"], default="auto", help=words)
     words = "methods that auto may be, beside fused (default: all that the index serves)"
     parser.add_argument("--among", metavar="M[,M...]", help=words)
     add_limit(parser)
@@ -35,6 +41,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     rows, rejects = load_questions(options.questions, options.limit)
     index = Index.open(options.index)
+    if options.method == "hybgrag":
+        return _examples(options, index, rows, len(rejects))
     able = [name for name in method_names() if not lacks(name, index.stages) and "kb" not in needs(name)]
     able = [name for name in able if name not in ("fused", "auto", *RANKS_AS)]
     methods = ["ppr"] if options.method == "fused" else names(options.among) if options.among else able
@@ -49,6 +57,32 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if not auto:
         document.update(method=None)
     return 0, document, _text(document)
+
+
+def _examples(options: argparse.Namespace, index: Index, rows: list[QuestionRow], rejects: int) -> Any:
+    from gpu_rag.evaluation.tune_kb import collect
+    from gpu_rag.index.tuned import keep
+    from gpu_rag.methods.registry import check_stages
+
+    if options.among:
+        raise UsageError("--among is of the method for auto", given="--method hybgrag", do="leave --among out")
+    check_stages("hybgrag", index.stages, str(index.path), index.manifest.sources)
+    engine = index.engine(settings_of(options, index.manifest.defaults()))
+    with closing(engine.models):
+        found = collect(engine, rows)
+    path = None if found.examples is None else str(keep(index.path, hybgrag=found.examples))
+    document = {**found.document, "rejects": rejects, "out": path}
+    gain = document["gain"]
+    lines = [[name, *(f"{document[when][name]:.3f}" for when in ("before", "after"))] for name in gain]
+    for line, pair in zip(lines, gain.values()):
+        line.append(f"{pair['diff']:+.3f} [{pair['low']:+.3f}, {pair['high']:+.3f}]")
+    counts = ", ".join(f"{n} {name}" for name, n in document["collected"].items())
+    text = [
+        f"{document['n']} questions: {counts}; judged on {document['judged']}, by examples of the others",
+        table(lines, ["measure", "without", "with examples", "difference, 95 % interval"]),
+        f"kept in {path}" if path else "no examples are kept: answers are no better with them",
+    ]
+    return 0, document, "\n\n".join(text)
 
 
 def _text(document: dict[str, Any]) -> str:

@@ -57,6 +57,10 @@ class KbGold:
         """Whether the answers of a question are to be found on paths."""
         return self.is_kb and bool(row.answers) and not row.gold_ids and not row.meta.get("answer_ids")
 
+    def nodes(self, row: QuestionRow) -> list[str]:
+        """The ids of the nodes that answer an SKB question."""
+        return [id for nodes in self._gold[row.question.id] for id in sorted(nodes)]
+
     def _records(self) -> dict[str, set[str]]:
         """The nodes of each id, as the sources have it."""
         table = tables.read_table(self._index.folder("kb") / "kb_records.parquet", KB_RECORDS)

@@ -181,6 +181,10 @@ class Index:
         found: T = self._parts[part]
         return found
 
+    def put(self, part: str, value: object) -> None:
+        """What `loaded` gives for a name from now on: how an evaluation tries what the folder does not have."""
+        self._parts[part] = value
+
     @cached_property
     def graph(self) -> PageRankGraph:
         """The adjacency over [entities | passages], prepared for PageRank."""

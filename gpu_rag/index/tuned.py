@@ -13,12 +13,15 @@ __all__ = ["TUNED", "keep", "tuned"]
 
 
 def tuned(folder: Path) -> dict[str, Any]:
-    """{"fused": {lists: weights}, "auto": {"method": name}}, what there is of it. Raises BadInput."""
+    """{"fused": {lists: weights}, "auto": {"method": name}, "hybgrag": {examples: rows}}, what there is of it.
+    Raises BadInput."""
     path, do = folder / TUNED, "remove it, and run gpu-rag tune again"
     if not path.is_file():
         return {}
     found = read_json(path, do)
-    if not isinstance(found, dict) or not all(isinstance(found.get(part, {}), dict) for part in ("fused", "auto")):
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(part, {}), dict) for part in ("fused", "auto", "hybgrag")
+    ):
         raise BadInput("what tune wrote cannot be used", given=path, do=do)
     return found
 

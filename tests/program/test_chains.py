@@ -11,7 +11,7 @@ from kb_in_memory import knowledge_base
 
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.program.knowledge_base.chains import Asked, Read, _Reading, asked_chains
+from gpu_rag.program.knowledge_base.chains import Asked, Read, _Reading, asked_chains, asked_types, opposed_relations
 from gpu_rag.text.rules.relations import spoken_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
@@ -148,3 +148,30 @@ def test_steps_of_relations_that_no_cue_says_are_made_once() -> None:
     assert other[0] is not worth and other[1].any()
     alone = _Reading(memory.known["chains"], "who directed #").step(starred)
     assert (alone[0] == worth).all()
+
+
+@pytest.mark.parametrize(
+    ("question", "types"),
+    [
+        ("Which drugs may be given when there is asthma?", ["drug"]),  # "there" is no verb, so it does not ask
+        ("Name a drug that works when combined with Drug 1", ["drug"]),
+        ("when is a drug given", []),
+        ("the drug was first given when", []),
+    ],
+)
+def test_when_is_a_question_only_where_it_asks(question: str, types: list[str]) -> None:
+    memory = medicine()
+    found = asked_types(cast(Index, memory), question)
+    assert [memory.known["kb"].type_names[row] for row in found] == types
+
+
+def test_relations_that_turn_a_question_round_are_opposed_unless_it_says_so() -> None:
+    memory = medicine()
+    names = memory.known["kb"].relation_names
+
+    def opposed(question: str) -> set[str]:
+        return {names[row] for row in opposed_relations(cast(Index, memory), question)}
+
+    assert opposed("Which drugs treat glaucoma?") == {"contraindication", "off-label use"}
+    assert opposed("Which drugs should be avoided in glaucoma?") == {"off-label use"}
+    assert opposed("Which drugs are used off-label for glaucoma?") == {"contraindication"}

@@ -11,15 +11,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
+from gpu_rag.methods.hybgrag.examples import (
+    Experience,
+    Validation,
+    chosen_examples,
+    fenced,
+    own_examples,
+    read_examples,
+)
 from gpu_rag.methods.hybgrag.retrieve import first_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved
 from gpu_rag.program.choose import choose
+from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
 MOST_FAULTS = 4  # that the commentor names
+N_JUDGED = 2  # collected judgements of each type that the validator is shown
 _WORDS = {
     Fault.MISSING: "an entity is missing: the question speaks of one more",
     Fault.WRONG_INTERSECTION: "each entity is right, but the answer does not belong to all of them",
@@ -58,17 +67,28 @@ class Critic:
         if not references:
             return None
         clean = action.module == TEXT or seen_by_code(action, result) is None
-        n = len(references)
+        n, prompt = len(references), Prompt.read(PROMPTS, "validate")
+        fields = {"references": "\n\n".join(references), "question": question}
+        if examples := self._judged(result):
+            prompt, fields = fenced(prompt), {**fields, "examples": "\n\n".join(one.text() for one in examples)}
         chosen = await choose(
             self.run,
-            Prompt.read(PROMPTS, "validate"),
-            {"references": "\n\n".join(references), "question": question},
+            prompt,
+            fields,
             [*(f"[{place}] meets every requirement" for place in range(1, n + 1)), "none of them does"],
             query=question,
             scores=[float(clean), *[0.0] * (n - 1), float(not clean)],
             name="hybgrag_validator",
         )
         return chosen[0] if chosen[0] < n else None
+
+    def _judged(self, result: Retrieved) -> list[Validation]:
+        """Judgements that were collected for the index: of the types of these references, two each."""
+        kb, found = kb_of(self.run.index), list[Validation]()
+        rows = result.rows[: self.params.n_references]
+        for type in dict.fromkeys(kb.type_names[kb.node_type[row]] for row in rows):
+            found += [one for one in own_examples(self.run.index).validations if one.type == type][:N_JUDGED]
+        return found
 
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
         """The commentor: the first that holds, in the order of `first_of`."""
@@ -81,12 +101,14 @@ class Critic:
             return Feedback(Fault.WRONG_MODULE)
         options = _options(action, result)
         examples: Sequence[Experience] = ()
+        own = () if self.params.experiences else own_examples(self.run.index).experiences
         if self.run.models.decides_by == "llm":
-            known = read_examples(self.params.experiences, "experiences", True)
+            known = own or read_examples(self.params.experiences, "experiences", True)
             examples = await chosen_examples(question, known, self.params.n_examples, self.params.examples, self.run)
+        prompt = Prompt.read(PROMPTS, "comment")
         chosen = await choose(
             self.run,
-            Prompt.read(PROMPTS, "comment"),
+            fenced(prompt) if own else prompt,
             {
                 "examples": "\n\n".join(example.comment() for example in examples),
                 "question": question,

@@ -11,8 +11,12 @@ decides is asked at most 4 * iterations - 2 times, and once more for each reply 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from gpu_rag.index.folder import sha256_text
+from gpu_rag.index.index import Index
 from gpu_rag.methods.hybgrag.critic import Critic
+from gpu_rag.methods.hybgrag.examples import OwnExamples, own_examples
 from gpu_rag.methods.hybgrag.near import Entities
 from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_nodes, fused, retrieve_by
 from gpu_rag.methods.hybgrag.router import Router
@@ -28,6 +32,17 @@ from gpu_rag.types import Draft, Question
 __all__ = ["Params", "program", "retrieve"]
 
 N_PATHS = 5  # ranked nodes whose reasoning paths stand in the answer
+
+
+def check(index: Index, params: Params) -> None:
+    """Raises BadInput for collected examples that cannot be used."""
+    own_examples(index)
+
+
+def config(index: Index, params: Params) -> dict[str, Any]:
+    """What answers depend on beside the parameters: the examples that were collected for the index."""
+    own = own_examples(index)
+    return {} if own == OwnExamples() else {"examples": sha256_text(repr(own))[:16]}
 
 
 async def refined(question: str, run: Run, params: Params, critic: Critic) -> tuple[Action, Retrieved]:

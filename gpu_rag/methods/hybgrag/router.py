@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.hybgrag.examples import read_examples
+from gpu_rag.methods.hybgrag.examples import Experience, fenced, own_examples, read_examples
 from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Params, Topic
 from gpu_rag.models.llm.interface import fits
@@ -77,6 +77,7 @@ class Router:
     async def _topics(self, history: History) -> tuple[Topic, ...] | None:
         """The model's first call: entities with types and relations out of the knowledge base's own lists."""
         kb, prompt = kb_of(self.run.index), Prompt.read(PROMPTS, "route")
+        prompt = fenced(prompt) if self._own else prompt
         shown = await shown_names((history.question, self.vector), self.params.n_types, self.params.n_shown)
         if not shown.relations:
             return ()
@@ -86,6 +87,11 @@ class Router:
         schema, fields = topics_schema(types, relations, self.params.max_topics), self._fields(shown, history)
         reply = await ask(self.run, prompt, fields, schema=schema, max_tokens=room, name="hybgrag_route")
         return None if isinstance(reply, Malformed) else _read(reply)
+
+    @property
+    def _own(self) -> tuple[Experience, ...]:
+        """Routes that were collected for the index, where no file is named."""
+        return () if self.params.routes else own_examples(self.run.index).routes
 
     def _room(self, shown: Shown) -> int:
         """Tokens for the reply, by the longest names that it may take."""
@@ -105,8 +111,9 @@ class Router:
             types += f" (of {kb.n_types} types those that the question most likely needs)"
         if len(relations) < kb.n_relations:
             relations.append(f"(of {kb.n_relations} relations those that the question most likely needs)")
+        examples = self._own or read_examples(self.params.routes, "routes", False)
         return {
-            "examples": "\n\n".join(e.route() for e in read_examples(self.params.routes, "routes", False)),
+            "examples": "\n\n".join(example.route() for example in examples),
             "types": types,
             "relations": "\n".join(relations),
             "history": history.text(),

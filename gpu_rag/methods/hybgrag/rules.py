@@ -185,7 +185,7 @@ class _Reactions:
         if not wrong:
             return [topic]
         left = tuple(relation for relation in topic.relations if relation not in wrong)
-        kept: list[Topic | None] = [replace(topic, relations=left)] if left else []
+        kept: list[Topic | None] = [replace(topic, relations=left, ways=())] if left else []
         return [*kept, *self._variants(topic, wrong), None]
 
     def _variants(self, topic: Topic, without: set[str]) -> list[Topic]:

@@ -1,0 +1,104 @@
+"""Examples for `hybgrag` out of questions whose answers are known, with the user's own model, and what they are worth.
+
+The loop runs with a critic that knows the answers, on all questions: what it collects is kept. Its worth is judged
+apart: what was collected on every second question is given to the method on the others, and compared with none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_rag.engine import Engine
+from gpu_rag.errors import BadInput, GpuRagError
+from gpu_rag.evaluation.bootstrap import paired_difference
+from gpu_rag.evaluation.kb import SKB_MEASURES, KbGold
+from gpu_rag.index.folder import sha256_text
+from gpu_rag.methods.registry import load_method, part
+from gpu_rag.sources.questions import QuestionRow
+
+LEAST = 20  # questions with answers that are nodes
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The outcome. document: that of `tune --json`; examples: for `hybgrag`, as JSON, None where they do not help."""
+
+    document: dict[str, Any]
+    examples: dict[str, Any] | None
+
+
+def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
+    """Runs the loop three times: on all questions to collect, on every second one without and with examples.
+
+    Examples are kept unless the mean reciprocal rank falls with them. Raises BadInput for fewer than LEAST questions,
+    and without a language model, which alone is shown examples.
+    """
+    if not engine.models.has_llm() or engine.settings.models.decider == "similarity":
+        raise BadInput(
+            "examples of hybgrag are for a language model that decides", given="none in the settings",
+            do="name it: --set models.llm=..., see docs/settings.md",
+        )  # fmt: skip
+    gold = KbGold(engine.index, rows)
+    rows = [row for row in rows if gold.is_skb(row) and gold.nodes(row)]
+    if len(rows) < LEAST:
+        raise BadInput(
+            "too few questions to tune with", given=f"{len(rows)} with answer_ids that are nodes",
+            expected=f"at least {LEAST}", do="use the examples that the package brings",
+        )  # fmt: skip
+    rows = sorted(rows, key=lambda row: sha256_text(row.question.id))  # by the id alone: the order changes nothing
+    answers = {row.question.id: gold.nodes(row) for row in rows}
+    learning, judged = rows[::2], rows[1::2]
+    known = part("hybgrag", "examples")
+    earlier = known.own_examples(engine.index)
+    try:
+        engine.index.put(known.OWN, known.OwnExamples())
+        some, others = (_collected(engine, half, answers) for half in (learning, judged))
+        before, after = (_scores(engine, judged, gold, examples) for examples in (None, some.document()))
+    finally:
+        engine.index.put(known.OWN, earlier)
+    gain = {name: paired_difference(after[name], before[name]) for name in SKB_MEASURES}
+    examples = some.joined(others).document()
+    changed = gain["mrr"]["diff"] >= 0
+    document = {
+        "n": len(rows),
+        "judged": len(judged),
+        "collected": {name: len(found) for name, found in examples.items()},
+        "before": {name: sum(values) / len(values) for name, values in before.items()},
+        "after": {name: sum(values) / len(values) for name, values in after.items()},
+        "gain": gain,
+        "changed": changed,
+        "method": None,
+    }
+    return Collected(document, examples if changed else None)
+
+
+def _collected(engine: Engine, rows: Sequence[QuestionRow], gold: Mapping[str, Sequence[str]]) -> Any:
+    """What an oracle saw."""
+    oracle = part("hybgrag", "oracle")
+    seen = oracle.Seen()
+    _answered(engine, rows, oracle.oracle_program(gold, seen))
+    return seen
+
+
+def _scores(
+    engine: Engine, rows: Sequence[QuestionRow], gold: KbGold, examples: dict[str, Any] | None
+) -> dict[str, list[float]]:
+    """The measures of each question, with these examples and no others."""
+    known = part("hybgrag", "examples")
+    own = known.OwnExamples() if examples is None else known.examples_of(examples, "collected")
+    engine.index.put(known.OWN, own)
+    answers = _answered(engine, rows, load_method("hybgrag").retrieve)  # type: ignore[attr-defined]
+    found = [gold.scores(answers[row.question.id], row) for row in rows]
+    return {name: [one[name] for one in found] for name in SKB_MEASURES}
+
+
+def _answered(engine: Engine, rows: Sequence[QuestionRow], program: Any) -> dict[str, Any]:
+    """Answers by question. Raises GpuRagError where one failed."""
+    answers = engine.run("hybgrag", [row.question for row in rows], program=program).answers
+    for answer in answers:
+        if answer.error is not None:
+            given = f"{answer.question_id}: {answer.error['message']}"
+            raise GpuRagError("a question cannot be tuned with", given=given)
+    return {answer.question_id: answer for answer in answers}
