@@ -168,8 +168,8 @@ def on_grid(vectors: torch.Tensor) -> torch.Tensor:
 def _support(
     queries: Sequence[Candidates], chosen: Sequence[Sequence[int]], pool: torch.Tensor
 ) -> list[list[tuple[str, ...]]]:
-    """For each chosen path the other kinds that have a path like it: one product [B, W, D] x [B, D, W]. pool: f32[P, D],
-    the paths of each question in turn."""
+    """For each chosen path the other kinds that have a path like it: one product [B, W, D] x [B, D, W]. pool:
+    f32[P, D], the paths of each question in turn."""
     shape = len(queries), max(map(len, chosen), default=0)
     at, of_kinds = np.full(shape, -1), np.zeros((2, *shape, len(KINDS)), bool)
     first = np.cumsum([0, *(len(one.paths) for one in queries)])
