@@ -22,6 +22,8 @@ from gpu_rag.types import CSR
 _EXTRAS = {
     "torch_geometric": ("PyG", "pip install torch-geometric, or 'gpu-rag[gpu]'"),
     "networkx": ("networkx", "pip install 'gpu-rag[bench]'"),
+    "cugraph": ("cuGraph", "pip install cugraph-cu13, from NVIDIA's index"),
+    "cudf": ("cuDF", "pip install cudf-cu13, from NVIDIA's index"),
 }
 
 
@@ -111,6 +113,44 @@ def csr_from_networkx(graph: Any, *, weight: str | None = "weight") -> tuple[CSR
         matrix = nx.to_scipy_sparse_array(graph, nodelist=names, weight=weight, dtype=np.float64, format="csr")
     csr = csr_from_scipy(matrix)
     return (csr if weight is not None else CSR(csr.indptr, csr.indices)), names
+
+
+# --- cuGraph ---------------------------------------------------------------------------------------
+
+
+def csr_to_cugraph(csr: CSR) -> Any:
+    """cugraph.Graph of a CSR on a GPU, undirected where it is symmetric: nodes 0..N-1, those without edges as well.
+
+    Raises MissingBackend. Tested with a stand-in that takes the arguments of cuGraph 26.10; not yet run on a GPU.
+    """
+    cugraph, cudf, symmetric = library("cugraph"), library("cudf"), is_symmetric(csr)
+    from_dlpack = import_module("cupy").from_dlpack
+    columns = {"src": row_of_entry(csr).int(), "dst": csr.indices}
+    if csr.weight is not None:
+        columns["weight"] = csr.weight
+    nodes = torch.arange(csr.n, dtype=torch.int32, device=csr.indices.device)
+    graph = cugraph.Graph(directed=not symmetric)
+    graph.from_cudf_edgelist(
+        cudf.DataFrame({name: from_dlpack(column) for name, column in columns.items()}), source="src",
+        destination="dst", weight=None if csr.weight is None else "weight", renumber=True, symmetrize=False,
+        vertices=cudf.Series(from_dlpack(nodes)),
+    )  # fmt: skip
+    return graph
+
+
+def csr_from_cugraph(graph: Any, n: int | None = None) -> CSR:
+    """The CSR of a cugraph.Graph whose nodes are integers; of an undirected one each edge both ways.
+
+    n: number of nodes; None: one more than the highest that has an edge. Raises BadInput.
+    """
+    edges, names = graph.view_edge_list(), (graph.source_columns, graph.destination_columns, graph.weight_column)
+    columns = [None if name is None else torch.from_dlpack(edges[name].values) for name in names]
+    src, dst, weight = columns[0], columns[1], columns[2]
+    if src is None or dst is None or src.is_floating_point():
+        raise BadInput("nodes of a cuGraph graph are no integers", expected="0..N-1, one column")
+    n = max(int(torch.stack([src, dst]).max()) + 1 if len(src) else 0, 0) if n is None else n
+    directed = graph.is_directed()
+    return csr_from_edges(src.long(), dst.long(), n, weight, undirected=not directed, drop_self_loops=False)
 
 
 # --- PyG -------------------------------------------------------------------------------------------

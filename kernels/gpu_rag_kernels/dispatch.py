@@ -57,7 +57,7 @@ BACKENDS = {
 }
 FAMILIES = {
     "ops": Family(("numba", "torch"), ("numba", "torch"), "ops"),
-    "components": Family(("numba", "scipy", "torch"), ("numba", "scipy", "torch"), "ops"),
+    "components": Family(("numba", "scipy", "torch", "cugraph"), ("numba", "scipy", "torch"), "ops"),
     "frontier": Family(("numba", "torch", "triton"), ("triton", "numba", "torch"), "ops"),
     "pagerank": Family(("numba", "scipy", "torch", "cugraph"), ("numba", "scipy", "torch"), "pagerank", "PageRank"),
     "neighbours": Family(("torch", "faiss"), ("torch",), "neighbours"),

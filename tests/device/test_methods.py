@@ -12,10 +12,12 @@ import torch
 from stand_in import CUDA, Device, OnDevice
 
 import gpu_rag
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.jobs import row_of
+from gpu_rag.methods.hydrarag.batched.facts import ComposedVectors
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import merge
-from gpu_rag.types import Answer, Question
+from gpu_rag.types import Answer, Question, Ragged
 
 METHODS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "hybgrag", "hydrarag")
 CPU: dict[str, Any] = {
@@ -112,3 +114,17 @@ def test_export_to_pyg(device: Device, folder: Path) -> None:
     assert one.metadata() == other.metadata()
     for kind in one.edge_types:
         assert torch.equal(device.back(one[kind].edge_index), other[kind].edge_index)
+
+
+def test_composed_vectors_have_one_order_of_sums(device: Device) -> None:
+    """Of edges with several facts, as in a graph too large for a vector of each: the bits of the CPU, by no sum whose
+    order a GPU chooses."""
+    drawn = torch.Generator().manual_seed(4)
+    sizes = torch.randint(1, 6, (40,), generator=drawn)
+    n = int(sizes.sum())
+    triples = Ragged(torch.randperm(n, generator=drawn), offsets_of(sizes))
+    ends = [torch.randint(9, (n,), generator=drawn) for _ in range(3)]
+    rows = [torch.nn.functional.normalize(torch.randn(9, 16, generator=drawn)).half() for _ in range(2)]
+    composed, edges = ComposedVectors(triples, *ends, *rows), torch.randperm(40, generator=drawn)
+    assert torch.equal(device.back(device.put(composed).of(device.put(edges))), composed.of(edges))
+    assert not device.atomic_sums

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from ragged_lists import ragged
-from stand_in import CUDA, Device, stand_in
+from stand_in import CUDA, Copy, Device, stand_in
 from test_methods import GPU, corpus, folder, questions
 
 import gpu_rag
@@ -50,6 +50,7 @@ MOST = {  # a batch, by step; what is loaded is not counted
         "best_paths": 2, "passages_of": 5, "prune_paths": 2,
     },
 }  # fmt: skip
+UPLOADS, UP, DOWN = 13, 45_000, 13_000  # of a batch of a step at most: copies; bytes of a question, up and down
 PAPERS = {"hoprag": {"entry": "vertices", "inherit": 0.0}, "higra-retriever": {"walk": "subgraph"}}
 MORE = (
     1.15  # of all waits, where a batch is four times as large: only where a beam or a tile of queries begins to count
@@ -65,17 +66,20 @@ class Waits:
     def __init__(self, device: Device):
         self.device = device
         self.of: dict[str, list[int]] = {}
+        self.copies: dict[str, list[list[Copy]]] = {}
 
     def counted(self, step: Step[Any, Any, ..., Any], *given: Any) -> Any:
         """What the step gives."""
-        before = len(self.device.syncs)
+        waits, copies = len(self.device.syncs), len(self.device.copies)
         found = RUN(step, *given)
-        self.of.setdefault(step.name, []).append(len(self.device.syncs) - before)
+        self.of.setdefault(step.name, []).append(len(self.device.syncs) - waits)
+        self.copies.setdefault(step.name, []).append(self.device.copies[copies:])
         return found
 
     def forget(self) -> None:
         self.device.forget()
         self.of.clear()
+        self.copies.clear()
 
     @property
     def elsewhere(self) -> int:
@@ -111,6 +115,7 @@ def test_waits_of_a_batch_do_not_grow_with_its_questions(waits: Waits, folder: P
     for n in (1, 4):
         waits.forget()
         asked(index, method, times(n))
+        check_copies(waits.copies, n * len(questions()))
         assert waits.elsewhere == 0, "a wait outside of steps is one for each question"
         found.append({step: counts for step, counts in waits.of.items() if any(counts)})
         most = {step: max(counts) for step, counts in found[-1].items()}
@@ -119,6 +124,14 @@ def test_waits_of_a_batch_do_not_grow_with_its_questions(waits: Waits, folder: P
     few, many = ({step: len(counts) for step, counts in batches.items()} for batches in found)
     assert few == many
     assert sum(map(sum, found[1].values())) <= MORE * sum(map(sum, found[0].values()))
+
+
+def check_copies(of: dict[str, list[list[Copy]]], n_questions: int) -> None:
+    """Few copies a batch, few bytes a question."""
+    for step, copies in ((step, copies) for step, batches in of.items() for copies in batches):
+        size = {way: sum(copy.bytes for copy in copies if copy.to == way) for way in ("cuda", "cpu")}
+        assert sum(copy.to == "cuda" for copy in copies) <= UPLOADS, (step, copies)
+        assert size["cuda"] <= UP * n_questions and size["cpu"] <= DOWN * n_questions, (step, size)
 
 
 @pytest.mark.parametrize("n", [1, 4])

@@ -20,7 +20,9 @@ import torch
 from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.dispatch import preferring, recording
 
-from gpu_rag.errors import GpuRagError, MissingBackend, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
+from gpu_rag.graph import interop
+from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import cugraph, pagerank_topk, personalized_pagerank, pick_implementation, prepare
 from gpu_rag.graph.pagerank.matrix import MatrixTile
@@ -42,6 +44,7 @@ SIGNATURES: dict[str, tuple[str, int]] = {
         " max_iterations do_expensive_check fail_on_nonconvergence",
         12,
     ),
+    "weakly_connected_components": ("resource_handle graph offsets indices weights labels do_expensive_check", 7),
     "GraphProperties": ("is_symmetric is_multigraph", 0),
     "ResourceHandle": ("handle", 0),
 }
@@ -80,18 +83,19 @@ class StandIn:
         return self._graph(given, src, dst, given["weight_array"], vertices)
 
     def _graph(self, given: dict[str, Any], src: Any, dst: Any, weight: Any, vertices: Any) -> Any:
-        assert given["store_transposed"] is True
         assert src.dtype == dst.dtype == vertices.dtype and len(src) == len(dst)
         assert weight is None or (weight.dtype == np.float32 and len(weight) == len(src))
         assert np.array_equal(np.sort(vertices), np.arange(len(vertices))), "every vertex once"
         return types.SimpleNamespace(
             src=src, dst=dst, n=len(vertices), kind=src.dtype,
             weight=np.ones(len(src), np.float32) if weight is None else weight,
+            transposed=given["store_transposed"], properties=given["graph_properties"],
         )  # fmt: skip
 
     def pagerank(self, given: dict[str, Any]) -> Any:
         graph, nodes, mass = (given[name] for name in ("graph", "personalization_vertices", "personalization_values"))
         assert nodes.dtype == graph.kind and mass.dtype == np.float32 and given["fail_on_nonconvergence"] is False
+        assert graph.transposed
         assert len(np.unique(nodes)) == len(nodes) > 0 and mass.sum() > 0
         degree = np.bincount(graph.src, graph.weight, graph.n).astype(np.float32)
         p, steps, d = np.full(graph.n, 1 / graph.n, np.float32), 0, np.float32(given["alpha"])
@@ -107,6 +111,18 @@ class StandIn:
         order = np.arange(graph.n, dtype=graph.kind)[::-1]  # cuGraph promises no order
         return order.copy(), p[order], steps < given["max_iterations"]
 
+    def components(self, given: dict[str, Any]) -> Any:
+        graph = given["graph"]
+        assert graph.properties["is_symmetric"] and not graph.transposed
+        edges = set(zip(graph.src.tolist(), graph.dst.tolist()))
+        assert {(b, a) for a, b in edges} == edges, "cuGraph refuses a graph that is not symmetric"
+        assert graph.properties["is_multigraph"] or len(edges) == len(graph.src)
+        label = np.arange(graph.n, dtype=graph.kind)
+        for _ in range(graph.n):
+            np.maximum.at(label, graph.src, label[graph.dst])
+        order = np.arange(graph.n, dtype=graph.kind)[::-1]
+        return order.copy(), label[order]
+
 
 def installed(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
     """Puts a stand-in where the libraries are looked for, and takes a CPU for a GPU."""
@@ -115,7 +131,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
         "pylibcugraph",
         {
             "ResourceHandle": dict, "GraphProperties": dict, "SGGraph": stand_in.single,
-            "personalized_pagerank": stand_in.pagerank,
+            "personalized_pagerank": stand_in.pagerank, "weakly_connected_components": stand_in.components,
         },
     )  # fmt: skip
     cupy: Any = types.ModuleType("cupy")
@@ -224,6 +240,69 @@ def test_other_weights_are_another_graph(stand_in: StandIn) -> None:
         personalized_pagerank(CSR(csr.indptr, csr.indices, weight), SEEDS, implementation="cugraph")
     made = [given["weight_array"] is None for name, given in stand_in.calls if name == "SGGraph"]
     assert made == [False, True, False]
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+def test_components_are_those_of_every_implementation(stand_in: StandIn, undirected: bool) -> None:
+    ends = torch.from_numpy(np.random.default_rng(5).integers(0, 60, (2, 40)))
+    csr = csr_from_edges(ends[0], ends[1], 64, undirected=undirected)
+    found = connected_components(csr, implementation="cugraph")
+    assert torch.equal(found, connected_components(csr)) and len(found.unique()) > 10
+    with preferring({"ops": "auto"}), recording() as record:
+        connected_components(csr)
+    assert record["connected_components"] != {"cugraph"}, "by name alone"
+
+
+# --- cuGraph's own graphs ----------------------------------------------------------------------------
+
+
+class Frame(dict[str, Any]):
+    """cudf.DataFrame and cudf.Series: arrays by name, and one with `values`."""
+
+    def __getitem__(self, name: str) -> Any:
+        return types.SimpleNamespace(values=super().__getitem__(name))
+
+
+class Graph:
+    """cugraph.Graph as 26.10 has it: edges of an undirected one are shown once each."""
+
+    def __init__(self, m_graph: object = None, directed: bool = False):
+        self.directed = directed
+
+    def from_cudf_edgelist(
+        self, input_df: Frame, source: str = "source", destination: str = "destination", edge_attr: None = None,
+        weight: str | None = None, edge_id: None = None, edge_type: None = None, renumber: bool = True,
+        store_transposed: bool = False, symmetrize: bool | None = None, vertices: Any = None,
+    ) -> None:  # fmt: skip
+        assert not (self.directed and symmetrize) and symmetrize is not None
+        self.edges, self.vertices = input_df, vertices
+        self.source_columns, self.destination_columns, self.weight_column = source, destination, weight
+
+    def is_directed(self) -> bool:
+        return self.directed
+
+    def view_edge_list(self) -> Frame:
+        shown = self.edges["src"].values >= (0 if self.directed else self.edges["dst"].values)
+        return Frame({name: column[shown] for name, column in self.edges.items()})
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("undirected", [True, False])
+def test_graphs_go_to_cugraph_and_back(monkeypatch: pytest.MonkeyPatch, weighted: bool, undirected: bool) -> None:
+    installed(monkeypatch)
+    monkeypatch.setattr(interop, "find_spec", lambda name: object())
+    for name, held in (("cugraph", {"Graph": Graph}), ("cudf", {"DataFrame": Frame, "Series": np.asarray})):
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**held))
+    csr = some_graph(weighted, undirected)
+    graph = interop.csr_to_cugraph(csr)
+    assert graph.is_directed() != undirected and np.array_equal(graph.vertices, np.arange(csr.n))
+    back = interop.csr_from_cugraph(graph, csr.n)
+    assert torch.equal(back.indptr, csr.indptr) and torch.equal(back.indices, csr.indices)
+    assert (back.weight is None) != weighted and (csr.weight is None or torch.equal(back.weight, csr.weight))
+    assert interop.csr_from_cugraph(graph).n == int(csr.indices.max()) + 1 < csr.n
+    graph.edges = Frame({**graph.edges, "src": graph.edges["src"].values.astype("f4")})
+    with pytest.raises(BadInput, match="no integers"):
+        interop.csr_from_cugraph(graph)
 
 
 def test_too_few_steps_are_an_error(stand_in: StandIn) -> None:

@@ -31,7 +31,7 @@ def row_sums(values: torch.Tensor) -> torch.Tensor:
 
 def in_order(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """The sums [S] of the segments of values [E] of a float that begin at offsets i64[S + 1], entry after entry."""
-    return _reduced(values[:, None], offsets)[:, 0]
+    return sums_in_order(values[:, None], offsets)[:, 0]
 
 
 class SegmentSum:
@@ -52,11 +52,12 @@ class SegmentSum:
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """The sums, [S] in the float dtype of `values` [E]; an empty segment has 0."""
-        # two dimensions: torch then takes one thread a segment on a GPU, not a tree whose shape it chooses
-        return _reduced(_reduced(values[:, None], self.pieces), self.segments)[:, 0]
+        return sums_in_order(sums_in_order(values[:, None], self.pieces), self.segments)[:, 0]
 
 
-def _reduced(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+def sums_in_order(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """The sums [S, D] of the segments of rows [E, D] of a float, row after row. Of two dimensions torch takes one
+    thread a number on a GPU, not a tree whose shape it chooses."""
     if values.shape[0] == 0 or offsets.shape[0] == 1:
-        return values.new_zeros(offsets.shape[0] - 1, 1)
+        return values.new_zeros(offsets.shape[0] - 1, values.shape[1])
     return torch.segment_reduce(values, "sum", offsets=offsets, axis=0, unsafe=True)

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
-from gpu_rag.graph.csr import row_of_entry
+from gpu_rag.graph.common.cugraph import Library, on_device, vertex_type
+from gpu_rag.graph.csr import is_symmetric, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
@@ -16,8 +17,8 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
     """Label of each node: i64[N], the smallest node of its component. Directions are ignored; weights do not matter.
 
     csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | scipy | torch (minimum labels and
-    pointer jumping) | auto: the first of these that works here. All give the same integers. O(N + E) memory. Raises
-    BadInput, UsageError, MissingBackend.
+    pointer jumping) | auto: the first of these that works here | cugraph, by name alone until a GPU has measured it.
+    All give the same integers. O(N + E) memory. Raises BadInput, UsageError, MissingBackend.
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
     """
     graph = checked(csr).csr
@@ -64,7 +65,24 @@ def smallest_labels(csr: CSR) -> torch.Tensor:
         label = hooked
 
 
-BY = {"numba": _by_unions, "scipy": _by_scipy, "torch": smallest_labels}
+def _by_cugraph(csr: CSR) -> torch.Tensor:
+    """cuGraph wants every edge both ways; its labels are any numbers, so the least node of each is looked up."""
+    library, kind = Library(), vertex_type(2 * csr.m)
+    rows, columns = row_of_entry(csr).to(kind), csr.indices.to(kind)
+    one_way = not is_symmetric(CSR(csr.indptr, csr.indices))
+    tails, heads = (torch.cat([rows, columns]), torch.cat([columns, rows])) if one_way else (rows, columns)
+    handle, graph = library.graph(tails, heads, None, csr.n, symmetric=True, multiple=one_way, transposed=False)
+    with on_device(rows.device):
+        nodes, labels = library.plc.weakly_connected_components(
+            resource_handle=handle, graph=graph, offsets=None, indices=None, weights=None, labels=None,
+            do_expensive_check=False,
+        )  # fmt: skip
+    nodes, of = torch.from_dlpack(nodes).long(), torch.unique(torch.from_dlpack(labels), return_inverse=True)[1]
+    least = torch.full_like(nodes, csr.n).scatter_reduce_(0, of, nodes, "amin")
+    return torch.empty_like(nodes).scatter_(0, nodes, least[of])
+
+
+BY = {"numba": _by_unions, "scipy": _by_scipy, "torch": smallest_labels, "cugraph": _by_cugraph}
 
 
 JUMPS = 3  # between two looks

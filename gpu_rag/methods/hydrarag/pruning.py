@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.arrays import to_device
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.batched import TILE
 from gpu_rag.methods.hydrarag.state import (
@@ -119,11 +120,12 @@ Pruned = tuple[list[FoundPath], list[FoundPath]]  # the W1 best by rel; the W2 b
 @batched(GRAPH, tile=TILE)
 def prune_paths(index: Index, queries: list[Candidates], w1: int, w_max: int, verified: bool) -> list[Pruned]:
     """The best paths of each question, see the module; by rel alone unless `verified`."""
-    device = torch.device(index.device)
-    relevance = _relevance(queries, device)
+    pool = np.concatenate([one.vectors for one in queries])
+    vectors, indicators = to_device(index.device, pool, np.stack([one.query for one in queries]))  # all in one copy
+    relevance = _relevance(queries, vectors, indicators)
     asked = [[score + path.asked for score, path in zip(rel, one.paths)] for one, rel in zip(queries, relevance)]
     chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[:w1] for rel in asked]
-    support = _support(queries, chosen, device)
+    support = _support(queries, chosen, vectors)
     found = []
     for one, rel, rows, backed in zip(queries, relevance, chosen, support):
         judged = [(row, _judged(one.paths[row], rel[row], kinds, w_max)) for row, kinds in zip(rows, backed)]
@@ -132,16 +134,17 @@ def prune_paths(index: Index, queries: list[Candidates], w1: int, w_max: int, ve
     return found
 
 
-def _relevance(queries: Sequence[Candidates], device: torch.device) -> list[list[float]]:
-    """rel of every path of every question."""
-    cosines = iter(torch.cat([_cosines(one, device) for one in queries]).tolist())  # one wait for the device
+def _relevance(queries: Sequence[Candidates], vectors: torch.Tensor, indicators: torch.Tensor) -> list[list[float]]:
+    """rel of every path of every question. vectors: f32[P, D], those of each question in turn."""
+    parts = vectors.split([len(one.paths) for one in queries])
+    cosines = iter(torch.cat([*map(_cosines, parts, indicators)]).tolist())  # one wait for the device
     shares = [_overlaps(one.topics, [path.nodes for path in one.paths]) for one in queries]
     return [[SEMANTIC * next(cosines) + OVERLAP * share for share in of] for of in shares]
 
 
-def _cosines(one: Candidates, device: torch.device) -> torch.Tensor:
+def _cosines(paths: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """f64[P]: the cosine of the query and every path."""
-    paths, query = on_grid(torch.from_numpy(one.vectors).to(device)), on_grid(torch.from_numpy(one.query).to(device))
+    paths, query = on_grid(paths), on_grid(query)
     norm = (paths.square().sum(1) * query.square().sum()).sqrt()
     return torch.where(norm > 0, (paths * query).sum(1) / norm, 0.0)
 
@@ -163,19 +166,19 @@ def on_grid(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def _support(
-    queries: Sequence[Candidates], chosen: Sequence[Sequence[int]], device: torch.device
+    queries: Sequence[Candidates], chosen: Sequence[Sequence[int]], pool: torch.Tensor
 ) -> list[list[tuple[str, ...]]]:
-    """For each chosen path the other kinds that have a path like it: one product [B, W, D] x [B, D, W]."""
-    width, size = max(map(len, chosen), default=0), queries[0].vectors.shape[1]
-    vectors = torch.zeros(len(queries), width, size, dtype=torch.float64, device=device)
-    stated = torch.zeros(len(queries), width, len(KINDS), dtype=torch.bool, device=device)
-    own = torch.zeros_like(stated)
+    """For each chosen path the other kinds that have a path like it: one product [B, W, D] x [B, D, W]. pool:
+    f32[P, D], the paths of each question in turn."""
+    shape = len(queries), max(map(len, chosen), default=0)
+    at, of_kinds = np.full(shape, -1), np.zeros((2, *shape, len(KINDS)), bool)
+    first = np.cumsum([0, *(len(one.paths) for one in queries)])
     for b, (one, rows) in enumerate(zip(queries, chosen)):
-        if rows:
-            paths = [one.paths[row] for row in rows]
-            vectors[b, : len(rows)] = on_grid(torch.from_numpy(one.vectors[list(rows)]).to(device))
-            stated[b, : len(rows)] = torch.tensor([[k in path.kinds for k in KINDS] for path in paths], device=device)
-            own[b, : len(rows)] = torch.tensor([[k == path.kind for k in KINDS] for path in paths], device=device)
+        for i, row in enumerate(rows):
+            path, at[b, i] = one.paths[row], first[b] + row
+            of_kinds[:, b, i] = [k in path.kinds for k in KINDS], [k == path.kind for k in KINDS]
+    places, stated, own = to_device(pool.device, at, *of_kinds)
+    vectors = torch.where(places[:, :, None] >= 0, on_grid(pool[places.clamp(min=0)]), 0.0)
     squares = vectors.square().sum(2)
     norm = (squares[:, :, None] * squares[:, None, :]).sqrt()
     near = (torch.bmm(vectors, vectors.mT) >= Params.gamma * norm) & (norm > 0)

@@ -16,11 +16,11 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.segments import offsets_of, sums_in_order
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph
 from gpu_rag.graph.paths import PathGraph
-from gpu_rag.graph.ragged import row_of_value
+from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.state import KINDS, FoundPath
@@ -167,14 +167,12 @@ class ComposedVectors:
         for first in range(0, edges.shape[0], _ROWS):
             some = edges[first : first + _ROWS].long()
             start, end = self.triples.offsets[some], self.triples.offsets[some + 1]
-            owner = torch.repeat_interleave(torch.arange(some.shape[0], device=some.device), end - start)
-            place = torch.arange(owner.shape[0], device=some.device) + (start - offsets_of(end - start)[:-1])[owner]
-            fact = self.triples.values[place]
+            fact = self.triples.values[torch.cat([place for _, place in expand(start, end)])]
             said = self.names[self.head[fact].long()].float()
             said += self.names[self.tail[fact].long()]
             said += self.relations[self.relation[fact].long()]
             if fact.shape[0] > some.shape[0]:  # else each has one fact
-                said = torch.zeros_like(found[: some.shape[0]], dtype=torch.float32).index_add_(0, owner, _units(said))
+                said = sums_in_order(_units(said), offsets_of(end - start))
             found[first : first + _ROWS] = _units(said).half()
         return found
 
