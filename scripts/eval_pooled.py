@@ -3,12 +3,14 @@
 usage: python scripts/eval_pooled.py INDEX[,OTHER]=QUESTIONS [...] --run METHOD[:key=value,...] [--run ...]
            [--half all|dev|test] [--against METHOD,...] [--choose recall@5] [--ceiling]
 
-A run is a method with its parameters. OTHER: an index of the same corpus that was built another way; the runs are made
-on it too, and called "RUN on the other". Questions of all sets count alike. --half: by the parity of
-sha1(question id), so that it never depends on order. --choose MEASURE: prints the run that is best on the development
-half by it (ties: recall@10, then the earlier run), and then it, the first run and those of --against on the other half.
+A run is a method with its parameters; @NAME=value stands for a constant of its batched.py or of its parameters, as in
+bubblerag:@ANCHOR_SHARE=1, which leaves out a part of the method. OTHER: an index of the same corpus that was built
+another way; the runs are made on it too, and called "RUN on the other". Questions of all sets count alike. --half: by
+the parity of sha1(question id), so that it never depends on order. --choose MEASURE: prints the run that is best on the
+development half by it (ties: recall@10, then the earlier run), and then it, the first run and those of --against on the
+other half.
 --ceiling: the shares of gold by stage when a perfect chooser chooses, see gpu_rag.evaluation.ceiling, and recall@20.
-Prints a Markdown table and, as the last line, one JSON document.
+Prints a Markdown table and, as the last line, one JSON document, with the means of each set.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from hashlib import sha1
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -28,6 +33,7 @@ from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.evaluation.ceiling import ceiling_scores
 from gpu_rag.evaluation.compare import check_gold, score
 from gpu_rag.evaluation.kb import KbGold
+from gpu_rag.methods.registry import load_method
 from gpu_rag.settings import parse_assignment
 from gpu_rag.sources.questions import QuestionRow
 
@@ -45,6 +51,17 @@ def parse_run(text: str) -> tuple[str, dict[str, Any]]:
     return method, {key.removeprefix("method."): value for key, value in pairs}
 
 
+@contextmanager
+def constants(method: str, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The parameters that are settings; the constants among them have the given values in the block."""
+    program = load_method(method)
+    with ExitStack() as stack:
+        for name in [key.removeprefix("@") for key in params if key.startswith("@")]:
+            place = import_module(f"{program.__package__}.batched") if name.isupper() else program.Params  # type: ignore[attr-defined]
+            stack.enter_context(mock.patch.object(place, name, params[f"@{name}"]))
+        yield {key: value for key, value in params.items() if not key.startswith("@")}
+
+
 def is_dev(row: QuestionRow) -> bool:
     """Whether a question is of the development half."""
     return sha1(row.question.id.encode(), usedforsecurity=False).digest()[0] % 2 == 0
@@ -55,17 +72,18 @@ def scores_of(index: Index, rows: list[QuestionRow], runs: list[str], ceiling: b
     check_gold(rows, set(index.documents["id"].to_pylist()))
     found: Scores = {}
     for run in runs:
-        method, params = parse_run(run)
-        engine = index.engine({"method": {method: params}})
-        if ceiling:
-            shares = ceiling_scores(engine, method, rows, (*AT, 20))
-            found[run] = np.array([shares[name] for name in STAGES]).T
-        else:
-            questions = [row.question for row in rows]
-            answers = engine.run(method, questions, limit=max(AT), retrieval_only=True).answers
-            per_question = score(engine, answers, rows, AT, True, KbGold(index, rows))
-            found[run] = np.array([per_question[name] for name in MEASURES]).T
-        engine.models.close()
+        method, given = parse_run(run)
+        with constants(method, given) as params:
+            engine = index.engine({"method": {method: params}})
+            if ceiling:
+                shares = ceiling_scores(engine, method, rows, (*AT, 20))
+                found[run] = np.array([shares[name] for name in STAGES]).T
+            else:
+                questions = [row.question for row in rows]
+                answers = engine.run(method, questions, limit=max(AT), retrieval_only=True).answers
+                per_question = score(engine, answers, rows, AT, True, KbGold(index, rows))
+                found[run] = np.array([per_question[name] for name in MEASURES]).T
+            engine.models.close()
     return found
 
 
@@ -79,7 +97,8 @@ def table(scores: Scores, against: list[str], measures: Sequence[str]) -> tuple[
         lines.append(f"| {run} | " + " | ".join(f"{c:.3f} [{a:.3f}, {b:.3f}]" for c, a, b in cells) + " |")
         document["runs"][run] = dict(zip(measures, cells))
     for run in scores:
-        for other in [name for name in [*against, run + ON_OTHER] if name in scores and run not in against]:
+        first = against[: against.index(run)] if run in against else against
+        for other in [name for name in [*first, run + ON_OTHER] if name in scores]:
             pairs = [paired_difference(scores[run][:, m], scores[other][:, m]) for m in range(len(measures))]
             shown = " | ".join(f"{p['diff']:+.3f} [{p['low']:+.3f}, {p['high']:+.3f}]" for p in pairs)
             lines.append(f"| {run} - {other} | {shown} |")
@@ -122,17 +141,23 @@ def main() -> None:
         dev.extend(map(is_dev, rows))
     pooled = {run: np.concatenate([part[run] for part in parts]) for run in parts[0]}
     mask = np.array(dev)
+    shown = np.ones_like(mask) if options.half == "all" else mask if options.half == "dev" else ~mask
     document: dict[str, Any] = {}
     if options.choose:
+        shown = ~mask
         on_dev = {run: values[mask] for run, values in pooled.items()}
         chosen = choose(on_dev, options.run, options.choose)
         print(f"chosen on {int(mask.sum())} development questions by {options.choose}: {chosen}\n")
         document["chosen"] = chosen
-        pooled = {run: pooled[run][~mask] for run in dict.fromkeys([*against, options.run[0], chosen])}
-    elif options.half != "all":
-        pooled = {run: values[mask if options.half == "dev" else ~mask] for run, values in pooled.items()}
-    lines, compared = table(pooled, against, STAGES if options.ceiling else MEASURES)
-    document.update(compared, n=len(next(iter(pooled.values()))))
+        pooled = {run: pooled[run][shown] for run in dict.fromkeys([*against, options.run[0], chosen])}
+    else:
+        pooled = {run: values[shown] for run, values in pooled.items()}
+    measures = STAGES if options.ceiling else MEASURES
+    lines, compared = table(pooled, against, measures)
+    document.update(compared, n=len(next(iter(pooled.values()))), sets={})
+    for item, found, kept in zip(options.sets, parts, np.split(shown, np.cumsum([len(one[runs[0]]) for one in parts]))):
+        means = {run: values[kept].mean(0).round(4).tolist() for run, values in found.items()}
+        document["sets"][item.partition("=")[0]] = {"n": int(kept.sum()), **means}
     print("\n".join(lines))
     print(json.dumps(document))
 

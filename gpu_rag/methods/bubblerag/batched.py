@@ -12,8 +12,10 @@ to the lower node, so that the order is the same on every machine and in any bat
 The random walk of a question with text t from the nodes S of its evidence graphs and the anchors A of its groups, over
 [entities | relations | passages], see `graph.walk_graph` and program.walk:
   u(v, X)   = 1 / (passages of v) for v in X, scaled to sum to 1
-  w(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A): what no tree joins is spoken of too
-  pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p) and BM25
+  g(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A): what no tree joins is spoken of too
+  w(v)      = (1 - NAME_SHARE) g(v) + NAME_SHARE m(v), with m the entities that t names, see program.seeds
+  pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p), BM25, and titles that t
+              names
   p         = (1 - WALK_DAMPING) pi + WALK_DAMPING P^T p
   score(p)  = minmax(log p(p)) + WALK_FUSION * minmax(cos(q, p))
 """
@@ -41,8 +43,11 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, walk_graph
 from gpu_rag.program.kinds import GRAPH, WALK
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
 from gpu_rag.program.walk import (
     TILE,
+    TITLE_SHARE,
+    blended,
     listed,
     mixed,
     passage_cosines,
@@ -61,7 +66,9 @@ from gpu_rag.types import Ragged, TopK
 
 MOST_ALPHA = 100  # its exponential is a number
 PARTS = 1 << 40  # that a weight is counted in
-SEED_MASS, ANCHOR_SHARE, TEMPERATURE, WALK_DAMPING, WALK_FUSION = 0.5, 0.5, 30.0, 0.85, 0.1  # of the random walk
+SEED_MASS, TEMPERATURE, WALK_FUSION = 0.5, 30.0, 0.05  # of the random walk
+ANCHOR_SHARE, NAME_SHARE = 2 / 3, 0.4
+WALK_DAMPING = 0.9  # more than elsewhere: from one entity to another it takes two steps
 TOL = 1e-6  # L1 error of PageRank
 
 
@@ -235,14 +242,19 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
 @halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k passages of highest score by the random walk from the nodes of each query, see the module."""
-    words = word_weights(index, [text for text, *_ in queries])
-    sizes = n_passages_of(index)
+    texts = [text for text, *_ in queries]
+    said, sizes = [words_of(text) for text in texts], n_passages_of(index)
+    names = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
+    titles = spread(title_seeds(title_names(index), said))
     trees = listed([sorted(nodes) for _, _, nodes, _ in queries], sizes)
     anchors = listed([sorted(nodes) for *_, nodes in queries], sizes)
-    vectors, *lists = uploaded(index, [vector for _, vector, *_ in queries], words, trees, anchors)
+    words, given = word_weights(index, texts), [vector for _, vector, *_ in queries]
+    vectors, *lists = uploaded(index, given, words, titles, trees, anchors, names)
     cosine = passage_cosines(index, vectors)
     passages = restart(TEMPERATURE * cosine, lists[0], lists[1])
-    weights = mixed(seeds_of(lists[2], lists[3]), seeds_of(lists[4], lists[5]), ANCHOR_SHARE)
+    passages = blended(passages, lists[2], lists[3], TITLE_SHARE)
+    groups = mixed(seeds_of(lists[4], lists[5]), seeds_of(lists[6], lists[7]), ANCHOR_SHARE)
+    weights = mixed(groups, seeds_of(lists[8], lists[9]), NAME_SHARE)
     prior, graph = restarts_of(weights, passages, SEED_MASS), walk_graph(index)
     n = graph.n - index.n_passages
     ranks = personalized_pagerank(

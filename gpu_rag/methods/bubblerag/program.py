@@ -8,7 +8,7 @@ never do, since a cosine cannot tell.
 
 Passages by `order`:
   walk    a random walk with restart over entities, relations and passages, from the nodes of the graphs, from the
-          anchors and from passages near the question, see `batched`.
+          anchors, from names in the question and from passages near it, see `batched`.
   fused   reciprocal rank fusion, 1 / (constant + rank) summed, of two rankings: the passages of the graphs by (best
           graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and those of the pre-retrieval.
           A node that half of the corpus mentions says little of any one passage, so rare nodes count.

@@ -15,8 +15,8 @@ All subgraphs of a batch are blocks of one block-diagonal graph. That is the pap
 passages] of the whole graph, with the edges of titles, see `graph.walk_graph` and program.walk:
   m(e)      = 1 / (passages of e) for the seed entities, scaled to sum to 1
   f(e)      = the weights of the ends of the n_facts nearest relations
-  pi        = SEED_MASS * (m + f) / 2 (of m and f, what there is), the rest the restart on passages by TEMPERATURE *
-              cos(q, p), titles that t names, and with `hybrid` by BM25
+  pi        = SEED_MASS * (SEED_SHARE m + (1 - SEED_SHARE) f) (of m and f, what there is), the rest the restart on
+              passages by TEMPERATURE * cos(q, p), titles that t names, and with `hybrid` by BM25
   p         = damping P^T p + (1 - damping) pi
   passage   = minmax(log p) + FUSION * minmax(cos(q, p))
   relation  = the mean of p at its two ends, fused with its rank by similarity
@@ -69,7 +69,7 @@ from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Blocks, Ragged, TopK
 
-SEED_MASS, TEMPERATURE, FUSION = 0.5, 30.0, 0.1  # of the walk on the whole graph
+SEED_MASS, SEED_SHARE, TEMPERATURE, FUSION = 0.5, 0.75, 30.0, 0.1  # of the walk on the whole graph
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Params(Declared):
 
     seed_threshold: Annotated[
         float, "by similarity: least score of a seed; 1 is first in the vector and in the word ranking"
-    ] = 0.95
+    ] = 1.0
     radius: Annotated[int, NATURAL, "hops around the seeds"] = 1
     damping: Annotated[float, DAMPING, "of PageRank"] = 0.85
     n_relations: Annotated[int, NATURAL, "relations read; 0: passages only"] = 10
@@ -209,7 +209,7 @@ def higra_walk(
     facts, _ = near_facts(index, stage, vectors, n_facts, True)
     cosine = passage_cosines(index, vectors)
     passages = blended(restart(TEMPERATURE * cosine, rows, weights), named_titles[0], named_titles[1], TITLE_SHARE)
-    prior = restarts_of(mixed(fact_weights((subjects, objects), facts), seeds, 0.5), passages, SEED_MASS)
+    prior = restarts_of(mixed(fact_weights((subjects, objects), facts), seeds, SEED_SHARE), passages, SEED_MASS)
     ranks = personalized_pagerank(
         walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
     )

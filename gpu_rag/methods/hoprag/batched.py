@@ -8,8 +8,8 @@ A step returns rows and scores, at most k for each vertex.
 
 The random walk of a question with text t goes along all edges, both ways, over the V vertices:
   x(v)      = 2 * TEMPERATURE * SIM(q, v)
-  r(v)      = the restart by x and, for WORD_SHARE of it, by the BM25 of passages, shared alike by the vertices of one;
-              see program.walk
+  r(v)      = the restart by x and, for WORD_SHARE of it, by the BM25 of passages, and titles that t names, shared alike
+              by the vertices of a passage; see program.walk
   p         = (1 - DAMPING) r + DAMPING P^T p, see graph.pagerank
   score(v)  = minmax(log p(v)) + FUSION * minmax(SIM(q, v))
 """
@@ -45,7 +45,8 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, VERTICES, read_lists, read_questions
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings
-from gpu_rag.program.walk import TILE, passages_of, ranked, restart, word_weights
+from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
+from gpu_rag.program.walk import TILE, TITLE_SHARE, blended, passages_of, ranked, restart, word_weights
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import normalise_name
@@ -224,10 +225,13 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
     vertex, starts = (torch.arange(size, device=graph.indptr.device) for size in (graph.n_vertices, n + 1))
     everywhere = Ragged(vertex.repeat(n), starts * graph.n_vertices)
     near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
-    rows, weights = word_weights(index, [text for text, _ in queries])
+    texts, of = [text for text, _ in queries], (graph.vertex_passage, index.n_passages)
+    titles = spread(title_seeds(title_names(index), [words_of(text) for text in texts]))
     shared = np.bincount(graph.on_host[2], minlength=index.n_passages)  # by the vertices of a passage, alike
-    passages, by_words = to_device(index.device, rows, weights / np.maximum(shared[rows], 1))
-    prior = restart(2 * TEMPERATURE * near, passages, by_words, WORD_SHARE, (graph.vertex_passage, index.n_passages))
+    lists = [(rows, weights / np.maximum(shared[rows], 1)) for rows, weights in (word_weights(index, texts), titles)]
+    words, by_words, titled, by_title = to_device(index.device, *(part for one in lists for part in one))
+    prior = restart(2 * TEMPERATURE * near, words, by_words, WORD_SHARE, of)
+    prior = blended(prior, titled, by_title, TITLE_SHARE, of)
     ranks = personalized_pagerank(graph.both_ways, prior=prior, damping=DAMPING, tol=TOL, threads=index.threads)
     top = ranked(ranks, near, FUSION, k)
     return passages_of(*to_host(top.ids, top.scores))

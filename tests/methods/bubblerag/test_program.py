@@ -463,17 +463,23 @@ def by_walk(index: gpu_rag.Index, text: str, nodes: list[int], anchors: list[int
     words[ids[0][ids[0] >= 0]] = scores[0][ids[0] >= 0].astype(float) ** 2
     heat = np.exp(30 * (cosine - cosine.max()))
     passages = 0.8 * heat / heat.sum() + 0.2 * words / words.sum()
+    titles = np.array([bool(title) and title in text for title in index.passages["title"].to_pylist()], float)
+    if wrong != "titles as no seeds":
+        passages = 0.5 * passages + 0.5 * titles / titles.sum()
+    named = [row for name, row in index.entity_rows.items() if name in text.casefold()]
+    assert named and titles.any()
     weights = np.zeros(graph.n)
-    for some in (nodes, anchors if wrong != "no anchors" else nodes):
+    shares = (0.2, 0.4, 0.4) if wrong != "no names" else (1 / 3, 2 / 3, 0.0)
+    for some, share in zip((nodes, anchors if wrong != "no anchors" else nodes, named), shares):
         size = {v: 1 if wrong == "common nodes count as much" else max(offsets[v + 1] - offsets[v], 1) for v in some}
         for node in some:
-            weights[node] += 1 / size[node] / sum(1 / n for n in size.values())
+            weights[node] += share / size[node] / sum(1 / n for n in size.values())
     mass = 0.0 if wrong == "no trees" else 0.5
     pi = np.concatenate([mass * weights / weights.sum(), (1 - mass) * passages])
     degree = edges.sum(1, keepdims=True)
     step = np.where(degree > 0, edges / np.where(degree, degree, 1), pi)
-    p = np.log(np.linalg.solve(np.eye(n) - 0.85 * step.T, 0.15 * pi)[graph.n :].clip(1e-12))
-    scored = (p - p.min()) / np.ptp(p) + 0.1 * (cosine - cosine.min()) / np.ptp(cosine)
+    p = np.log(np.linalg.solve(np.eye(n) - 0.9 * step.T, 0.1 * pi)[graph.n :].clip(1e-12))
+    scored = (p - p.min()) / np.ptp(p) + 0.05 * (cosine - cosine.min()) / np.ptp(cosine)
     return dict(enumerate(scored.tolist()))  # type: ignore[arg-type]
 
 
@@ -484,7 +490,7 @@ def test_the_walk_from_the_trees_is_the_formula(index: gpu_rag.Index) -> None:
     (found,) = bubble_walk.run(index, [(BORN, vector, tuple(nodes), tuple(anchors))], (6,))
     scores = dict(zip(found.rows, found.scores))
     assert scores == pytest.approx(by_walk(index, BORN, nodes, anchors), abs=2e-3)
-    for wrong in ("no titles", "common nodes count as much", "no trees", "no anchors"):
+    for wrong in ("no titles", "titles as no seeds", "common nodes count as much", "no trees", "no anchors", "no names"):
         assert scores != pytest.approx(by_walk(index, BORN, nodes, anchors, wrong), abs=2e-3)
 
 

@@ -295,7 +295,7 @@ def test_tune_learns_what_helps_and_says_how_much(index: gpu_rag.Index, fast: An
 
 def test_the_score_is_of_questions_that_were_left_out(index: gpu_rag.Index, fast: Any, monkeypatch: Any) -> None:
     """Gold that no number tells is not learnt: with weights fitted to all questions it would be."""
-    g = np.random.default_rng(0)
+    g = np.random.default_rng(3)
     engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
     asked_rows = [replace(row, gold_ids=(f"d{g.integers(6)}",)) for row in rows(50)]
     plain = tuning.examples(engine, asked_rows)
@@ -303,8 +303,8 @@ def test_the_score_is_of_questions_that_were_left_out(index: gpu_rag.Index, fast
     noise = replace(plain.learnt, values=start.mean + start.scale * g.normal(size=plain.learnt.values.shape))
     monkeypatch.setattr(tuning, "examples", lambda *_: replace(plain, learnt=noise))
     found = tuning.tune(engine, asked_rows, ["ppr"])
-    in_sample = fit(start, noise, 1e-3).scores(noise.values)
-    assert plain.recall(in_sample, [2])[:, 0].mean() > 0.5  # by heart
+    in_sample = fit(start, noise, 1e-6).scores(noise.values)
+    assert plain.recall(in_sample, [2])[:, 0].mean() > 0.6  # by heart
     assert found.document["recall"]["fused"]["recall@2"] < 0.4  # a third by chance
 
 

@@ -75,7 +75,7 @@ def by_walk(index: gpu_rag.Index, text: str, seeds: list[int], wrong: str = "") 
         for end in {int(side[relation]) for side in graph.ends}:
             facts[:, end] += max(cosines[relation], 0), 1
     mean = facts[0] / np.maximum(facts[1], 1)
-    weights = sum(part / part.sum() for part in (named, mean) if part.any())
+    weights = sum(share * part / part.sum() for share, part in ((0.75, named), (0.25, mean)) if part.any())
     cosine = index.vectors("passage_vectors").double().numpy() @ vector
     ids, scores = index.bm25.search([text], index.n_passages)
     words = np.zeros(index.n_passages)

@@ -144,6 +144,9 @@ def by_random_walk(index: gpu_rag.Index, text: str, wrong: str = "") -> dict[str
     heat = np.exp(60 * (near - near.max()))
     share = 0.4 if words.any() and wrong != "no words" else 0.0
     pi = (1 - share) * heat / heat.sum() + share * words / max(words.sum(), 1e-300)
+    titles = np.array([bool(title) and title in text for title in index.passages["title"].to_pylist()], float)
+    if titles.any() and wrong != "titles as no seeds":
+        pi = 0.5 * pi + 0.5 * titles / titles.sum()
     degree = edges.sum(1, keepdims=True)
     step = np.where(degree > 0, edges / np.where(degree, degree, 1), pi)
     damping = 0.0 if wrong == "no walk" else 0.5
@@ -153,15 +156,15 @@ def by_random_walk(index: gpu_rag.Index, text: str, wrong: str = "") -> dict[str
 
 
 def test_the_random_walk_is_the_formula(hops: gpu_rag.Index, fast: Settings) -> None:
-    wrong: set[str] = set()
+    wrong, ways = set[str](), ("one way", "no words", "no walk", "titles as no seeds")
     for text in (QUESTION, *OTHERS[:2]):
         answer = retrieve(hops, fast, text)
         found = {e.passage_id: e.score for e in answer.evidence}
         assert found == pytest.approx(by_random_walk(hops, text), abs=2e-3)
         assert [s.verb for s in answer.trace] == ["hop_entry/walk", "hop_prune"]
-        for way in ("one way", "no words", "no walk"):
+        for way in ways:
             wrong |= {way} if found != pytest.approx(by_random_walk(hops, text, way), abs=2e-3) else set()
-    assert wrong == {"one way", "no words", "no walk"}
+    assert wrong == set(ways)
 
 
 def test_names_of_a_question() -> None:
