@@ -61,10 +61,15 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Near]:
     size = torch.zeros_like(of_entity).index_add_(0, entity, edges[own.values])
     share = 1 / torch.log(3 + size.double())
     n_relations = max(kb.n_relations, 1)
-    turned = torch.tensor([[r in one.opposed for r in range(n_relations)] for one in queries], device=device)
-    pieces = [(entity[at] * n + node, turned[of_entity[entity[at]], r]) for at, node, r in _edges(graph, own.values)]
-    joined, against = (torch.cat([piece[i] for piece in pieces] or [entity[:0]]) for i in (0, 1))
-    next_, against = torch.unique(joined[~against.bool()]), torch.unique(joined[against.bool()])
+    opposed = [place * n_relations + r for place, one in enumerate(queries) for r in one.opposed]
+    turned = torch.tensor(opposed, dtype=torch.int64, device=device)
+    pieces = [
+        (entity[at] * n + node, torch.isin(of_entity[entity[at]] * n_relations + r, turned))
+        for at, node, r in _edges(graph, own.values)
+    ]
+    joined = torch.cat([keys for keys, _ in pieces] or [entity[:0]])
+    contrary = torch.cat([of for _, of in pieces] or [entity[:0].bool()])
+    next_, against = torch.unique(joined[~contrary]), torch.unique(joined[contrary])
     against = _question_keys(against[~torch.isin(against, next_)], of_entity, n)
     keys, worth = [_question_keys(next_, of_entity, n)], [(UNIT * share[next_ // n]).long()]
     between = next_[(size[next_ // n] <= FEW) & (edges[next_ % n] <= FEW)]
