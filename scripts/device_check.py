@@ -15,8 +15,8 @@ products (f16 against f32), profile_* (ppr, bubblerag, hoprag and hydrarag over 
 embedding by a model of MiniLM's shape: time, the GPU's busy share, waits and bytes crossed, by step), memory (ops where
 little memory is left), ops_small, ops_large (the bench of every op), tests (tests/triton on the device), tiles (kernels
 with tiles of other sizes), cugraph (PageRank started by cuGraph beside our own). A kernel is checked before it is
-timed, with fresh memory full of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question alone
-as in the batch.
+timed, with fresh memory full of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question
+alone as in the batch.
 Times are medians of triton.testing.do_bench, which empties the cache before each run; shares are compulsory bytes /
 (time x measured copy bandwidth), for join_top1 of the measured product.
 
