@@ -10,12 +10,13 @@ and says so. Profiles and ops need msgspec too. Nothing is downloaded and no fil
 
 Sections, in this order: machine, ceilings (8 GB copy, 8192^3 product in bf16), tiny (every kernel on its smallest
 case), sanitizer (compute-sanitizer's memcheck and racecheck over these), each kernel on graphs of 10^6 and 10^8 drawn
-edges, launches (steps of PageRank one by one and as a CUDA graph), products (f16 against f32), profile_* (ppr,
-bubblerag, hoprag and hydrarag over a made index of 5 x 10^5 entities, embedding by a model of MiniLM's shape: time,
-the GPU's busy share, waits and bytes crossed, by step), memory (ops where little memory is left), ops_small,
-ops_large (the bench of every op), tests (tests/triton on the device), tiles (kernels with tiles of other sizes),
-cugraph (PageRank started by cuGraph beside our own). A kernel is checked before it is timed, with fresh memory full
-of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question alone as in the batch.
+edges, solve (PageRank from seeds to ranks, 1000 and 64 questions), launches (its steps one by one and as a CUDA graph),
+products (f16 against f32), profile_* (ppr, bubblerag, hoprag and hydrarag over a made index of 5 x 10^5 entities,
+embedding by a model of MiniLM's shape: time, the GPU's busy share, waits and bytes crossed, by step), memory (ops where
+little memory is left), ops_small, ops_large (the bench of every op), tests (tests/triton on the device), tiles (kernels
+with tiles of other sizes), cugraph (PageRank started by cuGraph beside our own). A kernel is checked before it is
+timed, with fresh memory full of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question
+alone as in the batch.
 Times are medians of triton.testing.do_bench, which empties the cache before each run; shares are compulsory bytes /
 (time x measured copy bandwidth), for join_top1 of the measured product.
 
@@ -60,8 +61,9 @@ from device_sections import ended  # noqa: E402
 from gpu_rag.bench.measure import poisoned  # noqa: E402
 
 LIMITS = {  # seconds of a section
-    "machine": 60, "ceilings": 60, "tiny": 240, "sanitizer": 540, **dict.fromkeys(OPS, 180), "launches": 120,
-    "products": 90, **{f"profile_{method}": 240 for method in (*device_profile.METHODS, "embedding")}, "memory": 180,
+    "machine": 60, "ceilings": 60, "tiny": 240, "sanitizer": 540, **dict.fromkeys(OPS, 180), "solve": 240,
+    "launches": 120, "products": 90,
+    **{f"profile_{method}": 240 for method in (*device_profile.METHODS, "embedding")}, "memory": 180,
     "ops_small": 300, "ops_large": 540, "tests": 540, "tiles": 400, "cugraph": 300,
 }  # fmt: skip
 SECTIONS = tuple(LIMITS)
@@ -162,7 +164,8 @@ def section(name: str, plan: Plan, ceiling: Result, until: float, keep: Keep) ->
     plain: dict[str, Callable[[], Result]] = {
         "machine": lambda: machine(plan), "ceilings": lambda: ceilings(plan), "tiny": lambda: check_tiny(plan),
         "sanitizer": lambda: device_sections.sanitizer(until), "launches": lambda: device_tuning.launches(*own),
-        "products": lambda: device_tuning.products(*own), "memory": lambda: device_tuning.memory_edge(*own),
+        "solve": lambda: device_sections.solve(*own), "products": lambda: device_tuning.products(*own),
+        "memory": lambda: device_tuning.memory_edge(*own),
         "profile_embedding": lambda: device_profile.profile_embedding(*own),
         **dict.fromkeys(device_sections.BENCH, lambda: device_sections.ops(name, *own)),
         "tests": lambda: device_sections.tests(until), "cugraph": lambda: device_sections.cugraph(until),

@@ -23,6 +23,12 @@ def page(done: dict[str, Result]) -> str:
     lines += table(("step", "ms", "GPU busy", "waits", "kernels", "to the GPU, kB", "to the host, kB"), steps(done))
     rates = [(k, number(v)) for k, v in done.get("profile_embedding", {}).items() if k.startswith("passages_per_s")]
     lines += table(("embedding", "passages/s"), rates)
+    solved = [
+        (row["n"], row["m"], row["batch"], *(number(row.get(k)) for k in ("ms", "goal_ms", "error")))
+        for row in done.get("solve", {}).get("solves", ())
+        if "n" in row
+    ]
+    lines += table(("PageRank: nodes", "entries", "B", "ms", "goal, ms", "L1 error"), solved)
     lines += table(("B", "launched, ms", "one graph, ms"), launches(done))
     forms = done.get("products", {}).get("forms", {}).items()
     lines += table(

@@ -34,6 +34,8 @@ SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) ha
 BENCH = {"ops_small": (10_000, (1, 64)), "ops_large": (1_000_000, (64, 1000))}  # size, batches
 DRY, DRY_OPS = (300, (3,)), 3  # of a dry run, where tests bench the others
 LARGE = (10_000_000, 100_000_000)  # nodes and drawn edges of the graph for cuGraph
+SOLVE = ((100_000, 1_000_000, 1000, 5.0), (10_000_000, 100_000_000, 64, None))  # nodes, drawn edges, questions, goal
+DRY_SOLVE = (300, 900, 3, None)
 QUESTIONS = 8
 DAMPING, TOL = 0.85, 1e-6
 
@@ -111,6 +113,39 @@ def find_sanitizer() -> Path | None:
     packaged = [path for folder in folders for path in sorted(Path(folder).glob(f"*/**/{name}"))]
     candidates = [*([Path(on_path)] if on_path else []), *toolkits, *packaged]
     return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
+
+
+# --- PageRank, whole ----------------------------------------------------------------------------------
+
+
+def solve(plan: Plan, until: float, keep: Keep) -> Result:
+    """Questions of one seed each solved to TOL, from lists of seeds to rows of ranks: time, the proved L1 error of some
+    of them by additions in f64, and bits run to run."""
+    results: list[Result] = []
+    for n, m, batch, goal_ms in (DRY_SOLVE,) if plan.small else SOLVE:
+        if time.time() > until:
+            results.append({"ok": False, "error": "no time left"})
+            break
+        graph = prepare(made.rmat(n, m, 7, plan.device))
+        linked = graph.pull.indptr.diff().nonzero()[:, 0]
+        drawn = torch.randint(len(linked), (batch,), generator=made.generator(3, plan.device), device=plan.device)
+        seeds = Ragged(linked[drawn], torch.arange(batch + 1, device=plan.device))
+
+        def run(graph: PageRankGraph = graph, seeds: Ragged = seeds) -> torch.Tensor:
+            return personalized_pagerank(graph, seeds, damping=DAMPING, tol=TOL)
+
+        try:
+            rows, few = run(), Ragged(seeds.values[:QUESTIONS], seeds.offsets[: QUESTIONS + 1])
+            error = residual(graph, rows[:QUESTIONS], few, DAMPING) / (1 - DAMPING)
+            equal = bool(torch.equal(run(), rows))
+            del rows
+            found = {"ok": equal and error <= 2 * (TOL + 1e-7) / (1 - DAMPING), "error": error, "equal": equal}
+            found |= {"ms": plan.ms(run), "goal_ms": goal_ms}
+        except refusals() as refused:
+            found = {"ok": False, "error": f"{type(refused).__name__}: {refused}"[:500]}
+        results.append({"n": n, "m": graph.pull.m, "batch": batch, **found})
+        keep({"solves": results})
+    return {"ok": all(held["ok"] for held in results), "solves": results}
 
 
 # --- cuGraph ---------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def test_a_dry_run_passes_on_a_cpu(tmp_path: Path) -> None:
     assert not [name for name, found in results.items() if found["ok"] is False]
     page = (tmp_path / "dry.md").read_text(encoding="utf-8")
     assert "| profile_hydrarag | ok |" in page and "| bubble_trees |" in page and "| ppr_step_fp16 | n 40" in page
+    assert "| PageRank: nodes |" in page and results["solve"]["solves"][0]["error"] < 1e-5
 
 
 @pytest.mark.slow
