@@ -599,7 +599,7 @@ def ask_rows(n: int) -> list[QuestionRow]:
 
 
 def collected(index: gpu_rag.Index, script: Any, n: int = 20) -> Any:
-    engine = index.engine(FAST, llm=ScriptedLLM(script))
+    engine = index.engine(merge(FAST, {"method": {"hybgrag": {"iterations": 2}}}), llm=ScriptedLLM(script))
     try:
         return tune_kb.collect(engine, ask_rows(n))
     finally:
@@ -607,13 +607,14 @@ def collected(index: gpu_rag.Index, script: Any, n: int = 20) -> Any:
 
 
 def test_tune_collects_routes_validations_and_experiences_that_ask_then_uses(
-    index: gpu_rag.Index, tmp_path: Path
+    index: gpu_rag.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that names only the entities leads to gold in some questions, and not in others."""
+    monkeypatch.setattr(tune_kb, "LEAST", 8)
     own = tuned_index(index, tmp_path)
-    found = collected(own, Script(route(MARTA), route(MARTA, COMEDY), route(PIET), valid="none"))
+    found = collected(own, Script(route(MARTA), route(MARTA, COMEDY), route(PIET), valid="none"), n=8)
     document = found.document
-    assert (document["n"], document["judged"]) == (20, 10) and set(document["before"]) == set(document["gain"])
+    assert (document["n"], document["judged"]) == (8, 4) and set(document["before"]) == set(document["gain"])
     assert document["collected"] == {name: len(rows) for name, rows in found.examples.items()}
     assert all(document["collected"].values())
     assert {row["type"] for row in found.examples["validations"]} == {"film"}
