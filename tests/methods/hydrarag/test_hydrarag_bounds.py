@@ -23,7 +23,7 @@ from gpu_rag.index.stages.knowledge_base import texts
 from gpu_rag.index.verify import verify
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.hydrarag import state
-from gpu_rag.methods.hydrarag.batched import subgraphs
+from gpu_rag.methods.hydrarag.batched import search, subgraphs
 from gpu_rag.methods.hydrarag.batched.facts import ComposedVectors, ExactVectors, FactChoice, facts_of
 from gpu_rag.methods.hydrarag.batched.subgraphs import Order, QuestionGraph, question_graph
 from gpu_rag.models.embed.hashing import HashEmbedder
@@ -66,6 +66,20 @@ def test_a_hub_leads_to_what_is_relevant_and_what_is_left_out_is_counted(monkeyp
     by_name = around(index, "hub", "Carl Moss", depth=1)
     assert by_name.taken.nodes == 9 and "Carl Moss" in {kb.node_names[v] for v in by_name.ball.tolist()}
     assert around(index, "Bern", "painted by").taken.nodes == 3  # no more than there is space for: as before
+
+
+def test_only_paths_that_are_kept_are_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, worded = star(0, [("hub", f"kind {i}", f"leaf {i}") for i in range(9)]), list[tuple[int, ...]]()
+    graph = around(index, "hub", "leaf 3", depth=1)
+    (query,) = HashEmbedder().embed(["hub kind 3 leaf 3"])
+    (begun,) = run(search.start_paths, index, [graph])
+    (longer,) = run(search.expand_paths, index, [(graph, begun)], 0)
+    (scored,) = run(search.score_paths, index, [(graph, longer, query)], ALL, search.WHOLE, 100)
+    in_words = search.in_words
+    monkeypatch.setattr(search, "in_words", lambda *given: (worded.append(given[2]), in_words(*given))[1])
+    (found,) = run(search.best_paths, index, [(graph, scored)], ALL, 2)
+    assert scored.paths.size >= 9 and len(found) == len(worded) == 2
+    assert "hub - kind 3 -> leaf 3" in {path.text for path in found}
 
 
 def test_tiles_of_bytes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
