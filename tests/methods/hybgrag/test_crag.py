@@ -11,6 +11,7 @@ import pytest
 from answer_notes import chosen, noted, role, verbs
 
 import gpu_rag
+from gpu_rag.api import load_questions
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.hybgrag.crag import pages as crag_pages
@@ -18,6 +19,7 @@ from gpu_rag.methods.hybgrag.crag.pages import graph_of, walk_text, walks
 from gpu_rag.methods.hybgrag.crag.rules import _DYNAMISMS, _TYPES, by_cues
 from gpu_rag.methods.hybgrag.crag.state import DYNAMISMS, FEEDBACK, INVALID, TYPES, Action, Fault, History, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.report.evaluation import evaluation_page
 from gpu_rag.settings import merge
 from gpu_rag.types import Answer, Choice, Page, Question, Request
 
@@ -429,6 +431,8 @@ def test_a_file_of_questions_is_scored_three_ways(made: tuple[Path, Path]) -> No
     wanted = {"truthful": 0.25, "accurate": 0.5, "missing": 0.25, "hallucinated": 0.25, "em": 0.5}
     assert {name: entry[name] for name in wanted} == wanted and len(entry["ci95"]["truthful"]) == 2
     assert entry["failed"] == 0 and entry["unsupported"] == 1
+    page = evaluation_page(found, load_questions(file)[0], {}, "t")
+    assert "<th>truthful</th>" in page.replace(' scope="col"', "") and ">-1.00<" in page, "its axis goes from -1 to 1"
     without = gpu_rag.evaluate(index, file, methods=["hybgrag-crag", "dense"], settings=FAST)
     assert "truthful" not in without.document["methods"]["hybgrag-crag"], "no model, no answers"
 
