@@ -74,7 +74,8 @@ class AnswerChecker:
         status, answer, error = row["status"], row["answer"], row["error"]
         if status == "answered" and not (isinstance(answer, str) and answer.strip()):
             yield "status answered, but there is no answer"
-        if status == "answered" and not (row["evidence"] or (self._has_kb and (row["paths"] or row.get("nodes")))):
+        found = row["evidence"] or (self._has_kb and (row["paths"] or row.get("nodes")))
+        if status == "answered" and not (found or any(map(_of_a_page, _list(row["paths"])))):
             yield "status answered, but there is no evidence"
         if status != "answered" and answer is not None and (status, row["grounding"]) != ("unsupported", "unstated"):
             yield f"status {status}, but there is an answer"
@@ -199,6 +200,11 @@ def _normal(subject: str, label: str, object_: str) -> tuple[str, str, str]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [None]  # which is then no evidence and no edge
+
+
+def _of_a_page(path: Any) -> bool:
+    """Whether a path stands for what a page says that the question brought; no index has it."""
+    return isinstance(path, dict) and path.get("source") == "pages" and bool(path.get("text"))
 
 
 def _is_made_from(raw: Row, row: Row) -> bool:

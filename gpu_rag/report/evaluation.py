@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpu_rag.evaluation.compare import Comparison
+from gpu_rag.evaluation.compare import TRUTHFUL, Comparison
 from gpu_rag.evaluation.judge import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.index.metadata import in_words
@@ -139,7 +139,7 @@ def _score_plot(document: dict[str, Any], measure: str) -> str:
         if entry.get(measure) is not None:
             low, high = entry["ci95"].get(measure, (entry[measure], entry[measure]))
             rows.append((name, entry[measure], low, high))
-    return intervals(measure, rows)
+    return intervals(measure, rows, -1.0 if measure == TRUTHFUL else 0.0)
 
 
 def _differences(document: dict[str, Any], measures: Sequence[str], measure: str) -> str:

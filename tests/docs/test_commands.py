@@ -44,6 +44,8 @@ LEFT_OUT = {
     "bench pagerank --sizes 20000 --batch 1,64 --peers --rounds 3 --damping 0.85 --json": "peers",  # .ci/run, smaller
     "index corpus.jsonl --kg facts.tsv --source pages=web:PAGES --out my-both --for hydrarag": "needs a folder of web",
     'ask my-index "Who ordered The Last Supper?" --method ppt': "unknown method",
+    "index crag.jsonl.gz --out my-pages --for hybgrag-crag": "needs questions with pages",
+    "eval my-pages crag.jsonl.gz --method hybgrag-crag --judge": "needs questions with pages",
     "demo --out demo-index --method dense,ppr --questions 1 --json": "gpu-rag demo",  # cli/test_docs.py, and .ci/run
 }
 # Without a language model where it answers many questions, and one question where it judges: `ask` runs with it
