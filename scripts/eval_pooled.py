@@ -2,6 +2,7 @@
 
 usage: python scripts/eval_pooled.py INDEX[,OTHER]=QUESTIONS [...] --run METHOD[:key=value,...] [--run ...]
            [--half all|dev|test] [--against METHOD,...] [--choose recall@5] [--ceiling]
+           [--csv FILE]
 
 A run is a method with its parameters; @NAME=value stands for a constant of its batched.py or of its parameters, as in
 bubblerag:@ANCHOR_SHARE=1, which leaves out a part of the method. OTHER: an index of the same corpus that was built
@@ -10,12 +11,14 @@ the parity of sha1(question id), so that it never depends on order. --choose MEA
 development half by it (ties: recall@10, then the earlier run), and then it, the first run and those of --against on the
 other half.
 --ceiling: the shares of gold by stage when a perfect chooser chooses, see gpu_rag.evaluation.ceiling, and recall@20.
+--csv: also writes each run, and its difference to the first of --against, to a file.
 Prints a Markdown table and, as the last line, one JSON document, with the means of each set.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -106,6 +109,21 @@ def table(scores: Scores, against: list[str], measures: Sequence[str]) -> tuple[
     return lines, document
 
 
+def as_rows(document: dict[str, Any], other: str) -> list[list[Any]]:
+    """A table of the runs of a document, each with its differences to another one."""
+    measures = list(next(iter(document["runs"].values())))
+    parts = [(name, f"{name} - {other}", "low", "high") for name in measures]
+    found: list[list[Any]] = [["run", "questions", *(cell for part in parts for cell in part)]]
+    for run, means in document["runs"].items():
+        pairs = document["paired"].get(f"{run} - {other}")
+        cells: list[str] = []
+        for name in measures:
+            cells.append(f"{means[name][0]:.3f}")
+            cells += [f"{pairs[name][key]:+.3f}" if pairs else "" for key in ("diff", "low", "high")]
+        found.append([run, document["n"], *cells])
+    return found
+
+
 def choose(scores: Scores, runs: list[str], measure: str) -> str:
     """The best run by a measure; ties by recall@10, then the earlier."""
     at, last = MEASURES.index(measure), len(MEASURES) - 1
@@ -121,6 +139,7 @@ def main() -> None:
     parser.add_argument("--against", default="dense,bm25,hybrid,ppr")
     parser.add_argument("--choose", choices=MEASURES)
     parser.add_argument("--ceiling", action="store_true")
+    parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     if options.ceiling and options.choose:
         parser.error("a ceiling chooses no run: leave out --ceiling or --choose")
@@ -131,6 +150,8 @@ def main() -> None:
     for item in options.sets:
         folder, _, questions = item.partition("=")
         rows = [row for row in load_questions(Path(questions))[0] if row.gold_ids]
+        if options.half != "all" and not options.choose:
+            rows = [row for row in rows if is_dev(row) == (options.half == "dev")]
         print(f"{folder}: {len(rows)} questions", file=sys.stderr)
         first, *other = folder.split(",")
         found = scores_of(Index.open(first), rows, runs, options.ceiling)
@@ -141,17 +162,14 @@ def main() -> None:
         dev.extend(map(is_dev, rows))
     pooled = {run: np.concatenate([part[run] for part in parts]) for run in parts[0]}
     mask = np.array(dev)
-    shown = np.ones_like(mask) if options.half == "all" else mask if options.half == "dev" else ~mask
+    shown = ~mask if options.choose else np.ones_like(mask)
     document: dict[str, Any] = {}
     if options.choose:
-        shown = ~mask
         on_dev = {run: values[mask] for run, values in pooled.items()}
         chosen = choose(on_dev, options.run, options.choose)
         print(f"chosen on {int(mask.sum())} development questions by {options.choose}: {chosen}\n")
         document["chosen"] = chosen
         pooled = {run: pooled[run][shown] for run in dict.fromkeys([*against, options.run[0], chosen])}
-    else:
-        pooled = {run: values[shown] for run, values in pooled.items()}
     measures = STAGES if options.ceiling else MEASURES
     lines, compared = table(pooled, against, measures)
     document.update(compared, n=len(next(iter(pooled.values()))), sets={})
@@ -159,6 +177,9 @@ def main() -> None:
         means = {run: values[kept].mean(0).round(4).tolist() for run, values in found.items()}
         document["sets"][item.partition("=")[0]] = {"n": int(kept.sum()), **means}
     print("\n".join(lines))
+    if options.csv:
+        with options.csv.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(as_rows(document, against[0] if against else ""))
     print(json.dumps(document))
 
 
