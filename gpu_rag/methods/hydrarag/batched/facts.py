@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.graph.common.segments import offsets_of, sums_in_order
 from gpu_rag.graph.csr import row_of_entry
@@ -167,14 +168,23 @@ class ComposedVectors:
         for first in range(0, edges.shape[0], _ROWS):
             some = edges[first : first + _ROWS].long()
             start, end = self.triples.offsets[some], self.triples.offsets[some + 1]
-            fact = self.triples.values[torch.cat([place for _, place in expand(start, end)])]
+            owner, place = (torch.cat(parts) for parts in zip(*expand(start, end)))
+            fact = self.triples.values[place]
             said = self.names[self.head[fact].long()].float()
             said += self.names[self.tail[fact].long()]
             said += self.relations[self.relation[fact].long()]
             if fact.shape[0] > some.shape[0]:  # else each has one fact
-                said = sums_in_order(_units(said), offsets_of(end - start))
+                said = _sums(_units(said), owner, offsets_of(end - start))
             found[first : first + _ROWS] = _units(said).half()
         return found
+
+
+def _sums(rows: torch.Tensor, owner: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """The sums of the rows of each owner, row after row, with the same bits on any device: on the CPU `index_add_`
+    takes them in order, and is ten times as fast."""
+    if is_cpu(rows.device):
+        return rows.new_zeros(len(offsets) - 1, rows.shape[1]).index_add_(0, owner, rows)
+    return sums_in_order(rows, offsets)
 
 
 def _units(rows: torch.Tensor) -> torch.Tensor:
