@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gpu_rag.evaluation.tune_kb import Collected
 
 FAST = ("--set", "method.fused.bubblerag=false")
 
@@ -52,3 +55,28 @@ def test_few_questions_and_methods_that_cannot_run_are_refused(
     found = run("tune", index, many, "--among", "hoprag", *cli.NO_LLM)
     assert found.status == 2 and "lacks what hoprag needs" in found.err
     assert not (index / "tuned.json").exists()
+
+
+def test_examples_of_hybgrag_are_shown_and_kept(
+    run: Any, cli: Any, index: Path, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run("tune", index, many, "--method", "hybgrag", *cli.NO_LLM)
+    assert found.status != 0 and "lacks what hybgrag needs" in found.err
+    found = run("tune", index, many, "--method", "hybgrag", "--among", "ppr", *cli.NO_LLM)
+    assert found.status == 2 and "--among is of the method for auto" in found.err
+    monkeypatch.setattr("gpu_rag.methods.registry.check_stages", lambda *given: None)
+    found = run("tune", index, many, "--method", "hybgrag", *cli.NO_LLM)
+    assert found.status == 2 and "examples of hybgrag are for a language model that decides" in found.err
+    examples: dict[str, Any] = {"routes": [], "validations": [], "experiences": []}
+    measures = {"hit@1": 0.25, "mrr": 0.5}
+    document = {
+        "n": 20, "judged": 10, "collected": {"routes": 3}, "before": measures, "after": measures,
+        "gain": {name: {"diff": 0.0, "low": 0.0, "high": 0.0} for name in measures}, "changed": True, "method": None,
+    }  # fmt: skip
+    for kept in (None, examples):
+        outcome = Collected(document, kept)
+        monkeypatch.setattr("gpu_rag.evaluation.tune_kb.collect", lambda engine, rows, outcome=outcome: outcome)
+        found = run("tune", index, many, "--method", "hybgrag", *cli.NO_LLM)
+        assert found.status == 0 and "20 questions: 3 routes; judged on 10" in found.out and "0.250" in found.out
+        assert (index / "tuned.json").exists() == (kept is not None)
+    assert json.loads((index / "tuned.json").read_text())["hybgrag"] == examples
