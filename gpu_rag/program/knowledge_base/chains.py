@@ -158,7 +158,7 @@ class ChainReader:
             joined[np.ix_(rows, rows)] = True
         both = (2 * known[:, None] + [0, 1]).ravel()  # the directed relations of a row
         found: list[list[int]] = [[] for _ in range(2 * kb.n_relations)]
-        for d in both.tolist():
+        for d in map(int, both):
             found[d] = both[joined[np.searchsorted(both, self.back(d))]].tolist()
         return found
 
