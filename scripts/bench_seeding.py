@@ -1,6 +1,8 @@
 """CPU seconds that `ppr` needs to seed a tile of 64 questions, as it does now and as dense arrays on the host did.
 
-usage: python scripts/bench_seeding.py [N_ENTITIES ...]      prints a CSV: entities, passages, dense_s, sparse_s, ratio
+usage: python scripts/bench_seeding.py [N_ENTITIES ...]      prints a CSV
+dense_s, sparse_s, ratio: without a GPU. host_dense_s, host_sparse_s, host_ratio: what a host with a GPU does, up to its
+copy to the device, where the softmax over passages and all that follows is taken.
 Seeding is all between the nearest facts, cosines and words of the questions and the call of PageRank. The dense way is
 the formula of `gpu_rag.program.walk` over every entity, in f64 by NumPy, as it was until 23 November 2026. Both are of
 one thread, the least of three; their priors are compared.
@@ -39,16 +41,21 @@ class Questions:
         self.near = torch.from_numpy(g.random((BATCH, self.p), np.float32))
 
 
+def host_sparse(q: Questions) -> tuple[torch.Tensor, ...]:
+    """The way of today: what goes to the device."""
+    return to_device("cpu", *q.words, *listed(q.named, q.counts))
+
+
 def sparse(q: Questions) -> Restarts:
-    """The way of today."""
-    rows, weights, nodes, named = to_device("cpu", *q.words, *listed(q.named, q.counts))
+    """All of it."""
+    rows, weights, nodes, named = host_sparse(q)
     ends = to_device("cpu", *q.ends)
     seeds = mixed(fact_weights((ends[0], ends[1]), q.facts), seeds_of(nodes, named), 0.5)
     return restarts_of(seeds, restart(q.near, rows, weights), 0.5)
 
 
-def dense(q: Questions) -> torch.Tensor:
-    """Every step over all entities."""
+def host_dense(q: Questions) -> list[torch.Tensor]:
+    """Every step over all entities: what went to the device."""
     rows = np.arange(BATCH)[:, None]
     total, count = np.zeros((BATCH, q.n)), np.zeros((BATCH, q.n))
     ids, cosine = q.facts.ids.numpy(), q.facts.scores.numpy()
@@ -63,11 +70,15 @@ def dense(q: Questions) -> torch.Tensor:
     words = np.zeros((BATCH, q.p))
     words[rows, q.words[0]] = q.words[1]
     share = np.where(words.sum(1, keepdims=True) > 0, 0.2, 0.0)
-    rest, by_words = (torch.from_numpy(a.astype(np.float32)) for a in (1 - share, share * words))
-    passages = rest * torch.softmax(q.near, dim=1) + by_words
     masses = np.where(weights.sum(1, keepdims=True) > 0, 0.5, 0.0)
-    first, rest = (torch.from_numpy(a.astype(np.float32)) for a in (masses * weights, 1 - masses))
-    return torch.cat([first, rest * passages], dim=1)
+    parts = 1 - share, share * words, masses * weights, 1 - masses
+    return [torch.from_numpy(part.astype(np.float32)) for part in parts]
+
+
+def dense(q: Questions) -> torch.Tensor:
+    """All of it."""
+    near, by_words, first, rest = host_dense(q)
+    return torch.cat([first, rest * (near * torch.softmax(q.near, dim=1) + by_words)], dim=1)
 
 
 def least_s(call: Callable[[], Any]) -> float:
@@ -82,7 +93,7 @@ def least_s(call: Callable[[], Any]) -> float:
 
 def main(sizes: list[int]) -> None:
     torch.set_num_threads(1)
-    print("entities,passages,dense_s,sparse_s,ratio")
+    print("entities,passages,dense_s,sparse_s,ratio,host_dense_s,host_sparse_s,host_ratio")
     for n in sizes or [10_000, 100_000, 1_000_000]:
         q = Questions(n)
         found, expected = sparse(q), dense(q)
@@ -91,8 +102,10 @@ def main(sizes: list[int]) -> None:
         whole.scatter_add_(1, found.nodes, found.mass)
         assert torch.allclose(whole, expected, rtol=1e-6, atol=1e-9)
         del whole, expected
-        times = least_s(lambda q=q: dense(q)), least_s(lambda q=q: sparse(q))  # type: ignore[misc]
-        print(f"{n},{q.p},{times[0]:.4f},{times[1]:.4f},{times[0] / times[1]:.0f}", flush=True)
+        ways = (dense, sparse), (host_dense, host_sparse)
+        rows = [[least_s(lambda way=way, q=q: way(q)) for way in pair] for pair in ways]  # type: ignore[misc]
+        figures = [f"{before:.6f},{now:.6f},{before / now:.0f}" for before, now in rows]
+        print(f"{n},{q.p},{','.join(figures)}", flush=True)
 
 
 if __name__ == "__main__":
