@@ -2,7 +2,7 @@
 
 usage: python scripts/bench_knowledge_base.py OUT [--triples N] [--nodes N] [--embedder hash|minilm] [--part make|ask]
 
-make writes a seeded graph (40 relations, degrees by a power law: the first node is an end of some 10^5 of 10^7 triples)
+make writes a seeded graph (40 relations, degrees by a power law: the first node is an end of 67,000 of 10^7 triples)
 and indexes it; ask opens it and asks: one question that loads all, then from ordinary nodes and from hubs, one at a
 time, and 16 together. Each part in a process of its own, so that memory is the part's. Prints one JSON line.
 """
