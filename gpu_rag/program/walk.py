@@ -160,9 +160,10 @@ def mixed(first: Seeds, second: Seeds, share: float) -> Seeds:
 
 
 def restarts_of(seeds: Seeds, passages: torch.Tensor, mass: float) -> Restarts:
-    """pi: `mass` on the seeds of a question that has any, the rest on passages r f32[B, P], the last nodes."""
+    """pi: `mass` on the seeds of a question that has any, the rest on passages r f32[B, P], the last nodes, in their
+    memory."""
     masses = torch.where(row_sums(seeds.weights)[:, None] > 0, mass, 0.0)
-    return Restarts(seeds.nodes, (masses * seeds.weights).float(), (1 - masses).float() * passages)
+    return Restarts(seeds.nodes, (masses * seeds.weights).float(), passages.mul_((1 - masses).float()))
 
 
 def ranked(ranks: torch.Tensor, near: torch.Tensor, fusion: float, k: int) -> TopK:

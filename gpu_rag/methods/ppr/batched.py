@@ -92,11 +92,11 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
     titles = spread(title_seeds(title_names(index), said) if params.title_weight else [{} for _ in said])
     vectors, *lists = uploaded(index, [vector for _, vector in queries], words, mentions, titles)
     cosine = passage_cosines(index, vectors)
-    passages = restart(params.prior_temperature * cosine, lists[0], lists[1], params.word_share)
-    passages = blended(passages, lists[4], lists[5], TITLE_SHARE)
     named, graph = seeds_of(lists[2], lists[3]), _graph(index, params.title_weight)
     ends, first = ends_of(index, "relation_vectors", index.relation_ends), index.n_entities
     for proved in (False, True):
+        passages = restart(params.prior_temperature * cosine, lists[0], lists[1], params.word_share)
+        passages = blended(passages, lists[4], lists[5], TITLE_SHARE)
         facts, known = near_facts(index, "relation_vectors", vectors, params.n_facts, proved)
         prior = restarts_of(mixed(fact_weights(ends, facts), named, params.mention_share), passages, params.entity_mass)
         ranks = personalized_pagerank(
