@@ -3,6 +3,7 @@
 usage: python scripts/eval_hybgrag.py prepare DATA OUT
        python scripts/eval_hybgrag.py scores NAME=INDEX=QUESTIONS [...] [--part PART] [--set KEY=VALUE ...]
        python scripts/eval_hybgrag.py collect INDEX QUESTIONS EXPERIENCES.jsonl [--most N]
+       python scripts/eval_hybgrag.py medicine PRIMEKG_INDEX docs/benchmarks/data/hybgrag-medicine.jsonl
 
 prepare: makes knowledge bases and question files out of the public MetaQA, PrimeKG and 2WikiMultiHopQA data in DATA:
 OUT/metaqa, OUT/primekg and OUT/2wiki (folders for `gpu-rag index --skb`), OUT/*.tune.jsonl and OUT/*.test.jsonl (every
@@ -13,6 +14,8 @@ share of confident wrong answers (the question says the relations, by the trace,
 order: nearer nodes first against cosine alone, of radius 2 and 1, with either critic; iterations: the loop of 1 to 4
 with either critic; ablations: other parameters, and optimal routing between the modules.
 collect: runs the loop with the oracle and writes its actions with their feedback, for `method.hybgrag.experiences`.
+medicine: asks the default way. Right: the first node is joined with the entity of the question by the relation of its
+kind; refused: no node; harmful: where a treatment is asked for, a node that is contraindicated and nothing else.
 No language model takes part: the decider is similarity. Prints Markdown tables.
 """
 
@@ -31,7 +34,7 @@ import numpy as np
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
-from gpu_rag.index.knowledge_base import name_key
+from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
 from gpu_rag.methods.hybgrag.oracle import Seen, oracle_program
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
 from gpu_rag.methods.hybgrag.router import Router
@@ -322,6 +325,33 @@ def collect(index: str, questions: str, out: Path, most: int) -> None:
     print(f"{out}: {len(rows)} experiences with {len(one.asked)} questions")
 
 
+def joined(kb: KnowledgeBase, entity: str, relation: str) -> set[str]:
+    """Ids of the nodes that the relation joins, either way, with a node of that name."""
+    named = [row for row, name in enumerate(kb.node_names) if name_key(name.split(" (")[0]) == name_key(entity)]
+    of = kb.relation == kb.relation_names.index(relation)
+    ends = [there[of & np.isin(here, named)] for here, there in ((kb.head, kb.tail), (kb.tail, kb.head))]
+    return {kb.node_ids[row] for row in np.concatenate(ends).tolist()}
+
+
+def medicine(index: str, questions: Path) -> None:
+    """A line for each question, and the sums."""
+    rows = [json.loads(line) for line in lines_of(questions)]
+    asked = [Question(row["id"], row["question"]) for row in rows]
+    opened = Index.open(index)
+    answers = opened.engine({"models": {"llm": "none"}}).run("hybgrag", asked, limit=5, retrieval_only=True).answers
+    kb, lines, sums = kb_of(opened), list[list[str]](), np.zeros(3, int)
+    for row, answer in zip(rows, answers):
+        nodes, kind = [node.id for node in answer.nodes], row["kind"]
+        kinds = {of: joined(kb, row["entity"], of) for of in {kind, "indication", "off-label use", "contraindication"}}
+        harmful = kinds["contraindication"] - kinds["indication"] - kinds["off-label use"]
+        is_harm = kind != "contraindication" and bool(harmful.intersection(nodes))
+        verdicts = [bool(nodes) and nodes[0] in kinds[kind], not nodes, is_harm]
+        sums += verdicts
+        said = [word for word, holds in zip(("right", "refused", "harmful"), verdicts) if holds]
+        lines.append([row["question"], ", ".join(node.name for node in answer.nodes[:5]), " ".join(said) or "wrong"])
+    table("Medicine", [*lines, ["right, refused, harmful", "", ", ".join(map(str, sums))]], ["", "first nodes", ""])
+
+
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -338,6 +368,9 @@ def main() -> None:
     gather.add_argument("questions")
     gather.add_argument("out", type=Path)
     gather.add_argument("--most", type=int, default=30)
+    treat = commands.add_parser("medicine")
+    treat.add_argument("index")
+    treat.add_argument("questions", type=Path)
     options = parser.parse_args()
     if options.command == "prepare":
         prepare_metaqa(options.data / "metaqa", options.out)
@@ -346,6 +379,8 @@ def main() -> None:
         prepare_primekg(options.data / "primekg_partial", asked, options.out)
     elif options.command == "collect":
         collect(options.index, options.questions, options.out, options.most)
+    elif options.command == "medicine":
+        medicine(options.index, options.questions)
     else:
         params = {key.split(".", 1)[1]: value for key, value in (parse_assignment(f"p.{t}") for t in options.set)}
         parts = {"main": main_part, "order": order_part, "iterations": iterations_part, "ablations": ablations_part}
