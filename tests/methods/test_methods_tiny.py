@@ -128,7 +128,9 @@ def test_a_missing_layer_and_an_unknown_method_are_named(build: Callable[..., gp
         MissingLayer, match=r"lacks what ppr needs; given .* without bm25, extraction, .*--for ppr"
     ) as lacks:
         retrieve(index, "ppr", fast)
-    assert "expected a method that it is built for: --method dense | hybgrag-crag; or run: gpu-rag index" in str(lacks.value)
+    assert "expected a method that it is built for: --method dense | hybgrag-crag; or run: gpu-rag index" in str(
+        lacks.value
+    )
     with pytest.raises(UsageError, match="unknown method; given prp; expected .*did you mean ppr"):
         retrieve(index, "prp", fast)
     with pytest.raises(UsageError, match="unknown method; given prp"):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 from unittest import mock
 
+import numpy as np
 import pytest
 from kb_in_memory import knowledge_base
 
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.program.knowledge_base.chains import Asked, Read, _Reading, asked_chains, asked_types, opposed_relations
 from gpu_rag.text.rules.relations import spoken_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
@@ -51,6 +53,14 @@ def family() -> Memory:
     people = [(id, id, "entity") for id in ("Ann", "Bob", "Cid", "Dora")]
     edges = [("Bob", "parents", "Ann"), ("Cid", "parents", "Bob"), ("Ann", "spouse", "Dora")]
     return Memory(knowledge_base(people, edges))
+
+
+def of_two_sources(kinds: tuple[str, str]) -> Memory:
+    """A film with its director, of the first source, and one whom a text calls so, of the second."""
+    nodes = [("F", "F", "film"), ("Ann", "Ann", "person"), ("Bob", "Bob", "person")]
+    kb = knowledge_base(nodes, [("F", "directed by", "Ann"), ("F", "was directed by", "Bob")])
+    source = np.array([kb.relation_names[row] != "directed by" for row in kb.relation], np.int32)
+    return Memory(replace(kb, sources=tuple(KbSource(kind, kind) for kind in kinds), source=source))
 
 
 def read(memory: Memory, question: str, topic: str) -> Read:
@@ -148,6 +158,18 @@ def test_steps_of_relations_that_no_cue_says_are_made_once() -> None:
     assert other[0] is not worth and other[1].any()
     alone = _Reading(memory.known["chains"], "who directed #").step(starred)
     assert (alone[0] == worth).all()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "sure"),
+    [(("kg", "extraction"), True), (("skb", "web"), True), (("kg", "skb"), False), (("documents", "web"), False)],
+)
+def test_a_curated_relation_comes_before_one_that_only_texts_state(kinds: tuple[str, str], sure: bool) -> None:
+    memory = of_two_sources(kinds)
+    first, other = read(memory, "Who directed F?", "F").chains[:2]
+    assert first.sure == sure and round(first.score - other.score, 3) == (0.2 if sure else 0)
+    if sure:
+        assert first.text(memory.known["kb"]) == "directed by"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ with a direction, is compared with them step by step. Its score is the sum of
   type       whether the chain ends at the type of node that is asked for ("which drugs", "who")
   hops       < 0, for each relation more or less than the question names
   cosine     of the question with its topic masked and the words of the relations
+  found      < 0, for each relation that was extracted from texts alone, in a base that has curated ones
 Which relation may follow which is counted over the nodes, so a graph without types has that too. Chains that lead
 nowhere from the topic's nodes are dropped.
 """
@@ -57,6 +58,7 @@ UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: less for a step back
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
 SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: least cover a step, least lead, most words that say no relation
+FOUND, CURATED = 0.2, ("kg", "skb")  # FOUND: less for a relation that only texts state, where others are curated
 MEDIATED = 0.4  # less for a step to or from a node without a name, which another step says
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")
@@ -132,6 +134,9 @@ class ChainReader:
         self.directed = [has_direction(units) for units in self.units]
         self.types = [units_of(name) for name in kb.type_names]
         nameless = [row for row, name in enumerate(kb.node_names) if _MEDIATOR.fullmatch(name)]
+        curated = np.isin(kb.source, [at for at, source in enumerate(kb.sources) if source.kind in CURATED])
+        self.found = np.full(kb.n_relations, bool(curated.any()))  # stated by no curated source, where there is one
+        self.found[kb.relation[curated]] = False
         self.mediator = kb.n_types  # a type of its own
         self.node_type = kb.node_type.astype(np.int64)
         self.node_type[nameless] = self.mediator
@@ -413,6 +418,7 @@ class _Reading:
                 final = value - rest
                 best = np.unravel_index(int(final.argmax()), final.shape)
                 score = float(final[best]) - STEP * length - max(MORE * (named - hops), FEWER * (hops - named))
+                score -= FOUND * sum(bool(reader.found[d // 2]) for d in chain)
                 score += COSINE * sum(cosine[d // 2] for d in chain) / length
                 if self.wanted:
                     score += TYPE if types & self.wanted else -TYPE
