@@ -95,7 +95,8 @@ def _index(out: Path, methods: Sequence[str], settings: Settings, show: Show) ->
     with Bars() as bars:
         report = build(world_path("corpus.jsonl"), out, methods=methods, openie=ready, settings=settings, progress=bars)
     counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions")}
-    show("   " + ", ".join(f"{n:,} {name}" for name, n in counts.items()) + f" in {report.wall_s:.1f} s: {out}")
+    shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)  # a stage that is not built counts 0
+    show(f"   {shown} in {report.wall_s:.1f} s: {out}")
     return counts
 
 
