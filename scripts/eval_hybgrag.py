@@ -325,9 +325,8 @@ def collect(index: str, questions: str, out: Path, most: int) -> None:
     print(f"{out}: {len(rows)} experiences with {len(one.asked)} questions")
 
 
-def joined(kb: KnowledgeBase, entity: str, relation: str) -> set[str]:
-    """Ids of the nodes that the relation joins, either way, with a node of that name."""
-    named = [row for row, name in enumerate(kb.node_names) if name_key(name.split(" (")[0]) == name_key(entity)]
+def joined(kb: KnowledgeBase, named: Sequence[int], relation: str) -> set[str]:
+    """Ids of the nodes that the relation joins, either way, with some nodes."""
     of = kb.relation == kb.relation_names.index(relation)
     ends = [there[of & np.isin(here, named)] for here, there in ((kb.head, kb.tail), (kb.tail, kb.head))]
     return {kb.node_ids[row] for row in np.concatenate(ends).tolist()}
@@ -340,9 +339,11 @@ def medicine(index: str, questions: Path) -> None:
     opened = Index.open(index)
     answers = opened.engine({"models": {"llm": "none"}}).run("hybgrag", asked, limit=5, retrieval_only=True).answers
     kb, lines, sums = kb_of(opened), list[list[str]](), np.zeros(3, int)
+    names = [name_key(name.split(" (")[0]) for name in kb.node_names]
     for row, answer in zip(rows, answers):
         nodes, kind = [node.id for node in answer.nodes], row["kind"]
-        kinds = {of: joined(kb, row["entity"], of) for of in {kind, "indication", "off-label use", "contraindication"}}
+        named = [at for at, name in enumerate(names) if name == name_key(row["entity"])]
+        kinds = {of: joined(kb, named, of) for of in {kind, "indication", "off-label use", "contraindication"}}
         harmful = kinds["contraindication"] - kinds["indication"] - kinds["off-label use"]
         is_harm = kind != "contraindication" and bool(harmful.intersection(nodes))
         verdicts = [bool(nodes) and nodes[0] in kinds[kind], not nodes, is_harm]

@@ -12,7 +12,6 @@ beside those of several; seconds by service and by verb. Prints Markdown tables.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -20,7 +19,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,21 +28,10 @@ from gpu_rag.index.knowledge_base import name_key
 from gpu_rag.settings import nested, parse_assignment
 from gpu_rag.types import Answer
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import eval_hydrarag as BASE
+
 _PREDICATE = re.compile(r"(?<=\s)ns:((?:\w+\.){2,}\w+)(?=\s)")
-
-
-def base_script() -> ModuleType:
-    """scripts/eval_hydrarag.py, which reads questions and runs methods."""
-    path = Path(__file__).with_name("eval_hydrarag.py")
-    spec = importlib.util.spec_from_file_location("eval_hydrarag", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["eval_hydrarag"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-BASE: Any = base_script()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.util
 import json
 import random
 import re
@@ -30,7 +29,6 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import networkx as nx
@@ -38,9 +36,13 @@ import networkx as nx
 import gpu_rag
 from gpu_rag.api import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.index.knowledge_base.load import load_kb, load_web
+from gpu_rag.index.knowledge_base.load import load_web
+from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.settings import merge, nested, parse_assignment
 from gpu_rag.types import Answer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import eval_hydrarag as BASE
 
 TRIPLES = "kg_gold_evidences.tsv.gz"
 PAGE = "<html><head><meta charset='utf-8'><title>{0}</title></head><body><h1>{0}</h1><p>{1}</p></body></html>"
@@ -61,20 +63,6 @@ SWITCHES = [
 HEADER = ("", "n", "found", "end", "hits@1", "difference found", "of end", "of hits@1", "ms processor")
 BATCHES = (1, 64, 256)
 MOST_S, MOST_PATHS = 2.0, 10_000  # of a question to networkx
-
-
-def base_script() -> ModuleType:
-    """scripts/eval_hydrarag.py, which reads questions, runs methods and says what stands on paths."""
-    path = Path(__file__).with_name("eval_hydrarag.py")
-    spec = importlib.util.spec_from_file_location("eval_hydrarag", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["eval_hydrarag"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-BASE: Any = base_script()
 
 
 # --- what is made -----------------------------------------------------------------------------------
@@ -172,11 +160,6 @@ def sources_of(index: Index) -> list[tuple[str, dict[str, Any]]]:
         if kept and all(has[kind] for kind in (KG, WEB) if kind in label):
             rows.append((label, {"sources": ",".join(kept)}))
     return rows
-
-
-def kb_of(index: Index) -> KnowledgeBase:
-    """The knowledge base of an index."""
-    return index.loaded("kb", load_kb)
 
 
 # --- speed ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from gpu_rag.index.knowledge_base.names import NameTable, edge_text, name_key
 from gpu_rag.types import Ragged
 
 KINDS = ("kg", "skb", "extraction", "documents", "web")
+CURATED = KINDS[:2]  # whose facts somebody stated; the others' are found in texts
 
 
 @dataclass(frozen=True)

@@ -90,15 +90,19 @@ class Critic:
             found += [one for one in own_examples(self.run.index).validations if one.type == type][:N_JUDGED]
         return found
 
-    async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
-        """The commentor: the first that holds, in the order of `first_of`."""
+    def plain(self, action: Action, result: Retrieved) -> Feedback | None:
+        """What is said without a look at the nodes: where feedback is simple, code sees the fault, or only texts were
+        searched. None: look closer."""
         if self.params.feedback == "simple":
             return Feedback(Fault.REJECTED)
-        plain = seen_by_code(action, result)
+        seen = seen_by_code(action, result)
+        return Feedback(Fault.WRONG_MODULE) if seen is None and action.module == TEXT else seen
+
+    async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
+        """The commentor: the first that holds, in the order of `first_of`."""
+        plain = self.plain(action, result)
         if plain is not None:
             return plain
-        if action.module == TEXT:
-            return Feedback(Fault.WRONG_MODULE)
         options = _options(action, result)
         examples: Sequence[Experience] = ()
         own = () if self.params.experiences else own_examples(self.run.index).experiences

@@ -35,13 +35,13 @@ class Experience:
     action: Action
     feedback: Feedback | None = None
 
+    @property
+    def _entities(self) -> list[dict[str, Any]]:
+        return [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in self.action.topics]
+
     def route(self) -> str:
         """The example for the router."""
-        entities = [
-            {"name": topic.entity, "type": topic.type, "relations": list(topic.relations)}
-            for topic in self.action.topics
-        ]
-        return f"Question: {self.question}\nReply: {json.dumps({'entities': entities}, ensure_ascii=False)}"
+        return f"Question: {self.question}\nReply: {json.dumps({'entities': self._entities}, ensure_ascii=False)}"
 
     def comment(self) -> str:
         """The example for the commentor."""
@@ -50,8 +50,7 @@ class Experience:
 
     def row(self) -> dict[str, Any]:
         """The line of a file."""
-        topics = [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in self.action.topics]
-        row = {"question": self.question, "module": self.action.module, "entities": topics}
+        row = {"question": self.question, "module": self.action.module, "entities": self._entities}
         if self.feedback is None:
             return row
         said = {"entities": list(self.feedback.entities), "relations": [list(pair) for pair in self.feedback.relations]}

@@ -16,11 +16,11 @@ from gpu_rag.graph.ragged import ragged_of_lists, row_of_value
 from gpu_rag.graph.reach import ANY
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hybgrag.batched import TILE, TopicNodes, walked
-from gpu_rag.methods.hybgrag.critic import Critic, seen_by_code, unknown_entities
+from gpu_rag.methods.hybgrag.critic import Critic, unknown_entities
 from gpu_rag.methods.hybgrag.examples import Experience, Validation
 from gpu_rag.methods.hybgrag.program import refined, supported
 from gpu_rag.methods.hybgrag.retrieve import first_nodes, relation_rows
-from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, Params, Retrieved
+from gpu_rag.methods.hybgrag.state import HYBRID, Action, Fault, Feedback, Params, Retrieved
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
@@ -145,13 +145,9 @@ class OracleCritic(Critic):
         return said
 
     async def _fault(self, action: Action, result: Retrieved) -> Feedback:
-        if self.params.feedback == "simple":
-            return Feedback(Fault.REJECTED)
-        plain = seen_by_code(action, result)
+        plain = self.plain(action, result)
         if plain is not None:
             return plain
-        if action.module == TEXT:
-            return Feedback(Fault.WRONG_MODULE)
         kb = kb_of(self.run.index)
         found = [(topic, nodes) for topic, nodes in zip(action.topics, result.found) if nodes]
         topics = (TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in found)

@@ -32,7 +32,7 @@ from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.graph.reach import EITHER, IN, OUT, reachable
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base import CURATED, KnowledgeBase
 from gpu_rag.index.knowledge_base.names import relation_text
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.relations import relations_of
@@ -58,7 +58,7 @@ UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: less for a step back
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
 SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: least cover a step, least lead, most words that say no relation
-FOUND, CURATED = 0.2, ("kg", "skb")  # FOUND: less for a relation that only texts state, where others are curated
+FOUND = 0.2  # less for a relation that only texts state, where others are curated
 MEDIATED = 0.4  # less for a step to or from a node without a name, which another step says
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")

@@ -62,7 +62,7 @@ class Critic:
             return await read_blocks(self.run, history.question, shown, final=False)
         fields = {
             "question": history.question,
-            "query_time": history.query_time or "not known",
+            "query_time": history.when,
             "kind": f"{action.type} ({TYPES[action.type]}); {DYNAMISMS[action.dynamism]}; {action.domain}",
         }
         reply = await ask(
@@ -89,7 +89,7 @@ class Critic:
         words = "\n\n".join(shown).split(" ")[:MOST_WORDS] if self.params.context else ["none"]
         fields = {
             "question": history.question,
-            "query_time": history.query_time or "not known",
+            "query_time": history.when,
             "references": " ".join(words),
             "answer": prediction,
         }

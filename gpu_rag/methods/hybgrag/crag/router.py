@@ -95,7 +95,7 @@ class Router:
         schema = route_schema(names or [NONE], relations or [NONE], sources, most)
         fields = {
             "question": history.question,
-            "query_time": history.query_time or "not known",
+            "query_time": history.when,
             "entities": "; ".join(names) or NONE,
             "relations": "; ".join(relations) or NONE,
             "history": history.text(),

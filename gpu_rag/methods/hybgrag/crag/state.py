@@ -130,6 +130,11 @@ class History:
     actions: list[Action] = field(default_factory=list)
     feedback: list[Fault] = field(default_factory=list)
 
+    @property
+    def when(self) -> str:
+        """When the question was put, as prompts say it."""
+        return self.query_time or "not known"
+
     def seen(self, action: Action) -> bool:
         """Whether an action that leads to the same answer was taken before."""
         return action.key in {earlier.key for earlier in self.actions}

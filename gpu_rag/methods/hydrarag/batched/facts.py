@@ -23,7 +23,7 @@ from gpu_rag.graph.ego import CheckedGraph
 from gpu_rag.graph.paths import PathGraph
 from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base import CURATED, KnowledgeBase
 from gpu_rag.methods.hydrarag.state import KINDS, FoundPath
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.types import CSR, Ragged
@@ -296,7 +296,7 @@ def _of_members(facts: FactGraph, place: tuple[int, ...], end: int, skip: int) -
 
 def _kind(kb: KnowledgeBase, fact: int) -> str:
     """Facts that were extracted from documents are as reliable as documents."""
-    return "kg" if kb.sources[int(kb.source[fact])].kind in ("kg", "skb") else "document"
+    return "kg" if kb.sources[int(kb.source[fact])].kind in CURATED else "document"
 
 
 def _relations(kb: KnowledgeBase, between: list[int], start: int) -> str:
