@@ -1,4 +1,4 @@
-"""gpu-rag: graph RAG at GPU speed on your own machines.
+"""gpu-rag: graph RAG on your own machines.
 
 >>> import gpu_rag
 >>> gpu_rag.build("corpus.jsonl", "my-index")                       # doctest: +SKIP

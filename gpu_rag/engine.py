@@ -22,10 +22,11 @@ from gpu_rag.methods.registry import Program as ProgramModule
 from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs, stage_narrowers
 from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
+from gpu_rag.program.decide import RULE, decider_of
 from gpu_rag.program.history import Turn, condensed
 from gpu_rag.program.models import Models
 from gpu_rag.program.rerank import DEPTH, reranked
-from gpu_rag.program.run import Run
+from gpu_rag.program.run import Decider, Run
 from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
 from gpu_rag.program.support import supported
@@ -174,12 +175,11 @@ class Engine:
             self.index.check_embedder(embedder.name, embedder.content_hash)
             llm = self.models.llm() if with_llm else None
             chosen = self.settings.models
-            decider = chosen.decider if with_llm else "similarity"
             heard = WeakMethod(self._heard)  # an engine in a circle would keep its index, and models, for longer
             on_reply = partial(_told, heard)
             by, encoder = reranks_by(chosen.reranker), self.models.cross_encoder()
             self._models[with_llm] = Models(
-                llm, embedder, decider, reason=chosen.reason, on_reply=on_reply, reranks_by=by, encoder=encoder
+                llm, embedder, reason=chosen.reason, on_reply=on_reply, reranks_by=by, encoder=encoder
             )
         return self._models[with_llm]
 
@@ -206,11 +206,12 @@ class Engine:
         params: Given = None,
         support: bool = False,
         where: str = "",
+        decider: Decider | None = None,
     ) -> Prepared:
         """A method bound to this index, for `run` or for a live driver; arguments as of `run`.
 
-        params: parameters stronger than those of the settings. Raises MissingLayer, IndexMismatch, UsageError,
-        ModelError.
+        params: parameters stronger than those of the settings. decider: in place of the one of the settings. Raises
+        MissingLayer, IndexMismatch, UsageError, ModelError.
         """
         retrieval_only, method = retrieval_only or not self.models.has_llm(), self.resolved(method)
         module = load_method(method)
@@ -228,6 +229,8 @@ class Engine:
                 given = "models.reranker=llm, and no language model answers"
                 raise UsageError("nothing can order evidence anew", given=given, do="--set models.reranker=FOLDER")
             k, keep = max(k, DEPTH), k
+        if decider is None:
+            decider = RULE if retrieval_only else decider_of(self.settings.models.decider, models.llm)
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
         def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
@@ -236,7 +239,7 @@ class Engine:
                     return _nothing()
                 if index is not self.index:
                     ctx.resources = {"index": index}
-                run = Run(ctx, index, models, reader, k, on_text, keep)
+                run = Run(ctx, index, models, decider, reader, k, on_text, keep)
                 if history:
                     return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
                 found = program_of(question, run, chosen)
@@ -302,23 +305,30 @@ class Engine:
         program: Program | None = None,
         support: bool = False,
         where: str = "",
+        decider: Decider | None = None,
     ) -> RunResult:
         """Answers all questions by one method. limit: passages to retrieve (default: those the reader shows).
 
-        Without a language model (`models.llm = "none"`) as with retrieval_only: evidence, no text, unsupported.
+        Without a language model (`models.llm = "none"`) as with retrieval_only: evidence and no text.
 
         on_begin, on_answer: told of each question as it is begun, and of its answer as soon as it ends. keep: whether
         answers are returned too; without, memory does not grow with the questions, which are drawn one by one.
         max_live: questions open at once, in place of the setting. stats: totals to add to. program: runs in place of
         the method's own, with its parameters: how an evaluation hands an oracle what no method may know.
         support: whether each answer brings the sentences that bear on its question. where: a filter of documents by
-        their metadata, see `index.where`: the method sees no other.
+        their metadata, see `index.where`: the method sees no other. decider: in place of the one of the settings.
         One question's failure is that question's answer with status "failed". Raises MissingLayer, IndexMismatch before
         any work, ModelError when a model is down.
         """
         retrieval_only = retrieval_only or not self.models.has_llm()
         prepared = self.prepare(
-            method, limit=limit, retrieval_only=retrieval_only, program=program, support=support, where=where
+            method,
+            limit=limit,
+            retrieval_only=retrieval_only,
+            program=program,
+            support=support,
+            where=where,
+            decider=decider,
         )
         resources = self._resources(with_llm=not retrieval_only)
         llm = None if retrieval_only else self.models.llm()
@@ -372,7 +382,8 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
             support = replace(support, evidence=passages, paths=paths)
         nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases
         missing = getattr(support, "missing", ())
-        return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools, missing=missing)
+        status = "retrieved" if support.evidence or support.paths or nodes else "unsupported"
+        return Draft(None, support.evidence, support.paths, status, nodes, pools, missing=missing)
 
     return program
 

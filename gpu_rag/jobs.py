@@ -34,7 +34,7 @@ from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.types import Answer, Evidence, Question, Usage
 
 TRIES = 3  # deaths over a question alone, after which it is set aside
-STATUSES = ("answered", "unsupported", "failed")
+STATUSES = ("answered", "retrieved", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:

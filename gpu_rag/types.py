@@ -270,8 +270,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a program returns. status: answered | unsupported. nodes: of a knowledge base, best first; pools: `Pool`;
-    support: where it was asked for, see `program.support`; condensed, missing, source: see `Answer`."""
+    """What a program returns. status: answered | retrieved | unsupported. nodes: of a knowledge base, best first;
+    pools: `Pool`; support: where it was asked for, see `program.support`; condensed, missing, source: see `Answer`."""
 
     text: str | None
     evidence: tuple[Evidence, ...] = ()
@@ -287,7 +287,8 @@ class Draft:
 
 @dataclass(frozen=True)
 class Answer:
-    """The recorded result of one question. status: answered | unsupported | failed.
+    """The recorded result of one question. status: answered | retrieved (evidence; no model was asked) | unsupported |
+    failed.
 
     grounding: whether the evidence states the text, see `text.grounding`; where it does not, status is unsupported.
     error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`. where: the filter of documents.

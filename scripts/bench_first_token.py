@@ -111,7 +111,7 @@ class Noting:
 @contextmanager
 def serving(index: Index, spec: str) -> Iterator[tuple[str, Noting, Any]]:
     """(address, what notes requests, the model itself) of a server over an index."""
-    settings = make_settings({"models": {"llm": spec, "decider": "similarity"}})
+    settings = make_settings({"models": {"llm": spec, "decider": "rule"}})
     engine = index.engine(settings)
     noting = engine.models._streaming = Noting(engine.models.streaming_llm())  # type: ignore[assignment]
     live = Live(lambda: engine, settings.serve, print)

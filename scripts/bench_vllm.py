@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Ours against vLLM's own offline interface: VllmLLM.complete behind CachedLLM, durable, and LLM.generate.
+"""Ours against vLLM's own offline interface: VllmLLM.complete over its server, behind CachedLLM, and LLM.generate.
 
-Both engines run in this process with the same arguments and take turns over the same prompts; every repetition has
-prompts of its own, so that neither finds more than the shared head in its prefix cache. Both sides tokenize, generate
-greedily and turn tokens into text. Prints a table and, as the last line, one JSON document.
+Server and offline engine have the same options and take turns over the same prompts; every repetition has prompts of
+its own, so that neither finds more than the shared head in its prefix cache. Both sides tokenize, generate greedily
+and turn tokens into text. Prints a table and, as the last line, one JSON document.
 
     .venv-vllm/bin/python scripts/bench_vllm.py --prompts 48 --repeats 5
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -21,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.vllm import VllmLLM
-from gpu_rag.models.llm.vllm_engine import engine_arguments
+from gpu_rag.models.llm.vllm import CPU_BLOCK_TOKENS, VllmLLM, environment, window
 from gpu_rag.models.pretrained import load_tokenizer
 from gpu_rag.models.set import pick_device
 from gpu_rag.models.stored import model_folder
@@ -40,29 +40,18 @@ def prompts(n: int, repetition: int, words: int) -> list[str]:
     ]
 
 
-class Clock:
-    """Wall time, and processor time of the whole process: on a shared machine the latter says more."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
-
-    def spent(self) -> dict[str, float]:
-        """{"s", "cpu_s"} since the beginning."""
-        return {"s": time.perf_counter() - self._wall, "cpu_s": time.process_time() - self._cpu}
-
-
 def ours(llm: VllmLLM, texts: list[str], max_tokens: int, file: Path) -> dict[str, Any]:
     """One run through our backend and its reply file."""
     cached = CachedLLM(llm, file)
     requests = [Request(SYSTEM, text, max_tokens=max_tokens) for text in texts]
-    clock = Clock()
+    began = time.perf_counter()
     replies = cached.complete(requests)
-    spent = clock.spent()
+    spent = time.perf_counter() - began
     kept = len(cached)
     cached.file.close()
     good = [reply for reply in replies if isinstance(reply, Reply)]
     assert len(good) == kept == len(texts)
-    return {**spent, "tokens": sum(reply.n_generated for reply in good), "texts": [r.text for r in good]}
+    return {"s": spent, "tokens": sum(reply.n_generated for reply in good), "texts": [r.text for r in good]}
 
 
 def theirs(llm: Any, parameters: Any, tokenizer: Any, texts: list[str]) -> dict[str, Any]:
@@ -75,22 +64,18 @@ def theirs(llm: Any, parameters: Any, tokenizer: Any, texts: list[str]) -> dict[
         )
         for text in texts
     ]
-    clock = Clock()
+    began = time.perf_counter()
     outputs = llm.generate(rendered, parameters, use_tqdm=False)
-    spent = clock.spent()
+    spent = time.perf_counter() - began
     made = [output.outputs[0] for output in outputs]
     tokens = sum(len(one.token_ids) - (one.finish_reason == "stop") for one in made)  # without the end token
-    return {**spent, "tokens": tokens, "texts": [one.text for one in made]}
+    return {"s": spent, "tokens": tokens, "texts": [one.text for one in made]}
 
 
 def compared(ours: dict[str, Any], theirs: dict[str, Any], equal: int) -> dict[str, float]:
-    """Generated tokens a second of both sides, by the clock and by processor time, and the ratios."""
-    row: dict[str, float] = {}
-    for name, unit in (("", "s"), ("cpu_", "cpu_s")):
-        row[f"{name}ours"] = ours["tokens"] / ours[unit]
-        row[f"{name}theirs"] = theirs["tokens"] / theirs[unit]
-        row[f"{name}ratio"] = row[f"{name}ours"] / row[f"{name}theirs"]
-    return {**row, "equal_texts": equal}
+    """Generated tokens a second of both sides, and their ratio."""
+    rates = {"ours": ours["tokens"] / ours["s"], "theirs": theirs["tokens"] / theirs["s"]}
+    return {**rates, "ratio": rates["ours"] / rates["theirs"], "equal_texts": equal}
 
 
 def main() -> None:
@@ -106,9 +91,14 @@ def main() -> None:
     device, folder = pick_device(options.device), model_folder(options.model)
     settings = VllmSettings(max_model_len=2048, gpu_memory_utilization=0.4)
     backend = VllmLLM(folder, name=options.model, device=device, settings=settings)
+    os.environ.update(environment(settings, device, 1))
     from vllm import LLM, SamplingParams
 
-    offline = LLM(**engine_arguments(folder, settings, device))
+    same: dict[str, Any] = {"max_model_len": settings.max_model_len, "max_num_seqs": window(settings, device) // 2}
+    if device == "cpu":
+        same |= {"block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": 2**30, "enforce_eager": True}
+    memory = settings.gpu_memory_utilization
+    offline = LLM(model=str(folder), generation_config="vllm", gpu_memory_utilization=memory, **same)
     parameters, tokenizer = SamplingParams(temperature=0.0, max_tokens=options.max_tokens), load_tokenizer(folder)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:

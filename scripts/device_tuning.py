@@ -22,7 +22,7 @@ from gpu_rag_kernels.dispatch import LOOPS
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.ego import checked, ego_balls
 from gpu_rag.graph.nearest import nearest
-from gpu_rag.graph.pagerank import pagerank_topk, prepare
+from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.types import CSR, Ragged
 
 SMALL, FEW = (100_000, 1_000_000), (300, 900)  # nodes and drawn edges, also of a dry run
@@ -222,7 +222,7 @@ def memory_edge(plan: Plan, until: float, keep: Keep) -> Result:
     seeds = Ragged(torch.arange(batch, device=device), torch.arange(batch + 1, device=device))
     sound, queries = checked(csr), made.unit_rows(batch, 64, 2, device).float()
     calls: dict[str, Callable[[], Any]] = {
-        "pagerank": lambda: pagerank_topk(graph, seeds, k=20),
+        "pagerank": lambda: personalized_pagerank(graph, seeds),
         "neighbours": lambda: nearest(queries, base, 20),
         "balls": lambda: ego_balls(sound, seeds, 2),
     }

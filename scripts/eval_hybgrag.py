@@ -39,7 +39,7 @@ from gpu_rag.methods.hybgrag.oracle import Seen, oracle_program
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
 from gpu_rag.methods.hybgrag.router import Router
 from gpu_rag.methods.hybgrag.state import TEXT, History, Params
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.views import kb_of, ranked_nodes
 from gpu_rag.program.run import Run

@@ -1,9 +1,7 @@
-"""docs/cli.md from the parser: commands, options, defaults, help; text and examples lie in docs/data.
+"""docs/cli.md: the parts between the made and end marks are made from the parser, the rest is by hand.
 
-A text holds `{options}` where the options of its command go, and `{example NAME}` where NAME.json goes.
-
-    python scripts/make_docs.py            writes the page
-    python scripts/make_docs.py --check    exits 1 where the page is not what this script makes
+python scripts/make_docs.py            writes the page
+python scripts/make_docs.py --check    exits 1 where a made part is not what the parser says
 """
 
 from __future__ import annotations
@@ -15,15 +13,15 @@ from pathlib import Path
 
 from gpu_rag.cli.main import build_parser
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGE = DOCS / "cli.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+MADE = re.compile(r"(?<=^<!-- made: )([\w-]+)( -->\n)(?:.*?\n)??(?=<!-- end -->$)", re.M | re.S)
 SHARED = ("--profile", "--set", "--json", "--debug")
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """The parser of each command, in the order of `gpu-rag --help`."""
-    (found,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(found.choices)
+    (subparsers,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(subparsers.choices)
 
 
 def usage(action: argparse.Action) -> str:
@@ -49,30 +47,20 @@ def options(parser: argparse.ArgumentParser) -> str:
     return "\n".join([*lines, f"- {', '.join(shared)}: see [every command](#every-command)"])
 
 
-def text(name: str) -> str:
-    """The text of one section, its examples put in."""
-    found = (DOCS / "data" / "cli" / f"{name}.md").read_text(encoding="utf-8").strip()
-    return re.sub(r"\{example ([\w-]+)\}", lambda match: f"```json\n{example(match[1])}\n```", found)
-
-
-def example(name: str) -> str:
-    """A real document that a command printed, long lists and texts shortened."""
-    return (DOCS / "data" / "json" / f"{name}.json").read_text(encoding="utf-8").strip()
-
-
-def page() -> str:
-    """The whole page."""
-    found = commands()
-    listed = [f"- [{name}](#gpu-rag-{name}): {parser.description}" for name, parser in found.items()]
-    parts = [text("head"), "\n".join(listed), text("every-command")]
-    parts += [
-        f"## gpu-rag {name}\n\n{parser.description}\n\n{text(name).replace('{options}', options(parser))}"
-        for name, parser in found.items()
-    ]
-    return "\n\n".join(parts) + "\n"
+def page(written: str) -> str:
+    """The page with its made parts replaced."""
+    parsers = commands()
+    parts = {name: f"{parser.description}\n\n{options(parser)}" for name, parser in parsers.items()}
+    listed = (f"- [{name}](#gpu-rag-{name}): {parser.description}" for name, parser in parsers.items())
+    parts["commands"] = "\n".join(listed)
+    names = [match[1] for match in MADE.finditer(written)]
+    if names != list(parts := {name: parts[name] for name in ("commands", *parsers)}):
+        raise SystemExit(f"docs/cli.md has the made parts {', '.join(names)}; expected {', '.join(parts)}")
+    return MADE.sub(lambda match: f"{match[1]}{match[2]}\n{parts[match[1]]}\n\n", written)
 
 
 if __name__ == "__main__":
+    before = PAGE.read_text(encoding="utf-8")
     if "--check" in sys.argv[1:]:
-        sys.exit(int(PAGE.read_text(encoding="utf-8") != page()))
-    PAGE.write_text(page(), encoding="utf-8")
+        sys.exit(int(before != page(before)))
+    PAGE.write_text(page(before), encoding="utf-8")

@@ -25,7 +25,7 @@ from gpu_rag.cli.options import (
 from gpu_rag.cli.plan_view import PLANNED, add_plan, check_plan, compared_answers, comparison, plan_answers
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
-from gpu_rag.jobs import AnswersFile, Tally, read_rows
+from gpu_rag.jobs import STATUSES, AnswersFile, Tally, read_rows
 from gpu_rag.report.accounts import (
     fallbacks_line,
     graph_ops_line,
@@ -188,8 +188,8 @@ def _summary(document: dict[str, Any]) -> str:
     usage = document["usage"]
     return "\n".join(
         [
-            f"{document['n']} questions: {document['answered']} answered, {document['unsupported']} unsupported, "
-            f"{document['failed']} failed ({document['kept']} from an earlier run)",
+            f"{document['n']} questions: {', '.join(f'{document[status]} {status}' for status in STATUSES)} "
+            f"({document['kept']} from an earlier run)",
             f"LLM: {usage['llm_calls']:,} calls, {usage['prompt_tokens']:,} prompt tokens "
             f"({usage['cached_tokens']:,} cached), {usage['generated_tokens']:,} generated; "
             f"{usage['malformed']} replies malformed, {usage['cut']:,} evidence tokens cut",

@@ -44,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
     parser.add_argument("--ceiling", action="store_true", help=words)
+    words = "who decides: rule, model, or oracle:P, which knows the gold and is right with probability P"
+    parser.add_argument("--decider", metavar="D", help=words)
     words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_where(parser)
@@ -65,7 +67,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
     index = Index.open(options.index)
-    settings = settings_of(options, index.manifest.defaults())
+    decider, p_oracle = decider_of(options.decider)
+    flags = {"models": {"decider": decider}} if decider else {}
+    settings = settings_of(options, index.manifest.defaults(), flags)
     for method in methods:  # all of them before the first one runs
         check_stages(method, index.stages, str(index.path), index.manifest.sources)
         check_passages(method, index.n_passages, index.stages, str(index.path))
@@ -88,7 +92,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             judge.on_reply = on_verdict
         comparison = compare(
             engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge,
-            where=options.where or "", ceiling=options.ceiling,
+            where=options.where or "", ceiling=options.ceiling, p_oracle=p_oracle,
         )  # fmt: skip
     document = comparison.document
     document["rejects"] = len(rejects)
@@ -116,6 +120,23 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     ]
     fallbacks = [(entry["fallbacks"], entry["replies_read"]) for entry in document["methods"].values()]
     return exit_status(options, losses, fallbacks), document, text
+
+
+def decider_of(given: str | None) -> tuple[str, float | None]:
+    """The setting `models.decider` ("" for that of the index), and the probability of an oracle. Raises UsageError.
+
+    >>> decider_of("oracle:0.8"), decider_of("rule"), decider_of(None)
+    (('', 0.8), ('rule', None), ('', None))
+    """
+    name, colon, p = (given or "").partition(":")
+    if name in ("", "rule", "model") and not colon:
+        return name, None
+    try:
+        if name == "oracle" and 0 <= float(p) <= 1:
+            return "", float(p)
+    except ValueError:
+        pass
+    raise UsageError("unknown decider", given=given, expected="rule | model | oracle:P with P from 0 to 1")
 
 
 def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextManager[Judge | None]:
@@ -166,6 +187,9 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     if "ceiling" in document:
         parts += ["ceiling: the share of gold that is left at each stage when a perfect chooser chooses",
                   ceiling_table(document["ceiling"])]  # fmt: skip
+    for name, entry in methods.items():
+        if entry.get("by_rule"):
+            parts.append(f"{name}: decisions without gold, taken by rule: {', '.join(entry['by_rule'])}")
     if "judge" in document:
         parts.append(judge_line(document))
     for name, entry in methods.items():

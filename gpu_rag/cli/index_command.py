@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or one")
     add_list(parser, "--openie", "FILE", "triples: jsonl of {id, entities, triples}, or HippoRAG json")
-    add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet")
+    add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv or .parquet, or RDF in any form")
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
     words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"
     add_list(parser, "--source", "NAME=KIND:PATH", words, dest="sources", type=str)

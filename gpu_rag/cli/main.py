@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> Parser:
     """The whole command line."""
-    parser = Parser(prog="gpu-rag", description="Graph RAG at GPU speed on your own machines.", epilog=EXIT_STATUS)
+    parser = Parser(prog="gpu-rag", description="Graph RAG on your own machines.", epilog=EXIT_STATUS)
     parser.add_argument("--version", action="version", version=f"gpu-rag {__version__}")
     # a command's module: HELP, EXAMPLE, add_arguments, and run, which gives (exit status, --json document, text)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)

@@ -1,7 +1,7 @@
 """One answer in words: the question, decisions, findings and the answer.
 
 Words for the steps of one method lie in its folder, in `explain.py`. The name of a step may end with how something was
-chosen, "NAME/similarity", or with "/malformed"; words are looked up without it.
+chosen, "NAME/rule", or with "/malformed"; words are looked up without it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ WORDS = {
     "rerank_facts": "facts ordered anew, of {n}",
     "read": "the model reads the evidence and answers",
     "answer": "the model answers",
-    "condense": "the model reads what was said before",
-    "condensed/model": "the question with what its words stand for, by the model",
-    "condensed/rules": "names of what was said before stand behind the question",
+    "condense": "the question with what its words stand for",
+    "clarify": "the question, rewritten",
+    "plan": "plan",
 }
 HOW = {
     "only": "there is no other",
-    "similarity": "by similarity",
+    "rule": "by rule",
     "rank": "by the model's log-probabilities",
-    "llm": "by the model",
+    "model": "by the model",
+    "oracle": "by an oracle",
     "encoder": "by the cross-encoder",
-    "fallback": "by similarity, since the model's replies could not be read",
+    "fallback": "by rule, since the model's replies could not be used",
     "malformed": "the reply could not be read",
 }
 
@@ -168,8 +169,8 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
 def said(verb: str, n_candidates: int) -> str | None:
     """The words for a step, or None where its name has to do.
 
-    >>> said("expand_1_2/similarity", 40)
-    'evidence graph 1, hop 2: relations that lead on, of 40, by similarity'
+    >>> said("expand_1_2/rule", 40)
+    'evidence graph 1, hop 2: relations that lead on, of 40, by rule'
     """
     words = _words(verb, f"{n_candidates:,}")
     if words is not None:

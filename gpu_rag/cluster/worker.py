@@ -136,7 +136,7 @@ def build_llm(settings: ModelSettings, vllm: VllmSettings, device: str, cache: s
     if spec.startswith("replay:"):
         return Loaded(llm, WINDOW)
     if spec.startswith("vllm:"):
-        from gpu_rag.models.llm.vllm_engine import window
+        from gpu_rag.models.llm.vllm import window
 
         folder = model_folder(spec.removeprefix("vllm:"))
         return Loaded(llm, window(vllm, device.partition(":")[0]), tokenizer_files(folder))

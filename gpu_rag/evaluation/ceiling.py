@@ -1,12 +1,12 @@
 """The ceiling of a method's retrieval: which gold is still there, stage by stage, when a perfect chooser chooses.
 
-An oracle is given the gold passages of each question and stands where a language model would choose among options: it
-takes those that lead to gold, as the file `ceiling` of a method's folder says, or none. What a model would write
-itself, such as keywords, is by rule. Of each question's gold documents, the share that is
+An oracle (`program.oracle`) decides with the gold passages of each question: it takes the options that lead to gold,
+or none. A decision without gold, such as the wording of keywords, is by rule. Of each question's gold documents, the
+share that is
 
 index     in the index, and let through by `--where`
-graph     among what the method's own structure saw: the walk of hoprag, the evidence graphs of bubblerag, what is
-          within `radius` of higra's seeds; a method without choices has none
+graph     among the passages that the method's own structure reached: the walk of hoprag, the evidence graphs of
+          bubblerag, the neighbourhood within `radius` of higra's seeds; a method without choices has none
 reached   there, or among the first REACHED of the ranking
 recall@k  among the first k passages that are kept
 prompt    among the passages that the shared reader shows, whole and within the model's context where one is named
@@ -16,39 +16,29 @@ A walk from all passages, as that of ppr, sees all of them: `reached` is then wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpu_rag.engine import Engine
 from gpu_rag.errors import ContextOverflow, UsageError
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
-from gpu_rag.methods.registry import ceiling_of, load_method, needs
-from gpu_rag.models.llm.interface import LLM, ranked
-from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.program.choose import NONE_TEXT
-from gpu_rag.program.models import Models
-from gpu_rag.program.pack import pack
+from gpu_rag.methods.registry import load_method, needs
+from gpu_rag.models.llm.interface import LLM
+from gpu_rag.models.pack import pack
+from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.program.reader import passage_block
 from gpu_rag.program.run import Run
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.types import Answer, Draft, Question, Rank, Reply, Request
+from gpu_rag.types import Answer, Draft, Question
 
 REACHED = 100
-CONTEXT = 1 << 30  # tokens: the oracle sees every option
 
 
-def oracle(helpful: set[str]) -> ScriptedLLM:
-    """A chooser that takes helpful options, the earlier first, and no other; where one must be taken, the first."""
-
-    def chosen(request: Request) -> Reply:
-        if not isinstance(request.constraint, Rank):
-            raise UsageError("an oracle only chooses", given=request.prompt[:80], expected="options")
-        options = request.constraint.options
-        return ranked(options, [1.0 if o in helpful else 0.0 if o == NONE_TEXT else -1.0 for o in options], 0, 0)
-
-    return ScriptedLLM(chosen, name="oracle", capable=False, context_tokens=CONTEXT)
+def oracle_of(rows: Sequence[QuestionRow], p: float = 1.0) -> Oracle:
+    """An oracle for questions with what is known of their answers, right with probability p. Raises UsageError."""
+    return Oracle({row.question.id: Gold(frozenset(row.gold_ids), row.answers, row.meta) for row in rows}, p)
 
 
 def check_ceiling(method: str) -> None:
@@ -76,25 +66,17 @@ def ceiling_scores(
     check_ceiling(method)
     rows = [row for row in rows if row.gold_ids]
     gold_of = {row.question.id: frozenset(row.gold_ids) for row in rows}
-    there: dict[str, frozenset[str]] = {}
-    saw: dict[str, set[str]] = {}
-    n_choices: dict[str, int] = {}
-    module, own = load_method(method), ceiling_of(method)
+    oracle, there, saw = oracle_of(rows), dict[str, frozenset[str]](), dict[str, set[str]]()
+    module = load_method(method)
 
     async def program(question: Question, run: Run, params: Any) -> Draft:
-        documents, wanted = run.index.passage_doc_ids, gold_of[question.id]
-        there[question.id] = wanted.intersection(documents)
-        if own is None:
-            support = await module.retrieve(question, run, params)
-        else:
-            helpful, retrieve = own
-            gold = [row for row, document in enumerate(documents) if document in wanted]
-            chooser = oracle(helpful(run.index, gold))
-            models = Models(chooser, run.models.embedder, "llm")
-            run.ctx.resources = {**run.ctx.resources, "models": models}
-            support, seen = await retrieve(question, replace(run, models=models), params)
-            saw[question.id] = {documents[row] for row in seen}
-            n_choices[question.id] = len(chooser.calls)
+        documents = run.index.passage_doc_ids
+        there[question.id] = gold_of[question.id].intersection(documents)
+
+        def on_saw(passages: Iterable[int]) -> None:
+            saw.setdefault(question.id, set()).update(documents[row] for row in passages)
+
+        support = await module.retrieve(question, replace(run, decider=oracle, on_saw=on_saw), params)
         return Draft(None, support.evidence, (), "unsupported")
 
     limit = max(REACHED, *at)
@@ -108,11 +90,11 @@ def ceiling_scores(
         seen = [*saw.get(row.question.id, ()), *ranking[:REACHED]]
         shown = ranked_documents([document_of[e.passage_id] for e in answer.evidence[: n_shown(engine, answer, llm)]])
         stages = {"index": list(there.get(row.question.id, ()))}
-        stages |= {} if own is None else {"graph": list(saw.get(row.question.id, ()))}
+        stages |= {"graph": list(saw.get(row.question.id, ()))} if saw else {}
         stages |= {"reached": seen, **{f"recall@{k}": ranking[:k] for k in at}, "prompt": shown}
         for name, documents in stages.items():
             scores.setdefault(name, []).append(recall_at(documents, row.gold_ids, max(len(documents), 1)))
-        scores.setdefault("choices", []).append(n_choices.get(row.question.id, 0))
+        scores.setdefault("choices", []).append(oracle.n_decisions[row.question.id])
         scores.setdefault("failed", []).append(float(answer.status == "failed"))
     return scores
 

@@ -12,7 +12,7 @@ from gpu_rag_kernels.dispatch import spelled
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
-from gpu_rag.evaluation.ceiling import ceiling_scores, check_ceiling
+from gpu_rag.evaluation.ceiling import ceiling_scores, check_ceiling, oracle_of
 from gpu_rag.evaluation.judge import Judge, check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
 from gpu_rag.evaluation.metrics import (
@@ -70,6 +70,7 @@ def compare(
     judge: Judge | None = None,
     where: str = "",
     ceiling: bool = False,
+    p_oracle: float | None = None,
 ) -> Comparison:
     """Runs each method over the same questions and scores it.
 
@@ -78,6 +79,7 @@ def compare(
     over a knowledge base: see `evaluation.kb`; with web pages: `truthful` beside em and f1, see `metrics.truthfulness`.
     where: a filter of documents, see `index.where`; gold that it excludes is missed.
     ceiling: whether the document has that of each method, see `evaluation.ceiling`.
+    p_oracle: where an oracle decides that is right with this probability; decisions without gold are listed then.
     judge: what judges the answers of all methods, after the last one has run; see `evaluation.judge`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
@@ -100,6 +102,7 @@ def compare(
         document["gold_missed"] = gold.missed
     comparison = Comparison(document)
     for method in methods:
+        oracle = None if p_oracle is None else oracle_of(rows, p_oracle)
         result = engine.run(
             method,
             [row.question for row in rows],
@@ -107,6 +110,7 @@ def compare(
             retrieval_only=retrieval_only,
             on_answer=partial(on_answer, method) if on_answer else None,
             where=where,
+            decider=oracle,
         )
         scores = score(engine, result.answers, rows, at, retrieval_only, gold)
         comparison.answers[method], comparison.scores[method] = result.answers, scores
@@ -118,6 +122,8 @@ def compare(
             "graph_ops": spelled(stats.implementations),
             "stages": stats.stage_costs(),
         }
+        if oracle is not None:
+            document["methods"][method]["by_rule"] = sorted(oracle.by_rule)
     if ceiling:
         document["ceiling"] = {}
         for method in methods:

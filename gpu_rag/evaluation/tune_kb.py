@@ -35,7 +35,7 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
     Examples are kept unless the mean reciprocal rank falls with them. Raises BadInput for fewer than LEAST questions,
     and without a language model, which alone is shown examples.
     """
-    if not engine.models.has_llm() or engine.settings.models.decider == "similarity":
+    if not engine.models.has_llm() or engine.settings.models.decider == "rule":
         raise BadInput(
             "examples of hybgrag are for a language model that decides", given="none in the settings",
             do="name it: --set models.llm=..., see docs/settings.md",

@@ -77,6 +77,8 @@ class AnswerChecker:
         found = row["evidence"] or (self._has_kb and (row["paths"] or row.get("nodes")))
         if status == "answered" and not (found or any(map(_of_a_page, _list(row["paths"])))):
             yield "status answered, but there is no evidence"
+        if status == "retrieved" and not (found or row["paths"]):
+            yield "status retrieved, but there is no evidence"
         if status != "answered" and answer is not None and (status, row["grounding"]) != ("unsupported", "unstated"):
             yield f"status {status}, but there is an answer"
         if (status == "failed") != (error is not None):

@@ -7,8 +7,6 @@ settings   its sections of settings, declared with `section`
 verify     `CHECKS`: the checks of these stages
 narrow     `NARROW`: what makes these stages for a part of the documents, see `index.narrow`
 explain    `WORDS`: step name -> words
-ceiling    `CEILINGS`: by method, `helpful(index, gold rows)`, the options that a perfect chooser takes, and `retrieve`
-           with the passages that its structure saw beside; see `evaluation.ceiling`
 report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
 relations  `stated(index)`: (subject, label, object, passages) of relations that only the method has
 Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
@@ -123,12 +121,6 @@ def all_stages() -> dict[str, Stage]:
 def stage_checks() -> dict[str, Any]:
     """The checks for `verify` of the stages that one method alone has, by stage."""
     return {name: check for part in parts("verify") for name, check in part.CHECKS.items()}
-
-
-def ceiling_of(method: str) -> tuple[Any, Any] | None:
-    """`helpful` and `retrieve` of a method that chooses, for an oracle; None of one that does not."""
-    found: tuple[Any, Any] | None = {k: v for part in parts("ceiling") for k, v in part.CEILINGS.items()}.get(method)
-    return found
 
 
 def stage_narrowers() -> dict[str, Any]:

@@ -153,7 +153,7 @@ class ModelSet:
             self._llm.sleep()
 
     def servers(self) -> list[ServerAccount]:
-        """What each server of the LLM did, or each vLLM engine; [] for other models."""
+        """What each server of the LLM did; [] for other models."""
         return self._llm.accounts() if isinstance(self._llm, StreamingEngine) else []
 
     def describe(self, role: str) -> dict[str, Any]:

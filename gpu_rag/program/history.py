@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpu_rag.program.ask import ask
-from gpu_rag.program.questions import MAX_TOKENS_QUESTION, QUESTION_SCHEMA
+from gpu_rag.models.ask import Ask
+from gpu_rag.program.decide import decide
+from gpu_rag.program.questions import MAX_TOKENS_QUESTION, Rewritten
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import written_names
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.types import Malformed
 
 Turn = tuple[str, str]  # who spoke (user or assistant), and the text
 
@@ -26,22 +25,12 @@ _SPEAKERS = {"user": "Question", "assistant": "Answer"}
 
 
 async def condensed(run: Run, question: str, history: Sequence[Turn]) -> str:
-    """The question as it reads without its history, noted in the trace where it differs. history: oldest first."""
+    """The question as it reads without its history. history: oldest first."""
     turns = [(who, " ".join(text.split())[:CHARS]) for who, text in history[-TURNS:] if text.strip()]
     if not turns:
         return question
-    made = await _by_model(run, question, turns) if run.models.model_decides else None
-    text, by = (with_names(question, turns), "rules") if made is None else (made, "model")
-    if text != question:
-        run.note(f"condensed/{by}", 0, (text,))
-    return text
-
-
-async def _by_model(run: Run, question: str, turns: Sequence[Turn]) -> str | None:
-    said = "\n".join(f"{_SPEAKERS.get(who, who)}: {text}" for who, text in turns)
-    fields, prompt = {"history": said, "question": question}, Prompt.read("gpu_rag.program.prompts", "condense")
-    reply = await ask(run, prompt, fields, schema=QUESTION_SCHEMA, max_tokens=MAX_TOKENS_QUESTION, name="condense")
-    return None if isinstance(reply, (Malformed, str)) else " ".join(reply["question"].split())
+    reply = await decide(run, CONDENSE, question=question, turns=turns)
+    return " ".join(reply.question.split())
 
 
 def with_names(question: str, turns: Sequence[Turn]) -> str:
@@ -63,6 +52,22 @@ def with_names(question: str, turns: Sequence[Turn]) -> str:
         if found and who == "user":
             break
     return f"{question} ({'; '.join(found[:MOST_NAMES])})" if found else question
+
+
+def _slots(question: str, turns: Sequence[Turn]) -> dict[str, str]:
+    history = "\n".join(f"{_SPEAKERS.get(who, who)}: {text}" for who, text in turns)
+    return {"history": history, "question": question}
+
+
+CONDENSE = Ask(
+    "condense",
+    Rewritten,
+    rule=lambda question, turns: Rewritten(with_names(question, turns)),
+    prompt="gpu_rag.program.prompts:condense",
+    show=_slots,
+    words=lambda reply: (" ".join(reply.question.split()),),
+    max_tokens=MAX_TOKENS_QUESTION,
+)
 
 
 def _named(who: str, text: str) -> list[str]:

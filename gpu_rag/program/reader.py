@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpu_rag.program.ask import ask
+from gpu_rag.models.ask import Ask, Packed
+from gpu_rag.program.decide import decide
 from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.text.lenient import spoken
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Path
 
 _NO_ANSWER = frozenset({"", "unknown", "not known", "none", "no answer", "i don't know"})
 _LABELS = ("Short answer:", "Answer:")
+READ = Ask(
+    "read",
+    str,
+    rule=lambda: "",  # rules find evidence, and read nothing in it
+    prompt="gpu_rag.program.prompts:reader",
+    show=lambda question, blocks: {"question": question, "passages": Packed(blocks)},
+    unread=lambda: "",
+    reads=True,
+)
 _MARKUP = ("<", "◁", "`")  # a thought or a fence may begin so
 
 
@@ -97,18 +106,9 @@ async def read(run: Run, question: str, support: Support) -> Draft:
 
 
 async def read_blocks(run: Run, question: str, blocks: Sequence[str], *, final: bool = True) -> str | None:
-    """The short answer to a question from texts, best first; None where they do not hold it. final: whether that is
-    the answer of the program, so that it may be handed on as it comes."""
-    reply = await ask(
-        run,
-        Prompt.read("gpu_rag.program.prompts", "reader"),
-        {"question": question},
-        schema=None,
-        max_tokens=run.reader.max_tokens,
-        evidence=blocks,
-        slot="passages",
-        name="read",
-        on_text=AnswerText(run.on_text) if final and run.on_text is not None else None,
-    )
-    answer = clean_answer(str(reply))
+    """The short answer to a question from texts, best first; None where they do not hold it, and where no model reads.
+    final: whether that is the answer of the program, so that it may be handed on as it comes."""
+    on_text = AnswerText(run.on_text) if final and run.on_text is not None else None
+    reply = await decide(run, READ, question=question, blocks=blocks, max_tokens=run.reader.max_tokens, on_text=on_text)
+    answer = clean_answer(reply)
     return answer if is_answer(answer) else None

@@ -15,17 +15,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_rag.program.choose import choose
+from gpu_rag.models.ask import Choose
+from gpu_rag.program.decide import MODEL, decide
 from gpu_rag.program.kinds import EMBED
 from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import Texts
 from gpu_rag.runtime.step import batched
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Evidence, Path
 
 DEPTH = 50  # passages that are ordered anew
 SHOWN = 20  # of these, and of facts, that a language model is shown
+
+
+RERANK = Choose(
+    "rerank",
+    "gpu_rag.program.prompts:rerank",
+    rule=lambda k: range(k),  # as it was
+)
 
 
 @batched(EMBED)
@@ -41,9 +48,9 @@ async def reranked(
     """Passages and facts in the order of the reranker, at most `keep` passages (0: all); as they are without one."""
     if not run.models.reranks_by:
         return tuple(passages), tuple(facts)
-    order, scores = await _order(run, question, [f"{e.title}\n{e.text}" for e in passages], "rerank_passages")
+    order, scores = await _order(run, question, [f"{e.title}\n{e.text}" for e in passages], "passages")
     found = [replace(passages[i], score=scores[i]) if scores else passages[i] for i in order]
-    by_fact, _ = await _order(run, question, [path.text for path in facts], "rerank_facts")
+    by_fact, _ = await _order(run, question, [path.text for path in facts], "facts")
     return tuple(found[: keep or None]), tuple(facts[i] for i in by_fact)
 
 
@@ -53,18 +60,10 @@ async def _order(run: Run, question: str, texts: Sequence[str], name: str) -> tu
         return list(range(len(texts))), []
     if run.models.reranks_by == "llm":
         shown = list(texts[:SHOWN])
-        first = await choose(
-            replace(run, models=replace(run.models, decider="llm")),
-            Prompt.read("gpu_rag.program.prompts", "rerank"),
-            {"question": question},
-            shown,
-            query=question,
-            k=max(1, len(shown) // 2),
-            scores=[-float(place) for place in range(len(shown))],  # what stands in for an unreadable reply: as it was
-            name=name,
-        )
+        by_model, k = replace(run, decider=MODEL), max(1, len(shown) // 2)
+        first = await decide(by_model, RERANK, question=question, options=shown, k=k, step=name)
         return [*first, *(i for i in range(len(texts)) if i not in set(first))], []
     scores = (await rerank((question, tuple(texts)))).tolist()
     order = sorted(range(len(texts)), key=lambda i: -scores[i])  # stable: equal ones keep their order
-    run.note(f"{name}/encoder", len(texts), tuple(" ".join(texts[i].split())[:120] for i in order))
+    run.note(f"rerank_{name}/encoder", len(texts), tuple(" ".join(texts[i].split())[:120] for i in order))
     return order, scores

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from gpu_rag.index.index import Index
+from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken
 from gpu_rag.program.models import Models
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.trace import Context
@@ -13,19 +15,37 @@ from gpu_rag.settings import ReaderSettings
 from gpu_rag.types import Evidence, Reply
 
 
+class Decider(Protocol):
+    """Who decides, see `program.decide`. asks_model: whether it asks the language model."""
+
+    @property
+    def asks_model(self) -> bool: ...
+
+    async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
+        """The reply to an Ask."""
+        ...
+
+    async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
+        """Positions among at least one option."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One question over one index. limit: how many passages `retrieve` is to return; keep: how many of them a reranker
     leaves, 0 for all. on_text: called with each new piece of the answer while a model says it, in a thread of it.
+    on_saw: called with the passages that the structure of a method reached, for evaluation.
     """
 
     ctx: Context
     index: Index
     models: Models
+    decider: Decider
     reader: ReaderSettings
     limit: int
     on_text: Callable[[str], None] | None = None
     keep: int = 0
+    on_saw: Callable[[Iterable[int]], None] | None = None
 
     def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply: Reply | None = None) -> None:
         """Note a decision in the trace, with the hash of the reply that it came from."""
@@ -36,6 +56,21 @@ class Run:
         found = self.index.evidence(ranking.rows, ranking.scores, why)
         self.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in found))
         return found
+
+    @property
+    def model_chooses(self) -> bool:
+        """Whether the language model makes the choices."""
+        return self.decider.asks_model
+
+    @property
+    def model_decides(self) -> bool:
+        """Whether planning and deciding are the language model's: it is capable, and decides."""
+        return self.decider.asks_model and self.models.language_model.capable
+
+    def saw(self, passages: Callable[[], Iterable[int]]) -> None:
+        """Tell an evaluation which passages the structure of a method reached, by row; else compute nothing."""
+        if self.on_saw is not None:
+            self.on_saw(passages())
 
     def fact(self, row: int) -> tuple[str, str, str, tuple[str, ...]]:
         """(subject, label, object, ids of the passages that state it) of a relation row."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Draft, Evidence, Sentence
 

@@ -79,7 +79,10 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
     """The report of `gpu-rag answer`, from its --json document and the first rows that failed."""
     usage = document["usage"]
     n = max(document["n"], 1)
-    counts = [[name, document[name]] for name in ("answered", "unsupported", "failed", "asked", "kept", "rejects")]
+    counts = [
+        [name, document[name]]
+        for name in ("answered", "retrieved", "unsupported", "failed", "asked", "kept", "rejects")
+    ]
     cost = [
         [name, f"{usage[key]:,.0f}", f"{usage[key] / n:,.1f}"]
         for name, key in (

@@ -101,8 +101,7 @@ class _Api:
     def _shaped(self, retrieval: bool, words: bool, row: dict[str, Any]) -> dict[str, Any]:
         """The row for its client: a retrieval has no answer; `words`: the steps of the trace in words too."""
         if retrieval:
-            row = {**row, "status": "failed" if row["status"] == "failed" else "retrieved"}
-            del row["answer"], row["grounding"]
+            row = {name: value for name, value in row.items() if name not in ("answer", "grounding")}
         if words:
             steps = [(step["verb"], step["n_candidates"]) for step in row["trace"]]
             row["words"] = [self._step_words(*step) or step[0] for step in steps]

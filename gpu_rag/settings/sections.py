@@ -28,7 +28,7 @@ class ModelSettings(Declared):
     revision: Annotated[str, "of a served model, where its server says none: another one for other weights"] = ""
     extra_body: Annotated[str, 'more of each request to a server, as JSON, such as {"reasoning_effort": "low"}'] = ""
     capable: Annotated[bool | None, "whether the LLM may extract and judge; empty: by its size"] = None
-    decider: Annotated[Literal["auto", "llm", "similarity"], "who chooses a candidate; auto: a capable LLM"] = "auto"
+    decider: Annotated[Literal["auto", "model", "rule"], "who decides; auto: a capable LLM, else rules"] = "auto"
     reason: Annotated[
         bool, "whether each reply to a question's step begins with a sentence of reasoning: slower, for capable models"
     ] = False
@@ -111,7 +111,7 @@ class ReaderSettings(Declared):
 @section("vllm")
 @dataclass(frozen=True)
 class VllmSettings(Declared):
-    """The engine of `models.llm = "vllm:..."`; 0 leaves a choice to the engine or to the device."""
+    """The servers of `models.llm = "vllm:..."`; 0 leaves a choice to vLLM or to the device."""
 
     tensor_parallel: Annotated[int, COUNT, "GPUs that share the model"] = 1
     max_model_len: Annotated[int, NATURAL, "tokens of prompt and reply together; 0: the model's own limit"] = 0
@@ -121,12 +121,10 @@ class VllmSettings(Declared):
     dtype: Annotated[Literal["auto", "bfloat16", "float16", "float32"], "type of the weights"] = "auto"
     load_format: Annotated[Literal["auto", "safetensors", "dummy"], "how weights are read; dummy: random"] = "auto"
     enforce_eager: Annotated[bool | None, "no compiled graphs; empty: on a CPU only"] = None
-    child_process: Annotated[bool | None, "engines in processes of their own; empty: on a GPU"] = None
-    engines: Annotated[int, NATURAL, "engines side by side, each with all of the model; 0: one for each GPU"] = 0
-    arguments: Annotated[str, 'more arguments of vLLM\'s EngineArgs, as JSON: {"kv_cache_dtype": "fp8"}'] = ""
+    engines: Annotated[int, NATURAL, "servers side by side, each with all of the model; 0: one for each GPU"] = 0
+    arguments: Annotated[str, 'more options of vLLM\'s server, as JSON: {"kv_cache_dtype": "fp8"}'] = ""
 
-    seed: ClassVar[int] = 0  # of the engine; a request's own seed decides what it samples
-    restarts: ClassVar[int] = 2  # of a dead engine; a request that was running at two deaths fails
+    seed: ClassVar[int] = 0  # of the server; a request's own seed decides what it samples
 
 
 @section("graph")
@@ -135,8 +133,8 @@ class GraphSettings(Declared):
     """The code that runs the graph ops. It is printed and recorded; one that cannot be had here is an error."""
 
     pagerank: Annotated[
-        Literal["auto", "numba", "scipy", "torch", "cugraph"],
-        "PageRank of the whole graph; auto: numba on a CPU, else scipy; torch on a GPU",
+        Literal["auto", "numba", "torch", "cugraph"],
+        "PageRank of the whole graph; auto: numba on a CPU, else torch; torch on a GPU",
     ] = "auto"
     ops: Annotated[Literal["auto", "numba", "torch"], "other graph ops; auto: numba on a CPU, torch on a GPU"] = "auto"
     neighbours: Annotated[Literal["auto", "torch", "faiss"], "exact search by vectors; auto: torch"] = "auto"

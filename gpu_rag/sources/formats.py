@@ -14,7 +14,6 @@ LINES_SUFFIXES: tuple[str, ...] = (".jsonl", ".jsonl.gz")
 ARRAY_SUFFIXES: tuple[str, ...] = (".json", ".json.gz")
 CSV_SUFFIXES: tuple[str, ...] = (".csv", ".csv.gz")
 TSV_SUFFIXES: tuple[str, ...] = (".tsv", ".tsv.gz")
-NT_SUFFIXES: tuple[str, ...] = (".nt", ".nt.gz")
 TABLE_SUFFIXES: tuple[str, ...] = (".parquet",)
 
 

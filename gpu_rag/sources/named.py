@@ -10,10 +10,11 @@ from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.formats import refuse_leading_out
 from gpu_rag.sources.knowledge_base import skb_files
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
+from gpu_rag.sources.knowledge_graph.rdf import RDF_SUFFIXES
 
 RESERVED = ("extraction", "documents")
 _FORM = "NAME=kg:PATH, NAME=documents:PATH or NAME=web:PATH, no comma in the name"
-_ENDINGS = (".gz", ".tsv", ".nt", ".parquet", ".jsonl", ".json")
+_ENDINGS = (*RDF_SUFFIXES, ".gz", ".tsv", ".parquet", ".jsonl", ".json")
 
 
 def named_source(text: str) -> NamedSource:

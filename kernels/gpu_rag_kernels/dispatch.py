@@ -48,7 +48,6 @@ class Family:
 
 BACKENDS = {
     "numba": Backend(("numba",), "pip install 'gpu-rag[cpu]'", "cpu"),
-    "scipy": Backend(device="cpu"),
     "torch": Backend(),
     "reference": Backend(),
     "triton": Backend(("triton",), "pip install 'gpu-rag[gpu]'", "cuda"),
@@ -57,9 +56,9 @@ BACKENDS = {
 }
 FAMILIES = {
     "ops": Family(("numba", "torch"), ("numba", "torch"), "ops"),
-    "components": Family(("numba", "scipy", "torch", "cugraph"), ("numba", "scipy", "torch"), "ops"),
+    "components": Family(("numba", "torch", "cugraph"), ("numba", "torch"), "ops"),
     "frontier": Family(("numba", "torch", "triton"), ("triton", "numba", "torch"), "ops"),
-    "pagerank": Family(("numba", "scipy", "torch", "cugraph"), ("numba", "scipy", "torch"), "pagerank", "PageRank"),
+    "pagerank": Family(("numba", "torch", "cugraph"), ("numba", "torch"), "pagerank", "PageRank"),
     "neighbours": Family(("torch", "faiss"), ("torch",), "neighbours"),
     "loops": Family(("triton", "reference"), ("triton", "reference")),
 }

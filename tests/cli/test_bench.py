@@ -162,10 +162,10 @@ def test_passes_are_those_of_the_run(monkeypatch):
     seeds = Ragged(torch.tensor([3, 50, 120]), torch.tensor([0, 1, 3]))
     weights = Ragged(torch.tensor([1.0, 0.5, 0.5]), seeds.offsets)
     products = []
-    whole = matrix.finish_step
-    monkeypatch.setattr(matrix, "finish_step", lambda *given: products.append(1) or whole(*given))
+    whole = matrix.ppr_step
+    monkeypatch.setattr(matrix, "ppr_step", lambda *given, **how: products.append(1) or whole(*given, **how))
     options = Options(damping=0.5, tol=1e-6, max_iter=200, solver="power", block=16, threads=1)
-    width, passes = count_passes(prepare(csr), seeds, weights, "scipy", options, 2)
+    width, passes = count_passes(prepare(csr), seeds, weights, "torch", options, 2)
     assert width == 16
     assert sum(passes.values()) == len(products)
     assert 15 < len(products) < 40  # 0.5^20 is 1e-6

@@ -26,7 +26,7 @@ def test_answer_records_and_prints_what_ran_the_ops(answer):
     assert ops(answer("--json")) == {"nearest": "numba", "personalized_pagerank": "numba"}
 
 
-@pytest.mark.parametrize("pagerank", ["scipy", "torch", "numba"])
+@pytest.mark.parametrize("pagerank", ["torch", "numba"])
 def test_settings_choose(answer, pagerank):
     found = ops(answer("--json", "--set", f"graph.pagerank={pagerank}", "--set", "graph.ops=torch"))
     kernels = {"ppr_spmm": "reference"} if pagerank == "torch" else {}
@@ -88,7 +88,7 @@ def test_what_cannot_be_had_is_an_error(answer, monkeypatch):
     for chosen, said in {
         "neighbours=faiss": "faiss is not installed",
         "pagerank=cugraph": "pylibcugraph",  # without a GPU
-        "pagerank=fast": "auto | numba | scipy | torch | cugraph",
+        "pagerank=fast": "auto | numba | torch | cugraph",
     }.items():
         result = answer("--set", f"graph.{chosen}")
         assert result.status == 2 and said in result.err

@@ -15,7 +15,7 @@ FOLDER = Path(gpu_rag.methods.__file__).parent
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
-    """The names of steps in a method's file: first argument of a note, third of `evidence`, or name= of a request.
+    """The names of steps in a file: first argument of a note or a decision, third of `evidence`, or name= of a request.
     Of an f-string every part that is put in is the digit 1, of which a word is made below."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -23,7 +23,7 @@ def names_in(tree: ast.AST) -> Iterator[str]:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         given = [k.value for k in node.keywords if k.arg == "name" and called in ("ask", "ask_text", "choose")]
         noted = ast.unparse(node.func) == "run.evidence" or called == "_asked"  # `index.evidence` notes nothing
-        given += node.args[:1] if called == "note" else node.args[2:3] if noted else []
+        given += node.args[:1] if called in ("note", "Ask", "Choose") else node.args[2:3] if noted else []
         for value in given:
             if isinstance(value, ast.Constant) and value.value:
                 yield str(value.value)
@@ -33,18 +33,36 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 
 def readings(name: str) -> list[str]:
     """The names that an f-string may become: its part may be a number, a phase, who did it or how."""
-    parts = ("1", "initial", "rules", "first", "specialise")
-    return [name.replace("1", part) for part in parts] if "1" in name else [name]
+    parts = ("1", "initial", "rules", "first", "specialise", "facts")
+    steps = [
+        f"{name}_1",
+        f"{name}_1_1",
+        f"{name}_facts",
+    ]  # a choice that is made several times has a step behind its name
+    return [name.replace("1", part) for part in parts] if "1" in name else [name, *steps]
 
 
-FILES = [*sorted(FOLDER.rglob("*.py")), FOLDER.parent / "program" / "reader.py"]
+FILES = [
+    *sorted(FOLDER.rglob("*.py")),
+    *(FOLDER.parent / "program" / f"{n}.py" for n in ("reader", "questions", "history", "rerank")),
+]
 STEPS = sorted({(path.name, name) for path in FILES for name in names_in(ast.parse(path.read_text(encoding="utf-8")))})
 
 
 def test_the_steps_are_found():
     found = {name for _, name in STEPS}
-    assert {"expand_1_1", "trees/1", "hybgrag_action_1", "hybgrag_nodes", "1/scores", "verified_by"} <= found
-    assert {"search_dense", "rank_by_graph", "seed_facts", "hop_entry/1", "hop_1", "seeds", "seeker/1", "read"} <= found
+    assert {"expand", "trees/1", "hybgrag_action_1", "hybgrag_nodes", "1/scores", "verified_by"} <= found
+    assert {
+        "search_dense",
+        "rank_by_graph",
+        "seed_facts",
+        "hop_entry/1",
+        "hop",
+        "seeds",
+        "seeker/1",
+        "read",
+        "plan",
+    } <= found
 
 
 @pytest.mark.parametrize(("file", "name"), STEPS)
@@ -55,17 +73,17 @@ def test_every_step_has_words(file, name):
 @pytest.mark.parametrize(
     ("verb", "n", "words"),
     [
-        ("expand_2_3/similarity", 40, "evidence graph 2, hop 3: relations that lead on, of 40, by similarity"),
-        ("expand_1_1/llm", 4, "evidence graph 1, hop 1: relations that lead on, of 4, by the model"),
+        ("expand_2_3/rule", 40, "evidence graph 2, hop 3: relations that lead on, of 40, by rule"),
+        ("expand_1_1/model", 4, "evidence graph 1, hop 1: relations that lead on, of 4, by the model"),
         ("rank_by_graph", 1890, "passages reached in the graph from facts near the question, of 1,890"),
-        ("hop_2/similarity", 3, "hop 2: where it leads, of 3, by similarity"),
+        ("hop_2/rule", 3, "hop 2: where it leads, of 3, by rule"),
         ("hop_prune", 9, "passages visited on the walk, and near, of 9"),
         ("read/malformed", 0, "the model reads the evidence and answers, the reply could not be read"),
         ("trees/alone", 1200, "no bubbles met: anchors alone, of 1,200"),
         ("hybgrag_action_2", 7, "iteration 2: the router's action, 7 nodes"),
         ("hybgrag_feedback_1", 0, "iteration 1 is rejected"),
-        ("refined/paths/fallback", 20, "refined phase: paths, of 20 by cross-score, by similarity, since the model's "
-         "replies could not be read"),
+        ("refined/paths/fallback", 20, "refined phase: paths, of 20 by cross-score, by rule, since the model's "
+         "replies could not be used"),
         ("topics/model/malformed", 0, "the model lists topics, the reply could not be read"),
     ],
 )  # fmt: skip

@@ -91,6 +91,7 @@ DAMAGES: dict[str, tuple[Callable[[Row], None], str, str]] = {
     "answered nothing": (put("answer", " "), "row", "status answered, but there is no answer"),
     "answered from nothing": (put("evidence", []), "row", "status answered, but there is no evidence"),
     "unsupported": (put("status", "unsupported"), "row", "status unsupported, but there is an answer"),
+    "retrieved": (put("status", "retrieved"), "row", "status retrieved, but there is an answer"),
     "an error": (put("error", {"type": "X", "message": "y"}), "row", "status answered, but there is an error"),
     "an id twice": (put("id", "q2"), "row", "another row has this id"),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from gpu_rag.types import Answer, Question, Ragged
 
 METHODS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "hybgrag", "hydrarag")
 CPU: dict[str, Any] = {
-    "models": {"embedder": "hash", "llm": "none", "decider": "similarity", "device": "cpu", "vector_cache_gib": 0},
+    "models": {"embedder": "hash", "llm": "none", "decider": "rule", "device": "cpu", "vector_cache_gib": 0},
     "graph": {"pagerank": "torch", "ops": "torch"},
     "method": {"hydrarag": {"d_max": 2, "w1": 20}},
 }

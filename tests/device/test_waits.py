@@ -32,7 +32,7 @@ __all__ = ["corpus", "folder"]  # fixtures
 MOST = {  # a batch, by step; what is loaded is not counted
     "dense": {"search_dense": 2},
     "ppr": {"rank_by_graph": 3},
-    "hoprag": {"walk_hops": 7},
+    "hoprag": {"walk_hops": 7, "out_edges": 7},
     "hoprag, as in its code": {"enter_hops": 12, "out_edges": 7, "near_vertices": 5},
     "bubblerag": {
         "search_dense": 2, "bubble_anchors": 3, "bubble_anchors_near": 10, "bubble_trees": 12,

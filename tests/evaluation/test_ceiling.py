@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,22 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import UsageError
 from gpu_rag.evaluation import ceiling as ceilings
-from gpu_rag.evaluation.ceiling import ceiling_scores, oracle
+from gpu_rag.evaluation.ceiling import ceiling_scores, oracle_of
 from gpu_rag.evaluation.compare import compare
-from gpu_rag.methods.registry import ceiling_of, load_method
-from gpu_rag.program.choose import NONE_TEXT
+from gpu_rag.methods.bubblerag.asks import stated_by_gold
+from gpu_rag.methods.bubblerag.graph import node_text
+from gpu_rag.methods.higra.asks import of_gold
+from gpu_rag.methods.higra.graph import entity_options, passages_of_entities
+from gpu_rag.methods.registry import load_method
+from gpu_rag.models.ask import Choose
+from gpu_rag.program.decide import decide
+from gpu_rag.program.oracle import Gold, Known, Oracle
+from gpu_rag.program.run import Run
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.types import Choice, Question, Rank, Request
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Draft, Question
 
+CHOOSING = ("hoprag", "bubblerag", "higra-retriever", "higra-agent")
 BORN = "Where was the designer of the Halden Bridge born?"
 METHODS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "dual-agent", "higra-agent")
 ARTICLES = (
@@ -70,21 +80,52 @@ def scores(index: gpu_rag.Index, method: str, row: QuestionRow, at: Sequence[int
 # --- the oracle --------------------------------------------------------------------------------------
 
 
-def said(helpful: Collection[str], *options: str) -> tuple[str, tuple[float, ...]]:
-    (reply,) = oracle(set(helpful)).complete([Request("", "", Rank(options))])
-    assert not isinstance(reply, Exception)
-    return reply.text, reply.scores
+HELPFUL = Choose(
+    "pick", lambda: Prompt.parse("p", "s\n=== question ===\n{{options}}"), helps=lambda gold, i: i in (1, 2)
+)
 
 
-def test_the_oracle_takes_what_helps_and_nothing_else() -> None:
-    assert said({"b", "c"}, "a", "b", "c", NONE_TEXT) == ("b", (-1.0, 1.0, 1.0, 0.0))
-    assert said({"z"}, "a", "b", NONE_TEXT) == (NONE_TEXT, (-1.0, -1.0, 0.0))
-    assert said({"z"}, "a", "b")[0] == "a"  # one must be taken
+def chosen(options: Sequence[str], p: float = 1.0, n: int = 1, **fields: Any) -> list[list[int]]:
+    """Choices by an oracle of n questions."""
+    oracle = Oracle({f"q{i}": Gold(frozenset()) for i in range(n)}, p)
+
+    async def program(question: Question, run: Run, params: Any) -> Draft:
+        taken = await decide(run, replace(HELPFUL, none=fields.get("none", False)), options=options, **fields)
+        return Draft(json.dumps(taken))
+
+    index = _index_of[0]
+    engine = index.engine(SETTINGS)
+    questions = [Question(f"q{i}", "which?") for i in range(n)]
+    found = engine.run("dense", questions, program=program, decider=oracle).answers
+    assert all(answer.error is None for answer in found), found[0].error
+    return [json.loads(answer.text or "") for answer in found]
 
 
-def test_what_is_no_choice_is_refused() -> None:
-    with pytest.raises(UsageError, match="only chooses"):
-        oracle(set()).complete([Request("", "say", Choice(("a",)))])
+_index_of: list[gpu_rag.Index] = []
+
+
+def test_the_oracle_takes_what_helps_and_nothing_else(index: gpu_rag.Index) -> None:
+    _index_of[:] = [index]
+    assert chosen("abc", k=3) == [[1, 2]] and chosen("abc") == [[1]]
+    assert chosen("a", none=True) == [[]]
+    assert chosen("abcd", p=0.0, k=3, n=8) != chosen("abcd", k=3, n=8)
+    assert all(not {1, 2} & set(one) for one in chosen("abcd", p=0.0, k=3, n=8))
+
+
+def test_an_oracle_is_right_as_often_as_it_says(index: gpu_rag.Index) -> None:
+    _index_of[:] = [index]
+    taken = chosen("abcd", p=0.7, n=300)
+    right = sum(one == [1] for one in taken) / len(taken)
+    assert right == pytest.approx(0.7, abs=0.08) and taken == chosen("abcd", p=0.7, n=300)
+    with pytest.raises(UsageError):
+        Oracle({}, 1.5)
+
+
+def test_decisions_without_gold_are_by_rule_and_listed(index: gpu_rag.Index) -> None:
+    rows = [asked("d0", "d1")]
+    document = compare(index.engine(SETTINGS), ["hoprag", "dual-agent"], rows, at=(2,), p_oracle=1.0).document
+    assert document["methods"]["hoprag"]["by_rule"] == []
+    assert document["methods"]["dual-agent"]["by_rule"] == []  # retrieval alone: it plans nothing
 
 
 # --- stages ------------------------------------------------------------------------------------------
@@ -148,16 +189,16 @@ def test_bubblerag_grows_by_what_gold_passages_state(index: gpu_rag.Index) -> No
     """The tree begins at the bridge; facts of d0 and d1 lead on to Tamsin, which the port's own passage names."""
     found = scores(index, "bubblerag", asked("d0", "d1", "d2"), n_trees=1)
     assert found["graph"] == 1.0 and found["choices"] >= 1
-    helpful, _ = ceiling_of("bubblerag") or (None, None)
-    assert helpful is not None
-    taken = helpful(index, [1])
+    relations = range(index.n_entities, index.n_entities + index.relations.num_rows)
+    known = Known(index, frozenset({1}), Gold(frozenset({"d1"})))
+    taken = {node_text(index, v) for i, v in enumerate(relations) if stated_by_gold(known, i, relations)}
     assert taken == {"Marta Orlo - born in - Tamsin", "Marta Orlo - studied under - Piet Ruyven"}
 
 
 def test_higra_starts_from_entities_of_gold_passages(index: gpu_rag.Index) -> None:
-    helpful, _ = ceiling_of("higra-retriever") or (None, None)
-    assert helpful is not None
-    names = {option.split(" (")[0].split(",")[0] for option in helpful(index, [2])}
+    known, rows = Known(index, frozenset({2}), Gold(frozenset({"d2"}))), list(passages_of_entities(index))
+    helpful = [row for i, row in enumerate(rows) if of_gold(known, i, rows)]
+    names = {option.split(" (")[0].split(",")[0] for option in entity_options(index, helpful)}
     assert names == {"Piet Ruyven", "University of Loss"}
     near = scores(index, "higra-retriever", asked("d2"), radius=0)
     assert near["graph"] == 1.0 and near["choices"] == 1
@@ -169,16 +210,16 @@ def test_no_stage_has_more_than_the_one_before(index: gpu_rag.Index, method: str
     order = [found[name] for name in ("index", "reached", "recall@6", "recall@2", "recall@1")]
     assert order == sorted(order, reverse=True)
     assert found["recall@6"] >= found["prompt"] >= found["recall@2"]
-    assert ("graph" in found) == (ceiling_of(method) is not None) == (found["choices"] > 0)
+    assert ("graph" in found) == (method in CHOOSING) == (found["choices"] > 0)
 
 
 def test_a_wrong_oracle_is_seen(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An oracle that takes the first option whatever helps does not reach what the right one does."""
+    """An oracle that is never right does not reach what the right one does."""
     vertex, near, _ = first_edges(index)
     row = asked(f"d{near}", text=index.passages["title"][vertex].as_py())
     start = {"top_k": 1, "n_hop": 1, "entry": "vertices"}
     right = scores(index, "hoprag", row, **start)
-    monkeypatch.setattr(ceilings, "oracle", lambda helpful: oracle(set()))
+    monkeypatch.setattr(ceilings, "oracle_of", lambda rows: oracle_of(rows, 0.0))
     assert (right["graph"], scores(index, "hoprag", row, **start)["graph"]) == (1.0, 0.0)
 
 

@@ -169,7 +169,7 @@ PAPERS = {  # rankings as the papers have them: what the model is shown was reco
     "higra-agent": {"walk": "subgraph"},
 }
 HIGRA = ("higra-retriever", "dual-agent", "higra-agent")
-SIMILARITY, LLM_DECIDES = {"models": {"decider": "similarity"}}, {"models": {"decider": "llm"}}
+SIMILARITY, LLM_DECIDES = {"models": {"decider": "rule"}}, {"models": {"decider": "model"}}
 RECORDINGS = {
     "hoprag": Recording(  # the model reads after a walk by similarity, or chooses every hop itself of a shorter walk
         "hoprag",

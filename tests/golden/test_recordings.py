@@ -61,7 +61,7 @@ def dialogues(found: dict[str, Rows]) -> None:
     for method in ("dual-agent", "higra-agent"):
         for row in found[method].values():
             verbs = [line[0] for line in row["dialogue"]]
-            assert verbs[:2] == ["plan/rules", "ask_librarian"] and verbs[-1] in (
+            assert verbs[:2] == ["plan/rule", "ask_librarian"] and verbs[-1] in (
                 "seeker/answer",
                 "seeker/forced_answer",
             )

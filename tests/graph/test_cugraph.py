@@ -24,7 +24,7 @@ from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
 from gpu_rag.graph import interop
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank import cugraph, pagerank_topk, personalized_pagerank, pick_implementation, prepare
+from gpu_rag.graph.pagerank import cugraph, personalized_pagerank, pick_implementation, prepare
 from gpu_rag.graph.pagerank.matrix import MatrixTile
 from gpu_rag.graph.pagerank.plan import plan_of
 from gpu_rag.types import CSR, Ragged
@@ -170,15 +170,13 @@ def test_within_tol(stand_in: StandIn, undirected: bool, weighted: bool, weights
     assert torch.equal(found[1], torch.zeros(300)), "a question without seeds"
 
 
-def test_priors_and_the_best(stand_in: StandIn) -> None:
+def test_priors(stand_in: StandIn) -> None:
     csr = some_graph(True)
     prior = torch.rand(5, 300, generator=torch.Generator().manual_seed(0))
     prior[2] = 0
     found = personalized_pagerank(csr, prior=prior, implementation="cugraph", threads=2, block=2)
     exact = personalized_pagerank(csr, prior=prior, tol=1e-10)
     assert float((found - exact).abs().sum(1).max()) < 1.2e-6
-    best, exact_best = (pagerank_topk(csr, SEEDS, k=5, implementation=i) for i in ("cugraph", "auto"))
-    assert torch.equal(best.ids[:2], exact_best.ids[:2])  # the last question reaches one node only
 
 
 def test_one_graph_and_one_call_a_question(stand_in: StandIn) -> None:
@@ -314,7 +312,7 @@ def test_the_choice_is_taken_from_settings_and_recorded(stand_in: StandIn) -> No
     csr = some_graph(True, True)
     with preferring({"pagerank": "cugraph"}), recording() as record:
         personalized_pagerank(csr, SEEDS)
-        assert pagerank_topk(csr, SEEDS, k=2, implementation="torch").ids.shape == (3, 2)
+        assert personalized_pagerank(csr, SEEDS, implementation="torch").shape[0] == 3
     assert record["personalized_pagerank"] == {"cugraph", "torch"}
     assert sum(name == "personalized_pagerank" for name, _ in stand_in.calls) == 2
 

@@ -28,7 +28,7 @@ from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_p
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.nearest.index import nearest_index
-from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank
+from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.paths import expand_paths, path_graph, start_paths
 from gpu_rag.graph.paths.scores import score_paths
 from gpu_rag.graph.reach import reachable, typed_graph
@@ -56,7 +56,7 @@ def test_sums_of_weights_beyond_f32_are_refused(weight: torch.Tensor) -> None:
         csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 0]), 2, weight)
 
 
-@pytest.mark.parametrize("implementation", ["numba", "scipy", "torch"])
+@pytest.mark.parametrize("implementation", ["numba", "torch"])
 @pytest.mark.parametrize("column", [-5, 2, 10**9])
 def test_components_refuse_columns_that_are_no_nodes(implementation: str, column: int) -> None:
     broken = CSR(torch.tensor([0, 1, 2]), torch.tensor([1, column], dtype=torch.int32))
@@ -96,7 +96,7 @@ def test_a_radius_beyond_the_graph_ends_with_it(implementation: str, batch: int)
 # --- weights of restarts -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", ["numba", "scipy", "torch"])
+@pytest.mark.parametrize("implementation", ["numba", "torch"])
 def test_restart_weights_without_a_finite_sum_are_refused(implementation: str) -> None:
     large = torch.full((1, 4), 1e308, dtype=torch.float64)
     with pytest.raises(BadInput, match="values of the prior of a row are too large"):
@@ -219,7 +219,6 @@ TOO_LARGE: dict[str, Callable[[], object]] = {
     "a typed graph": lambda: typed_graph(ENDS, ENDS, ENDS, 50, 1),
     "PageRank": lambda: personalized_pagerank(PATH, ragged([[0]])),
     "PageRank by torch": lambda: personalized_pagerank(PATH, ragged([[0]]), implementation="torch"),
-    "the best of PageRank": lambda: pagerank_topk(PATH, ragged([[0]]), k=2),
     "balls": lambda: ego_balls(PATH, ragged([[0]]), 1, implementation="numba"),
     "clusters": lambda: radius_clusters(unit(3), 0.5),
     "neighbours": lambda: nearest(unit(3), unit(3), 2),
@@ -296,7 +295,6 @@ def test_more_than_any_machine_has_is_refused() -> None:
 THREADED: dict[str, Callable[..., object]] = {
     "nearest_index": lambda **some: nearest_index(unit(3), **some),
     "personalized_pagerank": lambda **some: personalized_pagerank(PATH, ragged([[0]]), **some),
-    "pagerank_topk": lambda **some: pagerank_topk(PATH, ragged([[0]]), k=1, **some),
     "blocks_pagerank": lambda **some: blocks_pagerank(BLOCKS, ragged([[0], []]), **some),
     "bubble_expansion": lambda **some: bubble_expansion(*BUBBLES, **some),
     "ego_balls": lambda **some: ego_balls(PATH, ragged([[0]]), 1, **some),
@@ -323,7 +321,6 @@ def test_more_results_than_there_are_ids_are_refused(k: int) -> None:
         lambda batch: topk_rows(torch.zeros(batch, 3), k),
         lambda batch: nearest(unit(4)[:batch], unit(4), k),
         lambda batch: nearest_index(unit(4), implementation="torch").search(unit(4)[:batch], k),
-        lambda batch: pagerank_topk(PATH, ragged([[0]] * batch), k=k),
     ):
         for batch in (0, 2):
             with pytest.raises(BadInput, match=f"k={k}"):

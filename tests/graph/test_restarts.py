@@ -10,7 +10,7 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import PageRankGraph, Restarts, personalized_pagerank, prepare
 
 N, LAST = 60, 25
-ALL = pytest.mark.parametrize("implementation", ["numba", "scipy", "torch"])
+ALL = pytest.mark.parametrize("implementation", ["numba", "torch"])
 
 
 def graph(*, undirected: bool = True) -> PageRankGraph:

@@ -25,14 +25,15 @@ from gpu_rag.methods.hybgrag.examples import read_examples
 from gpu_rag.methods.hybgrag.router import topics_schema
 from gpu_rag.methods.hydrarag import analysis, answer, program, texts
 from gpu_rag.methods.hydrarag.state import SUMMARY_TOKENS
+from gpu_rag.models.budget import longest, reply_tokens
 from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.packaged import packaged_llm_folder
 from gpu_rag.program import questions
-from gpu_rag.program.budget import longest, reply_tokens
 from gpu_rag.settings import make_settings
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json
+from gpu_rag.text.structs import schema_of
 from gpu_rag.types import Malformed
 
 CONTEXT = 2048
@@ -82,9 +83,9 @@ STEPS: dict[str, str] = {
     "hydrarag/text_paths": texts.PATHS_SCHEMA,
     "hydrarag/topics": analysis.TOPICS_SCHEMA,
     "hydrarag/web": CHOICE,
-    "program/clarify": questions.QUESTION_SCHEMA,
-    "program/condense": questions.QUESTION_SCHEMA,
-    "program/decompose": questions.PLAN_SCHEMA,
+    "program/clarify": schema_of(questions.Rewritten),
+    "program/condense": schema_of(questions.Rewritten),
+    "program/decompose": schema_of(questions.Planned),
     "program/reader": TEXT,
     "program/rerank": CHOICE,
     "stages/coreference": coreference.COREF_SCHEMA,

@@ -84,7 +84,7 @@ def test_the_reader_reads_the_best_first(index: gpu_rag.Index, fast: Any, folder
     for method in ("dense", "bubblerag", "higra-retriever"):
         for capable in (False, True):
             llm = ScriptedLLM(lambda request: answered(request), capable=capable)
-            settings = merge(with_encoder(fast, folder), {"models": {"decider": "similarity"}})
+            settings = merge(with_encoder(fast, folder), {"models": {"decider": "rule"}})
             answer = run(index, method, settings, llm=llm)
             (read,) = [request.prompt for request in llm.calls]
             shown = [line[4:] for line in read.splitlines() if line.startswith("[") and line[2] == "]"]
@@ -136,7 +136,7 @@ def test_a_small_model_ranks_whoever_decides_else(index: gpu_rag.Index, fast: An
         return Reply(options[-1], "rank", 1, 0, 0, tuple(float(i) for i in range(len(options))))
 
     plain = [e.passage_id for e in run(index, "dense", fast).evidence]
-    found = by_model(index, fast, scored, capable=False, decider="similarity")
+    found = by_model(index, fast, scored, capable=False, decider="rule")
     assert [e.passage_id for e in found.evidence] == [*plain[:2:-1], *plain[:3]]
 
 

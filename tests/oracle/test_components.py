@@ -123,11 +123,11 @@ def test_by_hand(components: Fn) -> None:
     assert components(csr_of(0, np.zeros((0, 2), dtype=int))).shape == (0,)
 
 
-def test_without_numba_scipy_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numba_torch_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert dispatch.pick_implementation(cpu, family="components") == "numba"
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
-    assert dispatch.pick_implementation(cpu, family="components") == "scipy"
+    assert dispatch.pick_implementation(cpu, family="components") == "torch"
     assert dispatch.pick_implementation(gpu, family="components") == "torch"
 
 
@@ -137,10 +137,10 @@ def test_an_implementation_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in BY:
             assert connected_components(csr, implementation=name).tolist() == [0, 1, 0, 1]
     assert record == {"connected_components": set(BY)}
-    with pytest.raises(UsageError, match="expected numba, scipy, torch, cugraph, auto"):
+    with pytest.raises(UsageError, match="expected numba, torch, cugraph, auto"):
         connected_components(csr, implementation="fast")
-    with pytest.raises(UsageError, match="scipy works on the CPU"):
-        dispatch.pick_implementation(torch.device("cuda"), "scipy", family="components")
+    with pytest.raises(UsageError, match="numba works on the CPU"):
+        dispatch.pick_implementation(torch.device("cuda"), "numba", family="components")
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     with pytest.raises(MissingBackend):
         connected_components(csr, implementation="numba")

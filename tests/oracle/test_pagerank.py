@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from ragged_lists import ragged
 from refusals import caught, refusals
 
-from gpu_rag.errors import GpuRagError
+from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, pick_implementation, prepare
+from gpu_rag.graph.pagerank import personalized_pagerank, pick_implementation, prepare
 from gpu_rag.graph.pagerank.naive import naive_pagerank
 from gpu_rag.types import CSR, Ragged
 
@@ -307,8 +307,8 @@ def test_the_checks_accept_power_iteration(check: Any) -> None:
 # --- the real one ----------------------------------------------------------------------------------
 
 no_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
-IMPLEMENTATIONS = [pytest.param("numba", marks=no_numba), "scipy", "torch", "auto"]
-RUNS = [("scipy", "power"), ("scipy", "chebyshev"), ("torch", "power"), ("torch", "chebyshev"), ("auto", "auto")]
+IMPLEMENTATIONS = [pytest.param("numba", marks=no_numba), "torch", "auto"]
+RUNS = [("torch", "power"), ("torch", "chebyshev"), ("auto", "auto")]
 RUNS += [pytest.param("numba", s, marks=no_numba) for s in ("power", "chebyshev", "sor")]
 
 
@@ -396,14 +396,14 @@ def test_a_large_hub_and_strong_damping_stay_within_the_tolerance() -> None:
 def test_weights_beyond_the_range_of_f32_states() -> None:
     weight = torch.tensor([1e-42, 3e-42, 1e-42, 2.0, 5.0, 1e38])
     csr = csr_from_edges(torch.tensor([0, 1, 0, 3, 4, 5]), torch.tensor([1, 2, 2, 4, 5, 6]), 7, weight)
-    for implementation in ("numba", "scipy", "torch"):
+    for implementation in ("numba", "torch"):
         p = personalized_pagerank(csr, ragged([[0], [1, 3]]), implementation=implementation).numpy()
         assert np.abs(p - pagerank_of(csr, [[0], [1, 3]])).sum(1).max() <= 1e-6 + ROUNDING
 
 
 def test_nothing_in_nothing_out() -> None:
     none = csr_of(np.zeros((0, 0)))
-    for implementation in ("numba", "scipy", "torch"):
+    for implementation in ("numba", "torch"):
         assert personalized_pagerank(none, ragged([[], []]), implementation=implementation).shape == (2, 0)
     assert personalized_pagerank(PATH, ragged([])).shape == (0, 4)
     assert personalized_pagerank(none, prior=torch.zeros(2, 0)).shape == (2, 0)
@@ -454,7 +454,7 @@ test_bad_input_says_what = refusals(
         ("sor works row by row", of(solver="sor", implementation="torch")),
         ("symmetric", lambda: personalized_pagerank(GRAPHS["directed"], ONE, solver="chebyshev")),
         *(
-            ("range of nodes", lambda ids=ids: pagerank_topk(PATH, ONE, k=1, ids=ids))
+            ("range of nodes", lambda ids=ids: personalized_pagerank(PATH, ONE, ids=ids))
             for ids in ((2, 5), (3, 1), (-1, 3))
         ),
         ("column index", lambda: personalized_pagerank(CSR(PATH.indptr, PATH.indices + 2), ONE)),
@@ -471,4 +471,33 @@ def test_too_few_steps_are_an_error_not_a_result() -> None:
 
 def test_the_choice_is_said() -> None:
     assert pick_implementation(PATH) == "numba"
-    assert pick_implementation(prepare(PATH), "scipy") == "scipy"
+    assert pick_implementation(prepare(PATH), "torch") == "torch"
+
+
+# --- out -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_out_is_filled_and_returned(name: str) -> None:
+    csr, seeds = GRAPHS["undirected"], ragged([[1], [], [2, 3]])
+    fresh = personalized_pagerank(csr, seeds, implementation=name)
+    held = torch.full((5, csr.n), torch.nan)
+    again = personalized_pagerank(csr, seeds, implementation=name, out=held[1:4])
+    assert again.data_ptr() == held[1:4].data_ptr() and torch.equal(fresh, held[1:4])
+    assert held[[0, 4]].isnan().all(), "it wrote beside its place"
+
+
+def test_out_that_does_not_fit() -> None:
+    csr, seeds = GRAPHS["undirected"], ragged([[1], [2]])
+    for out in (
+        torch.zeros(3, csr.n),
+        torch.zeros(2, csr.n + 1),
+        torch.zeros(2, csr.n, dtype=torch.float64),
+        torch.zeros(csr.n, 2).T,
+        torch.zeros(2, csr.n, device="meta"),
+    ):
+        with pytest.raises(BadInput, match="out does not fit"):
+            personalized_pagerank(csr, seeds, out=out)
+    prior = torch.ones(2, csr.n)
+    with pytest.raises(BadInput, match="share memory"):
+        personalized_pagerank(csr, prior=prior, out=prior)

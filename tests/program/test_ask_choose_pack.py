@@ -1,4 +1,4 @@
-"""What programs say to models: ask with one repair, the decider's three ways, the packer, and their steps."""
+"""Programs and models: a request with one repair, a choice by each decider, the packer, and their steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from toy_steps import pairs
 
 from gpu_rag.errors import BadInput, ContextOverflow, RequestFailed, UsageError
-from gpu_rag.program import pack as packer
-from gpu_rag.program.ask import ask, ask_text, embed
-from gpu_rag.program.choose import best, choose, option_labels
+from gpu_rag.models import pack as packer
+from gpu_rag.models.pack import pack
+from gpu_rag.program.ask import ask, ask_text, choose
+from gpu_rag.program.choose import best, option_labels
+from gpu_rag.program.decide import decider_of
+from gpu_rag.program.embed import embed
 from gpu_rag.program.models import Models
-from gpu_rag.program.pack import pack
 from gpu_rag.program.reason import REASON_TOKENS
 from gpu_rag.program.run import Run
 from gpu_rag.runtime import RunStats, gather, request_seed, run_rounds
@@ -78,12 +80,12 @@ class ToyEmbedder:
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def run_all(*programs, llm=None, embedder=None, stats=None, **setting):
+def run_all(*programs, llm=None, embedder=None, stats=None, decider="auto", **setting):
     """Outcomes of programs of a Run."""
     models = Models(llm, embedder or ToyEmbedder(), **setting)
 
     def bound(program):
-        return lambda ctx: program(Run(ctx, None, models, None, 5))
+        return lambda ctx: program(Run(ctx, None, models, decider_of(decider, llm), None, 5))
 
     return run_rounds(pairs(map(bound, programs)), {"models": models}, stats=stats, run_seed=5)
 
@@ -307,24 +309,22 @@ def check_choice(outcome, chosen, how, options=COLOURS):
 def test_similarity_takes_the_best_by_cosine_or_by_given_scores(given, chosen):
     embedder = ToyEmbedder()
     outcome = outcome_of(chooser(**given), None, embedder)
-    check_choice(outcome, chosen, "similarity")
-    assert outcome.trace[-1].reply_hash == "" and bool(embedder.log) == ("scores" not in given)
+    check_choice(outcome, chosen, "rule")
+    assert all(step.reply_hash == "" for step in outcome.trace) and bool(embedder.log) == ("scores" not in given)
 
 
 def test_auto_needs_a_capable_model():
     llm = WordLLM("B", capable=True)
-    check_choice(outcome_of(chooser(), llm), [1], "llm")
+    check_choice(outcome_of(chooser(), llm), [1], "model")
     small = WordLLM("B", capable=False)
-    check_choice(outcome_of(chooser(), small), [1], "similarity")
+    check_choice(outcome_of(chooser(), small), [1], "rule")
     assert small.requests == []
-    check_choice(outcome_of(chooser(), llm, decider="similarity"), [1], "similarity")
+    check_choice(outcome_of(chooser(), llm, decider="rule"), [1], "rule")
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"decider": "llm"}, "needs a language model"),
-        ({"decider": "best"}, "unknown decider; given best"),
         ({"threshold": 1.5}, "the threshold is a cosine; given 1.5"),
         ({"temperature": -1.0}, "the temperature cannot be negative; given -1.0"),
     ],
@@ -334,10 +334,17 @@ def test_models_that_make_no_sense(given, message):
         Models(None, ToyEmbedder(), **given)
 
 
+@pytest.mark.parametrize(("name", "fact"), [("model", "language model"), ("best", "best")])
+def test_deciders_that_make_no_sense(name, fact):
+    with pytest.raises(UsageError) as error:
+        decider_of(name, None)
+    assert fact in str(error.value)
+
+
 def test_a_capable_model_chooses_among_labels():
     llm = WordLLM("C")
     outcome = outcome_of(chooser(), llm)
-    check_choice(outcome, [2], "llm")
+    check_choice(outcome, [2], "model")
     assert llm.requests[0].constraint == Choice(("A", "B", "C"))
     assert "A. a red bird\nB. a blue fish\nC. a green tree\nReply with" in llm.requests[0].prompt
     assert outcome.trace[-1].reply_hash == hashed("C")
@@ -345,18 +352,18 @@ def test_a_capable_model_chooses_among_labels():
 
 def test_a_capable_model_may_choose_none():
     llm = WordLLM("none")
-    check_choice(outcome_of(chooser(allow_none=True), llm), [], "llm")
+    check_choice(outcome_of(chooser(allow_none=True), llm), [], "model")
     assert llm.requests[0].constraint.options == ("A", "B", "C", "none")
     assert "\nnone. none of these\n" in llm.requests[0].prompt
-    check_choice(outcome_of(chooser(options=["a red bird"], allow_none=True), llm), [], "llm", ["a red bird"])
+    check_choice(outcome_of(chooser(options=["a red bird"], allow_none=True), llm), [], "model", ["a red bird"])
 
 
 def test_a_capable_model_ranks_up_to_k_labels():
     llm = WordLLM('{"chosen": ["C", "A", "C"]}')
-    check_choice(outcome_of(chooser(k=3), llm), [2, 0], "llm")
+    check_choice(outcome_of(chooser(k=3), llm), [2, 0], "model")
     schema = json.loads(llm.requests[0].constraint.schema)["properties"]["chosen"]
     assert (schema["items"]["enum"], schema["minItems"], schema["maxItems"]) == (["A", "B", "C"], 1, 3)
-    check_choice(outcome_of(chooser(k=2, allow_none=True), WordLLM('{"chosen": []}')), [], "llm")
+    check_choice(outcome_of(chooser(k=2, allow_none=True), WordLLM('{"chosen": []}')), [], "model")
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -364,8 +371,8 @@ def test_an_unreadable_choice_is_repaired_once_then_falls_back_to_similarity(k):
     good = "A" if k == 1 else '{"chosen": ["A"]}'
     llm = WordLLM(lambda request: good if request.attempt else "D")
     outcome = outcome_of(chooser(k=k), llm)
-    check_choice(outcome, [0], "llm")
-    assert outcome.usage.malformed == 1 and [s.verb for s in outcome.trace] == ["choose/malformed", "choose/llm"]
+    check_choice(outcome, [0], "model")
+    assert outcome.usage.malformed == 1 and [s.verb for s in outcome.trace] == ["choose/malformed", "choose/model"]
     assert [r.seed for r in llm.requests] == [request_seed(5, "q0", (0,), a) for a in (0, 1)]
     outcome = outcome_of(chooser(k=k), WordLLM('{"chosen": []}'))
     check_choice(outcome, [1, 0][:k], "fallback")
@@ -390,7 +397,7 @@ def reasoning(reply):
 def test_a_choice_with_a_reason_first(given, reply, chosen):
     llm = reasoning(reply)
     outcome = outcome_of(chooser(**given), llm, reason=True)
-    check_choice(outcome, chosen, "llm")
+    check_choice(outcome, chosen, "model")
     (request,) = llm.requests
     assert list(json.loads(request.constraint.schema)["properties"]) == ["reason", *reply]
     assert '"reason"' in request.prompt.splitlines()[-1]
@@ -422,7 +429,7 @@ def test_what_begins_with_reasoning_anyway_is_asked_as_it_is():
 def test_a_reply_without_its_reason_is_repaired_and_then_left_to_the_rule():
     llm = WordLLM(lambda request: '{"reason": "r", "reply": "B"}' if request.attempt else "B")
     outcome = outcome_of(chooser(), llm, reason=True)
-    check_choice(outcome, [1], "llm")
+    check_choice(outcome, [1], "model")
     assert outcome.usage.fallbacks == {"choose/repaired": 1}
     outcome = outcome_of(chooser(), WordLLM("B"), reason=True)
     check_choice(outcome, [1], "fallback")
@@ -453,7 +460,7 @@ def test_the_packer_leaves_room_for_the_reason():
 )
 def test_an_option_written_out_is_its_label(k, said, chosen):
     outcome = outcome_of(chooser(k=k), WordLLM(said))
-    check_choice(outcome, chosen, "llm")
+    check_choice(outcome, chosen, "model")
     assert outcome.usage.fallbacks == {"choose/lenient": 1} and outcome.usage.llm_calls == 1
 
 
@@ -478,7 +485,7 @@ def rank_reply(*scores):
 )
 def test_a_small_model_ranks_options_by_their_scores(given, scores, chosen):
     llm = WordLLM(rank_reply(*scores), capable=False)
-    check_choice(outcome_of(chooser(**given), llm, decider="llm"), chosen, "rank")
+    check_choice(outcome_of(chooser(**given), llm, decider="model"), chosen, "rank")
     none = ("none of these",) if given.get("allow_none") else ()
     assert llm.requests[0].constraint == Rank((*COLOURS, *none))
     assert "- a red bird\n- a blue fish" in llm.requests[0].prompt
@@ -489,9 +496,9 @@ def test_an_engine_without_scores_is_given_labels_and_then_similarity():
         return rank_reply(-1.0)(request) if isinstance(request.constraint, Rank) else says
 
     says = "B"
-    check_choice(outcome_of(chooser(), WordLLM(answer, capable=False), decider="llm"), [1], "llm")
+    check_choice(outcome_of(chooser(), WordLLM(answer, capable=False), decider="model"), [1], "model")
     says = "no label"
-    outcome = outcome_of(chooser(), WordLLM(answer, capable=False), decider="llm")
+    outcome = outcome_of(chooser(), WordLLM(answer, capable=False), decider="model")
     check_choice(outcome, [1], "fallback")
     assert outcome.usage.fallbacks == {"choose/rule": 1} and outcome.usage.malformed == 3
 

@@ -33,7 +33,7 @@ def said(request):
 
 
 def resources(model, **answers):
-    return {"models": Models(model, load_embedder("hash"), "similarity"), **Toys(answers).resources}
+    return {"models": Models(model, load_embedder("hash")), **Toys(answers).resources}
 
 
 async def program(ctx):

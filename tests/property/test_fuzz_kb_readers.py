@@ -78,7 +78,8 @@ def _decodes(line):
 
 def is_comment(number, line):
     text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-    return _decodes(line) and bool(re.fullmatch(rb"[ \t]*(#.*)?\r*", text, re.DOTALL))
+    parts = text.split(b"\r")  # a carriage return alone ends a comment too
+    return _decodes(line) and all(re.fullmatch(rb"[ \t]*(#.*)?", part, re.DOTALL) for part in parts)
 
 
 def test_tab_separated(tmp_path, mutator):

@@ -73,7 +73,7 @@ def test_without_a_language_model_the_evidence_is_the_answer(here):
     server = here({"models": {"llm": "none"}}, llm=lambda: None)
     row = post(server, question=QUESTION).json()
     assert (row["status"], row["answer"], row["grounding"], row["usage"]["llm_calls"]) == (
-        "unsupported",
+        "retrieved",
         None,
         "none",
         0,
@@ -82,7 +82,7 @@ def test_without_a_language_model_the_evidence_is_the_answer(here):
     methods = {row["method"]: row for row in server.ask("GET", "/v1/methods").json()["methods"]}
     assert methods["ppr"]["answers"] and methods["ppr"]["missing"] is None and methods["hoprag"]["missing"]
     body = chat(server).json()
-    assert (body["choices"][0]["message"]["content"], body["gpu_rag"]["status"]) == ("", "unsupported")
+    assert (body["choices"][0]["message"]["content"], body["gpu_rag"]["status"]) == ("", "retrieved")
     *_, last, _, _ = chat(server, stream=True).text.split("\n\n")
     assert json.loads(last.removeprefix("data: "))["gpu_rag"]["support"] == body["gpu_rag"]["support"]
 
@@ -166,7 +166,7 @@ def test_methods_say_what_they_lack_and_the_line_to_run(here, index):
     without = {row["method"]: row for row in server.ask("GET", "/v1/methods").json()["methods"]}
     assert without["ppr"]["retrieves"] and without["ppr"]["answers"]
     row = post(server, question=QUESTION).json()  # evidence alone
-    assert (row["status"], row["answer"], row["usage"]["llm_calls"]) == ("unsupported", None, 0) and row["evidence"]
+    assert (row["status"], row["answer"], row["usage"]["llm_calls"]) == ("retrieved", None, 0) and row["evidence"]
     assert post(server, "/v1/retrieve", question=QUESTION).json()["status"] == "retrieved"
 
 
@@ -248,13 +248,13 @@ def test_what_was_said_before_is_condensed_into_the_question(here, cli):
 
     row = chat(here(llm=lambda: ScriptedLLM(say)), messages=[*before, asked]).json()["gpu_rag"]
     assert (row["question"], row["condensed"]) == ("Where did he teach?", "Where did Hugo Brandt teach?")
-    assert row["trace"][1]["verb"] == "condensed/model" and "not read" not in prompts[0]
+    assert row["trace"][0]["verb"] == "condense/model" and "not read" not in prompts[0]
     assert f"<data>\nQuestion: {QUESTION}\nAnswer: Hugo Brandt\n</data>" in prompts[0]
     assert "Question: Where did Hugo Brandt teach?" in prompts[-1] and "he teach" not in prompts[-1]
     small = here(llm=lambda: ScriptedLLM(lambda request: "University of Loss", capable=False))
     row = chat(small, messages=[*before, asked]).json()["gpu_rag"]
     assert row["condensed"] == "Where did he teach? (Hugo Brandt; University of Loss)"
-    assert row["trace"][0]["verb"] == "condensed/rules"
+    assert row["trace"][0]["verb"] == "condense/rule"
     assert "condensed" not in chat(small, messages=[*before, {"role": "user", "content": QUESTION}]).json()["gpu_rag"]
     assert "condensed" not in chat(small, messages=[asked]).json()["gpu_rag"]
     late = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "begun"}]

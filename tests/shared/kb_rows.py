@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.sources.formats import LINES_SUFFIXES, NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, has_suffix
+from gpu_rag.sources.formats import LINES_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files, stark
 from gpu_rag.sources.knowledge_base.nodes import NODE_KEYS, NODES, SkbNode, fields_row, named_columns, node_of
-from gpu_rag.sources.knowledge_graph import ntriples, read_kg_blocks
+from gpu_rag.sources.knowledge_graph import rdf, read_kg_blocks
 from gpu_rag.sources.knowledge_graph.blocks import Block
 from gpu_rag.sources.knowledge_graph.triples import TRIPLES, Triple, triple_of, triple_of_row
 from gpu_rag.sources.lines import read_lines
@@ -39,7 +39,7 @@ def read_kg(path: Path, limits: Limits = LIMITS) -> Iterator[Triple | Reject]:
     read_kg_blocks(path)
     if has_suffix(path, TABLE_SUFFIXES):
         return _each(path, read_parquet(path, TRIPLES.columns), _triple)
-    read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_of
+    read = rdf.statement_of if has_suffix(path, rdf.RDF_SUFFIXES) else triple_of
     return _each(path, read_lines(path, limits), read)
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kb_rows import same_edges, same_nodes, same_triples
+from pyoxigraph import Literal, NamedNode
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.sources.knowledge_graph.ntriples import literal_id, statement_of
+from gpu_rag.index.stages.knowledge_base.rdf import literal_parts
+from gpu_rag.sources.knowledge_graph.rdf import statement_of
 from gpu_rag.sources.knowledge_graph.triples import Triple
 from gpu_rag.sources.lines import Line
 from gpu_rag.sources.named import all_sources, named_source
@@ -86,6 +89,12 @@ def parsed(line):
     return statement_of(Line(1, line))
 
 
+def literal_id(text, language=None, datatype=None):
+    """A value in canonical N-Triples."""
+    kind = {"language": language} if language else {"datatype": NamedNode(datatype)} if datatype else {}
+    return str(Literal(text, **kind))
+
+
 GOOD = {
     "<http://a/b> <http://p> <urn:c> .": one("http://a/b", "http://p", "urn:c"),
     " _:x1.y\t<http://p>_:z. # said": one("_:x1.y", "http://p", "_:z"),
@@ -96,61 +105,75 @@ GOOD = {
     f'<http://a> <http://p> "7"^^<{XSD}integer> .': one("http://a", "http://p", literal_id("7", "", f"{XSD}integer")),
     f'<http://a> <http://p> "7"^^<{XSD}string>.': one("http://a", "http://p", literal_id("7")),
     "<http://a/\\u00e9> <http://p> <http://c> .": one("http://a/é", "http://p", "http://c"),
+    "<http://a/%zz> <http://p> <http://c:port> .": one("http://a/%zz", "http://p", "http://c:port"),
     "<http://a> <http://p> <http://c> .#": one("http://a", "http://p", "http://c"),
     "# a comment": None,
     "   ": None,
 }
 BAD = {
-    "<http://a> <http://p> <http://c>": "full stop",
-    "<http://a> <http://p> <http://c> . x": "full stop",
+    "<http://a> <http://p> <http://c>": "dot",
+    "<http://a> <http://p> <http://c> . x": "subject",
+    "<http://a> <http://p> <http://c> .\r<http://a> <http://p> <http://d> .": "2 statements",
+    "<http://a> <http://p> <http://c> <http://graph> .": "dot",
     "<a> <http://p> <http://c> .": "subject is no absolute IRI",
-    "<http://a> _:p <http://c> .": "predicate is not readable",
-    '"x" <http://p> <http://c> .': "subject is not readable",
-    "<http://a b> <http://p> <http://c> .": "subject is not readable",
-    "<http://a> <http://p> 'x' .": "object is not readable",
-    '<http://a> <http://p> "x .': "object is not readable",
-    '<http://a> <http://p> "a\\x" .': "object is not readable",
-    '<http://a> <http://p> "\\uD83D" .': "no character",
-    '<http://a> <http://p> "\\U00110000" .': "no character",
+    "<http://a> _:p <http://c> .": "predicate",
+    '"x" <http://p> <http://c> .': "subject",
+    "<http://a b> <http://p> <http://c> .": "subject is no absolute IRI",
+    "<http://a> <http://p> 'x' .": "column 23",
+    '<http://a> <http://p> "x .': "columns 23",
+    '<http://a> <http://p> "a\\x" .': "escape",
+    '<http://a> <http://p> "\\uD83D" .': "uD83D",
+    '<http://a> <http://p> "\\U00110000" .': "U00110000",
     '<http://a> <http://p> "\\u0000" .': "NUL",
-    "<http://a/\\u0020> <http://p> <http://c> .": "no IRI has",
-    '<http://a> <http://p> "x"@ .': "full stop",
+    "<http://a/\\u0020> <http://p> <http://c> .": "subject is no absolute IRI",
+    '<http://a> <http://p> "x"@ .': "language",
     '<http://a> <http://p> "x"^^<b> .': "datatype is no absolute IRI",
-    f"<http://a/{'x' * 1000}> <http://p> <http://c> .": "characters",
+    f"<http://a/{'x' * 1000}> <http://p> <http://c> .": "subject has 1009",
     f'<http://a> <http://p> "{"x" * 1001}" .': "literal has 1001",
-    "_:.a <http://p> <http://c> .": "subject is not readable",
-    "<http://a> <http://p> .": "object is not readable",
+    "_:.a <http://p> <http://c> .": "blank node",
+    "<http://a> <http://p> .": "object",
+    "<http://a> <http://p> <<( <http://a> <http://p> <http://c> )>> .": "object is a statement",
 }
 
 
 @pytest.mark.parametrize("line", GOOD)
-def test_ntriples_that_are_right(line):
+def test_ntriples_that_are_right(tmp_path, line):
     assert parsed(line) == GOOD[line]
+    read = [GOOD[line]] if GOOD[line] else []
+    assert same_triples(put(tmp_path / "a.nt", f"\n{line}\n")) == [replace(triple, line=2) for triple in read]
 
 
 @pytest.mark.parametrize("line", BAD)
-def test_ntriples_that_are_wrong_say_where(line):
+def test_ntriples_that_are_wrong_say_where(tmp_path, line):
     with pytest.raises(RowError, match=re.escape(BAD[line])):
         parsed(line)
+    (reject,) = same_triples(put(tmp_path / "a.nt", f"\n{line}\n"))
+    assert reject.line == 2 and BAD[line] in reject.reason
 
 
 @given(st.text(st.characters(exclude_characters="\x00", exclude_categories=("Cs",)), max_size=40), st.booleans())
 def test_a_literal_reads_as_what_was_written(text, escaped):
-    said = "".join(f"\\U{ord(c):08X}" for c in text) if escaped else literal_id(text)[1:-1]
-    found = parsed(f'<urn:a> <urn:p> "{said}" .')
+    written = "".join(f"\\U{ord(c):08X}" for c in text) if escaped else literal_id(text)[1:-1]
+    found = parsed(f'<urn:a> <urn:p> "{written}" .')
     assert found is not None and found.tail == literal_id(text)
+    assert literal_parts(pa.array([found.tail], pa.large_string()))[0].to_pylist() == [text]
 
 
-def test_equal_literals_have_one_id_and_others_another():
-    ids = {
-        literal_id("7"),
-        literal_id("7", "en"),
-        literal_id("7", "", f"{XSD}integer"),
-        literal_id('"'),
-        literal_id("\\"),
-    }
-    assert len(ids) == 5
-    assert literal_id('a"b\n') == '"a\\"b\\n"'
+def test_every_character_of_a_canonical_line_is_cut_out_as_the_parser_reads_it(tmp_path):
+    codes = [*range(1, 0x300), *range(0x1FF0, 0x2100), *range(0xFDC0, 0xFE00), *range(0xFFF0, 0x10010), 0x10FFFF]
+    rows = [f"<urn:a> <urn:p> {Literal(chr(code) + '-' + chr(code))} ." for code in codes]
+    rows += [row.replace("\\u", "\\U0000") for row in rows]  # the same texts in another form
+    found = same_triples(put(tmp_path / "a.nt", "\n".join(rows)))
+    assert [triple.tail for triple in found] == [str(Literal(chr(code) + "-" + chr(code))) for code in codes] * 2
+    labels = [f"_:x{chr(code)}y <urn:p> _:{chr(code)}x ." for code in codes if chr(code) not in "\r\n"]
+    assert same_triples(put(tmp_path / "b.nt", "\n".join(labels)))  # read alike, whether they are labels or not
+
+
+def test_equal_literals_have_one_id_and_others_another(tmp_path):
+    texts = ['"7"', '"7"@en', f'"7"^^<{XSD}integer>', '"\\""', '"\\\\"', f'"7"^^<{XSD}string>', '"\\u0037"', '"7"@EN']
+    put(tmp_path / "a.nt", "".join(f"<urn:a> <urn:p> {text} .\n" for text in texts))
+    ids = [triple.tail for triple in same_triples(tmp_path / "a.nt")]
+    assert len(set(ids)) == 5 and ids[5:] == [ids[0], ids[0], ids[1]]
 
 
 def test_ntriples_files_pass_over_comments_and_reject_by_line(tmp_path):

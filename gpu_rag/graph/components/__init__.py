@@ -16,7 +16,7 @@ from gpu_rag.types import CSR
 def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto") -> torch.Tensor:
     """Label of each node: i64[N], the smallest node of its component. Directions are ignored; weights do not matter.
 
-    csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | scipy | torch (minimum labels and
+    csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | torch (minimum labels and
     pointer jumping) | auto: the first of these that works here | cugraph, by name alone until a GPU has measured it.
     All give the same integers. O(N + E) memory. Raises BadInput, UsageError, MissingBackend.
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
@@ -29,23 +29,12 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
 
 
 def _by_unions(csr: CSR) -> torch.Tensor:
-    """Every entry joins the trees of its two ends under the smaller root: a fifth of scipy's time, which transposes."""
+    """Every entry joins the trees of its two ends under the smaller root."""
     from gpu_rag_kernels.dots.numba import join_rows
 
     label = np.empty(csr.n, np.int64)
     join_rows(csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy(), np.empty(csr.n, np.uint32), label)
     return torch.from_numpy(label)
-
-
-def _by_scipy(csr: CSR) -> torch.Tensor:
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components as weak_components
-
-    pattern = (np.ones(csr.m, np.int8), csr.indices.numpy(), csr.indptr.numpy())
-    count, label = weak_components(csr_matrix(pattern, shape=(csr.n, csr.n)), directed=True, connection="weak")
-    first = np.empty(count, np.int64)
-    first[label[::-1]] = np.arange(csr.n)[::-1]  # of equal places the last is kept: the smallest node
-    return torch.from_numpy(first[label])
 
 
 def smallest_labels(csr: CSR) -> torch.Tensor:
@@ -82,7 +71,7 @@ def _by_cugraph(csr: CSR) -> torch.Tensor:
     return torch.empty_like(nodes).scatter_(0, nodes, least[of])
 
 
-BY = {"numba": _by_unions, "scipy": _by_scipy, "torch": smallest_labels, "cugraph": _by_cugraph}
+BY = {"numba": _by_unions, "torch": smallest_labels, "cugraph": _by_cugraph}
 
 
 JUMPS = 3  # between two looks

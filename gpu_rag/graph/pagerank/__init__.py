@@ -3,7 +3,7 @@
 Row b of the result is the vector p with p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency with each
 row divided by its sum, pi_b the restart distribution of question b, and lost(p) the mass of p on nodes without
 outgoing weight (dangling and isolated ones): that mass returns to pi_b. `naive` is the formula as one writes it
-first, `plan` the solvers and the proof; the backends are `numba_path`, `matrix` (scipy, torch, Triton) and `cugraph`.
+first, `plan` the solvers and the proof; the backends are `numba_path`, `matrix` (torch, Triton) and `cugraph`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.dispatch import chosen, is_cpu
@@ -21,13 +20,12 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.memory import check_memory, fits, halve
-from gpu_rag.graph.nearest import MOST_BEST, topk_rows
 from gpu_rag.graph.pagerank.cugraph import tile_maker
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Restarts, Teleport, prepare, teleport_of
-from gpu_rag.graph.pagerank.plan import Array, Gaps, Plan, Tile, plan_of, solve_questions
-from gpu_rag.types import CSR, Ragged, TopK
+from gpu_rag.graph.pagerank.plan import Array, Plan, Tile, plan_of, solve_questions
+from gpu_rag.types import CSR, Ragged
 
-__all__ = ["PageRankGraph", "Restarts", "pagerank_topk", "personalized_pagerank", "pick_implementation", "prepare"]
+__all__ = ["PageRankGraph", "Restarts", "personalized_pagerank", "pick_implementation", "prepare"]
 
 
 def personalized_pagerank(
@@ -59,10 +57,10 @@ def personalized_pagerank(
     From damping .999 on, rounding in f64 may keep a proof above 1e-12; the error then names a tol that was reached.
     max_iter: most steps a question, up to 10^6. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor
     on numba, else chebyshev on a symmetric graph, else power. Self-loops slow sor down: at damping .99 it may need more
-    than 200 steps where chebyshev does not. block: questions alive at once for scipy and torch; numba takes 32 at a
+    than 200 steps where chebyshev does not. block: questions alive at once for torch; numba takes 32 at a
     time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch follows
     torch.set_num_threads).
-    implementation: numba | scipy | torch | auto, or cugraph, which finds the start on a GPU: see `cugraph`.
+    implementation: numba | torch | auto, or cugraph, which finds the start on a GPU: see `cugraph`.
     state: f32 | f16 (implementation torch) | auto: f32, until a figure of a GPU says otherwise. f16 takes the first
     steps in a state of half the bytes, a number of them that depends on damping, tol, max_iter and solver alone; steps
     in f32 follow, and the error is proved as without them.
@@ -97,58 +95,6 @@ def personalized_pagerank(
     return result
 
 
-def pagerank_topk(
-    csr: CSR | PageRankGraph,
-    seeds: Ragged | None = None,
-    weights: Ragged | None = None,
-    *,
-    k: int,
-    ids: tuple[int, int] | None = None,
-    prior: torch.Tensor | Restarts | None = None,
-    damping: float = 0.85,
-    tol: float = 1e-6,
-    max_iter: int = 200,
-    solver: str = "auto",
-    block: int = 64,
-    implementation: str = "auto",
-    threads: int = 1,
-    state: str = "auto",
-    settle: bool = False,
-) -> TopK:
-    """The k best nodes of `personalized_pagerank` in the range ids = (lo, hi), lo <= node < hi (all nodes if None).
-
-    Same arguments and errors; ids of the result are nodes of the graph. Equal to `topk_rows` of the whole result with
-    the same bits, but only one tile of it is alive at a time (`threads` tiles with numba). Nodes of score 0 count
-    like any other; a question without seeds gets only padding (-1, -inf).
-    settle: a question stops as soon as its k best are proved to be the k best: its proved L1 error is smaller than the
-    gap between the k-th score and the next one of the range, and no two scores can change by more than that error
-    together. The set of ids is then exact; the scores, and with them the order inside the k, are those of that moment,
-    off by less than the gap. A gap below `tol`, a tie for instance, cannot be seen: such a question ends at `tol` as
-    without `settle`, and so does one whose range has no more than k nodes. A question needs a fifth to a third fewer
-    steps at damping .85, but a tile ends with its slowest question: it pays for a few questions, not for full tiles.
-    """
-    options = Options(damping, tol, max_iter, solver, block, threads, state)
-    job = _job(csr, seeds, weights, prior, implementation, options)
-    graph, teleport = job.graph, job.teleport
-    lo, hi = _checked_range(ids, graph.n)
-    if not 0 <= k <= MOST_BEST:
-        raise BadInput("the number of results is out of range", given=f"k={k}", expected=">= 0 and < 2^31")
-    job.check_memory(8 * teleport.batch * k)
-    best_ids = torch.empty(teleport.batch, k, dtype=torch.int32, device=graph.device)
-    scores = torch.empty(teleport.batch, k, dtype=torch.float32, device=graph.device)
-
-    def solve(first: int, last: int) -> None:
-        rows = torch.empty(last - first, hi - lo, dtype=torch.float32, device=graph.device)
-        job.solve(first, last, rows, lo, k if settle and 0 < k < hi - lo else None)
-        empty = torch.from_numpy(teleport.is_empty(np.arange(first, last))).to(graph.device)
-        rows[empty] = -torch.inf
-        best = topk_rows(rows, k, lo=lo)
-        best_ids[first:last], scores[first:last] = best.ids, best.scores
-
-    job.run(solve)
-    return TopK(best_ids, scores)
-
-
 def _checked_range(ids: tuple[int, int] | None, n: int) -> tuple[int, int]:
     """(lo, hi) of a range of nodes, of all where it is None."""
     lo, hi = (0, n) if ids is None else ids
@@ -170,7 +116,6 @@ def _job(
 SOLVERS = ("power", "chebyshev", "sor")
 STATES = ("f32", "f16")
 MOST_STEPS = 10**6  # that a call may allow: the factor of every step is in memory
-F32_STEPS = 2.0**-22  # a few units of f32: rounding cannot exchange two scores that differ by more
 
 
 @dataclass(frozen=True)
@@ -203,9 +148,9 @@ class Options:
 
 
 def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") -> str:
-    """Which implementation runs on the device of a graph: numba | scipy | torch | cugraph.
+    """Which implementation runs on the device of a graph: numba | torch | cugraph.
 
-    auto: what is preferred for the family `pagerank`, else the first of the three that works there. cugraph is not
+    auto: what is preferred for the family `pagerank`, else the first of the two that works there. cugraph is not
     reproducible, so only its name means it. Raises MissingBackend, or UsageError for one that cannot take this device.
     """
     device = csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device
@@ -270,7 +215,7 @@ class Job:
         """What the call allocates, beside a result of so many bytes and for its tiles: all of it on a GPU (by Triton),
         the states alone on the CPU."""
         tiles = min(self.threads, -(-self.teleport.batch // self.width))
-        if is_cpu(self.graph.device) and self.implementation != "torch":
+        if self.implementation == "numba":
             states = 1 if self.plan.in_place else 2
             return result + states * tiles * self.graph.n * self.width * self.dtypes[0].itemsize
         from gpu_rag.graph.pagerank.matrix import tile_bytes
@@ -289,13 +234,13 @@ class Job:
                 self.width, self.new_tile = self._tile_maker(self.width // 2)
             left = [(a + i, a + j) for (a, b), _ in short for i, j in tiles_of(b - a, self.width)]
 
-    def solve(self, first: int, last: int, result: torch.Tensor, lo: int, settle: int | None = None) -> None:
+    def solve(self, first: int, last: int, result: torch.Tensor, lo: int) -> None:
         """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring
-        within the tolerance are solved again in f64. settle: a question may stop when its best `settle` are known."""
+        within the tolerance are solved again in f64."""
         solve_questions(
             lambda dtype, questions: self.new_tile(dtype, questions, result, lo), self.teleport, self.plan,
             self.graph.dangling if self.graph.has_dangling else None, self.dtypes, first, last, result,
-            None if settle is None else gaps_of(result, settle), self.f16_steps,
+            self.f16_steps,
         )  # fmt: skip
 
     def _tile_maker(self, block: int) -> tuple[int, TileMaker]:
@@ -307,10 +252,9 @@ class Job:
             return lanes_for(teleport.batch), partial(NumbaTile, graph, plan, teleport)
         if self.implementation == "cugraph":
             return block, tile_maker(graph, teleport, plan, block)
-        from gpu_rag.graph.pagerank.matrix import MatrixTile, scipy_product, torch_product
+        from gpu_rag.graph.pagerank.matrix import MatrixTile
 
-        product = (scipy_product if self.implementation == "scipy" else torch_product)(graph)
-        make = partial(MatrixTile, graph, product, plan, teleport, block)
+        make = partial(MatrixTile, graph, plan, teleport, block)
         f16_steps, first_dtype = self.f16_steps, self.dtypes[0]  # not self: a circle would keep memory for a while
 
         def made(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
@@ -329,14 +273,3 @@ def _short_of_memory(solve: Callable[[int, int], None], tile: tuple[int, int]) -
     except torch.OutOfMemoryError as error:
         return str(error) or "out of memory"
     return ""
-
-
-def gaps_of(result: torch.Tensor, k: int) -> Gaps:
-    """The gap between the k-th and the next score of rows of `result`, 0 < k < its width."""
-
-    def gaps(rows: Array, scale: Array) -> Array:
-        scores = topk_rows(result[torch.from_numpy(rows).to(result.device)], k + 1).scores
-        best = scores[:, k - 1 :].double().cpu().numpy()
-        return np.asarray(((best[:, 0] - best[:, 1]) - F32_STEPS * best[:, 0]) * scale)
-
-    return gaps

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gpu_rag.graph.common.cugraph import Library, on_device, vertex_type
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, unnormalised
-from gpu_rag.graph.pagerank.matrix import MatrixTile, torch_product
+from gpu_rag.graph.pagerank.matrix import MatrixTile
 from gpu_rag.graph.pagerank.plan import Array, Plan
 from gpu_rag.types import CSR
 
@@ -103,7 +103,7 @@ class CugraphTile(MatrixTile):
         self, single: SingleGraph, graph: PageRankGraph, plan: Plan, teleport: Teleport, width: int,
         dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int,
     ):  # fmt: skip
-        super().__init__(graph, torch_product(graph), plan, teleport, width, dtype, questions, result, lo)
+        super().__init__(graph, plan, teleport, width, dtype, questions, result, lo)
         count = len(questions)
         pi = teleport.dense(questions, width, graph)
         ranks = single.ranks(pi[:, :count], plan).double()

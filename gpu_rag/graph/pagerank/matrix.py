@@ -1,4 +1,4 @@
-"""Tiles of PageRank by a sparse matrix product: scipy on the CPU, torch and Triton on any device."""
+"""Tiles of PageRank by a sparse matrix product: torch and Triton on any device."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import is_cpu, pick_implementation
-from gpu_rag_kernels.pagerank import Restart, finish_step, ppr_step
+from gpu_rag_kernels.pagerank import Restart, ppr_step
 
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
@@ -25,34 +24,6 @@ PROVED = 16  # columns of a state that are in f64 at a time
 LAST_ROW = 2**31 - 1
 MOST_RECORDED = 1 << 23  # numbers of a state whose steps are recorded: a step of more takes longer than its launches
 _RECORDING = Lock()
-
-Product = Callable[..., torch.Tensor | None]
-"""A step of all questions, with the arguments of `ppr_step` behind the matrix."""
-
-
-def torch_product(graph: PageRankGraph) -> Product:
-    """Steps by the kernel `ppr_step`."""
-    return partial(ppr_step, graph.pull)
-
-
-def scipy_product(graph: PageRankGraph) -> Product:
-    """Steps by scipy's CSR times dense."""
-    from scipy.sparse import csr_matrix
-
-    @cache
-    def matrix(dtype: torch.dtype) -> Any:
-        weight = torch.ones(graph.pull.m) if graph.pull.weight is None else graph.pull.weight
-        arrays = (weight.to(dtype).numpy(), graph.pull.indices.numpy(), graph.pull.indptr.numpy())
-        return csr_matrix(arrays, shape=(graph.n, graph.n))
-
-    def step(
-        x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
-        inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
-    ) -> torch.Tensor | None:  # fmt: skip
-        pulled = torch.from_numpy(matrix(inverse.dtype) @ x.to(inverse.dtype).numpy())
-        return finish_step(pulled, x, y, restart, damping, degree, inverse, omega, scale, measured)
-
-    return step
 
 
 @dataclass(frozen=True)
@@ -75,13 +46,13 @@ def tile_bytes(n: int, n_rows: int, width: int, dtype: torch.dtype) -> int:
 
 
 class MatrixTile:
-    """`Tile` of `width` questions over a product. result: f32[>= questions, hi - lo] on the graph's device."""
+    """`Tile` of `width` questions. result: f32[>= questions, hi - lo] on the graph's device."""
 
     def __init__(
-        self, graph: PageRankGraph, product: Product, plan: Plan, teleport: Teleport, width: int, dtype: torch.dtype,
+        self, graph: PageRankGraph, plan: Plan, teleport: Teleport, width: int, dtype: torch.dtype,
         questions: Array, result: torch.Tensor, lo: int,
     ):  # fmt: skip
-        self.product, self.plan, self.damping, self.result, self.lo = product, plan, plan.damping, result, lo
+        self.plan, self.damping, self.result, self.lo = plan, plan.damping, result, lo
         self.width, self.graph = width, graph
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = graph.scale[:, None]
@@ -142,7 +113,9 @@ class MatrixTile:
         degree, inverse = self.degrees[torch.float32]
         omegas = torch.from_numpy(np.tile(self.plan.omega[:n_steps, None], self.width)).to(inverse)
         for omega in omegas:
-            self.product(x, y, self.restart, self.damping, degree, inverse, omega, scale=scale, measured=False)
+            ppr_step(
+                self.graph.pull, x, y, self.restart, self.damping, degree, inverse, omega, scale=scale, measured=False
+            )
             x, y = y, x
         self.x, self.y = (a.to(self.x.dtype).div_(scale) for a in (x, y))
 
@@ -209,7 +182,9 @@ class MatrixTile:
     def _steps(self, omegas: torch.Tensor, sums: torch.dtype) -> None:
         degree, inverse = self.degrees[sums]
         for omega in omegas:
-            self.product(self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=False)
+            ppr_step(
+                self.graph.pull, self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=False
+            )
             self.x, self.y = self.y, self.x
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
@@ -217,8 +192,8 @@ class MatrixTile:
         degree, inverse = self.degrees[torch.float64 if fine else self.x.dtype]
         change = None
         for left, omega in zip(range(len(omegas) - 1, -1, -1), torch.from_numpy(omegas).to(inverse)):  # one copy a look
-            change = self.product(
-                self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=left == 0
+            change = ppr_step(
+                self.graph.pull, self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=left == 0
             )
             self.x, self.y = self.y, self.x
         return np.full(self.width, np.inf) if change is None else np.asarray(change.cpu().numpy())
@@ -239,7 +214,7 @@ class MatrixTile:
         x, restart = self.x[:, part].contiguous(), self.restart.columns(part)
         q = torch.zeros_like(x, dtype=torch.float64)
         one = torch.ones(q.shape[1], dtype=torch.float64, device=q.device)
-        gap = self.product(x, q, restart, self.damping, degree, inverse, one)
+        gap = ppr_step(self.graph.pull, x, q, restart, self.damping, degree, inverse, one)
         q.mul_(degree[:, None])
         numbers[0] = torch.inf if gap is None else gap
         numbers[1] = q.sum(0)

@@ -78,11 +78,10 @@ class Plan:
         least = 1.0 if self.known_mass else 1 - self.damping
         return self.tol > ROUNDING and float(self.allowed(ROUNDING, np.array(least))) >= F32_GAP
 
-    def allowed(self, slack: float, mass: Array, tol: Array | float | None = None) -> Array:
-        """The L1 gap |Z - X|_1 (in q) that is worth a check, per column. mass: |q|_1, or a lower bound of it.
-        tol: the error to come within, this plan's own if None."""
+    def allowed(self, slack: float, mass: Array) -> Array:
+        """The L1 gap |Z - X|_1 (in q) that is worth a check, per column. mass: |q|_1, or a lower bound of it."""
         share = 0.5 if self.normalises else 1.0
-        left = (self.tol if tol is None else tol) - slack
+        left = self.tol - slack
         return np.asarray(MARGIN * share * left * mass * (1 - self.damping) / max(self.damping, 1e-12))
 
     def bound(self, gap: Array, mass: Array, exact: Array) -> Array:
@@ -164,13 +163,8 @@ LEAP = 300  # times the first gap that a tile's last ones are computed from: a f
 FINE = 4  # steps after coarse ones that find what f32 sums have rounded off
 MAX_CHECKS = 4  # a column that fails this many checks has met the rounding of its state
 UNKNOWN = 1e300  # a change that asks for another step
-FIRST_LOOK = 1e-3  # the error at which a column that may settle is first looked at
 F64_GAP = 32 * 2.0**-52  # about the L1 gap below which steps in f64 may show rounding alone
 BLIND = 1e-3  # of the gap that a check finds: a step that changed less did not see the error
-
-Gaps = Callable[[Array, Array], Array]
-"""(rows i64[P] of the result, factors that they must be multiplied with) -> f64[P]: the gap between the last score that
-is wanted and the next one, less what rounding can change."""
 
 
 class Tile(Protocol):
@@ -212,18 +206,14 @@ class Solved:
     steps: Array
 
 
-def solve_tile(
-    tile: Tile, plan: Plan, rows: Array, least_mass: Array, gaps: Gaps | None = None, taken: int = 0
-) -> Solved:
+def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: int = 0) -> Solved:
     """Iterates the columns c of `tile` with rows[c] >= 0 until each is within plan.tol, proved by a check in f64.
 
     rows: i64[width], the row of the result that a column goes to, or -1; least_mass: f64[width], |q|_1 where
     plan.known_mass, else a lower bound of it. A column is frozen (omega 0) when its predicted gap is small enough,
     first for coarse steps, then for fine ones; when all are, one pass checks them; a column that fails goes on.
 
-    gaps: a column may also stop once its gap exceeds its proved error. Two scores are off by no more than that error
-    together, so then no other node can belong among the best. A column that has not settled is looked at again when
-    its error should be half its gap. taken: steps that the tile has done before; at least `stride` follow.
+    taken: steps that the tile has done before; at least `stride` follow.
 
     Every second step of Chebyshev's iteration takes the part of an error that P^T maps to 0 away, and the next one
     brings it back: T_k(0) = 0 for odd k. Where nothing else is left, as on a star whose centre and leaves have equal
@@ -233,18 +223,16 @@ def solve_tile(
     pending = rows >= 0
     steps, least, checks = np.full(width, taken), np.zeros(width, np.int64), np.zeros(width, np.int64)
     predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
-    target = np.full(width, plan.tol if gaps is None else max(plan.tol, FIRST_LOOK))
-    settled = np.zeros(width, bool)
     scale, bound, ahead_by = np.ones(width), np.full(width, np.inf), np.arange(plan.stride)
     sweep_until: SweepUntil | None = getattr(tile, "sweep_until", None) if plan.in_place else None
-    leap: Leap | None = getattr(tile, "leap", None) if gaps is None and pending.any() else None
+    leap: Leap | None = getattr(tile, "leap", None) if pending.any() else None
     if leap is not None:
         unlooked, n_fine = plan.leap(tile.slack, tile.coarsest, taken)
         if len(unlooked):
             leap(unlooked, n_fine)
             steps, last = steps + len(unlooked), np.zeros(width)
     while pending.any():
-        allowed = plan.allowed(tile.slack, least_mass, target)
+        allowed = plan.allowed(tile.slack, least_mass)
         both = ((False, np.maximum(allowed, tile.coarsest)), (True, allowed))
         for fine, enough in both if last.any() else ():  # after a leap, and no step since: checked as it is
             going = pending & (steps < plan.max_iter) & (fine | (checks == 0))
@@ -259,24 +247,19 @@ def solve_tile(
                 going &= ((predicted * last > enough) | (steps < least)) & (steps < plan.max_iter)
             last = np.where(allowed < enough, UNKNOWN, last)  # coarse steps leave a bias: at least one fine one
         gap, mass = tile.check(np.where(pending, rows, -1))
-        checks += pending & (target <= plan.tol)
+        checks += pending
         proved = plan.bound(gap, mass, least_mass) + tile.slack
         bound = np.where(pending, proved, bound)
         scale = np.where(pending, plan.scale(mass, least_mass), scale)
         pending &= ~(proved <= plan.tol)
-        if gaps is not None and pending.any():
-            columns = np.flatnonzero(pending)
-            found = gaps(rows[columns], scale[columns])
-            settled[columns] = found > proved[columns]
-            target[columns] = np.clip(found / 2, plan.tol, target[columns])
-        pending &= ~settled & (steps < plan.max_iter) & (checks < MAX_CHECKS)
+        pending &= (steps < plan.max_iter) & (checks < MAX_CHECKS)
         # the guess was too good: correct it, and take at least one more step
         blind = last < BLIND * gap
         least = np.where(pending & blind, steps + _steps_from(gap, allowed, plan), least)
         better = np.maximum(predicted, 1.25 * gap / np.where(blind, np.inf, np.maximum(last, 1e-300)))
         predicted = np.where(pending, better, predicted)
         last = np.where(pending, UNKNOWN, last)
-    return Solved(scale, np.flatnonzero(~(bound <= plan.tol) & ~settled & (rows >= 0)), bound, steps)
+    return Solved(scale, np.flatnonzero(~(bound <= plan.tol) & (rows >= 0)), bound, steps)
 
 
 def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
@@ -289,14 +272,13 @@ def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
 
 def solve_questions(
     new_tile: Callable[[torch.dtype, Array], Tile], teleport: Teleport, plan: Plan, dangling: torch.Tensor | None,
-    dtypes: Sequence[torch.dtype], first: int, last: int, result: torch.Tensor, gaps: Gaps | None = None,
-    taken: int = 0,
+    dtypes: Sequence[torch.dtype], first: int, last: int, result: torch.Tensor, taken: int = 0,
 ) -> None:  # fmt: skip
     """Solves questions first..last into the rows of `result`, in each precision those that the one before could not
     bring within the tolerance. The row of a question without seeds is 0. Raises GpuRagError for one that none can.
 
     new_tile(precision, questions): a tile that writes into `result`, in the first precision after `taken` steps.
-    dangling: as in `least_mass`; gaps: as in `solve_tile`.
+    dangling: as in `least_mass`.
     """
     questions = np.arange(first, last)
     empty = teleport.is_empty(questions)
@@ -311,7 +293,7 @@ def solve_questions(
             least = least_mass(plan, teleport, dangling, questions, tile.width)
             rows = np.full(tile.width, -1, np.int64)
             rows[: len(questions)] = questions - first
-            solved = solve_tile(tile, limited, rows, least, gaps, done)
+            solved = solve_tile(tile, limited, rows, least, done)
             scale = np.ones(result.shape[0])
             scale[questions - first] = solved.scale[: len(questions)]
             if (scale != 1).any():

@@ -8,7 +8,7 @@ over all nodes and single products of the wanted pairs give the same numbers, wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, on_grid
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
-from gpu_rag.graph.ragged import ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import ragged_of_keys, row_of_value, some_lists
 from gpu_rag.index.index import Index
 from gpu_rag.program.titles import titled
 from gpu_rag.types import Ragged
@@ -115,6 +115,13 @@ def node_title(index: Index, node: int) -> str:
     passages, first = _places(index)
     at = int(first[node])
     return str(index.passages["title"][int(passages[at])].as_py()) if at < int(first[node + 1]) else ""
+
+
+def passages_of(index: Index, nodes: Iterable[int]) -> set[int]:
+    """Rows of the passages that mention or state one of these nodes."""
+    passages = bubble_graph(index).passages
+    rows = torch.tensor(sorted(set(nodes)), dtype=torch.int64, device=passages.values.device)
+    return set(some_lists(passages, rows).values.tolist())
 
 
 def rarity(index: Index, node: int) -> float:

@@ -22,8 +22,9 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.batched import Params, bubble_anchors, bubble_anchors_near
 from gpu_rag.methods.bubblerag.graph import is_relation, node_text, node_title, rarity
 from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, OPEN, PROMPTS, Keyword, numbered
-from gpu_rag.program.ask import ask_text, embed, packed
-from gpu_rag.program.budget import reply_tokens
+from gpu_rag.models.budget import reply_tokens
+from gpu_rag.program.ask import ask_text, packed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.text.prompts import Prompt
@@ -62,7 +63,7 @@ async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], para
         local = await bubble_anchors_near((vectors[is_open], tuple(around)), params.near, params.max_local, k)
         for i, pool in zip(is_open, local):
             pools[i] = pool if pool.rows else pools[i]
-    groups = await _by_model(run, question, keywords, pools) if run.models.model_decides else []
+    groups = await _by_model(run, question, keywords, pools) if run.model_decides else []
     by = "model" if groups else "rules"
     groups = groups or by_rules(run.index, keywords, pools)
     lines = (f"{g.weight:.2f} {g.concept}: {'; '.join(node_text(run.index, v) for v in g.anchors)}" for g in groups)

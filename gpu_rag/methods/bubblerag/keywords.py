@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_rag.methods.bubblerag.batched import Params
+from gpu_rag.models.budget import reply_tokens
 from gpu_rag.program.ask import ask
-from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.mentions import mentioned_names
@@ -56,7 +56,7 @@ def numbered(keywords: Sequence[Keyword]) -> str:
 async def find_keywords(run: Run, question: str, passages: Sequence[str], params: Params) -> list[Keyword]:
     """The keywords of a question, at most MOST, noted in the trace with who found them."""
     found, index = [], run.index
-    if run.models.model_decides:
+    if run.model_decides:
         prompt, room = Prompt.read(PROMPTS, "keywords"), reply_tokens(run.models.language_model, LISTED)
         fields, name = {"question": question}, "bubblerag_keywords"
         reply = await ask(run, prompt, fields, schema=LISTED, max_tokens=room, name=name)

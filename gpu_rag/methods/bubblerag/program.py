@@ -24,12 +24,12 @@ import numpy as np
 
 from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_passages, bubble_trees, bubble_walk
-from gpu_rag.methods.bubblerag.graph import node_text
+from gpu_rag.methods.bubblerag.graph import node_text, passages_of
 from gpu_rag.methods.bubblerag.groups import Group, find_groups
 from gpu_rag.methods.bubblerag.keywords import find_keywords
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
-from gpu_rag.program.ask import ask, embed, packed
-from gpu_rag.program.choose import choose
+from gpu_rag.program.ask import ask, choose, packed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
 from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
@@ -80,7 +80,9 @@ async def evidence_graphs(run: Run, question: str, before: Before, params: Param
     how = "alone" if trees and trees[0].kind == ALONE else "score" if rank else "first"
     run.note(f"trees/{how}", len(trees), tuple(lines))
     grown = (expanded(run, question, before.vector, number, tree, params) for number, (tree, _) in enumerate(best, 1))
-    return Grown(list(await gather(*grown)), tuple(dict.fromkeys(v for group in groups for v in group.anchors)))
+    graphs = list(await gather(*grown))
+    run.saw(lambda: passages_of(run.index, (v for graph in graphs for v in (*graph.entities, *graph.relations))))
+    return Grown(graphs, tuple(dict.fromkeys(v for group in groups for v in group.anchors)))
 
 
 def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
@@ -121,7 +123,7 @@ async def _enough(run: Run, question: str, before: Before) -> Draft | None:
     """The answer of the pre-retrieved passages, where they are said to suffice and the reader finds one."""
     prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "enough")
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
-    if run.models.decides_by == "llm":  # by similarity the prompt is not written
+    if run.model_chooses:  # by similarity the prompt is not written
         fields = {"question": question, "options": "\n".join(ENOUGH)}
         _, n_shown, cut = packed(run, prompt, fields, "passages", blocks, max_tokens=ROOM)
         blocks = blocks[: n_shown - 1 if cut else n_shown]  # whole passages: half a one cannot be judged

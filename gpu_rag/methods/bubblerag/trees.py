@@ -21,12 +21,12 @@ import numpy as np
 
 from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.index.index import Index
+from gpu_rag.methods.bubblerag.asks import EXPAND
 from gpu_rag.methods.bubblerag.batched import Params, Tree, bubble_neighbours
 from gpu_rag.methods.bubblerag.graph import is_relation, node_text
 from gpu_rag.methods.bubblerag.groups import Group
-from gpu_rag.program.choose import choose
+from gpu_rag.program.decide import decide
 from gpu_rag.program.run import Run
-from gpu_rag.text.prompts import Prompt
 
 EPSILON = 1e-6
 
@@ -92,17 +92,17 @@ async def expanded(
         found = await bubble_neighbours((vector, tuple(frontier), tuple(graph.relations)), params.n_neighbours)
         if not found.rows:
             break
-        chosen = await choose(
+        chosen = await decide(
             run,
-            Prompt.read("gpu_rag.methods.bubblerag.prompts", "expand"),
-            {"question": question, "evidence": "\n".join(graph.lines(run.index))},
-            [node_text(run.index, v) for v in found.rows],
-            query=question,
+            EXPAND,
+            step=f"{number}_{hop}",
+            question=question,
+            evidence="\n".join(graph.lines(run.index)),
+            options=[node_text(run.index, v) for v in found.rows],
+            relations=found.rows,
             k=params.max_picks,
-            allow_none=True,
             threshold=params.pick_threshold,
             scores=found.scores,
-            name=f"expand_{number}_{hop}",
         )
         frontier = graph.add([found.rows[i] for i in chosen], run.index)
         if not frontier:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu_rag.index.knowledge_base.scores import node_text
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.views import kb_of, ranked_nodes
 from gpu_rag.program.reader import Support, read, read_blocks

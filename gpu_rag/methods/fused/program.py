@@ -15,7 +15,7 @@ from gpu_rag.index.tuned import TUNED, tuned
 from gpu_rag.methods.fused.batched import DEPTH, Asked, Candidates, columns, fused_candidates
 from gpu_rag.methods.fused.model import SHIPPED, Model, model_of, shipped
 from gpu_rag.methods.registry import load_method
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking

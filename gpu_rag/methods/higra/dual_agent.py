@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from gpu_rag.methods.higra.librarian import Find, consult
 from gpu_rag.methods.higra.seeker import Answered, Asks, Dialogue, last_answer, next_action
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.questions import clarified, planned
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run

@@ -3,12 +3,6 @@
 WORDS = {
     "seeds": "entities to start from, of {n}",
     "higra_rank": "passages high in the ranking by graph and similarity, of {n} entities and passages",
-    "clarify": "the model rewrites the question",
-    "decompose": "the model takes the question apart",
-    "clarified": "the question, rewritten",
-    "plan/rules": "plan, by rules over the question's features",
-    "plan/model": "plan, by the model",
-    "plan/refused": "the model's plan could not be used",
     "ask_librarian": "the Seeker asks the Librarian",
     "librarian": "the Librarian says",
     "librarian/reply": "the model speaks as the Librarian",

@@ -177,6 +177,19 @@ def relation_paths(index: Index, rows: Sequence[int], shown: Collection[str]) ->
     return tuple(paths)
 
 
+def passages_of_entities(index: Index) -> dict[int, set[int]]:
+    """Rows of the passages of each entity."""
+
+    def load(index: Index) -> dict[int, set[int]]:
+        passages: dict[int, set[int]] = {}
+        links = higra_graph(index).links
+        for entity, passage in zip(links["entity"].to_pylist(), links["passage"].to_pylist()):
+            passages.setdefault(entity, set()).add(passage)
+        return passages
+
+    return index.loaded("passages of higra's entities", load)
+
+
 def entity_options(index: Index, rows: Sequence[int]) -> list[str]:
     """Each entity as an option of a choice: its name, types and other names."""
     part = higra_graph(index).entities.select(("name", "types", "aliases")).take(pa.array(list(rows), pa.int64()))

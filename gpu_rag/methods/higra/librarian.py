@@ -10,8 +10,8 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from gpu_rag.models.budget import reply_tokens
 from gpu_rag.program.ask import ask_text, packed
-from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.reader import Support, is_answer, passage_block, read_blocks
 from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run

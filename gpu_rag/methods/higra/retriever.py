@@ -6,20 +6,24 @@ around them, fused with similarity by reciprocal ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 
 import numpy as np
 
+from gpu_rag.graph.ego import ego_balls
+from gpu_rag.graph.ragged import ragged_of_lists
+from gpu_rag.index.index import Index
+from gpu_rag.methods.higra.asks import SEEDS
 from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, higra_rank, higra_search, higra_walk
-from gpu_rag.methods.higra.graph import entity_options, relation_paths
+from gpu_rag.methods.higra.graph import entity_options, higra_graph, relation_paths
 from gpu_rag.methods.higra.librarian import consult
-from gpu_rag.program.ask import embed
-from gpu_rag.program.choose import choose
+from gpu_rag.program.decide import decide
+from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 
 Begun = tuple[np.ndarray, HigraFound, list[int]]  # a text's vector, what is similar to it, rows of seed entities
@@ -65,21 +69,27 @@ async def _seeds(run: Run, text: str, found: HigraFound, params: Params) -> list
     """Rows of the seed entities: what the decider chooses among the candidates, else the first ones."""
     candidates = list(dict.fromkeys(chain(found.named, found.entities.rows)))[: params.n_entities]
     by_rank = dict(zip(found.entities.rows, found.entities.scores))
-    chosen = await choose(
+    chosen = await decide(
         run,
-        Prompt.read("gpu_rag.methods.higra.prompts", "seeds"),
-        {"question": text},
-        entity_options(run.index, candidates),
-        query=text,
+        SEEDS,
+        question=text,
+        options=entity_options(run.index, candidates),
+        candidates=candidates,
         k=params.max_seeds,
-        allow_none=True,
         threshold=params.seed_threshold,
         scores=[by_rank.get(row, 0.0) + params.named_bonus * (row in found.named) for row in candidates],
-        name="seeds",
     )
-    if chosen:
-        return [candidates[i] for i in chosen]
-    return list(found.entities.rows[: params.fallback_seeds])
+    seeds = [candidates[i] for i in chosen] or list(found.entities.rows[: params.fallback_seeds])
+    run.saw(lambda: _around(run.index, seeds, params.radius))
+    return seeds
+
+
+def _around(index: Index, seeds: Sequence[int], radius: int) -> set[int]:
+    """Rows of the passages of all entities within `radius` of the seeds."""
+    graph, starts = higra_graph(index), ragged_of_lists([sorted(set(seeds))], index.device)
+    ball = ego_balls(graph.checked[0], starts, radius, threads=index.threads).values.cpu().numpy()
+    near = np.isin(graph.links["entity"].to_numpy(), ball)
+    return set(graph.links["passage"].to_numpy()[near].tolist())
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:

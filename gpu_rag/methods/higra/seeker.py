@@ -12,8 +12,8 @@ from itertools import chain, product, zip_longest
 from typing import Any
 
 from gpu_rag.methods.higra.librarian import Finding
+from gpu_rag.models.budget import reply_tokens
 from gpu_rag.program.ask import ask
-from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.reader import Support, is_answer, read
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
@@ -100,7 +100,7 @@ def _once(evidence: Iterable[Evidence | None]) -> tuple[Evidence, ...]:
 
 async def next_action(run: Run, dialogue: Dialogue) -> Asks | Answered | None:
     """The next action; None where neither a question nor an answer is left, so that the dialogue must close."""
-    if run.models.model_decides:
+    if run.model_decides:
         action = await _by_model(run, dialogue)
         if not isinstance(action, Malformed):
             return action
@@ -110,7 +110,7 @@ async def next_action(run: Run, dialogue: Dialogue) -> Asks | Answered | None:
 
 async def last_answer(run: Run, dialogue: Dialogue) -> Answered | None:
     """The one forced answer that closes a dialogue; None where the findings do not tell."""
-    if not run.models.model_decides:
+    if not run.model_decides:
         draft = await read(run, dialogue.question, Support(dialogue.readable()))
         return None if draft.text is None else Answered(draft.text, ())
     fields = {"question": dialogue.question}

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from gpu_rag.methods.hoprag.asks import HOP
 from gpu_rag.methods.hoprag.batched import (
     HopQuestion,
     OutEdge,
@@ -33,8 +34,8 @@ from gpu_rag.methods.hoprag.batched import (
     vertex_passage,
     walk_hops,
 )
-from gpu_rag.program.ask import embed
-from gpu_rag.program.choose import choose
+from gpu_rag.program.decide import decide
+from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
@@ -42,7 +43,6 @@ from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, SHARE
 from gpu_rag.text.keywords import keywords, names
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 
 
@@ -132,7 +132,7 @@ async def visited(question: Question, run: Run, params: Params) -> dict[int, flo
         start = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
     run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start.rows))
     walk = Walk(start.rows)
-    for hop in range(1, _rounds(run, params) + 1):
+    for hop in range(1, params.n_hop + 1):
         if not walk.queue:
             break
         await _hop(run, question.text, query, walk, hop, params)
@@ -142,6 +142,7 @@ async def visited(question: Question, run: Run, params: Params) -> dict[int, flo
     else:
         near = await near_vertices((query, tuple(counted)), params.about) if counted else []
         base = helpfulness(walk.counts, dict(zip(counted, near)))
+    run.saw(lambda: {vertex_passage(run.index, v) for v in counted})
     return inherited(base, walk.hops, params.inherit)
 
 
@@ -157,11 +158,6 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     return await read(run, question.text, await retrieve(question, run, params))
 
 
-def _rounds(run: Run, params: Params) -> int:
-    """How many rounds of hops are taken: by similarity none after a random walk, which has gone along all edges."""
-    return 0 if params.entry == "walk" and run.models.decides_by == "similarity" else params.n_hop
-
-
 def question_words(text: str, kind: str) -> frozenset[str]:
     """The names in a question, or all its keywords where it has none or `kind` is "all"."""
     return (names(text) if kind == "names" else frozenset()) or keywords(text)
@@ -169,29 +165,21 @@ def question_words(text: str, kind: str) -> frozenset[str]:
 
 async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, hop: int, params: Params) -> None:
     """One round of hops from every vertex in the queue."""
-    by_model = run.models.decides_by == "llm"
-    ways = await out_edges((query, tuple(walk.queue)), params.n_options if by_model else 1)
-    taken: Sequence[OutEdge | None]
-    if by_model:
-        taken = await gather(*(_choose(run, text, v, edges, hop) for v, edges in zip(walk.queue, ways)))
-    else:
-        taken = [edges[0] if edges else None for edges in ways]
-    run.note(f"hop_{hop}", len(walk.queue), tuple(_in_words(run, v, edge) for v, edge in zip(walk.queue, taken)))
+    options = await out_edges((query, tuple(walk.queue)), params.n_options)
+    taken = await gather(*(_taken(run, text, v, edges, hop, params) for v, edges in zip(walk.queue, options)))
+    if any(taken) or params.entry != "walk":  # a random walk has taken all edges: no hop is no news
+        lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, taken))
+        run.note(f"hop_{hop}", len(walk.queue), tuple(lines))
     walk.hop([None if edge is None else edge.target for edge in taken])
 
 
-async def _choose(run: Run, text: str, vertex: int, edges: Sequence[OutEdge], hop: int) -> OutEdge | None:
-    """The out-edge that the decider takes, or None."""
-    chosen = await choose(
-        run,
-        Prompt.read("gpu_rag.methods.hoprag.prompts", "choose"),
-        {"question": text, "title": _name(run, vertex)},
-        [edge_question(run.index, way.edge) for way in edges],
-        query=text,
-        allow_none=True,
-        threshold=-1.0,  # similarity, where it stands in for an unreadable reply, always takes the nearest
-        scores=[way.score for way in edges],
-        name=f"hop_{hop}",
+async def _taken(
+    run: Run, text: str, vertex: int, edges: Sequence[OutEdge], hop: int, params: Params
+) -> OutEdge | None:
+    """The out-edge that is followed, or None."""
+    options = [edge_question(run.index, edge.edge) for edge in edges]
+    chosen = await decide(
+        run, HOP, step=hop, question=text, title=_name(run, vertex), options=options, edges=edges, entry=params.entry
     )
     return edges[chosen[0]] if chosen else None
 

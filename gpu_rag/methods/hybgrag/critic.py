@@ -21,7 +21,7 @@ from gpu_rag.methods.hybgrag.examples import (
 )
 from gpu_rag.methods.hybgrag.retrieve import first_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved
-from gpu_rag.program.choose import choose
+from gpu_rag.program.ask import choose
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
@@ -106,7 +106,7 @@ class Critic:
         options = _options(action, result)
         examples: Sequence[Experience] = ()
         own = () if self.params.experiences else own_examples(self.run.index).experiences
-        if self.run.models.decides_by == "llm":
+        if self.run.model_chooses:
             known = own or read_examples(self.params.experiences, "experiences", True)
             examples = await chosen_examples(question, known, self.params.n_examples, self.params.examples, self.run)
         prompt = Prompt.read(PROMPTS, "comment")

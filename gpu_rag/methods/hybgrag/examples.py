@@ -19,7 +19,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.index.index import Index
 from gpu_rag.index.tuned import TUNED, tuned
 from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, Action, Fault, Feedback, Topic
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import CLOSE, OPEN, Prompt
 

@@ -123,7 +123,7 @@ class OracleCritic(Critic):
         shown = result.rows[: self.params.n_references]
         right = next((place for place, row in enumerate(shown) if row in set(self.gold)), None)
         if self.seen is not None and shown:
-            believed = await super().fitting(question, action, result) if self.run.models.model_decides else None
+            believed = await super().fitting(question, action, result) if self.run.model_decides else None
             self.seen.validations.append((self._validation(question, action, result, right), believed != right))
             if right is not None and action.module == HYBRID:
                 self.seen.routes.append(Experience(question, action))

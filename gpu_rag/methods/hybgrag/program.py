@@ -21,7 +21,7 @@ from gpu_rag.methods.hybgrag.near import Entities
 from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_nodes, fused, retrieve_by
 from gpu_rag.methods.hybgrag.router import Router
 from gpu_rag.methods.hybgrag.state import TEXT, Action, History, Params, Retrieved
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.chains import asked_types, opposed_relations
 from gpu_rag.program.knowledge_base.views import kb_of, node_passages, ranked_nodes
 from gpu_rag.program.reader import read_blocks

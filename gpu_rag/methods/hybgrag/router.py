@@ -18,10 +18,9 @@ import numpy as np
 from gpu_rag.methods.hybgrag.examples import Experience, fenced, own_examples, read_examples
 from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Params, Topic
+from gpu_rag.models.budget import reply_tokens
 from gpu_rag.models.llm.interface import fits
-from gpu_rag.program.ask import ask
-from gpu_rag.program.budget import reply_tokens
-from gpu_rag.program.choose import choose
+from gpu_rag.program.ask import ask, choose
 from gpu_rag.program.knowledge_base.relations import Shown, relations_of, shown_names
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.reason import reason_room
@@ -49,7 +48,7 @@ class Router:
 
     async def route(self, history: History) -> Action | None:
         """The next action, one that was not taken before; None where the rules know none."""
-        if self.run.models.model_decides:
+        if self.run.model_decides:
             topics = await self._topics(history)
             action = None if topics is None else await self._module(topics, history)
             if action is not None and not history.seen(action):

@@ -23,7 +23,7 @@ import numpy as np
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains
 from gpu_rag.program.knowledge_base.names import Linked, link_names, masked
 from gpu_rag.program.knowledge_base.relations import NearRelations, near_relations

@@ -23,7 +23,7 @@ from gpu_rag.methods.hydrarag.state import (
     Search,
     Sources,
 )
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import plan_by_rules
 from gpu_rag.text.rules.relations.hops import relation_words
@@ -114,7 +114,7 @@ async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
 
 
 async def _topics(question: str, search: Search) -> list[str]:
-    if search.run.models.model_decides:
+    if search.run.model_decides:
         reply = await search.ask("topics", {"question": question}, TOPICS_SCHEMA, "topics/model")
         if isinstance(reply, dict) and reply["topics"]:
             return list(dict.fromkeys(" ".join(topic.split()) for topic in reply["topics"]))
@@ -128,7 +128,7 @@ def _relation_words(search: Search) -> frozenset[str]:
 
 async def _analysis(question: str, mentions: tuple[Mention, ...], search: Search) -> Analysis:
     topics = [mention.text for mention in mentions]
-    if search.run.models.model_decides:
+    if search.run.model_decides:
         fields = {"question": question, "topics": "; ".join(topics) or "none"}
         reply = await search.ask("analysis", fields, ANALYSIS_SCHEMA, "analysis/model")
         chain = read_chain(reply, topics) if isinstance(reply, dict) else None
@@ -167,7 +167,7 @@ def by_chain(
 async def selected(analysis: Analysis, sources: Sources, search: Search) -> Sources:
     """S_a: the sources of the first phase. By similarity, and without the selector: all of them."""
     kinds = sources.kinds
-    if not search.params.selector or len(kinds) < 2 or not search.run.models.model_decides:
+    if not search.params.selector or len(kinds) < 2 or not search.run.model_decides:
         return sources
     options, scores = [SOURCE_WORDS[kind] for kind in kinds], [1.0] * len(kinds)
     chosen = await search.choose("sources", analysis, options, len(kinds), "source_selector", scores)

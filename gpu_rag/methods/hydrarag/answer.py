@@ -41,7 +41,7 @@ async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, s
     if not chosen:
         return Attempt(None, False)
     nodes = ranked_nodes(chosen, search)
-    if not search.run.models.model_decides:
+    if not search.run.model_decides:
         return Attempt(*await _by_rule(analysis, chosen, last, search), nodes)
     text, accepted = await _by_model(analysis, chosen, last, search)
     return Attempt(text, accepted, nodes if text is None else _named_first(text, nodes, search))

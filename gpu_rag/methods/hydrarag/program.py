@@ -35,7 +35,7 @@ from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
 from gpu_rag.methods.hydrarag.state import ANSWER, KINDS, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
 from gpu_rag.methods.hydrarag.texts import explore_texts
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.reader import clean_answer, is_answer
 from gpu_rag.program.run import Run
@@ -62,10 +62,10 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     """Steps I to IV of one question: explore until an answer is accepted; `unsupported` where there is none."""
     search = Search(run, params)
     analysis, sources = await analysed(question.text, search)
-    asked = () if run.models.model_decides else await asked_paths(analysis, sources, search)
+    asked = () if run.model_decides else await asked_paths(analysis, sources, search)
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
-        if name != INITIAL and search.run.models.model_decides and not search.may_ask(PHASE_CALLS):
+        if name != INITIAL and search.run.model_decides and not search.may_ask(PHASE_CALLS):
             search.run.note("requests_spent", 0, (f"{name}: left out",))
             break
         (query,) = await embed([analysis.indicator])
@@ -146,7 +146,7 @@ async def _both(
 async def _refined(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
     """A follow-up question drives documents and web, its indicator also the graphs; by rule both stay."""
     texts, indicator = analysis, query
-    if search.run.models.model_decides:
+    if search.run.model_decides:
         texts = await _follow_up(analysis, search)
         (indicator,) = await embed([texts.indicator])
         more = available(texts, search)
@@ -177,9 +177,9 @@ async def _ask(prompt: str, schema: str, name: str, analysis: Analysis, search: 
 
 async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
     """Paths through the topics and each predicted answer, which counts as one more topic."""
-    made = await _by_model(analysis, search) if search.run.models.model_decides else None
+    made = await _by_model(analysis, search) if search.run.model_decides else None
     predictions = await _by_rule(analysis, search) if made is None else made
-    while predictions and not search.may_ask(2 * len(predictions)) and search.run.models.model_decides:
+    while predictions and not search.may_ask(2 * len(predictions)) and search.run.model_decides:
         predictions.pop()  # each may choose pages and read sentences
     names = tuple(one.predicted.text for one in predictions if one.predicted is not None)
     search.run.note("predictions", len(predictions), names)

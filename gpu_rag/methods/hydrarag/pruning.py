@@ -36,7 +36,7 @@ from gpu_rag.methods.hydrarag.state import (
     Scores,
     Search,
 )
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import Pool

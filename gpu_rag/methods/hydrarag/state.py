@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.program.ask import ask
-from gpu_rag.program.budget import reply_tokens
-from gpu_rag.program.choose import choose
+from gpu_rag.models.budget import reply_tokens
+from gpu_rag.program.ask import ask, choose
+from gpu_rag.program.decide import RULE
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.settings.check import Declared
@@ -295,6 +295,6 @@ class Search:
         scores: Sequence[float] | None = None,
     ) -> list[int]:
         """Positions of the k best options for a question. scores: else by similarity to the indicator."""
-        text, query, models = Prompt.read(PROMPTS, prompt), analysis.indicator, self.run.models
-        run = self.run if self.may_ask() else replace(self.run, models=replace(models, decider="similarity"))
+        text, query = Prompt.read(PROMPTS, prompt), analysis.indicator
+        run = self.run if self.may_ask() else replace(self.run, decider=RULE)
         return await choose(run, text, analysis.shown, options, query=query, k=k, scores=scores, name=name)

@@ -21,8 +21,9 @@ from gpu_rag.methods.hydrarag.batched.names import passages_of, stated_triples
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.batched.web import web_read, web_search
 from gpu_rag.methods.hydrarag.state import PROMPTS, Analysis, FoundPath, Search, Sources
-from gpu_rag.program.ask import ask_text, embed, packed
-from gpu_rag.program.budget import reply_tokens
+from gpu_rag.models.budget import reply_tokens
+from gpu_rag.program.ask import ask_text, packed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.search import search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.bm25 import Bm25
@@ -143,7 +144,7 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in some sentences, each once."""
-    by_model = search.run.models.model_decides and search.may_ask()
+    by_model = search.run.model_decides and search.may_ask()
     made = await _paths_by_model(analysis, sentences, search) if by_model else _paths_by_rule(sentences)
     once = {(document.where, steps): (document, steps) for document, steps in made}
     return list(once.values())

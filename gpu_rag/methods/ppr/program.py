@@ -7,7 +7,7 @@ the passage prior and the final fusion are our own, see `batched`.
 from __future__ import annotations
 
 from gpu_rag.methods.ppr.batched import Params, rank_by_graph
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.run import Run
 from gpu_rag.types import Draft, Evidence, Path, Question

@@ -31,9 +31,9 @@ def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool 
     """The engine that `spec` names.
 
     "smollm2": the packaged model (converted to a folder on first use); a model folder; "vllm:" before either, or before
-    the name of a model that `gpu-rag models fetch` or the Hugging Face cache keeps: the same through vLLM; "http://HOST:PORT/v1#MODEL":
-    an OpenAI-compatible server (without #MODEL the only model it serves), several of one model separated by commas;
-    "replay:FILE.jsonl": recorded replies.
+    the name of a model that `gpu-rag models fetch` or the Hugging Face cache keeps: the same through vLLM's servers,
+    which are started; "http://HOST:PORT/v1#MODEL": an OpenAI-compatible server (without #MODEL the only model it
+    serves), several of one model separated by commas; "replay:FILE.jsonl": recorded replies.
     device, threads: for models in this process. capable: whether the model may extract and judge; None lets its size
     decide. options: keyword arguments of the engine's class (TransformersLLM, VllmLLM, HttpLLM, ReplayLLM).
     Raises UsageError (unknown spec or option), MissingBackend, ModelError.

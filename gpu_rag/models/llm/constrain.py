@@ -10,11 +10,8 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import MissingBackend, RequestFailed
+from gpu_rag.models.llm.http_wire import JSON_LAYOUT
 from gpu_rag.types import Choice, JsonSchema
-
-# JSON on one line: a small model left free to choose white space writes nothing else. Separators as in json.dumps and
-# in the examples of the prompts: bound to "[" where it would write " [", a model closes the list and replies nothing.
-JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class Grammars:

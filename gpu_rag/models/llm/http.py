@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,11 @@ import msgspec
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.models.llm.http_servers import Card, Job, Patience, Servers
+from gpu_rag.models.llm.http_servers import Address, Card, Job, Patience, Servers
 from gpu_rag.models.llm.http_style import find_style, kept_style
 from gpu_rag.models.llm.http_wire import Style, body, can_rank, check_constraint, read_answer, thought
 from gpu_rag.models.llm.interface import ApiKeys, OnReply, ServerAccount, check_key, estimate_tokens, in_order
+from gpu_rag.models.llm.own_server import OwnServer
 from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings.ranges import MOST_INTEGER
@@ -37,7 +38,7 @@ TEMPLATE_TOKENS = 64
 THINK_TOKENS = 2048
 MOST_STARVED = 8  # replies in a row that were all thought: more are no accident
 CONNECTIONS = 256
-JOIN_S = 10.0
+JOIN_S = 20.0  # servers of our own take some seconds to end
 
 _Item = tuple[int, Request, "bytes | Reply | GpuRagError", "Job | None"]  # no job: it could not be sent
 _Finished = queue.SimpleQueue[_Item]
@@ -47,10 +48,11 @@ _Reply = tuple[int, "Reply | RequestFailed"]
 class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     """Replies of a served model, at most `max_connections` requests at a time at each server.
 
-    url: up to and with /v1; several servers of one model are one engine: a request goes to the least loaded, and to
-    another one when its server dies. model: its id there; "" takes the only one served. On opening, GET /models must
-    list it; context_tokens is the least that a server says there (max_model_len, as vLLM does), else 4,096, less 64
-    for the template. api_key: for all addresses, or keys by address, of which each goes to its own address only.
+    url: up to and with /v1, or servers of our own, which are started, restarted and stopped; several servers of one
+    model are one engine: a request goes to the least loaded, and to another one when its server dies. model: its id
+    there; "" takes the only one served. On opening, GET /models must list it; context_tokens is the least that a server
+    says there (max_model_len, as vLLM does), else 4,096, less 64 for the template. api_key: for all addresses, or keys
+    by address, of which each goes to its own address only.
     A request fails alone (RequestFailed) after its retries; the engine is dead (ModelError) when no server answers.
     A reply comes as it was said, whether it keeps to its constraint or not: some servers accept one and ignore it, and
     an answer that is no chat completion is a reply without text. style: what the servers understand; None tries it once
@@ -69,7 +71,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     def __init__(
         self,
-        url: str | Sequence[str],
+        url: str | Sequence[str | OwnServer],
         model: str = "",
         *,
         api_key: ApiKeys = None,
@@ -88,19 +90,17 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     ):
         """Look the model up on the servers. Raises BadInput (address, option), ModelError (server, model id)."""
         super().__init__()
-        given = [url] if isinstance(url, str) else list(url)
-        urls = [address.rstrip("/") for address in given]
-        _check_settings(urls, max_connections, retries)
-        keys = {address: _key_of(address, api_key) for address in urls}
-        if any(key is not None and not key.isprintable() for key in keys.values()):
-            raise BadInput("the API key has a line break or another character that cannot be sent")
+        addresses = [_address(one, api_key) for one in ([url] if isinstance(url, str) else url)]
+        _check_settings(addresses, max_connections, retries)
         patience = Patience(timeout_s, connect_timeout_s, retries, backoff_s)
-        self._start = partial(_Thread, keys, revision=revision, connections=max_connections, patience=patience)
-        self._thread, cards = _opened(self._start, model)
+        start = partial(_Thread, revision=revision, connections=max_connections, patience=patience)
+        # a forked process speaks to the same servers, whose owner is its parent
+        self._start = partial(start, [replace(address, own=None) for address in addresses])
+        self._thread, cards = _opened(partial(start, addresses), model)
         weakref.finalize(self, _Thread.close, self._thread)
         self._think_tokens, self._extra = think_tokens, dict(extra_body or {})
         self.model = str(cards[0]["id"])
-        self.name = f"{given[0]}#{self.model}"
+        self.name = f"{url if isinstance(url, str) else url[0]}#{self.model}"
         self.content_hash = text_hash("http", CODE_VERSION, self.model, self._thread.servers.revision)
         served = min(_context_of(card) for card in cards)
         self.context_tokens = (context_tokens or served) - TEMPLATE_TOKENS
@@ -126,7 +126,12 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     def accounts(self) -> list[ServerAccount]:
         """What each server did, the trial of its style too."""
-        return [replace(server.account) for server in self._thread.servers.servers]
+        self._thread.run(Servers.count)
+        return [server.report() for server in self._thread.servers.servers]
+
+    def sleep(self) -> None:
+        """Have idle servers of our own free the memory of their GPUs until their next request, where they can."""
+        self._thread.run(Servers.sleep)
 
     def _post(self, content: dict[str, Any]) -> Any:
         """The JSON that a server answers to a body, None for anything else. Raises RequestFailed, ModelError."""
@@ -267,7 +272,7 @@ class _Thread:
     """One daemon thread with an event loop and the servers on it."""
 
     def __init__(
-        self, keys: Mapping[str, str | None], model: str, *, revision: str, connections: int, patience: Patience
+        self, addresses: Sequence[Address], model: str, *, revision: str, connections: int, patience: Patience
     ):
         self.process, self.closed = os.getpid(), False
         self._loop = asyncio.new_event_loop()
@@ -277,13 +282,21 @@ class _Thread:
         self._lock = threading.Lock()  # nothing is called after the end
 
         async def make() -> Servers:
-            return Servers(keys, model, revision, connections, patience)
+            return Servers(addresses, model, revision, connections, patience)
 
         self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
     def open(self) -> list[Card]:
         """`Servers.open`."""
         return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
+
+    def run(self, work: Callable[[Servers], Coroutine[Any, Any, None]]) -> None:
+        """Wait for work of the servers of our own; nothing after the end, or without such servers."""
+        with self._lock:
+            if self.closed or not any(server.own for server in self.servers.servers):
+                return
+            done = asyncio.run_coroutine_threadsafe(work(self.servers), self._loop)
+        done.result()
 
     def call(self, method: Callable[[Servers, list[Job]], None], jobs: list[Job]) -> bool:
         """Call a method of the servers with jobs, in the thread; returns at once. False: the thread is closed."""
@@ -348,23 +361,29 @@ def _say_of_own_process(process: int) -> Callable[[asyncio.AbstractEventLoop, di
     return handle
 
 
-def _key_of(url: str, keys: ApiKeys) -> str | None:
-    if keys is None or isinstance(keys, str):
-        return keys
-    return {address.rstrip("/"): key for address, key in keys.items()}.get(url)
+def _address(given: str | OwnServer, keys: ApiKeys) -> Address:
+    if isinstance(given, OwnServer):
+        return Address(given.url, given.key, given.socket, given)
+    url = given.rstrip("/")
+    if isinstance(keys, Mapping):
+        keys = {address.rstrip("/"): key for address, key in keys.items()}.get(url)
+    return Address(url, keys)
 
 
-def _check_settings(urls: Sequence[str], max_connections: int, retries: int) -> None:
-    for url in urls:
+def _check_settings(addresses: Sequence[Address], max_connections: int, retries: int) -> None:
+    for address in addresses:
         try:
-            address = urlsplit(url)
-            usable = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+            parts = urlsplit(address.url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
             usable = False
         if not usable:
-            raise BadInput("not an address", given=url, expected="http://HOST:PORT/v1")
-    if not urls or len(set(urls)) < len(urls):
-        raise BadInput("not a list of servers", given=", ".join(urls) or "none", expected="each address once")
+            raise BadInput("not an address", given=address.url, expected="http://HOST:PORT/v1")
+        if address.key is not None and not address.key.isprintable():
+            raise BadInput("the API key has a line break or another character that cannot be sent")
+    names = [address.name for address in addresses]
+    if not names or len(set(names)) < len(names):
+        raise BadInput("not a list of servers", given=", ".join(names) or "none", expected="each address once")
     if max_connections < 1:
         raise BadInput("a server needs a connection", given=f"max_connections={max_connections}", expected=">= 1")
     if retries < 0:

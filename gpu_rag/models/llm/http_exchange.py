@@ -51,21 +51,25 @@ class Exchanger:
     Redirects are not followed, cookies not kept, no environment variable is read. The key goes to this address only.
     """
 
-    def __init__(self, url: str, key: str | None, *, connect_timeout_s: float):
-        """Opens no connection yet. Needs a running event loop."""
+    def __init__(self, url: str, key: str | None, *, connect_timeout_s: float, socket: str = ""):
+        """Opens no connection yet. socket: of a Unix socket the path. Needs a running event loop."""
         self.url, self._connect_timeout_s = url, connect_timeout_s
         headers = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
+        if socket:
+            connector: Any = _UnixConnector(socket, limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        else:
+            connector = _TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=_certificates(url))
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=_certificates(url)),
+            connector=connector,
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
         )
 
     async def get(self, path: str, timeout_s: float) -> Outcome:
-        """The outcome of a GET."""
+        """The outcome of a GET. path: below the address, or with "..": beside its /v1."""
         return await self._exchange("GET", path, None, timeout_s)
 
     async def post(
@@ -89,7 +93,7 @@ class Exchanger:
     ) -> Outcome:
         headers = None if body is None else {"Content-Type": "application/json"}
         limits = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(self._connect_timeout_s, timeout_s))
-        url = self.url + path
+        url = self.url.removesuffix("/v1") + path[2:] if path.startswith("..") else self.url + path
         try:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=limits, allow_redirects=False
@@ -114,19 +118,27 @@ class Exchanger:
             return Failure(f"{type(error).__name__}: {error}"[:300], broken=True)
 
 
-class _Connector(aiohttp.TCPConnector):
+class _OfOneProcess(aiohttp.BaseConnector):
     """A pool of connections that a forked process leaves alone.
 
     They are its parent's: closing one in the child would take it out of the selector that both processes share.
     """
 
-    def __init__(self, **options: Any):
+    def __init__(self, *given: Any, **options: Any):
         self._process = os.getpid()
-        super().__init__(**options)
+        super().__init__(*given, **options)
 
     def __del__(self, *options: Any) -> None:
         if os.getpid() == self._process:
             super().__del__(*options)
+
+
+class _TCPConnector(_OfOneProcess, aiohttp.TCPConnector):
+    pass
+
+
+class _UnixConnector(_OfOneProcess, aiohttp.UnixConnector):
+    pass
 
 
 def _certificates(url: str) -> Any:

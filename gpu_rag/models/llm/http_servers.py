@@ -7,20 +7,30 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ServerAccount, aborted
+from gpu_rag.models.llm.own_server import OwnServer
 
 LOOK_S = 10.0  # for GET /models, and for a trial
 BURST = 16  # requests begun at once
 CLOSE_S = 5.0  # for connections to end
+START_S = 1800.0  # for a server of our own to answer
+START_LOOK_S = 0.2
+ATTEND_S = 0.5  # between looks whether a server of our own still runs
+RESTARTS = 4  # of a server of our own in a row, without a reply between them
+RESTART_S = 1.0  # before the first of them; doubled each time: a driver or a device may need time
+GROUPS = 16  # after a death, the requests that ran are tried again in so many groups, one after the other
 # A server that refused for want of capacity gets one more request, and 2 % more, in the time of one reply.
 GROWTH = 0.02
+
+PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total(?:\{.*\})? (\S+)$", re.MULTILINE)
+QUEUED_S = re.compile(r"^vllm:request_queue_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 REVISION = ("revision", "model_sha", "sha", "digest")  # where servers say which weights they serve
 _SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/?$")  # of the Hugging Face cache
@@ -55,6 +65,7 @@ class Job:
     again: bool = False
     on_text: Callable[[str], None] | None = None
     n_tries: int = 0
+    deaths: int = 0  # of servers of our own, while it ran there
     sent_at: float = 0.0  # at first when it was taken
     tried: Server | None = None  # the server that it was sent to last
     task: asyncio.Task[None] | None = None  # of the try that runs
@@ -62,11 +73,32 @@ class Job:
     over: bool = False
 
 
+@dataclass(frozen=True)
+class Address:
+    """A place of a model server: the address up to and with /v1, its key, and of a Unix socket the path.
+
+    own: the server there, if this process starts and stops it.
+    """
+
+    url: str
+    key: str | None = None
+    socket: str = ""
+    own: OwnServer | None = None
+
+    @property
+    def name(self) -> str:
+        """The server in messages and accounts."""
+        return self.url if self.own is None else self.own.name
+
+
 @dataclass(eq=False)
 class Server:
     """One address, and what it did. limit: requests that it takes at once, as far as is known, at most `most`.
 
-    live: it is given requests; down: the reason why it counts as gone, looked at only now and then.
+    live: it is given requests; down: the reason why it counts as gone, looked at only now and then. Of a server of our
+    own, suspects: groups of requests to be tried, each with nothing beside it, since it died while they ran; alone:
+    whether such a group runs; n_deaths: since its last reply; before: its preemptions and its queue's seconds until
+    it was last started.
     """
 
     exchanger: Exchanger
@@ -85,10 +117,32 @@ class Server:
     refused: list[tuple[Job, ModelError]] = field(default_factory=list)  # jobs that wait for what a trial says
     watch: asyncio.Task[None] | None = None
     trial: asyncio.Task[None] | None = None
+    own: OwnServer | None = None
+    suspects: deque[list[Job]] = field(default_factory=deque)
+    alone: bool = False
+    asleep: bool = False
+    waking: asyncio.Task[Outcome] | None = None
+    n_deaths: int = 0
+    before: tuple[int, float] = (0, 0.0)
+    counted: tuple[int, float] = (0, 0.0)  # the same since then, as last read
+
+    def report(self) -> ServerAccount:
+        """The account, with what a server of our own says of itself."""
+        if self.own is None:
+            return replace(self.account)
+        preemptions, queued_s = self.before[0] + self.counted[0], self.before[1] + self.counted[1]
+        return replace(self.account, preemptions=preemptions, queue_s=self.account.queue_s + queued_s)
+
+    @property
+    def name(self) -> str:
+        """The server in messages and accounts."""
+        return self.account.name
 
     def takes(self, now: float) -> bool:
         """Whether another request can go to it."""
         free = len(self.running) < int(self.limit) and self.paused_until <= now
+        if self.own is not None:  # while it is in doubt whether it lives, it is given nothing
+            free = free and self.watch is None and not self.suspects and not self.alone
         return self.live and self.trial is None and free
 
     def begun(self, job: Job, now: float) -> None:
@@ -109,10 +163,12 @@ class Server:
             self.running.remove(job)
             if not self.running:
                 self.account.busy_s += now - self.busy_since
+                self.alone = False
 
     def answered(self) -> None:
         """A reply came: it may take more."""
         self.account.requests += 1
+        self.n_deaths = 0
         self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.most))
 
     def overloaded(self, sent_at: float, now: float) -> None:
@@ -135,14 +191,23 @@ class Servers:
     be (its key, its address), a short trial tells whether all are, or this one alone, by a filter of prompts. The
     requests of a server that is down go to the others, and it is looked at now and then. When all are down every job
     ends with a ModelError; the next job begins with a new look at all of them.
+
+    A server of our own is started by `open` and again when it dies or answers no more, at most RESTARTS times without
+    a reply. The requests that ran then are tried again in groups with nothing beside them, after their second death
+    each alone; one that runs alone at its second death or a later one is given up. So a request that kills servers
+    takes no others with it.
     """
 
-    def __init__(self, keys: Mapping[str, str | None], model: str, revision: str, connections: int, patience: Patience):
-        """keys: by address, the key of each; revision: of the model, "" takes what a server says. Needs the running
-        event loop."""
+    def __init__(self, addresses: Sequence[Address], model: str, revision: str, connections: int, patience: Patience):
+        """revision: of the model, "" takes what a server says. Needs the running event loop."""
         self.model, self.revision, self._patience = model, revision, patience
-        exchangers = [Exchanger(url, key, connect_timeout_s=patience.connect_timeout_s) for url, key in keys.items()]
-        self.servers = [Server(one, ServerAccount(one.url), connections, float(connections)) for one in exchangers]
+        self.servers = []
+        for one in addresses:
+            limit_s = patience.connect_timeout_s
+            exchanger = Exchanger(one.url, one.key, connect_timeout_s=limit_s, socket=one.socket)
+            self.servers.append(
+                Server(exchanger, ServerAccount(one.name), connections, float(connections), own=one.own)
+            )
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Job] = deque()
         self._open: dict[Job, None] = {}  # in the order of arrival
@@ -153,14 +218,14 @@ class Servers:
 
         A server that does not answer counts as down, unless it is the last.
         """
-        looks = await asyncio.gather(*(self._patient_look(server) for server in self.servers))
+        looks = await asyncio.gather(*(self._first_look(server) for server in self.servers))
         cards = [look for look in looks if isinstance(look, dict)]
         refusals = [look for look in looks if isinstance(look, ModelError)]
         if refusals:
             raise _all_of("not all servers can be used", refusals)
         ids = {str(card["id"]) for card in cards}
         if len(ids) > 1:
-            served = zip((s.exchanger.url for s, look in zip(self.servers, looks) if isinstance(look, dict)), cards)
+            served = zip((s.name for s, look in zip(self.servers, looks) if isinstance(look, dict)), cards)
             given = ", ".join(f"{url}: {card['id']}" for url, card in served)
             do = "name the one model after # in each address"
             raise ModelError("the servers serve different models", given=given, expected="one model id", do=do)
@@ -176,6 +241,9 @@ class Servers:
         for server, look in zip(self.servers, looks):
             if isinstance(look, Failure):
                 self._put_down(server, self._silent(server, look))
+        if any(server.own for server in self.servers):
+            self._attendant = self._loop.create_task(self._attend())
+            self._attendant.add_done_callback(self._watched)
         return cards
 
     def add(self, jobs: Iterable[Job]) -> None:
@@ -184,6 +252,9 @@ class Servers:
             self._open[job], job.sent_at = None, self._loop.time()
             self._waiting.append(job)
         if all(server.down for server in self.servers):
+            if any(server.own for server in self.servers):  # they were started often enough
+                self._end_without_servers()
+                return
             for server in self.servers:  # they may be back
                 self._stop_watch(server)
                 server.down = None
@@ -191,10 +262,13 @@ class Servers:
         self._dispatch()
 
     def abort(self, jobs: Iterable[Job]) -> None:
-        """Try jobs no more: those that are not with a server end with a RequestFailed, the others as they end there."""
+        """Try jobs no more: those that are not with a server end with a RequestFailed, the others as they end there.
+
+        A server of our own stops its work on one when the connection is closed, which is done at once.
+        """
         for job in jobs:
             job.unwanted = True
-            if job.task is None:
+            if job.task is None or (job.tried is not None and job.tried.own is not None):
                 self._end(job, aborted())
 
     def drop(self, jobs: Iterable[Job]) -> None:
@@ -212,6 +286,24 @@ class Servers:
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_S)
         await asyncio.gather(*(server.exchanger.close() for server in self.servers))
+        owned = [server.own for server in self.servers if server.own is not None]
+        await asyncio.gather(*(asyncio.to_thread(own.close) for own in owned))
+
+    async def sleep(self) -> None:
+        """Have the servers of our own that are idle free the memory of their GPUs until their next request."""
+        for server in self.servers:
+            if server.own is not None and server.live and not server.running and not server.asleep:
+                server.asleep = True
+                await server.exchanger.post("../sleep?level=1", b"", self._patience.timeout_s)
+
+    async def count(self) -> None:
+        """Ask the servers of our own for their preemptions and the time that requests waited in their queues."""
+        for server in self.servers:
+            if server.own is not None and server.live:
+                answer = await server.exchanger.get("../metrics", LOOK_S)
+                if isinstance(answer, bytes):
+                    text = answer.decode("utf-8", "replace")
+                    server.counted = (int(_metric(PREEMPTIONS, text)), _metric(QUEUED_S, text))
 
     def end_all(self, error: GpuRagError) -> None:
         """End all jobs with `error`."""
@@ -224,6 +316,12 @@ class Servers:
     def _dispatch(self) -> None:
         """Send what waits, as far as servers take it; the first are on their way before the last are begun."""
         n_begun = 0
+        for server in self.servers:
+            if server.suspects and server.live and server.watch is None and not server.running:
+                for job in server.suspects.popleft():
+                    if not job.over:
+                        server.alone = True
+                        self._begin(job, server, self._loop.time())
         while self._waiting:
             now = self._loop.time()
             free = [server for server in self.servers if server.takes(now)]
@@ -253,6 +351,8 @@ class Servers:
 
     async def _send(self, job: Job, server: Server) -> None:
         """One try."""
+        if server.asleep:
+            await self._wake(server)
         outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s, job.on_text)
         server.left(job, self._loop.time())
         job.task = None
@@ -263,6 +363,8 @@ class Servers:
         server.left(job, self._loop.time())
         if task.cancelled():  # dropped, or its server went down
             server.account.failures += not job.over
+            if job.task is not task:  # it is tried elsewhere
+                return
             job.task = None
             self._send_elsewhere(job, Failure("the server went down"))
         elif (bug := task.exception()) is not None:
@@ -295,11 +397,12 @@ class Servers:
         if failure.wait_s is not None:
             server.paused_until = max(server.paused_until, self._loop.time() + failure.wait_s)
             self._loop.call_later(failure.wait_s, self._dispatch)
+        may_die = server.own is not None and not failure.alive  # what runs on a dying server is set apart
         if job.unwanted:
             self._end(job, aborted())
         elif server.down:
             self._send_elsewhere(job, failure)
-        elif not failure.again or job.n_tries > self._patience.retries:
+        elif may_die or not failure.again or job.n_tries > self._patience.retries:
             server.in_question.append((job, failure))
             self._look_at(server)
         else:
@@ -368,6 +471,9 @@ class Servers:
 
     async def _watch(self, server: Server, pause_s: float) -> None:
         """Look at a server until it answers; it counts as down after as many looks as a request has tries."""
+        if server.own is not None:
+            await self._tend(server, server.own)
+            return
         await asyncio.sleep(pause_s)
         n_looks = 0
         while not isinstance(look := await self._look(server), dict):
@@ -380,24 +486,136 @@ class Servers:
             await asyncio.sleep(self._patience.pause_s(n_looks - 1))
         server.watch = None
         if server.down:
-            _log.warning("model server %s answers again", server.exchanger.url)
+            _log.warning("model server %s answers again", server.name)
         server.live, server.down = True, None
         questions, server.in_question = server.in_question, []
         for job, failure in questions:
             self._give_up(job, failure)
         self._dispatch()
 
+    # --- servers of our own ---
+
+    async def _first_look(self, server: Server) -> Card | Failure | ModelError:
+        if server.own is None:
+            return await self._patient_look(server)
+        return await self._start(server, server.own)
+
+    async def _start(self, server: Server, own: OwnServer) -> Card | ModelError:
+        """Start a server; its card, once it answers."""
+        own.start()
+        until = self._loop.time() + START_S
+        while not own.ended() and self._loop.time() < until:
+            await asyncio.sleep(START_LOOK_S)
+            if not isinstance(await server.exchanger.get("../health", LOOK_S), bytes):
+                continue
+            if not isinstance(card := await self._look(server), Failure):
+                return card
+        given = f"{server.name}: {own.last_words()}" if own.ended() else f"no answer in {START_S:g} s"
+        await asyncio.to_thread(own.stop)
+        return ModelError("the model server did not start", given=given)
+
+    async def _attend(self) -> None:
+        """Look now and then whether the servers still run."""
+        while True:
+            await asyncio.sleep(ATTEND_S)
+            for server in self.servers:
+                if server.own is not None and server.live and server.own.ended():
+                    self._look_at(server)
+
+    async def _tend(self, server: Server, own: OwnServer) -> None:
+        """Find out whether a server lives, which is in doubt; start one anew that does not."""
+        if not await self._is_well(server, own):
+            await self._revive(server, own)
+            return
+        server.watch = None
+        questions, server.in_question = server.in_question, []
+        for job, failure in questions:
+            if not failure.again or job.n_tries > self._patience.retries:
+                self._give_up(job, failure)
+            else:
+                self._loop.call_later(self._patience.pause_s(job.n_tries - 1), self._send_again, job)
+        self._dispatch()
+
+    async def _is_well(self, server: Server, own: OwnServer) -> bool:
+        for n_before in range(self._patience.retries + 1):
+            answer = await server.exchanger.get("../health", LOOK_S)
+            if own.ended() or isinstance(answer, bytes):
+                return not own.ended()
+            await asyncio.sleep(self._patience.pause_s(n_before))
+        return False
+
+    async def _revive(self, server: Server, own: OwnServer) -> None:
+        """Start a server anew, and set the requests apart that ran when it died."""
+        server.live = False
+        server.n_deaths += 1
+        reason = own.last_words()
+        running = [(job, None) for job in server.running]
+        questions, server.in_question = server.in_question, []
+        suspects = []
+        for job, failure in [*questions, *running]:
+            task, job.task = job.task, None
+            server.left(job, self._loop.time())
+            if task is not None:
+                task.cancel()
+            if failure is not None and failure.unreached:
+                self._send_again(job)
+            else:
+                suspects.append(job)
+        self._suspect(server, suspects, reason)
+        server.before = (server.before[0] + server.counted[0], server.before[1] + server.counted[1])
+        server.counted = (0, 0.0)
+        _log.warning("%s died, %d times since its last reply: %s", server.name, server.n_deaths, reason)
+        await asyncio.to_thread(own.stop)
+        given = f"{server.name}: {reason}; {server.n_deaths} deaths without a reply between them"
+        dead = ModelError("the model server died", given=given, do="run again to go on with what is missing")
+        if server.n_deaths <= RESTARTS:
+            await asyncio.sleep(min(RESTART_S * 2 ** (server.n_deaths - 1), MAX_WAIT_S))
+            card = await self._start(server, own)
+            if isinstance(card, dict):
+                server.live, server.asleep, server.watch = True, False, None
+                self._dispatch()
+                return
+            dead = card
+        server.watch = None
+        self._put_down(server, dead)
+
+    def _suspect(self, server: Server, jobs: list[Job], reason: str) -> None:
+        """Give up the request that killed a server, once that is sure; the others form groups to be tried."""
+        groups: list[list[Job]] = []
+        size = max(1, len(jobs) // GROUPS)
+        for job in jobs:
+            job.deaths += 1
+            if job.unwanted or job.over:
+                self._end(job, aborted())
+            elif job.deaths > 1 and len(jobs) == 1:
+                given = f"{server.name}: {reason}"
+                what = f"the model server died {job.deaths} times while this request ran, at last alone"
+                self._end(job, RequestFailed(what, given=given))
+            elif job.deaths == 1 and groups and len(groups[-1]) < size:
+                groups[-1].append(job)
+            else:
+                groups.append([job])
+        server.suspects.extendleft(reversed(groups))
+
+    async def _wake(self, server: Server) -> None:
+        """Have a server that sleeps take up its work; of several requests the first does it."""
+        if server.waking is None:
+            server.waking = self._loop.create_task(server.exchanger.post("../wake_up", b"", self._patience.timeout_s))
+        await asyncio.shield(server.waking)
+        server.asleep, server.waking = False, None
+
     def _put_down(self, server: Server, reason: ModelError) -> None:
         """Give a server no more requests, and those that it had to the others. Without others all jobs end."""
         known, server.live, server.down = server.down, False, reason
         if all(other.down for other in self.servers):
-            error = _all_of("no model server answers", [other.down for other in self.servers if other.down])
-            for other in self.servers:
-                other.in_question.clear()
-                self._stop_watch(other)
-            self.end_all(error)
+            self._end_without_servers()
             return
-        self._look_at(server, MAX_WAIT_S)
+        if server.own is None:
+            self._look_at(server, MAX_WAIT_S)
+        else:
+            heir = next(other for other in self.servers if not other.down)
+            heir.suspects.extend(server.suspects)
+            server.suspects.clear()
         if known is None:
             _log.warning("going on without a model server: %s", reason)
         questions, server.in_question = server.in_question, []
@@ -408,9 +626,17 @@ class Servers:
             if job.task is not None:
                 job.task.cancel()  # and `_sent` sends it again
 
+    def _end_without_servers(self) -> None:
+        error = _all_of("no model server answers", [other.down for other in self.servers if other.down])
+        for other in self.servers:
+            other.in_question.clear()
+            other.suspects.clear()
+            self._stop_watch(other)
+        self.end_all(error)
+
     def _silent(self, server: Server, failure: Failure, n_looks: int | None = None) -> ModelError:
         n_looks = n_looks or self._n_looks(failure)
-        given = f"{server.exchanger.url}: {failure.why}" + (f", {n_looks} times" if n_looks > 1 else "")
+        given = f"{server.name}: {failure.why}" + (f", {n_looks} times" if n_looks > 1 else "")
         return ModelError("the model server does not answer", given=given, do="start it, then run again")
 
     def _n_looks(self, failure: Failure) -> int:
@@ -431,7 +657,7 @@ class Servers:
         outcome = await server.exchanger.get("/models", min(LOOK_S, self._patience.timeout_s))
         if isinstance(outcome, (Failure, ModelError)):
             return outcome
-        url = server.exchanger.url
+        url = server.name
         try:
             if isinstance(outcome, RequestFailed):
                 raise ValueError(str(outcome))
@@ -462,6 +688,11 @@ def revision_of(card: Card) -> str:
         return said.strip().encode("utf-8", "replace").decode()
     snapshot = _SNAPSHOT.search(str(card.get("root") or ""))  # vLLM says there which folder it serves
     return snapshot[1] if snapshot else ""
+
+
+def _metric(name: re.Pattern[str], text: str) -> float:
+    """The sum of a count over all lines that give it."""
+    return sum(float(number) for number in name.findall(text))
 
 
 def _bug(bug: BaseException) -> ModelError:

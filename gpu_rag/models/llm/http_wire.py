@@ -13,6 +13,9 @@ from gpu_rag.models.llm.interface import ranked
 from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
+# JSON on one line: a small model left free to choose white space writes nothing else. Separators as in json.dumps and
+# in the examples of the prompts: bound to "[" where it would write " [", a model closes the list and replies nothing.
+JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 LABELS = "ABCDEFGHIJKLMNOPQRST"  # as many as top_logprobs can show
 _SEED_BITS = (1 << 63) - 1
 _TOO_LONG = re.compile(r"context.length|maximum (model|context)|max(imum)?.model.len|too many tokens", re.IGNORECASE)
@@ -23,7 +26,8 @@ class Style:
     """What a server understands beside plain chat, found by `http_style.find_style`.
 
     objects: how a JSON Schema travels; choices: how options do ("prompt": in words alone); ranks: whether letters come
-    with log-probabilities; thinks: whether replies begin with a thought; quiet: whether that can be switched off.
+    with log-probabilities; thinks: whether replies begin with a thought; quiet: whether that can be switched off;
+    one_line: whether a schema may say how its JSON is laid out, as llguidance reads it.
     """
 
     objects: str = "json_schema"
@@ -31,6 +35,7 @@ class Style:
     ranks: bool = True
     thinks: bool = False
     quiet: bool = False
+    one_line: bool = False
 
     def __str__(self) -> str:
         rank = "log-probabilities" if self.ranks else "labels"
@@ -55,7 +60,7 @@ def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> d
     extra: dict[str, Any] = {"max_tokens": request.max_tokens}
     match request.constraint:
         case JsonSchema(schema):
-            system, form = _object_form(system, schema, style.objects)
+            system, form = _object_form(system, schema, style)
             extra |= form
         case Choice(options) if style.choices == "structured_outputs":
             extra["structured_outputs"] = {"choice": list(options)}
@@ -77,13 +82,16 @@ def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> d
     return {"model": model, "messages": messages, **sampling, **extra}
 
 
-def _object_form(system: str, schema: str, style: str) -> tuple[str, dict[str, Any]]:
+def _object_form(system: str, schema: str, style: Style) -> tuple[str, dict[str, Any]]:
     """The system text and the part of a body that ask for an object."""
-    if style == "json_schema":
-        return system, {"response_format": _schema_format(json.loads(schema))}
-    if style == "structured_outputs":
-        return system, {"structured_outputs": {"json": json.loads(schema)}}
-    form = {"response_format": {"type": "json_object"}} if style == "json_object" else {}
+    parsed = json.loads(schema)
+    if style.one_line and isinstance(parsed, dict):
+        parsed["x-guidance"] = JSON_LAYOUT
+    if style.objects == "json_schema":
+        return system, {"response_format": _schema_format(parsed)}
+    if style.objects == "structured_outputs":
+        return system, {"structured_outputs": {"json": parsed}}
+    form = {"response_format": {"type": "json_object"}} if style.objects == "json_object" else {}
     return f"{system}{_IN_WORDS}{schema}".lstrip(), form
 
 

@@ -1,45 +1,46 @@
-"""vLLM in this process (or a child of it): continuous batching, prefix caching, one GPU, several, or the CPU."""
+"""vLLM's servers for a model folder, started here: one on each GPU or group of GPUs, or on the CPU."""
 
 from __future__ import annotations
 
-import queue
-import threading
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name, stored_parameters
-from gpu_rag.models.llm.chat import ChatFormat, Prompted
-from gpu_rag.models.llm.interface import OnReply, ServerAccount, check_key, in_order, on_growth, ranked, sampling_seed
-from gpu_rag.models.llm.service import StreamingEngine
-from gpu_rag.models.llm.vllm_engine import VllmEngine, places, window
-from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
-from gpu_rag.models.llm.vllm_service import EnginePool, Placed
-from gpu_rag.models.pretrained import load_tokenizer
+from gpu_rag.models.llm.http import HttpLLM
+from gpu_rag.models.llm.http_wire import Style
+from gpu_rag.models.llm.own_server import OwnServer
 from gpu_rag.settings.sections import VllmSettings
-from gpu_rag.types import Rank, Reply, Request
+from gpu_rag.text.strict_json import JsonError, loads
 
-CODE_VERSION = 2
-# Prompts tokenized at once: the engine begins with the first while the next are tokenized.
-TOKENIZE = 64
+CODE_VERSION = 3
+COMMAND = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+INSTALL_LINE = "pip install 'gpu-rag[gpu]', or on a CPU scripts/install_vllm.sh VENV"
+SERVED = "model"  # the model's id at our own servers
+CPU_CACHE_GIB = 1.0
+MAX_NUM_SEQS = {"cpu": 32, "cuda": 256}
+# Prompts share whole blocks: vLLM's 128 tokens on a CPU would share nothing of short heads, and compute them again.
+CPU_BLOCK_TOKENS = 32
+TIMEOUT_S = 3600.0  # of a request, which may wait in the server
+# JSON on one line, by the library that the transformers backend uses too; models that can think aloud do not.
+STYLE = Style(one_line=True, thinks=True, quiet=True)
+_OURS = {"model", "trust_remote_code", "host", "port", "uds", "api_key", "served_model_name"}
+_EXAMPLE = '{"quantization": "fp8"}'
 
-_Item = tuple[int, Request, "Job | None", "GpuRagError | None"]
 
+class VllmLLM(HttpLLM):
+    """Replies of a model folder through vLLM's servers, which are started here and stopped with `close`.
 
-class VllmLLM(StreamingEngine[_Item, "Placed | None"]):
-    """Replies of a causal language model through vLLM's synchronous engine, which one thread drives.
-
-    Requests are admitted while others run and each reply is handed out as it finishes, by `complete` and by `submit` /
-    `poll` alike. Prompts are made as the transformers backend makes them, so head, prompt and tail of a stage's
-    requests are equal token by token and share the prefix cache; thinking modes are off. JsonSchema (on one line) and
-    Choice by structured outputs. Rank: mean log-probability per token of each option right after the prompt, which is
-    computed once, see `vllm_jobs.Ranking`. Greedy at temperature 0; above it every request draws by its own seed and
-    attempt. In bfloat16 a reply may differ from the same request's in another batch: keep replies (CachedLLM), or
-    start with VLLM_BATCH_INVARIANT=1 where the GPU has it.
-    Counts: n_prompt all tokens before the reply, template included, plus for Rank all option tokens; n_cached those
-    that the prefix cache had.
+    They are spoken to as any other model server, see `HttpLLM`; the folder's tokenizer counts tokens. A server that
+    dies is started again. `content_hash` covers the folder and the type of the weights.
     """
 
     def __init__(
@@ -51,134 +52,145 @@ class VllmLLM(StreamingEngine[_Item, "Placed | None"]):
         threads: int = 1,
         capable: bool | None = None,
         settings: VllmSettings | None = None,
+        command: Sequence[str] = COMMAND,
     ):
-        """Start the engines for the model in `folder`; nothing is downloaded, no code of the folder is run.
+        """Start the servers and wait until they answer; nothing is downloaded, no code of the folder is run.
 
-        device: cpu, or cuda for one engine on each GPU that this process sees (or on each `tensor_parallel` of them),
-        also for cuda:N, which then names the GPU of other work. threads: of a CPU engine in this process.
-        Raises MissingBackend (no vllm), UsageError, ModelError (the engine does not start).
+        device: cpu, or cuda for one server on each GPU that this process sees (or on each `tensor_parallel` of them),
+        also for cuda:N, which then names the GPU of other work. threads: of a server on a CPU. command: what runs a
+        server. Raises MissingBackend (no vllm), UsageError, ModelError (a server does not start).
         """
-        super().__init__()
         chosen, kind = settings or VllmSettings(), device.partition(":")[0]
-        self._tokenizer = load_tokenizer(folder)
-        n_parameters = parameters_in_name(folder.name) or stored_parameters(folder)
-        engines: list[VllmEngine] = []
-
-        def build(gpus: str) -> VllmEngine:
-            engines[:] = [VllmEngine(folder, chosen, device=kind, threads=threads, gpus=gpus)]
-            return engines[0]
-
-        builds = [partial(build, gpus) for gpus in places(chosen, kind)]
-        self._service = EnginePool(builds, window=window(chosen, kind), restarts=chosen.restarts)
+        gpus = places(chosen, kind)
+        words = options(folder, chosen, kind)
+        if command is COMMAND and importlib.util.find_spec("vllm") is None:
+            raise MissingBackend("this model needs vllm", given="no module vllm", do=INSTALL_LINE)
         is_dummy = chosen.load_format == "dummy"
-        about = {"engine": "vllm", "dtype": engines[0].dtype, "random_weights": [chosen.seed] if is_dummy else []}
-        self.name = name or str(folder)
-        self.content_hash = folder_hash(folder, CODE_VERSION, about, need_weights=not is_dummy)
-        self.capable = is_capable(folder.name, n_parameters) if capable is None else capable
-        self._chat, self._limit = ChatFormat(self._tokenizer), engines[0].max_model_len
-        self.context_tokens = self._chat.context_tokens(self._limit)
-        self._lock = threading.Lock()  # a fast tokenizer is not safe to share
+        about = {"engine": "vllm", "dtype": chosen.dtype, "random_weights": [chosen.seed] if is_dummy else []}
+        content_hash = folder_hash(folder, CODE_VERSION, about, need_weights=not is_dummy)
+        n_parameters = parameters_in_name(folder.name) or stored_parameters(folder)
+        servers = [
+            OwnServer(f"vLLM server {n}", [*command, *words], environment(chosen, kind, threads, some), "VLLM_API_KEY")
+            for n, some in enumerate(gpus, 1)
+        ]
+        super().__init__(
+            servers,
+            SERVED,
+            max_connections=window(chosen, kind),
+            timeout_s=TIMEOUT_S,
+            capable=is_capable(folder.name, n_parameters) if capable is None else capable,
+            style=STYLE,
+            tokenizer=str(folder),
+        )
+        self.name, self.content_hash = name or str(folder), content_hash
 
-    def count_tokens(self, text: str) -> int:
-        """Tokens of `text` as a prompt."""
-        with self._lock:
-            return len(self._chat.prompt_ids([text])[0])
 
-    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in order. Raises ModelError when the engine is dead for good."""
-        finished: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        tickets: list[Placed] = []
-        try:
-            for start in range(0, len(requests), TOKENIZE):
-                some = requests[start : start + TOKENIZE]
-                for i, (request, job) in enumerate(zip(some, self._jobs(some), strict=True), start):
-                    tickets += self._hand_over(i, request, job, finished)
-            return in_order(len(requests), (self._read(finished.get()) for _ in requests), on_reply)
-        finally:  # a caller that was interrupted leaves nothing behind in the engine
-            for ticket in tickets:
-                if not ticket.over:
-                    self._service.abort(ticket)
+def window(settings: VllmSettings, device: str) -> int:
+    """Requests that a server is given at once: those that run, and as many that wait for a free place."""
+    return 2 * (settings.max_num_seqs or MAX_NUM_SEQS[device])
 
-    # --- the streaming face ---
 
-    def submit(self, key: int, request: Request) -> None:
-        """Hand over a request; returns at once. Raises UsageError for a key that is open."""
-        check_key(key, self._open)
-        [job] = self._jobs([request])
-        tickets = self._hand_over(key, request, job, self._finished)
-        self._open[key] = tickets[0] if tickets else None
+def places(settings: VllmSettings, device: str) -> list[str]:
+    """The GPUs of each server, as CUDA_VISIBLE_DEVICES names them; "" for a server that sees what this process sees.
 
-    def abort(self, key: int) -> None:
-        """Give up a request; a key that is not open is ignored."""
-        ticket = self._open.get(key)
-        if ticket is not None:
-            self._service.abort(ticket)
+    Raises UsageError for more servers than can be placed.
+    """
+    seen = visible_gpus() if device != "cpu" else []
+    each = settings.tensor_parallel
+    n = settings.engines or max(1, len(seen) // each)
+    if n == 1 or device == "cpu":
+        return [""] * n
+    if n * each > len(seen):
+        given = f"vllm.engines={n} with vllm.tensor_parallel={each}"
+        raise UsageError("too few GPUs for the servers", given=given, expected=f"at most {len(seen)} GPUs in all")
+    return [",".join(seen[i * each : (i + 1) * each]) for i in range(n)]
 
-    def accounts(self) -> list[ServerAccount]:
-        """What each engine did; a ranking of options is one request of several prompts."""
-        return self._service.accounts()
 
-    def sleep(self) -> None:
-        """Free the memory of the GPUs until the next request, with `enable_sleep_mode` among vllm.arguments."""
-        self._service.sleep()
+def visible_gpus() -> list[str]:
+    """The GPUs that this process sees, by number or as CUDA_VISIBLE_DEVICES names them. CUDA is not touched."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name.strip() for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return [str(i) for i, _ in enumerate(line for line in listed.stdout.splitlines() if line.startswith("GPU "))]
 
-    def close(self) -> None:
-        """Give up what is open and stop the engine."""
-        self._service.close()
-        self._open.clear()
 
-    # --- requests to jobs, jobs to replies ---
+def runs_eagerly(settings: VllmSettings, device: str) -> bool:
+    """Whether the model runs without compiled graphs."""
+    return device == "cpu" if settings.enforce_eager is None else settings.enforce_eager
 
-    def _hand_over(
-        self, key: int, request: Request, job: Job | RequestFailed, finished: queue.SimpleQueue[_Item]
-    ) -> list[Placed]:
-        """Submit a job, or hand out at once why there is none."""
-        if isinstance(job, RequestFailed):
-            finished.put((key, request, None, job))
-            return []
-        return [self._service.submit(job, lambda error: finished.put((key, request, job, error)))]
 
-    def _jobs(self, requests: Sequence[Request]) -> list[Job | RequestFailed]:
-        with self._lock:
-            return [self._job(prompted) for prompted in self._chat.prompted(requests, self._limit)]
+def environment(settings: VllmSettings, device: str, threads: int, gpus: str = "") -> dict[str, str]:
+    """The variables of a server beside ours; one of vLLM's own that is set here stays. gpus: see `places`."""
+    chosen = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound threads fight with others for their core
+        "OMP_NUM_THREADS": str(threads),
+    }
+    if device == "cpu" and runs_eagerly(settings, device):
+        # the sampler would compile a small function, which takes 20 s and a C++ compiler
+        chosen["TORCHDYNAMO_DISABLE"] = "1"
+    if sleeps(settings):
+        chosen["VLLM_SERVER_DEV_MODE"] = "1"  # only with it the server can be told to sleep
+    kept = {name: os.environ.get(name, value) for name, value in chosen.items()}
+    return kept | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})
 
-    def _job(self, prompted: Prompted | RequestFailed) -> Job | RequestFailed:
-        if isinstance(prompted, RequestFailed):
-            return prompted
-        request, ids = prompted.request, (*prompted.head, *prompted.ids)
-        if prompted.options:
-            return Ranking(ids, prompted.options)
-        assert not isinstance(request.constraint, Rank)
-        seed = sampling_seed(request.seed, request.attempt)
-        on_ids = None if request.on_text is None else on_growth(self._decoded, request.on_text)
-        return Generation(Piece(ids, request.max_tokens, request.temperature, seed, request.constraint, (), on_ids))
 
-    def _read(self, item: _Item) -> tuple[int, Reply | RequestFailed]:
-        """The reply of a job that ended. Raises ModelError for one that ended with its engine."""
-        key, request, job, error = item
-        if isinstance(error, RequestFailed):
-            return key, error
-        if error is not None:
-            raise error
-        if isinstance(job, Ranking):
-            assert isinstance(request.constraint, Rank)
-            n_prompt = len(job.prompt) + sum(map(len, job.options))
-            return key, ranked(request.constraint.options, job.scores(), n_prompt, job.n_cached)
-        assert isinstance(job, Generation)
-        return key, self._generated(job)
+def sleeps(settings: VllmSettings) -> bool:
+    """Whether the servers can free the memory of their GPUs for a while."""
+    return bool(more_options(settings.arguments).get("enable_sleep_mode"))
 
-    def _generated(self, job: Generation) -> Reply | RequestFailed:
-        finished = job.result
-        assert finished is not None
-        if finished.finish_reason not in ("stop", "length"):
-            given = f"finish_reason={finished.finish_reason!r}"
-            return RequestFailed("the engine ended the reply", given=given, expected="stop or length")
-        ids = list(finished.ids)
-        if ids and ids[-1] in self._tokenizer.all_special_ids:  # the end token
-            ids.pop()
-        return Reply(self._decoded(ids), finished.finish_reason, len(job.piece.ids), finished.n_cached, len(ids))
 
-    def _decoded(self, ids: Sequence[int]) -> str:
-        with self._lock:
-            text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
+def options(folder: Path, settings: VllmSettings, device: str) -> list[str]:
+    """The words of a server's command line. device: cpu | cuda."""
+    cache_gib = settings.kv_cache_gib or (CPU_CACHE_GIB if device == "cpu" else 0.0)
+    chosen: dict[str, Any] = {
+        "model": str(folder),
+        "served_model_name": SERVED,
+        "generation_config": "vllm",  # else the model's own defaults of sampling change replies
+        "tensor_parallel_size": settings.tensor_parallel,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "max_num_seqs": settings.max_num_seqs or MAX_NUM_SEQS[device],
+        "dtype": settings.dtype,
+        "seed": settings.seed,
+        "load_format": settings.load_format,
+        "enforce_eager": runs_eagerly(settings, device),
+        "enable_prefix_caching": True,
+        "enable_prompt_tokens_details": True,
+        "disable_uvicorn_access_log": True,
+        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+    }
+    if settings.max_model_len:
+        chosen["max_model_len"] = settings.max_model_len
+    if cache_gib:
+        chosen["kv_cache_memory_bytes"] = int(cache_gib * 2**30)
+    if device == "cpu":
+        chosen["block_size"] = CPU_BLOCK_TOKENS
+    chosen |= more_options(settings.arguments)
+    return [word for name, value in chosen.items() for word in _words(name, value)]
+
+
+def more_options(text: str) -> dict[str, Any]:
+    """The object that `vllm.arguments` is. Raises UsageError for anything else, and for the options of ours."""
+    try:
+        given = loads(text) if text else {}
+    except JsonError as error:
+        raise UsageError("vllm.arguments is no JSON", given=f"{text[:80]!r}: {error}", expected=_EXAMPLE) from error
+    if not isinstance(given, dict):
+        raise UsageError("vllm.arguments is no JSON object", given=text[:80], expected=_EXAMPLE)
+    if ours := sorted(name for name in given if name.replace("-", "_") in _OURS):
+        raise UsageError("this option of vLLM is not for vllm.arguments", given=", ".join(ours), expected=_EXAMPLE)
+    return given
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option as words: a true one is a flag, a false one its negation, a list several values."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, list):
+        return [f"--{flag}", *map(str, value)]
+    return [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]

@@ -1,4 +1,4 @@
-"""Files of triples: tab-separated, N-Triples or Parquet. Every row in is a triple or a Reject out."""
+"""Files of triples: tab-separated, RDF or Parquet. Every row in is a triple or a Reject out."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from gpu_rag.sources.formats import NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, reader_of
+from gpu_rag.sources.formats import TABLE_SUFFIXES, TSV_SUFFIXES, reader_of
 from gpu_rag.sources.knowledge_graph.blocks import Block, Reader, read_table
-from gpu_rag.sources.knowledge_graph.ntriples import read_ntriples
+from gpu_rag.sources.knowledge_graph.rdf import RDF_FORMATS
 from gpu_rag.sources.knowledge_graph.triples import TRIPLES, read_tsv
 from gpu_rag.sources.rows import LIMITS, Limits
 
-ACCEPTED = ".tsv / .tsv.gz of head, relation, tail; .nt / .nt.gz (N-Triples); .parquet of head, relation, tail"
+ACCEPTED = (
+    ".tsv of head, relation, tail; RDF as .nt, .nq, .ttl, .trig, .rdf, .owl, .xml or .jsonld (these also as .gz); "
+    ".parquet of head, relation, tail"
+)
 FORMATS: dict[tuple[str, ...], Reader] = {
     TSV_SUFFIXES: read_tsv,
-    NT_SUFFIXES: read_ntriples,
     TABLE_SUFFIXES: partial(read_table, TRIPLES),
+    **RDF_FORMATS,
 }
 
 
@@ -25,7 +28,8 @@ def read_kg_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[Block]:
 
     - .tsv, .tsv.gz: head, relation, tail and, where known, provenance between tabs; a first line that names the
       columns is passed over.
-    - .nt, .nt.gz: N-Triples 1.1, one statement a line, strictly: see `ntriples`. Comments are passed over.
+    - .nt, .nq (N-Triples, N-Quads): one statement a line; .ttl, .trig (Turtle, TriG), .rdf, .owl, .xml (RDF/XML),
+      .jsonld (JSON-LD): as whole documents; all also as .gz: see `rdf`. The name of a graph is its provenance.
     - .parquet: columns head, relation, tail, or subject, predicate, object, or src, relation, dst, of strings (ends may
       be integers), and provenance.
     An id has 1 to 1,000 characters, not only white space. A triple given twice is given twice. Rows in the usual form

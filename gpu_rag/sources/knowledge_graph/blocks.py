@@ -158,13 +158,24 @@ def read_lines_in_blocks(
 ) -> Iterator[Block]:
     """The rows of a file of lines. plain(lines): a block, and the lines that must be read one by one; single(line):
     the thing in a line, None for a line that holds none; raises RowError."""
-    for block in read_line_blocks(path, limits):
+    return rows_of_lines(schema, path, read_line_blocks(path, limits), plain, single)
+
+
+def rows_of_lines(
+    schema: pa.Schema,
+    path: Path,
+    lines: Iterable[LineBlock | Reject],
+    plain: Callable[[LineBlock], tuple[Block, np.ndarray]],
+    single: Callable[[Line], Any],
+) -> Iterator[Block]:
+    """`read_lines_in_blocks` of lines that are at hand."""
+    for block in lines:
         if isinstance(block, Reject):
             yield block_of(schema, [block])
             continue
         found, others = plain(block)
-        lines = (block.line(row) for row in others.tolist())
-        singles = (x if isinstance(x, Reject) else attempted(path, x.number, single, x) for x in lines)
+        alone = (block.line(row) for row in others.tolist())
+        singles = (x if isinstance(x, Reject) else attempted(path, x.number, single, x) for x in alone)
         yield joined([found, block_of(schema, [*block.rejects, *(row for row in singles if row is not None)])])
 
 

@@ -15,9 +15,9 @@ import torch
 
 from gpu_rag.types import CSR
 from gpu_rag_kernels.dispatch import kernel
-from gpu_rag_kernels.pagerank.reference import Restart, finish_step
+from gpu_rag_kernels.pagerank.reference import Restart
 
-__all__ = ["Restart", "finish_step", "ppr_spmm", "ppr_step"]
+__all__ = ["Restart", "ppr_spmm", "ppr_step"]
 
 
 def ppr_spmm(

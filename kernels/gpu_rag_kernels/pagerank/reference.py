@@ -49,14 +49,6 @@ def ppr_step(
 ) -> torch.Tensor | None:  # fmt: skip
     """See `gpu_rag_kernels.pagerank.ppr_step`."""
     z = _product(csr, x.to(inverse.dtype))
-    return finish_step(z, x, y, restart, alpha, degree, inverse, omega, scale, measured)
-
-
-def finish_step(
-    z: torch.Tensor, x: torch.Tensor, y: torch.Tensor, restart: Restart, alpha: float, degree: torch.Tensor,
-    inverse: torch.Tensor, omega: torch.Tensor, scale: float, measured: bool,
-) -> torch.Tensor | None:  # fmt: skip
-    """The rest of a step, z = A x being there; z is overwritten."""
     restart.add_to(z.mul_(alpha), (1 - alpha) * scale)
     z.mul_(inverse[:, None])
     change = None

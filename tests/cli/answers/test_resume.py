@@ -63,7 +63,7 @@ def test_damage_that_no_kill_can_do_is_refused(answer, out, cli):
         (("--set", "graph.neighbours=faiss"), 'graph.neighbours ("torch", now "faiss")'),
         (("--set", "runtime.seed=1"), "seed (0, now 1)"),
         (("--set", "runtime.max_calls=9"), "budget ([0, 0, 0.0], now [9, 0, 0.0])"),
-        (("--set", "models.decider=similarity"), 'decider ("auto", now "similarity")'),
+        (("--set", "models.decider=rule"), 'decider ("auto", now "rule")'),
     ],
 )
 def test_other_settings_are_refused_by_the_name_of_what_differs(options, differing, answer, out):

@@ -56,7 +56,7 @@ def test_one_row_a_question(answer, out, index, cli, check_rows):
     rows = cli.read_rows(out)
     check_rows(rows)
     document = result.document
-    counts = {"n": 5, "answered": 4, "unsupported": 1, "failed": 0, "asked": 5, "kept": 0, "rejects": 0}
+    counts = {"n": 5, "answered": 4, "retrieved": 0, "unsupported": 1, "failed": 0, "asked": 5, "kept": 0, "rejects": 0}
     assert counts.items() <= document.items()
     assert (document["method"], document["out"]) == ("ppr", str(out))
     for name in rows[0]["usage"].keys() - {"fallbacks"}:

@@ -64,7 +64,7 @@ def test_the_steps_without_a_model(index: gpu_rag.Index, fast: Any) -> None:
     """The designer's birth shares no name with the question; bubbles from both sub-questions meet at the designer."""
     answer = retrieve(index, fast)
     assert verbs(answer)[:4] == ["pre_retrieval", "keywords/rules", "groups/rules", "trees/first"]
-    assert verbs(answer)[-1] == "bubble_passages" and "enough/similarity" not in verbs(answer)
+    assert verbs(answer)[-1] == "bubble_passages" and "enough/rule" not in verbs(answer)
     assert chosen(answer, "keywords/rules") == (
         "name: Halden Bridge",
         "bound: Who is the designer of the Halden Bridge?",
@@ -109,10 +109,10 @@ def test_switches_do_what_they_say(index: gpu_rag.Index, fast: Any) -> None:
     still = retrieve(index, fast, depth=0)
     assert not [v for v in verbs(still) if v.startswith("expand")]
     grown = retrieve(index, fast, depth=1, pick_threshold=-1.0, n_trees=1)
-    assert len(chosen(grown, "expand_1_1/similarity")) > 0
+    assert len(chosen(grown, "expand_1_1/rule")) > 0
     assert len(grown.paths[0].edges) > len(retrieve(index, fast, depth=0, n_trees=1).paths[0].edges)
-    assert len(chosen(retrieve(index, fast, pick_threshold=-1.0, max_picks=2), "expand_1_1/similarity")) <= 2
-    assert not chosen(retrieve(index, fast, pick_threshold=1.0), "expand_1_1/similarity")
+    assert len(chosen(retrieve(index, fast, pick_threshold=-1.0, max_picks=2), "expand_1_1/rule")) <= 2
+    assert not chosen(retrieve(index, fast, pick_threshold=1.0), "expand_1_1/rule")
     trees = retrieve(index, fast, passages="trees", n_trees=1, depth=0)
     tree_first = [e.why.startswith("holds") for e in trees.evidence]
     assert tree_first == sorted(tree_first, reverse=True) and not all(tree_first)
@@ -208,7 +208,7 @@ def test_a_capable_model_takes_every_step(index: gpu_rag.Index, fast: Any) -> No
     llm = scripted()
     answer = ask(index, fast, llm)
     assert (answer.status, answer.text) == ("answered", "Tamsin")
-    assert chosen(answer, "enough/llm") == ("no, more has to be found",)
+    assert chosen(answer, "enough/model") == ("no, more has to be found",)
     assert chosen(answer, "specialised") == ("designer -> Halden Bridge designed by",)
     assert chosen(answer, "relaxed") == ("place of birth -> born in",)
     told = ("concept: Halden Bridge", "concept: Halden Bridge designed by", "concept: born in")
@@ -235,14 +235,14 @@ def test_a_capable_model_takes_every_step(index: gpu_rag.Index, fast: Any) -> No
 def test_enough_ends_early_unless_the_reader_finds_nothing(index: gpu_rag.Index, fast: Any) -> None:
     llm = scripted(enough="B", reader="Tamsin")
     answer = ask(index, fast, llm)
-    assert answer.text == "Tamsin" and verbs(answer) == ["pre_retrieval", "enough/llm", "read"]
+    assert answer.text == "Tamsin" and verbs(answer) == ["pre_retrieval", "enough/model", "read"]
     assert len(llm.calls) == 2 and len(answer.evidence) == 5 and answer.paths == ()
     assert "[5] " in prompts(llm, "enough")[0] and "[6] " not in prompts(llm, "enough")[0]
     on = ask(index, fast, scripted(enough="B"))
     assert on.text == "Tamsin" and "groups/model" in verbs(on)
     with constants({"n_before": 0}):
         none = ask(index, fast, scripted(enough="B"))
-    assert "enough/llm" not in verbs(none) and none.text == "Tamsin"
+    assert "enough/model" not in verbs(none) and none.text == "Tamsin"
 
 
 def test_passages_that_do_not_fit_are_not_judged(index: gpu_rag.Index, fast: Any) -> None:
@@ -279,7 +279,7 @@ def test_neighbours_that_the_model_picks_lead_on(index: gpu_rag.Index, fast: Any
 
     llm = scripted(groups=grouped(("the bridge", 1.0, ["Halden Bridge"])), expand=pick)
     answer = ask(index, fast, llm)
-    assert chosen(answer, "expand_1_1/llm") == (DESIGNED,) and chosen(answer, "expand_1_2/llm") == (CAME,)
+    assert chosen(answer, "expand_1_1/model") == (DESIGNED,) and chosen(answer, "expand_1_2/model") == (CAME,)
     assert not [verb for verb in verbs(answer) if verb.startswith("expand_1_3")]  # nothing leads on from Tamsin
     assert [edge[:3] for edge in answer.paths[0].edges] == [
         ("Halden Bridge", "designed by", "Marta Orlo"),
@@ -287,7 +287,7 @@ def test_neighbours_that_the_model_picks_lead_on(index: gpu_rag.Index, fast: Any
     ]
     assert f"Evidence so far\n<data>\n{DESIGNED}\n" in prompts(llm, "expand")[1]
     short = ask(index, fast, llm, method={"bubblerag": {"depth": 1}})
-    assert "expand_1_2/llm" not in verbs(short)
+    assert "expand_1_2/model" not in verbs(short)
     (alone,) = chosen(answer, "trees/alone")
     assert alone.endswith(": Halden Bridge")
 
@@ -351,10 +351,10 @@ def test_a_small_model_only_reads_or_ranks_choices(index: gpu_rag.Index, fast: A
 
     llm = ScriptedLLM(answer, capable=False)
     by_similarity = ask(index, fast, llm)
-    assert len(llm.calls) == 1 and by_similarity.text == "Tamsin" and "enough/similarity" in verbs(by_similarity)
+    assert len(llm.calls) == 1 and by_similarity.text == "Tamsin" and "enough/rule" in verbs(by_similarity)
     assert llm.calls[0].prompt.count("\n[") == 5  # the reader's passages; there are more as evidence
     assert len(by_similarity.evidence) == 6
-    ranked = ask(index, fast, llm, models={"decider": "llm"})
+    ranked = ask(index, fast, llm, models={"decider": "model"})
     assert {"enough/rank", "keywords/rules", "groups/rules", "expand_1_1/rank"} <= set(verbs(ranked))
     assert not any(isinstance(request.constraint, JsonSchema) for request in llm.calls)
 
@@ -413,7 +413,7 @@ def test_neighbours_are_shown_and_picked_up_to_their_limits(index: gpu_rag.Index
     assert shown(n_trees=1, n_neighbours=2)[0] == 2
     _, three = shown(n_trees=1, depth=1, max_picks=3)
     _, one = shown(n_trees=1, depth=1, max_picks=1)
-    assert len(chosen(three, "expand_1_1/llm")) == 3 and len(chosen(one, "expand_1_1/llm")) == 1
+    assert len(chosen(three, "expand_1_1/model")) == 3 and len(chosen(one, "expand_1_1/model")) == 1
 
 
 @pytest.mark.parametrize("n", [1, 3, 6])

@@ -192,7 +192,7 @@ def test_malformed_replies_fall_back_to_the_rules_and_are_counted(index: gpu_rag
     knows = {"Who is the designer of the Halden Bridge?": ["Marta Orlo"], "Where was Marta Orlo born?": ["Tamsin"]}
     answer = run(index, fast, Script(knows, plan="no JSON", seeker='{"action": "sing"}'))
     assert answer.text == "Tamsin"
-    assert noted(answer, "plan/rules") and len(noted(answer, "seeker/rules")) == 2
+    assert noted(answer, "plan/fallback") and len(noted(answer, "seeker/rules")) == 2
     assert answer.usage.malformed == 6  # the plan and both actions, each with one repair
     empty = Script(knows, plan="[]", seeker=[ask(), done("unknown"), done("Tamsin", 2)])
     answer = run(index, fast, empty)
@@ -214,13 +214,13 @@ def test_malformed_replies_fall_back_to_the_rules_and_are_counted(index: gpu_rag
 )
 def test_a_plan_that_cannot_be_followed_is_refused(index: gpu_rag.Index, fast: Any, steps: Any) -> None:
     answer = run(index, fast, Script({}, plan=plan("x", *steps), seeker=done("Tamsin")))
-    assert noted(answer, "plan/refused") and noted(answer, "plan/rules")
+    assert noted(answer, "plan/fallback")
 
 
 def test_only_what_does_not_begin_like_a_question_is_rewritten(index: gpu_rag.Index, fast: Any) -> None:
     script = Script({}, clarify='{"question": "Where was  Orlo born?"}', plan=TWO_STEPS, seeker=done("Tamsin"))
     answer = run(index, fast, script, "Marta Orlo's birthplace.")
-    assert noted(answer, "clarified") == [("Where was Orlo born?",)]
+    assert noted(answer, "clarify/model") == [("Where was Orlo born?",)]
     assert "Question: Where was Orlo born?" in script.seen["plan"][0]
     assert (answer.question, answer.text) == ("Marta Orlo's birthplace.", "Tamsin")
     for question in ("Where was she born?", "In which town was she born?", "Was she born?", "What's her town?"):
@@ -282,7 +282,7 @@ def test_rules_ask_for_each_of_several_answers(index: gpu_rag.Index, fast: Any) 
         "Where was Anna Stroud born?": ["Loss", "Tamsin"],
     }
     script = Script(knows)
-    answer = run(index, merge(fast, {"models": {"decider": "similarity"}}), script)
+    answer = run(index, merge(fast, {"models": {"decider": "rule"}}), script)
     where = [f"Where was {name} born?" for name in ("Marta Orlo", "Piet Ruyven", "Anna Stroud")]
     assert script.asked[:4] == ["Who is the designer of the Halden Bridge?", *where]  # three variants, not four
     assert answer.text == "Tamsin; Loss"

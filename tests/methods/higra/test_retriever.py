@@ -44,7 +44,7 @@ def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, limit: int = 6, 
 def test_the_named_entity_is_the_seed_and_the_graph_takes_the_hop(index: gpu_rag.Index, fast: Any) -> None:
     """Marta Orlo's article shares no word with the question but "born"; only the bridge's relation leads there."""
     answer = retrieve(index, fast, walk="subgraph")
-    assert chosen(answer, "seeds/similarity") == ("Halden Bridge",)
+    assert chosen(answer, "seeds/rule") == ("Halden Bridge",)
     assert ranking(answer)[0] == "d0"
     off = retrieve(index, fast, graph_context=False)
     assert ranking(answer).index("d1") < ranking(off).index("d1")
@@ -109,7 +109,7 @@ def test_the_walk_on_the_whole_graph_is_the_formula(index: gpu_rag.Index) -> Non
 def test_the_switches_do_what_they_say(index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert retrieve(index, fast, n_relations=0).paths == ()  # passages only
     assert len(retrieve(index, fast, n_relations=2).paths) == 2
-    assert chosen(retrieve(index, fast, seed_threshold=9.0), "seeds/similarity") == ()  # then the first three
+    assert chosen(retrieve(index, fast, seed_threshold=9.0), "seeds/rule") == ()  # then the first three
     few, more = (retrieve(index, fast, walk="subgraph", radius=radius) for radius in (0, 2))
     assert ranking(few) != ranking(more)
     assert ranking(retrieve(index, fast, limit=2)) == ranking(retrieve(index, fast))[:2]
@@ -144,7 +144,7 @@ def by_model(request: Request, labels: Sequence[str]) -> str:
 def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) -> None:
     llm = ScriptedLLM(lambda request: by_model(request, ["B", "A"]))
     (answer,) = index.answer(BORN, method="higra-retriever", settings=fast, llm=llm)
-    assert len(chosen(answer, "seeds/llm")) == 2 and (answer.status, answer.text) == ("answered", "Tamsin")
+    assert len(chosen(answer, "seeds/model")) == 2 and (answer.status, answer.text) == ("answered", "Tamsin")
     listed = [line for line in llm.calls[0].prompt.split("<data>\n")[1].splitlines() if line[1:2] == "."]
     assert listed[0] == "A. Halden Bridge" and len(listed) > 5
     assert "Facts\n- Halden Bridge - " in llm.calls[1].prompt and "[1] " in llm.calls[1].prompt
@@ -153,7 +153,7 @@ def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) ->
     (none,) = index.answer(
         BORN, method="higra-retriever", settings=fast, llm=ScriptedLLM(lambda request: by_model(request, []))
     )
-    assert chosen(none, "seeds/llm") == () and none.status == "answered" and none.paths  # the first three seed
+    assert chosen(none, "seeds/model") == () and none.status == "answered" and none.paths  # the first three seed
 
 
 def test_a_small_model_may_rank_seeds(index: gpu_rag.Index, fast: Any) -> None:
@@ -162,7 +162,7 @@ def test_a_small_model_may_rank_seeds(index: gpu_rag.Index, fast: Any) -> None:
             return request.constraint.options[0]
         return "Tamsin"
 
-    settings = merge(fast, {"models": {"decider": "llm"}})
+    settings = merge(fast, {"models": {"decider": "model"}})
     llm = ScriptedLLM(answer, capable=False)
     (found,) = index.answer(BORN, method="higra-retriever", settings=settings, llm=llm)
     assert chosen(found, "seeds/rank") == ("Halden Bridge",) and found.text == "Tamsin"
@@ -171,7 +171,7 @@ def test_a_small_model_may_rank_seeds(index: gpu_rag.Index, fast: Any) -> None:
 def test_a_graph_without_entities_is_hybrid_search(build: Any, fast: Any) -> None:
     index = build({"d0": []}, methods=METHODS)
     answer = retrieve(index, fast)
-    assert answer.status == "unsupported" and answer.error is None and answer.paths == ()
+    assert answer.status == "retrieved" and answer.error is None and answer.paths == ()
     hybrid = index.answer(BORN, method="hybrid", settings=fast, retrieval_only=True, limit=6)[0]
     assert ranking(answer) == ranking(hybrid)
 
@@ -229,7 +229,13 @@ def sample_questions() -> list[Question]:
 def check_readable(answer: Answer) -> str:
     """The story of an answer; every part of the dialogue is told."""
     text = trace_text(row_of(answer))
-    for words in ("plan, by", "- #1 ", "the Seeker asks the Librarian", "- turn 1 of 8", "the Librarian says"):
+    for words in (
+        "plan, by",
+        "- #1 ",
+        "the Seeker asks the Librarian",
+        "- turn 1 of 8",
+        "the Librarian says",
+    ):
         assert words in text
     assert "- question: " in text and "- evidence: " in text
     assert "the Seeker answers" in text or "the Seeker must answer" in text

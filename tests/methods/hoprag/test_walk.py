@@ -21,7 +21,7 @@ from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.types import Question
 
-STEPS = ("embed", "walk_hops", "enter_hops", "out_edges", "near_vertices", "choose", "edge_question", "vertex_passage")
+STEPS = ("embed", "walk_hops", "enter_hops", "out_edges", "near_vertices", "decide", "edge_question", "vertex_passage")
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
@@ -59,7 +59,7 @@ class FakeRun:
 
     def __init__(self, ctx: Any, world: World, by: str, limit: int):
         self.ctx, self.world, self.limit = ctx, world, limit
-        self.models = SimpleNamespace(decides_by=by)
+        self.by = by
         self.index = SimpleNamespace(passages={"title": [_Text(f"P{p}") for p in range(99)]})
         self.asked: list[tuple[str, int]] = []
         self.widths: list[int] = []
@@ -82,15 +82,20 @@ class FakeRun:
     async def near_vertices(self, query: AtVertices, about: str) -> list[float]:
         return [self.world.near[v] for v in query[1]]
 
-    async def choose(self, run: Any, prompt: Any, fields: Any, options: Sequence[str], **how: Any) -> list[int]:
-        assert how["allow_none"] and how["scores"] == sorted(how["scores"], reverse=True)
+    def saw(self, passages: Any) -> None:
+        assert set(passages()) <= set(self.world.passage)
+
+    async def decide(self, run: Any, ask: Any, options: Sequence[str], **fields: Any) -> list[int]:
+        assert ask.none and ask.k == 1
         if not options:
             return []
+        if self.by == "similarity":
+            return ask.rule(fields["entry"], fields["edges"])
         firsts = [self.edge_question(None, edges[0].edge) if edges else "" for edges in self.world.out]
         vertex = firsts.index(options[0])
         assert list(options) == [self.edge_question(None, e.edge) for e in self.world.out[vertex]]
         assert fields["title"] == f"P{self.world.passage[vertex]}"
-        self.asked.append((how["name"], vertex))
+        self.asked.append((f"{ask.name}_{fields['step']}", vertex))
         if vertex in self.world.none:
             return []
         return [self.world.pick(vertex, len(options))]

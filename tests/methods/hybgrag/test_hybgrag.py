@@ -25,7 +25,7 @@ from gpu_rag.methods.hybgrag.oracle import OracleCritic, oracle_program
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
 from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.settings import merge
@@ -393,7 +393,7 @@ def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> N
     def say(request: Request) -> str:
         return request.constraint.options[0] if request.constraint is not None else "Night Ferry"  # type: ignore
 
-    settings = merge(FAST, {"models": {"decider": "llm"}})
+    settings = merge(FAST, {"models": {"decider": "model"}})
     llm = ScriptedLLM(say, capable=False)
     (answer,) = index.answer(QUESTION, method="hybgrag", settings=settings, llm=llm)
     assert {role(request, "hybgrag") for request in llm.calls} == {"validate", "reader"} and answer.status == "answered"

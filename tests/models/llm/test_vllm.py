@@ -1,50 +1,33 @@
-"""The vLLM backend around an imitated engine: prompts, replies, sizes, ranking, both faces, options. Needs no vllm."""
+"""vLLM's command line, environment and places, and a model folder served by a stand-in. Needs no vllm."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import queue
 import sys
-import threading
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
-from gpu_rag.errors import ContextOverflow, MissingBackend, ModelError, RequestFailed, UsageError
+from gpu_rag.errors import MissingBackend, ModelError, UsageError
 from gpu_rag.models import packaged, stored
 from gpu_rag.models.fingerprint import folder_hash
-from gpu_rag.models.llm import load_llm, vllm_service
-from gpu_rag.models.llm import vllm as module
+from gpu_rag.models.llm import load_llm, vllm
 from gpu_rag.models.llm.capability import stored_parameters
-from gpu_rag.models.llm.constrain import JSON_LAYOUT
-from gpu_rag.models.llm.vllm import VllmLLM
-from gpu_rag.models.llm.vllm_engine import (
-    engine_arguments,
-    make_scannable,
-    sampling_arguments,
-    set_environment,
-    window,
-    with_layout,
-)
-from gpu_rag.models.llm.vllm_jobs import Finished, Piece
-from gpu_rag.models.llm.vllm_service import EngineDied
+from gpu_rag.models.llm.http_wire import JSON_LAYOUT, body
+from gpu_rag.models.llm.vllm import STYLE, VllmLLM, environment, options, places, sleeps, visible_gpus, window
 from gpu_rag.settings.sections import VllmSettings
-from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
+from gpu_rag.types import JsonSchema, Reply, Request
 
-TEMPLATE = (
-    "{% for m in messages %}<|s|>{{ m['role'] }}\n{{ m['content'] }}<|e|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|s|>assistant\n{% if enable_thinking is not false %}<think>{% endif %}{% endif %}"
-)
-END = 0
+STAND_IN = (sys.executable, "-I", str(Path(__file__).with_name("stand_in.py")))
+DUMMY = VllmSettings(load_format="dummy")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A byte-level tokenizer with a template that thinks aloud unless told not to; no weights."""
+    """A byte-level tokenizer; no weights."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -55,234 +38,138 @@ def folder(tmp_path_factory) -> Path:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=258, special_tokens=["<|e|>", "<|s|>"], initial_alphabet=alphabet)
     raw.train_from_iterator(["a"], trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|e|>", pad_token="<|e|>")
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(out)
+    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|e|>", pad_token="<|e|>").save_pretrained(out)
     (out / "config.json").write_text("{}")
     return out
 
 
-class Imitation:
-    """Says the prompt's last word backwards, one piece a step; scores a token id by its size."""
-
-    pieces: ClassVar[list[Piece]] = []
-    gate: ClassVar[threading.Event] = threading.Event()
-
-    def __init__(self, folder: Path, settings: VllmSettings, *, device: str, threads: int, gpus: str = ""):
-        self.dtype, self.max_model_len = "float32", settings.max_model_len or 512
-        self.inside: dict[int, Piece] = {}
-
-    def add(self, number: int, piece: Piece) -> None:
-        if piece.constraint == JsonSchema("{"):
-            raise RequestFailed("vLLM refused the request")
-        self.inside[number] = piece
-        self.pieces.append(piece)
-
-    def step(self) -> list[tuple[int, Finished]]:
-        assert self.gate.wait(60)
-        number = min(self.inside)
-        piece = self.inside.pop(number)
-        if piece.max_tokens == 13:
-            raise EngineDied("unlucky")
-        if piece.scored:
-            return [(number, Finished((7,), "length", 3, {t: -t / 100 for t in piece.scored}))]
-        said = list(reversed(piece.ids))[: piece.max_tokens]
-        if piece.max_tokens == 99:
-            return [(number, Finished(tuple(said), "error", 0))]
-        finish = "length" if piece.max_tokens < 5 else "stop"
-        return [(number, Finished((*said, END) if finish == "stop" else tuple(said), finish, 16))]
-
-    def abort(self, numbers: list[int]) -> None:
-        for number in numbers:
-            del self.inside[number]
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.fixture
-def llm(folder, monkeypatch):
-    monkeypatch.setattr(module, "VllmEngine", Imitation)
-    monkeypatch.setattr(vllm_service, "CLOSE_FIRST_S", 0.0)
-    Imitation.pieces, Imitation.gate = [], threading.Event()
-    Imitation.gate.set()
-    monkeypatch.setattr(VllmSettings, "restarts", 1)
-    engine = VllmLLM(folder, settings=VllmSettings(load_format="dummy"))
+@pytest.fixture(scope="module")
+def llm(folder) -> Iterator[VllmLLM]:
+    engine = VllmLLM(folder, name="vllm:tiny", settings=replace(DUMMY, engines=2), command=STAND_IN)
     yield engine
-    Imitation.gate.set()
     engine.close()
 
 
-def test_prompts_are_made_by_the_template_without_thinking(llm):
-    llm.complete([Request("be short", "why <|e|>?", max_tokens=4)])
-    text = llm._tokenizer.decode(Imitation.pieces[0].ids)
-    assert text == "<|s|>system\nbe short<|e|>\n<|s|>user\nwhy <|e|>?<|e|>\n<|s|>assistant\n"
-    assert Imitation.pieces[0].ids.count(END) == 2  # the template's own, not the prompt's
+def test_a_folder_is_served_and_counted_by_its_own_tokenizer(llm):
+    requests = [Request("", f"p{i}", max_tokens=5) for i in range(20)]
+    assert [reply.text for reply in llm.complete(requests)] == [f"re: p{i}" for i in range(20)]
+    assert llm.count_tokens("abc def") == 7 and llm.name == "vllm:tiny"
+    accounts = llm.accounts()
+    assert [account.name for account in accounts] == ["vLLM server 1", "vLLM server 2"]
+    assert sum(account.requests for account in accounts) == 20 and all(account.requests for account in accounts)
 
 
-def test_replies_are_read_without_their_end_token(llm):
-    cut, ended = llm.complete([Request("", "abc", max_tokens=4), Request("", "abc", max_tokens=6)])
-    assert (cut.finish_reason, cut.n_generated, cut.n_cached) == ("length", 4, 16)
-    assert (ended.finish_reason, ended.n_generated) == ("stop", 6)
-    assert ended.text == "assistant\n"[::-1][:6] and ended.n_prompt == len(Imitation.pieces[1].ids)
+def test_the_hash_covers_the_folder_and_the_type_of_the_weights(llm, folder):
+    def hash_of(**changes) -> str:
+        engine = VllmLLM(folder, settings=replace(DUMMY, **changes), command=STAND_IN)
+        engine.close()
+        return engine.content_hash
+
+    assert hash_of(max_model_len=2048, max_num_seqs=3, kv_cache_gib=1.0) == llm.content_hash
+    assert len({llm.content_hash, hash_of(dtype="float32"), folder_hash(folder, 1, need_weights=False)}) == 3
 
 
-def test_what_cannot_run_never_reaches_the_engine(llm):
-    long = Request("s", "x" * 600, max_tokens=5)
-    bad = [long, Request("s", "y", Rank(("", "a"))), Request("s", "y", Rank(("a" * 600,)))]
-    replies = llm.complete([*bad, Request("s", "y", JsonSchema("{")), Request("s", "y", max_tokens=99)])
-    assert [type(r) for r in replies] == [ContextOverflow, RequestFailed, ContextOverflow, RequestFailed, RequestFailed]
-    n = len(llm._chat.head_ids("s")) + 600 + len(llm._chat.tail_ids)
-    assert f"{n} prompt and 5 reply tokens" in str(replies[0]) and "<= 512" in str(replies[0])
-    assert "refused" in str(replies[3]) and "ended the reply" in str(replies[4])
-    assert all(len(piece.ids) < 512 for piece in Imitation.pieces)
+def words_of(folder: Path, settings: VllmSettings, device: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for word in options(folder, settings, device):
+        if word.startswith("--"):
+            found[word] = last = []
+        else:
+            last.append(word)
+    return found
 
 
-def test_rank_is_the_mean_over_tokens_and_counts_them(llm):
-    options = ("ab", "b", "ba")
-    [reply] = llm.complete([Request("", "which?", Rank(options))])
-    ids = llm._chat.prompt_ids(list(options))
-    assert reply.scores == pytest.approx([sum(-t / 100 for t in o) / len(o) for o in ids])
-    assert (reply.finish_reason, reply.n_generated, reply.n_cached) == ("rank", 0, 3)
-    assert reply.n_prompt == len(Imitation.pieces[0].ids) + sum(map(len, ids))
-    assert reply.text == options[max(range(3), key=reply.scores.__getitem__)]
-
-
-def test_both_faces_give_every_request_back_once(llm):
-    requests = [Request("", f"number {i}", max_tokens=3 + i % 4) for i in range(150)]
-    seen: dict[int, Reply] = {}
-    whole = llm.complete(requests, lambda i, reply: seen.setdefault(i, reply))
-    assert [seen[i] for i in range(150)] == whole
-    for key, request in enumerate(requests):
-        llm.submit(key, request)
-    with pytest.raises(UsageError, match="key 149"):
-        llm.submit(149, requests[0])
-    found: dict[int, Reply] = {}
-    while llm.n_open:
-        found.update(llm.poll(60.0))
-    assert [found[i] for i in range(150)] == whole and llm.poll(60.0) == []
-
-
-def test_abort_and_a_refusal_in_the_streaming_face(llm):
-    Imitation.gate.clear()
-    llm.submit(1, Request("", "a", max_tokens=3))
-    llm.submit(2, Request("", "b", max_tokens=3))
-    llm.submit(3, Request("", "x" * 999, max_tokens=3))
-    assert [key for key, _ in llm.poll(60.0)] == [3]
-    assert llm.poll(0.01) == [] and llm.n_open == 2
-    llm.abort(2)
-    llm.abort(77)
-    Imitation.gate.set()
-    found: dict[int, object] = {}
-    while llm.n_open:
-        found.update(llm.poll(60.0))
-    assert isinstance(found[1], Reply) and set(found) == {1, 2}
-
-
-def test_an_engine_that_dies_for_good_ends_both_faces(llm):
-    llm.submit(1, Request("", "a", max_tokens=13))
-    found: dict[int, object] = {}
-    with pytest.raises(ModelError, match="2 deaths, 1 restarts"):
-        while llm.n_open:
-            found.update(llm.poll(60.0))
-            if 1 in found:  # given up after its second death, which was the engine's last
-                assert "twice" in str(found[1])
-                llm.submit(2, Request("", "b", max_tokens=3))
-    with pytest.raises(ModelError):
-        llm.complete([Request("", "a", max_tokens=3)])
-
-
-def test_an_interrupted_batch_is_aborted(llm):
-    def interrupt(i, reply):
-        Imitation.gate.clear()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        llm.complete([Request("", f"n{i}", max_tokens=3) for i in range(9)], interrupt)
-    Imitation.gate.set()
-    llm.complete([Request("", "next", max_tokens=3)])
-    end = time.monotonic() + 60
-    while any(llm._service._open.values()) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not any(llm._service._open.values())
-
-
-def test_tokens_are_counted_while_the_engine_works(llm):
-    """The fast tokenizer is shared by threads: one at a time may use it."""
-    counts: queue.SimpleQueue[int] = queue.SimpleQueue()
-    threads = [threading.Thread(target=lambda: counts.put(llm.count_tokens("a b c " * 50))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    llm.complete([Request("", f"n{i}", max_tokens=6) for i in range(64)])
-    for thread in threads:
-        thread.join()
-    assert {counts.get() for _ in threads} == {300}
-
-
-# --- options ---------------------------------------------------------------------------------------
-
-
-def test_engine_arguments_of_a_cpu_and_of_gpus(tmp_path):
-    cpu = engine_arguments(tmp_path, VllmSettings(), "cpu")
-    assert (cpu["kv_cache_memory_bytes"], cpu["max_num_seqs"], cpu["enforce_eager"]) == (2**30, 32, True)
-    assert cpu["enable_prefix_caching"] and "max_model_len" not in cpu and cpu["block_size"] == 32
+def test_options_of_a_cpu_and_of_gpus(tmp_path):
+    cpu = words_of(tmp_path, VllmSettings(), "cpu")
+    assert (cpu["--kv-cache-memory-bytes"], cpu["--max-num-seqs"]) == ([str(2**30)], ["32"])
+    assert cpu["--enforce-eager"] == [] and cpu["--block-size"] == ["32"] and "--max-model-len" not in cpu
+    for words in (cpu, words_of(tmp_path, VllmSettings(), "cuda")):
+        assert words["--generation-config"] == ["vllm"] and words["--enable-prefix-caching"] == []
+        assert words["--enable-prompt-tokens-details"] == [] and "--api-key" not in words
     chosen = VllmSettings(tensor_parallel=4, max_model_len=2048, gpu_memory_utilization=0.5, max_num_seqs=9)
-    gpu = engine_arguments(tmp_path, replace(chosen, enforce_eager=True), "cuda")
-    assert (gpu["tensor_parallel_size"], gpu["max_model_len"], gpu["gpu_memory_utilization"]) == (4, 2048, 0.5)
-    assert gpu["enforce_eager"] and not {"kv_cache_memory_bytes", "block_size"} & set(gpu)
-    assert not engine_arguments(tmp_path, VllmSettings(), "cuda")["enforce_eager"]
+    gpu = words_of(tmp_path, chosen, "cuda")
+    assert (gpu["--tensor-parallel-size"], gpu["--max-model-len"]) == (["4"], ["2048"])
+    assert gpu["--gpu-memory-utilization"] == ["0.5"] and "--no-enforce-eager" in gpu
+    assert not {"--kv-cache-memory-bytes", "--block-size"} & set(gpu)
     assert (window(chosen, "cuda"), window(VllmSettings(), "cpu"), window(VllmSettings(), "cuda")) == (18, 64, 512)
 
 
-def test_sampling_arguments():
-    greedy = sampling_arguments(Piece((1,), 5, 0.0, 77))
-    assert greedy == {"max_tokens": 5, "temperature": 0.0, "seed": None, "detokenize": False}
-    warm = sampling_arguments(Piece((1,), 1, 0.7, 77, scored=(3, 4)))
-    assert (warm["seed"], warm["logprob_token_ids"]) == (77, [3, 4])
+def test_more_options_come_as_json_and_win(tmp_path):
+    given = {"kv_cache_dtype": "fp8", "max_num_seqs": 5, "enable_prefix_caching": False, "lora_modules": ["a", "b"]}
+    words = words_of(tmp_path, VllmSettings(arguments=json.dumps({**given, "override": {"a": 1}})), "cuda")
+    assert words["--kv-cache-dtype"] == ["fp8"] and words["--max-num-seqs"] == ["5"]
+    assert words["--lora-modules"] == ["a", "b"] and words["--override"] == ['{"a": 1}']
+    assert "--no-enable-prefix-caching" in words and "--enable-prefix-caching" not in words
+    for bad in ("{", "[]", '{"model": "x"}', '{"trust_remote_code": true}', '{"uds": "/x"}', '{"a": 1, "a": 2}'):
+        with pytest.raises(UsageError, match=r"vllm\.arguments"):
+            options(tmp_path, VllmSettings(arguments=bad), "cuda")
+    assert sleeps(VllmSettings(arguments='{"enable_sleep_mode": true}')) and not sleeps(VllmSettings())
+
+
+def test_the_environment_keeps_what_a_user_has_set(monkeypatch):
+    for name in ("VLLM_LOGGING_LEVEL", "TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS", "VLLM_SERVER_DEV_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    gpu = environment(VllmSettings(), "cuda", 2, "4,7")
+    assert (gpu["CUDA_VISIBLE_DEVICES"], gpu["VLLM_LOGGING_LEVEL"], gpu["OMP_NUM_THREADS"]) == ("4,7", "DEBUG", "2")
+    assert not {"TORCHDYNAMO_DISABLE", "VLLM_SERVER_DEV_MODE"} & set(gpu)
+    cpu = environment(VllmSettings(arguments='{"enable_sleep_mode": true}'), "cpu", 2)
+    assert (cpu["TORCHDYNAMO_DISABLE"], cpu["VLLM_SERVER_DEV_MODE"]) == ("1", "1") and "CUDA_VISIBLE_DEVICES" not in cpu
+
+
+@pytest.mark.parametrize(
+    ("gpus", "chosen", "expected"),
+    [
+        (1, {}, [""]),
+        (4, {}, ["0", "1", "2", "3"]),
+        (4, {"engines": 2}, ["0", "1"]),
+        (4, {"tensor_parallel": 2}, ["0,1", "2,3"]),
+        (5, {"tensor_parallel": 2}, ["0,1", "2,3"]),
+        (4, {"tensor_parallel": 4}, [""]),
+        (4, {"engines": 1}, [""]),
+        (0, {}, [""]),
+    ],
+)
+def test_each_server_has_gpus_of_its_own(monkeypatch, gpus, chosen, expected):
+    monkeypatch.setattr(vllm, "visible_gpus", lambda: [str(i) for i in range(gpus)])
+    assert places(VllmSettings(**chosen), "cuda") == expected
+
+
+def test_places_of_named_gpus_of_too_few_and_of_a_cpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", " 4, 7 ")
+    assert visible_gpus() == ["4", "7"] and places(VllmSettings(), "cuda") == ["4", "7"]
+    with pytest.raises(UsageError, match="engines=3.*at most 2"):
+        places(VllmSettings(engines=3), "cuda")
+    assert places(VllmSettings(engines=2), "cpu") == ["", ""]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\necho 'GPU 1: B (UUID: y)'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert visible_gpus() == ["0", "1"]
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert visible_gpus() == []
 
 
 def test_json_is_laid_out_as_the_transformers_backend_does():
     from llguidance import LLMatcher
 
     schema = '{"type":"object","properties":{"é":{"type":"array"}},"required":["é"]}'
-    said = json.loads(with_layout(schema))
-    assert said.pop("x-guidance") == JSON_LAYOUT and said == json.loads(schema)
+    sent = body("m", Request("", "q", JsonSchema(schema)), STYLE)["response_format"]["json_schema"]["schema"]
     # vLLM gives its own layout as a default only
-    assert LLMatcher.grammar_from_json_schema(with_layout(schema), defaults={"whitespace_flexible": False})
-    for bad in ("{", "[]", "true"):
-        with pytest.raises(ValueError, match=r"."):  # a request refused, not an engine that died
-            with_layout(bad)
+    assert LLMatcher.grammar_from_json_schema(json.dumps(sent), defaults={"whitespace_flexible": False})
+    assert sent.pop("x-guidance") == JSON_LAYOUT and sent == json.loads(schema)
     assert JSON_LAYOUT["item_separator"] == ", " and JSON_LAYOUT["key_separator"] == ": "  # those of json.dumps
 
 
-def test_llvmlite_does_not_stop_vllm_that_looks_through_all_modules():
-    from llvmlite.binding import ffi
-
-    ffi.lib._fntab.pop("__dict__", None)
-    assert not hasattr(vars(ffi.lib), "get")  # what vLLM's start trips over
-    make_scannable()
-    assert vars(ffi.lib).get("kernel") is None and "llvmlite.binding.ffi" in sys.modules
-
-
-def test_the_environment_keeps_what_a_user_has_set(monkeypatch):
-    for name in ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_STREAM", "TORCHDYNAMO_DISABLE", "VLLM_ENABLE_V1_MULTIPROCESSING"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
-    import os
-
-    set_environment(VllmSettings(child_process=True), "cuda", 2)
-    assert (os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"], os.environ["VLLM_LOGGING_LEVEL"]) == ("1", "DEBUG")
-    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr" and "TORCHDYNAMO_DISABLE" not in os.environ
-    set_environment(VllmSettings(), "cpu", 2)
-    assert (os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"], os.environ["TORCHDYNAMO_DISABLE"]) == ("0", "1")
-    for name in ("VLLM_LOGGING_STREAM", "TORCHDYNAMO_DISABLE", "VLLM_ENABLE_V1_MULTIPROCESSING"):
-        monkeypatch.delenv(name)
+def test_a_schema_that_is_no_object_fails_alone(llm):
+    bad, good = llm.complete([Request("", "a", JsonSchema("{")), Request("", "b")])
+    assert not isinstance(bad, Reply) and isinstance(good, Reply)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vllm is installed here")
 def test_a_machine_without_vllm_says_what_to_install(folder):
     with pytest.raises(MissingBackend, match=r"needs vllm.*gpu-rag\[gpu\].*install_vllm.sh"):
-        load_llm(f"vllm:{folder}", settings=VllmSettings(load_format="dummy"))
+        load_llm(f"vllm:{folder}", settings=DUMMY)
 
 
 def test_names_of_models_on_this_disk(folder, tmp_path, monkeypatch):
@@ -315,28 +202,3 @@ def test_stored_parameters_are_counted_and_hashes_may_do_without_weights(folder,
     with pytest.raises(ModelError, match="no model weights"):
         folder_hash(folder, 1)
     assert folder_hash(folder, 1, need_weights=False) != folder_hash(folder, 2, need_weights=False)
-
-
-def test_seed_and_attempt_make_different_numbers(llm):
-    base = Request("", "a", max_tokens=3, temperature=1.0, seed=1)
-    schema = JsonSchema(json.dumps({"type": "object"}))
-    llm.complete([base, replace(base, attempt=1), replace(base, seed=2), base])
-    seeds = [piece.seed for piece in Imitation.pieces]
-    assert len(set(seeds)) == 3 and seeds[0] == seeds[3]
-    llm.complete([replace(base, constraint=schema), replace(base, constraint=Choice(("a",)))])
-    assert [piece.constraint for piece in Imitation.pieces[-2:]] == [schema, Choice(("a",))]
-
-
-def test_text_is_handed_on_as_the_engine_says_its_ids(llm, monkeypatch):
-    seen: list[str] = []
-    step = Imitation.step
-
-    def slowly(self):
-        for piece in self.inside.values():
-            for n in range(1, 4):
-                piece.on_ids(list(reversed(piece.ids))[:n])
-        return step(self)
-
-    monkeypatch.setattr(Imitation, "step", slowly)
-    (reply,) = llm.complete([Request("", "abc", max_tokens=6, on_text=seen.append)])
-    assert len(seen) == 3 and all(reply.text.startswith(text) for text in seen) and seen[0] != seen[2]

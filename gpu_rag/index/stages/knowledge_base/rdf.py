@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import loads
 from urllib.parse import unquote
 
 import numpy as np
@@ -10,7 +11,6 @@ import pyarrow.compute as pc
 
 from gpu_rag.index.stages.knowledge_base.columns import (
     EdgeColumns,
-    Edges,
     Interner,
     SourceColumns,
     ascending,
@@ -24,7 +24,7 @@ from gpu_rag.index.stages.knowledge_base.columns import (
 )
 from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.sources.knowledge_graph.blocks import Block
-from gpu_rag.sources.knowledge_graph.ntriples import RDF
+from gpu_rag.sources.knowledge_graph.rdf import RDF
 
 MOST_NAMES = 51  # a name and 50 aliases
 _TYPE = RDF + "type"
@@ -39,11 +39,11 @@ _ENTITY = r"http://www.wikidata.org/entity/\1"
 _INSTANCE_OF = r"^https?://www\.wikidata\.org/prop/direct/P31$"
 _OF_PAGES = r"^https?://(?:schema\.org/|wikiba\.se/ontology#)"
 _FOREIGN_TEXT = r"@(?:[a-df-z]|e[a-mo-z]|en-)[^\"]*$"
-# Literals stand in their N-Triples form: a quote, the text with escapes, a quote, a mark of language or datatype.
+# Literals stand in canonical N-Triples: a quote, the text with escapes (those of JSON), a quote, a mark of language or
+# datatype.
 _PARTS = r'(?s)^"(?P<text>.*)"(?P<mark>[^"]*)$'
-_MAY_BE_BLANK = r'^"(?:[\pZ\pC]|\\[nr])*"'
+_MAY_BE_BLANK = r'^"(?:[\pZ\pC]|\\[tnrf]|\\u00[0-9A-F]{2})*"'
 _LOCAL = r"(?P<name>[^/#:]+)[/#]*$"
-_ESCAPES = {"n": "\n", "r": "\r"}
 
 
 class RdfStatements:
@@ -110,8 +110,7 @@ class RdfStatements:
         types = _types(row[subject], called, literal)
         shown = list(zip(relations.to_pylist(), first_of(named).take(pa.array(shown_by)).to_pylist()))
         relation = np.arange(len(relations), dtype=np.int32)
-        found = self._edges.edges(row[head], row[tail], relation, relation_codes)
-        edges = Edges(found.head, found.relation, found.tail, found.line)
+        edges = self._edges.edges(row[head], row[tail], relation, relation_codes)
         aliases = rest_of(named).take(pa.array(order))
         return SourceColumns(source, "kg", [file], ids, names, aliases, types, edges, shown, file)
 
@@ -197,16 +196,7 @@ def literal_parts(literals: pa.LargeStringArray) -> tuple[pa.LargeStringArray, p
     parts = pc.extract_regex(literals, _PARTS)
     text, mark = (pc.struct_field(parts, name) for name in ("text", "mark"))
     rows = np.flatnonzero(pc.match_substring(text, "\\"))
-    return replaced(text, rows, [_unescaped(said) for said in text.take(pa.array(rows)).to_pylist()]), mark
-
-
-def _unescaped(text: str) -> str:
-    """The text that `literal_id` escaped."""
-    parts, at = [], 0
-    while (found := text.find("\\", at)) >= 0:
-        parts += [text[at:found], _ESCAPES.get(text[found + 1], text[found + 1])]
-        at = found + 2
-    return "".join([*parts, text[at:]])
+    return replaced(text, rows, [loads(f'"{escaped}"') for escaped in text.take(pa.array(rows)).to_pylist()]), mark
 
 
 def _blank(literals: pa.LargeStringArray) -> np.ndarray:

@@ -25,11 +25,12 @@ from gpu_rag.index.stages.knowledge_base.columns import (
 from gpu_rag.index.stages.knowledge_base.rdf import RdfStatements
 from gpu_rag.index.stages.rejected import short_name
 from gpu_rag.index.work import NamedSource
-from gpu_rag.sources.formats import NT_SUFFIXES, has_suffix
+from gpu_rag.sources.formats import has_suffix
 from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files
 from gpu_rag.sources.knowledge_base.nodes import UNTYPED
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.sources.knowledge_graph.blocks import Block, together
+from gpu_rag.sources.knowledge_graph.rdf import RDF_SUFFIXES
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.types import Reject
 
@@ -52,7 +53,7 @@ def read_source(
     if source.kind == "skb":
         return _skb(source, on_reject, max_document_chars, on_rows)
     blocks = _reported(_first(read_kg_blocks(source.path), source.most), on_reject, on_rows)
-    if has_suffix(source.path, NT_SUFFIXES):
+    if has_suffix(source.path, RDF_SUFFIXES):
         statements = RdfStatements()
         for block in blocks:
             statements.take(block)

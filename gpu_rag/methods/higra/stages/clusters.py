@@ -11,8 +11,8 @@ from gpu_rag.graph.cluster import radius_clusters
 from gpu_rag.index.stages.requests import ask
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.tables import Row
+from gpu_rag.models.budget import reply_tokens
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.program.budget import reply_tokens
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import JsonSchema, Request

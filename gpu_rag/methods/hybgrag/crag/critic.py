@@ -21,9 +21,8 @@ from gpu_rag.methods.hybgrag.crag.state import (
     History,
     Params,
 )
-from gpu_rag.program.ask import ask
-from gpu_rag.program.budget import reply_tokens
-from gpu_rag.program.choose import choose
+from gpu_rag.models.budget import reply_tokens
+from gpu_rag.program.ask import ask, choose
 from gpu_rag.program.reader import is_answer, read_blocks
 from gpu_rag.program.run import Run
 from gpu_rag.text.grounding import UNSTATED, grounding
@@ -58,7 +57,7 @@ class Critic:
         if self.run.models.llm is None:
             return items[0].answer or items[0].text
         shown = blocks(items, self.material)
-        if not self.run.models.model_decides:
+        if not self.run.model_decides:
             return await read_blocks(self.run, history.question, shown, final=False)
         fields = {
             "question": history.question,

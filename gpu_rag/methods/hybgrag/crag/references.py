@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_rag.methods.hybgrag.crag.pages import PageGraph, page_graph, page_pieces, walk_text, walks
 from gpu_rag.methods.hybgrag.crag.state import TEXT, Action, Params
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import search_dense

@@ -24,8 +24,8 @@ from gpu_rag.methods.hybgrag.crag.state import (
     Params,
     Topic,
 )
+from gpu_rag.models.budget import reply_tokens
 from gpu_rag.program.ask import ask
-from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -68,7 +68,7 @@ class Router:
             self.ranked = await candidates(history.question, self.material, self.params)
             names = tuple(one.name for one in self.ranked if one.said)
             self.run.note("crag_candidates", len(self.ranked), names)
-        if self.run.models.model_decides:
+        if self.run.model_decides:
             action = await self._by_model(history, self.ranked)
             if action is not None and not history.seen(action):
                 return action

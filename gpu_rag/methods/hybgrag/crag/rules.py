@@ -33,7 +33,7 @@ from gpu_rag.methods.hybgrag.crag.state import (
     Params,
     Topic,
 )
-from gpu_rag.program.ask import embed
+from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.names import masked, mentions
 from gpu_rag.program.steps import similarity
 from gpu_rag.text.bm25 import Bm25

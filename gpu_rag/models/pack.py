@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpu_rag.errors import ContextOverflow, UsageError
-from gpu_rag.models.llm.interface import LLM, fits
+from gpu_rag.models.llm.interface import Model, fits
 from gpu_rag.text.prompts import Prompt
 
 SEPARATOR = "\n\n"
@@ -21,7 +21,7 @@ def pack(
     slot: str,
     evidence: Sequence[str],
     *,
-    llm: LLM,
+    llm: Model,
     max_tokens: int,
     separator: str = SEPARATOR,
     ending: str = "",
@@ -62,7 +62,7 @@ def pack(
     return bare, 0, sum(counts)
 
 
-def overflow(llm: LLM, prompt: Prompt, n_tokens: int, max_tokens: int) -> ContextOverflow:
+def overflow(llm: Model, prompt: Prompt, n_tokens: int, max_tokens: int) -> ContextOverflow:
     """The error of a prompt that does not fit."""
     return ContextOverflow(
         f"the prompt {prompt.name} does not fit the context of {llm.name}",
@@ -72,11 +72,13 @@ def overflow(llm: LLM, prompt: Prompt, n_tokens: int, max_tokens: int) -> Contex
     )
 
 
-def _count(llm: LLM, system: str, text: str) -> int:
+def _count(llm: Model, system: str, text: str) -> int:
     return llm.count_tokens(system) + llm.count_tokens(text)
 
 
-def _take(llm: LLM, evidence: Sequence[str], counts: Sequence[int], room: int, separator: str) -> tuple[list[str], int]:
+def _take(
+    llm: Model, evidence: Sequence[str], counts: Sequence[int], room: int, separator: str
+) -> tuple[list[str], int]:
     """The pieces that fit `room` tokens, the last one cut, and their tokens."""
     kept: list[str] = []
     used = 0
@@ -92,7 +94,7 @@ def _take(llm: LLM, evidence: Sequence[str], counts: Sequence[int], room: int, s
     return kept, used
 
 
-def _cut(llm: LLM, piece: str, room: int, separator: str) -> tuple[str, int]:
+def _cut(llm: Model, piece: str, room: int, separator: str) -> tuple[str, int]:
     """The longest run of whole words at the start of `piece` within `room` tokens, with its tokens; or ("", 0)."""
     ends = [match.end() for match in _WORD.finditer(piece)]
     low, high, best = 0, len(ends), 0  # words known to fit, words to try at most

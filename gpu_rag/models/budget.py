@@ -6,24 +6,24 @@ import json
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gpu_rag.models.llm.interface import LLM
+from gpu_rag.models.llm.interface import Model
 
 PROSE = 600  # a text that may have so many characters is prose and fills them; a name rarely takes a quarter
 _TEXT = "Marta Orlo-Stroud of Tamsin, an engineer who built the Halden Bridge over the Ves at Kerling in 1931; "
 _SPARE = 16  # tokens of a code fence around the reply
-_counted: WeakKeyDictionary[LLM, dict[str, int]] = WeakKeyDictionary()
+_counted: WeakKeyDictionary[Model, dict[str, int]] = WeakKeyDictionary()
 
 
-def reply_tokens(llm: LLM, schema: str) -> int:
+def reply_tokens(llm: Model, schema: str) -> int:
     """The limit for a reply under a JSON Schema: one with every list full and every name long.
 
-    At most half of the context, since the prompt is to fit too. Counted by the model's tokenizer, once a model.
-    schema: canonical JSON Schema text, with `maxItems` and `maxLength` everywhere.
+    At most half of the context, since the prompt is to fit too. Counted by the model's tokenizer, once for each longest
+    reply. schema: canonical JSON Schema text, with `maxItems` and `maxLength` everywhere.
     """
-    known = _counted.setdefault(llm, {})
-    if schema not in known:
-        known[schema] = llm.count_tokens(json.dumps(longest(json.loads(schema))))
-    return min(known[schema] + _SPARE, llm.context_tokens // 2)
+    known, text = _counted.setdefault(llm, {}), json.dumps(longest(json.loads(schema)))
+    if text not in known:
+        known[text] = llm.count_tokens(text)
+    return min(known[text] + _SPARE, llm.context_tokens // 2)
 
 
 def longest(shape: dict[str, Any]) -> Any:

@@ -1,0 +1,264 @@
+"""Decisions as values: an `Ask` has a typed reply, a prompt and a rule; a `Choose` picks among options.
+
+A program states what is to be decided and with which fields. Who decides (a language model, the rule, an oracle) is a
+value of the run, see `program.decide`; stages of an index use `Ask.request` and `Ask.read` instead.
+
+Fields are the values that a decision rests on, often more than a prompt can show. Each callable of an Ask takes them by
+name and ignores the others:
+rule    the reply without a model, within the bounds of the reply's type; it may await steps and other asks
+show    the slots of the prompt; without it each slot has the field of its name
+check   the model's reply, corrected, or `Refused`; `shown` has the positions of the packed texts that it saw
+schema  the JSON Schema where its options differ from question to question
+gold    the reply of a perfect decider, or None; see `program.oracle`
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from gpu_rag.errors import UsageError
+from gpu_rag.models.budget import reply_tokens
+from gpu_rag.models.llm.interface import Model, fits
+from gpu_rag.models.pack import SEPARATOR, overflow, pack
+from gpu_rag.text.lenient import EXACT, Read, read_reply
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.structs import schema_of, struct_of
+from gpu_rag.types import JsonSchema, Malformed, Reply, Request
+
+R = TypeVar("R")
+Fields = Mapping[str, Any]
+OPTIONS = "options"  # the slot of a choice
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Texts for one slot of a prompt, as many as the context holds.
+
+    texts: in the order in which they are shown. rank: position -> place in the order of keeping, 0 first; then only
+    whole texts are shown. Without it the first texts are kept, and the last one may be cut at a word's end.
+    ending: a text behind them that is never cut.
+    """
+
+    texts: Sequence[str]
+    rank: Sequence[int] | None = None
+    separator: str = SEPARATOR
+    ending: str = ""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A reply that can be read and cannot be used, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A rendered prompt. positions: of the packed texts that it shows; n_cut: tokens of those that it does not."""
+
+    text: str
+    positions: tuple[int, ...] = ()
+    n_cut: int = 0
+
+
+@dataclass(frozen=True)
+class Ask(Generic[R]):
+    """One decision, see the module.
+
+    name: in the trace and the counts. reply: a msgspec Struct, or str for plain text. prompt: "package:file", or a
+    callable of the fields that returns a Prompt. max_tokens: of the reply; 0 for what its schema lets a model write;
+    a field `max_tokens` comes before it. words: the reply in words, for the trace. unread: the reply in place of one
+    that cannot be used; without it that of the rule. temperature: of requests, in place of the run's.
+    reads: whether any language model answers it, capable or not, and whoever decides: reading a passage is such.
+    """
+
+    name: str
+    reply: type[R]
+    rule: Callable[..., R | Awaitable[R]]
+    prompt: str | Callable[..., Prompt]
+    show: Callable[..., Mapping[str, str | Packed]] | None = None
+    check: Callable[..., R | Refused] | None = None
+    schema: Callable[..., str] | None = None
+    words: Callable[..., Sequence[str]] | None = None
+    unread: Callable[..., R] | None = None
+    gold: Callable[..., R | None] | None = None
+    max_tokens: int = 0
+    temperature: float | None = None
+    reads: bool = False
+
+    def prompt_of(self, fields: Fields) -> Prompt:
+        """The prompt for these fields."""
+        return read_prompt(self.prompt) if isinstance(self.prompt, str) else call(self.prompt, fields)
+
+    def slots(self, fields: Fields) -> dict[str, str | Packed]:
+        """The slots of the prompt, filled."""
+        if self.show is not None:
+            return dict(call(self.show, fields))
+        return {name: fields[name] for name in self.prompt_of(fields).fields}
+
+    def schema_text(self, fields: Fields) -> str | None:
+        """The JSON Schema of the reply, None for plain text."""
+        if self.schema is not None:
+            return call(self.schema, fields)
+        return None if self.reply is str else schema_of(self.reply)  # type: ignore[type-var, arg-type]
+
+    def room(self, fields: Fields, llm: Model) -> int:
+        """Tokens for the reply."""
+        given: int = fields.get("max_tokens", self.max_tokens)
+        schema = self.schema_text(fields)
+        return given if given or schema is None else reply_tokens(llm, schema)
+
+    def request(self, fields: Fields, llm: Model, seed: int = 0) -> Request:
+        """The request of an index stage, under the schema and without packing: a text that is too long stays whole.
+
+        fields: also `max_tokens`, where a setting gives it.
+        """
+        prompt, schema = self.prompt_of(fields), self.schema_text(fields)
+        slots = {name: _joined(value) for name, value in self.slots(fields).items()}
+        constraint = None if schema is None else JsonSchema(schema)
+        return Request(prompt.system, prompt.render(**slots), constraint, self.room(fields, llm), seed=seed)
+
+    def read(self, reply: Reply, fields: Fields, shown: Sequence[int] = ()) -> tuple[R | Malformed, str]:
+        """The typed reply and how it was read (exact | lenient | salvaged), or Malformed; `check` has its say."""
+        schema = self.schema_text(fields)
+        found = read_reply(reply, None if schema is None else JsonSchema(schema))
+        if isinstance(found, Malformed):
+            return found, EXACT
+        return self.typed(found, fields, shown), found.how
+
+    def typed(self, found: Read, fields: Fields, shown: Sequence[int] = ()) -> R | Malformed:
+        """What was read as the type of the reply, checked."""
+        try:
+            value: Any = found.value if self.reply is str else struct_of(self.reply, found.value)  # type: ignore[type-var]
+        except msgspec.ValidationError as error:
+            return Malformed(str(error), str(found.value))
+        checked = value if self.check is None else call(self.check, {**fields, "shown": tuple(shown)}, value)
+        return Malformed(checked.reason, str(found.value)) if isinstance(checked, Refused) else checked
+
+
+@dataclass(frozen=True)
+class Choose:
+    """A choice among options: its reply is their positions, best first: 1 to k, or 0 to k where `none` is allowed.
+
+    Reserved fields: `options` (texts), `query` (compared with the options by the rule), `scores` (one for each option
+    in place of that cosine), `k`, `threshold` (least score where none is allowed), `step` (behind the name, for choices
+    that are made several times). prompt: says what makes an option good; its slot `{{options}}` is filled here.
+    rule: positions without a model; without it the best by score, ties to the earlier option.
+    helps: (gold, position, **fields) -> whether a perfect decider may take that option; see `program.oracle`.
+    """
+
+    name: str
+    prompt: str | Callable[..., Prompt]
+    show: Callable[..., Mapping[str, str]] | None = None
+    none: bool = False
+    k: int = 1
+    threshold: float | None = None
+    rule: Callable[..., Sequence[int] | Awaitable[Sequence[int]]] | None = None
+    helps: Callable[..., bool] | None = None
+
+    def prompt_of(self, fields: Fields) -> Prompt:
+        """The prompt for these fields."""
+        return read_prompt(self.prompt) if isinstance(self.prompt, str) else call(self.prompt, fields)
+
+    def slots(self, fields: Fields) -> dict[str, str]:
+        """The slots of the prompt but for the options. Raises UsageError where the prompt has others, or no options."""
+        wanted = self.prompt_of(fields).fields
+        names = wanted - {OPTIONS}
+        given = dict(call(self.show, fields)) if self.show is not None else {n: fields[n] for n in names if n in fields}
+        if names != given.keys() or OPTIONS not in wanted:
+            raise UsageError(
+                f"the fields do not fit the prompt of the choice {self.name}",
+                given=sorted(given),
+                expected=f"{sorted(names)}, and a slot {{{{{OPTIONS}}}}} in the prompt",
+            )
+        return given
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one choice. name: in the trace; scores: one for each option in place of the cosine with the query;
+    threshold: least score where none is allowed."""
+
+    name: str
+    texts: tuple[str, ...]
+    query: str
+    k: int
+    allow_none: bool
+    threshold: float
+    scores: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A decision that was taken. value: the reply, or positions; by: who took it, see `program.decide`; reply: of the
+    model, where one was used; n_candidates: texts that were packed."""
+
+    value: Any
+    by: str
+    reply: Reply | None = None
+    n_candidates: int = 0
+
+
+def read_prompt(name: str) -> Prompt:
+    """The prompt "package:file"."""
+    package, _, file = name.partition(":")
+    return Prompt.read(package, file)
+
+
+def call(function: Callable[..., Any], fields: Fields, *first: Any) -> Any:
+    """The function with those fields that it names, or with all of them where it takes any."""
+    names = _names(function, len(first))
+    return function(*first, **(fields if names is None else {name: fields[name] for name in names if name in fields}))
+
+
+@lru_cache(maxsize=1024)
+def _names(function: Callable[..., Any], n_first: int) -> tuple[str, ...] | None:
+    """The names of a function's parameters behind the first ones; None where it takes any."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return tuple(parameter.name for parameter in parameters[n_first:])
+
+
+def shown(llm: Model, prompt: Prompt, slots: Mapping[str, str | Packed], max_tokens: int) -> Shown:
+    """The prompt with its slots filled, packed texts as far as they fit beside a reply of `max_tokens`.
+
+    Raises ContextOverflow where it does not fit without any packed text, or has none.
+    """
+    plain = {name: value for name, value in slots.items() if isinstance(value, str)}
+    packed = [(name, value) for name, value in slots.items() if not isinstance(value, str)]
+    if not packed:
+        return Shown(_whole(llm, prompt, plain, max_tokens))
+    (slot, texts) = packed[0]
+    rank = range(len(texts.texts)) if texts.rank is None else texts.rank
+    order = sorted(range(len(texts.texts)), key=rank.__getitem__)
+
+    def taken(positions: Sequence[int]) -> tuple[str, int, int]:
+        chosen = [texts.texts[i] for i in positions]
+        form = {"separator": texts.separator, "ending": texts.ending}
+        return pack(prompt, plain, slot, chosen, llm=llm, max_tokens=max_tokens, **form)  # type: ignore[arg-type]
+
+    text, n_kept, n_cut = taken(order)
+    if texts.rank is None:
+        return Shown(text, tuple(order[:n_kept]), n_cut)
+    kept = sorted(order[: max(1, n_kept - 1) if n_cut else n_kept])  # whole texts: the last one was cut
+    return Shown(taken(kept)[0], tuple(kept), n_cut)
+
+
+def _whole(llm: Model, prompt: Prompt, fields: Mapping[str, str], max_tokens: int) -> str:
+    """The rendered prompt. Raises ContextOverflow where it does not fit."""
+    text = prompt.render(**fields)
+    if not fits(llm, prompt.system, text, max_tokens):
+        n_tokens = llm.count_tokens(prompt.system) + llm.count_tokens(text)
+        raise overflow(llm, prompt, n_tokens, max_tokens)
+    return text
+
+
+def _joined(value: str | Packed) -> str:
+    return value if isinstance(value, str) else value.separator.join(value.texts)

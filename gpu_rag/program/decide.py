@@ -1,0 +1,174 @@
+"""`decide`: the one road of every decision of a program, whoever takes it.
+
+    chain = await decide(run, ANALYSE, question=question.text, topics=topics)
+    (edge,) = await decide(run, HOP, question=question.text, options=texts, scores=scores)
+
+A decider is a value of the run:
+Rule      the rule of the Ask; of a Choose the best options by score or by cosine with the query.
+Model     the language model: a typed reply under the schema of the Ask, or a choice, see `program.choose`. A reply that
+          cannot be read gets one repair; one that cannot be used is replaced by `unread` of the Ask, else by its rule,
+          and is counted. A model that is not capable makes choices alone, by scores of its own.
+Oracle    a perfect decider that errs with a given probability, see `program.oracle`; for evaluation alone.
+Each decision is one note in the trace: "name/by", with `by` = rule, model, rank, oracle, only (there is one option) or
+fallback (the rule, in place of a reply that cannot be used); reading is noted as "name". A Choose with a rule of its
+own that takes none of the options is not noted.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+import numpy as np
+
+from gpu_rag.errors import UsageError
+from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call, shown
+from gpu_rag.models.llm.interface import LLM
+from gpu_rag.program.choose import best, by_labels, by_rank
+from gpu_rag.program.embed import check_texts
+from gpu_rag.program.reason import reason_room
+from gpu_rag.program.replies import Form, count, reply_to
+from gpu_rag.program.run import Decider, Run
+from gpu_rag.program.steps import similarity
+from gpu_rag.text.lenient import Read
+from gpu_rag.types import JsonSchema, Malformed
+
+R = TypeVar("R")
+DECIDERS = ("auto", "model", "rule")
+_NOTE_CHARS = 120
+
+
+@overload
+async def decide(run: Run, ask: Choose, /, **fields: Any) -> list[int]: ...
+@overload
+async def decide(run: Run, ask: Ask[R], /, **fields: Any) -> R: ...
+async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
+    """The reply to an Ask, or the positions of a Choose, by the decider of the run; noted in the trace.
+
+    Raises ContextOverflow when a prompt does not fit, RequestFailed when a request failed, UsageError for fields that
+    do not fit a Choose.
+    """
+    decider: Decider = run.decider
+    if isinstance(ask, Choose):
+        options = options_of(run, ask, fields)
+        taken = await _chosen(run, decider, ask, options, fields)
+        lines = tuple(options.texts[i][:_NOTE_CHARS] for i in taken.value)
+        if options.texts and (lines or ask.rule is None or taken.by != "rule"):
+            run.note(f"{options.name}/{taken.by}", len(options.texts), lines, taken.reply)
+        return taken.value
+    if ask.reads:
+        decider = RULE if run.models.llm is None else MODEL
+    taken = await decider.reply(run, ask, fields)
+    words = () if ask.words is None else tuple(call(ask.words, fields, taken.value))
+    if not ask.reads:
+        run.note(f"{ask.name}/{taken.by}", taken.n_candidates, words, taken.reply)
+    elif taken.reply is not None:
+        run.note(ask.name, 0, words, taken.reply)
+    return taken.value
+
+
+def options_of(run: Run, choose: Choose, fields: Fields) -> Options:
+    """The options of a choice, checked. Raises UsageError."""
+    texts, scores = tuple(fields["options"]), fields.get("scores")
+    choose.slots(fields)  # a wrong field is an error whoever decides
+    k: int = fields.get("k", choose.k)
+    if k < 1:
+        raise UsageError("a choice takes at least one option", given=f"{choose.name} with k={k}", expected=">= 1")
+    if scores is not None and (len(scores) != len(texts) or not np.isfinite(scores).all()):
+        raise UsageError("a choice needs one finite score for each option", given=list(scores)[:8])
+    check_texts([fields.get("query", ""), *texts])
+    threshold = fields.get("threshold", choose.threshold)
+    threshold = run.models.threshold if threshold is None else threshold
+    name = f"{choose.name}_{fields['step']}" if "step" in fields else choose.name
+    return Options(name, texts, fields.get("query", ""), k, choose.none, threshold, scores)
+
+
+async def _chosen(run: Run, decider: Decider, choose: Choose, options: Options, fields: Fields) -> Taken:
+    if not options.texts:
+        return Taken([], "only")
+    if len(options.texts) == 1 and not options.allow_none:
+        return Taken([0], "only")
+    return await decider.choice(run, choose, options, fields)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rules decide."""
+
+    asks_model: bool = False
+
+    async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
+        """The reply of the rule."""
+        return Taken(await awaited(call(ask.rule, fields)), "rule")
+
+    async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
+        """The positions of the rule, else the best by score."""
+        if choose.rule is not None:
+            return Taken(list(await awaited(call(choose.rule, fields))), "rule")
+        scores: Sequence[float] | np.ndarray | None = options.scores
+        if scores is None:
+            scores = await similarity((options.query, options.texts))
+        return Taken(best(scores, options.k, options.threshold if options.allow_none else None), "rule")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The language model decides, rules where it cannot."""
+
+    asks_model: bool = True
+
+    async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
+        """The typed reply of the model."""
+        llm = run.models.language_model
+        if not (llm.capable or ask.reads):
+            return await RULE.reply(run, ask, fields)
+        prompt, room, schema = ask.prompt_of(fields), ask.room(fields, llm), ask.schema_text(fields)
+        rendered = shown(llm, prompt, ask.slots(fields), room + reason_room(run.models))
+        run.ctx.usage.cut += rendered.n_cut
+        temperature = run.models.temperature if ask.temperature is None else ask.temperature
+        constraint = None if schema is None else JsonSchema(schema)
+        form = Form(ask.name, constraint, room, temperature, on_text=fields.get("on_text"))
+        read, reply = await reply_to(run, prompt, rendered.text, form)
+        value = ask.typed(read, fields, rendered.positions) if isinstance(read, Read) else read
+        if not isinstance(value, Malformed):
+            return Taken(value, "model", reply, len(rendered.positions))
+        count(run, ask.name, "rule")
+        if ask.unread is not None:
+            return Taken(call(ask.unread, fields), "fallback", reply)
+        return Taken((await RULE.reply(run, ask, fields)).value, "fallback", reply)
+
+    async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
+        """The positions that the model takes."""
+        prompt, slots = choose.prompt_of(fields), choose.slots(fields)
+        if not run.models.language_model.capable:
+            ranked = await by_rank(run, prompt, slots, options)
+            if ranked is not None:
+                return Taken(ranked[0], "rank", ranked[1])
+        picked = await by_labels(run, prompt, slots, options)
+        if picked is not None:
+            return Taken(picked[0], "model", picked[1])
+        count(run, options.name, "rule")
+        return Taken((await RULE.choice(run, choose, options, fields)).value, "fallback")
+
+
+RULE, MODEL = Rule(), Model()
+
+
+def decider_of(name: str, llm: LLM | None) -> Decider:
+    """The decider of a setting: auto is the model where a capable one answers, else the rules.
+
+    Raises UsageError for an unknown name, and for `model` without a language model.
+    """
+    if name not in DECIDERS:
+        raise UsageError("unknown decider", given=name, expected=" | ".join(DECIDERS))
+    if name == "model" and llm is None:
+        raise UsageError("the decider model needs a language model", do="configure one, or use the decider rule")
+    by_model = name == "model" or (name == "auto" and llm is not None and llm.capable)
+    return MODEL if by_model else RULE
+
+
+async def awaited(value: Any) -> Any:
+    """The value, or what it comes to where it is awaitable."""
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,29 @@
+"""`embed` texts from within a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.program.steps import embed_texts
+
+
+async def embed(texts: Sequence[str]) -> np.ndarray:
+    """f32[n, D], row i the unit vector of texts[i]. Raises UsageError or BadInput for what is no text."""
+    check_texts(texts)
+    return await embed_texts(tuple(texts))
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuse here what a tokenizer would choke on later, with the whole batch."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise UsageError("a model reads text", given=type(text).__name__, expected="str")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise BadInput(
+                "a text is not valid Unicode", given=ascii(text[:40]), do="remove lone surrogates"
+            ) from error

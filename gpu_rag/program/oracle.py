@@ -1,0 +1,102 @@
+"""A decider that knows the gold of each question and errs with a given probability: for evaluation alone.
+
+Of the options of a Choose it takes those that lead to gold, the earlier first; none where none does and none may be
+taken, else the first. An Ask is answered with its `gold`. With probability 1 - p the decision is wrong: a choice takes
+random options that do not lead to gold, an Ask has the reply of its rule. What is drawn depends on the run's seed, the
+question and the place in the program, so that a run can be repeated. A decision without gold is left to the rule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from gpu_rag.errors import UsageError
+from gpu_rag.index.index import Index
+from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call
+from gpu_rag.program.decide import RULE, awaited
+from gpu_rag.program.run import Run
+
+
+@dataclass(frozen=True)
+class Gold:
+    """The gold of one question. documents: ids; answers: accepted ones; meta: other keys of its row, such as
+    `decomposition`, `topic_entity` and `path`."""
+
+    documents: frozenset[str]
+    answers: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Known:
+    """The gold of one question in the index of its run, as `Ask.gold` and `Choose.helps` get it. passages: rows."""
+
+    index: Index
+    passages: frozenset[int]
+    gold: Gold
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """gold: by question id; p: probability of a right decision. n_decisions: by question id, of those with gold;
+    by_rule: names of the decisions that have no gold."""
+
+    gold: Mapping[str, Gold]
+    p: float = 1.0
+    n_decisions: Counter[str] = field(default_factory=Counter)
+    by_rule: set[str] = field(default_factory=set)
+    asks_model: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.p <= 1.0:
+            raise UsageError("an oracle is right with a probability", given=self.p, expected="0 to 1")
+
+    async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
+        """The gold reply to an Ask, or that of its rule."""
+        gold = self._known(run)
+        right = None if ask.gold is None or gold is None else await awaited(call(ask.gold, fields, gold))
+        if right is None:
+            self.by_rule.add(ask.name)
+            return await RULE.reply(run, ask, fields)
+        self.n_decisions[run.ctx.question.id] += 1
+        if self._draw(run, ask.name).random() < self.p:
+            return Taken(right, "oracle")
+        return await RULE.reply(run, ask, fields)
+
+    async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
+        """The options that lead to gold."""
+        gold = self._known(run)
+        if choose.helps is None or gold is None:
+            self.by_rule.add(choose.name)
+            return await RULE.choice(run, choose, options, fields)
+        self.n_decisions[run.ctx.question.id] += 1
+        positions = range(len(options.texts))
+        helpful = [i for i in positions if call(choose.helps, fields, gold, i)]
+        right = helpful[: options.k] or ([] if options.allow_none else [0])
+        draw = self._draw(run, options.name, *options.texts[:1])
+        others = [i for i in positions if i not in helpful]
+        if draw.random() < self.p or not others:
+            return Taken(right, "oracle")
+        return Taken(sorted(draw.sample(others, min(max(len(right), 1), len(others)))), "oracle")
+
+    def _known(self, run: Run) -> Known | None:
+        gold = self.gold.get(run.ctx.question.id)
+        if gold is None:
+            return None
+        rows = run.index.loaded("passages of documents", _passages_of)
+        return Known(run.index, frozenset(row for id in gold.documents for row in rows.get(id, ())), gold)
+
+    def _draw(self, run: Run, *names: str) -> Random:
+        return Random("|".join((str(run.ctx.request_seed(run.ctx.slot)), *names)))
+
+
+def _passages_of(index: Index) -> dict[str, list[int]]:
+    """Rows of the passages of each document."""
+    rows: dict[str, list[int]] = {}
+    for passage, document in enumerate(index.passage_doc_ids):
+        rows.setdefault(document, []).append(passage)
+    return rows

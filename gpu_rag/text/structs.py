@@ -1,0 +1,68 @@
+"""Typed replies: the JSON Schema of a msgspec Struct, and a Struct out of the JSON that a model wrote.
+
+A field's bounds stand beside its type: `Annotated[str, Meta(min_length=1, max_length=200)]`. Properties keep the order
+of the fields, because constrained decoding writes them in that order; all are required, and no others are allowed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect as types
+
+from gpu_rag.errors import UsageError
+from gpu_rag.text.replies import canonical_schema, object_of
+
+S = TypeVar("S", bound=msgspec.Struct)
+_BOUNDS = {
+    "min_length": ("minLength", "minItems"),
+    "max_length": ("maxLength", "maxItems"),
+    "ge": ("minimum", ""),
+    "le": ("maximum", ""),
+}
+
+
+@cache
+def schema_of(struct: type[msgspec.Struct]) -> str:
+    """The JSON Schema of a Struct as canonical text. Raises UsageError for a type that a reply cannot have.
+
+    Strings, integers, numbers, truth values, `Literal` options, tuples of one type, and Structs of these.
+    """
+    return canonical_schema(_shape(types.type_info(struct)))
+
+
+def struct_of(struct: type[S], value: dict[str, Any]) -> S:
+    """The Struct of a JSON object that is valid under its schema. Raises msgspec.ValidationError where it is not."""
+    return msgspec.convert(value, struct)
+
+
+def json_of(reply: msgspec.Struct) -> str:
+    """A Struct as a model would write it."""
+    return msgspec.json.encode(reply).decode()
+
+
+def _shape(kind: types.Type) -> dict[str, Any]:
+    match kind:
+        case types.StructType():
+            return object_of({field.encode_name: _shape(field.type) for field in kind.fields})
+        case types.VarTupleType() | types.ListType():
+            return {"type": "array", "items": _shape(kind.item_type), **_bounds(kind, 1)}
+        case types.StrType():
+            return {"type": "string", **_bounds(kind, 0)}
+        case types.IntType():
+            return {"type": "integer", **_bounds(kind, 0)}
+        case types.FloatType():
+            return {"type": "number", **_bounds(kind, 0)}
+        case types.BoolType():
+            return {"type": "boolean"}
+        case types.LiteralType():
+            return {"enum": list(kind.values)}
+    raise UsageError("a reply cannot have a field of this type", given=type(kind).__name__, expected="see the module")
+
+
+def _bounds(kind: types.Type, of_list: int) -> dict[str, Any]:
+    """The bounds of a type under their names in JSON Schema."""
+    given = {names[of_list]: getattr(kind, field, None) for field, names in _BOUNDS.items()}
+    return {name: value for name, value in given.items() if name and value is not None}
