@@ -15,7 +15,7 @@ import pytest
 import gpu_rag
 from gpu_rag.evaluation import judge
 from gpu_rag.index.stages import coreference, extraction
-from gpu_rag.methods.bubblerag import groups, keywords
+from gpu_rag.methods.bubblerag import asks as bubblerag
 from gpu_rag.methods.higra import librarian, seeker
 from gpu_rag.methods.higra.stages import links, merge
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
@@ -49,10 +49,10 @@ STEPS: dict[str, str] = {
     "bubblerag/answer": TEXT,
     "bubblerag/enough": CHOICE,
     "bubblerag/expand": CHOICE,
-    "bubblerag/groups": groups.SCHEMA,
-    "bubblerag/keywords": keywords.LISTED,
-    "bubblerag/relax": keywords.REWRITTEN,
-    "bubblerag/specialise": keywords.REWRITTEN,
+    "bubblerag/groups": schema_of(bubblerag.Grouping),
+    "bubblerag/keywords": schema_of(bubblerag.Listed),
+    "bubblerag/relax": schema_of(bubblerag.Rewording),
+    "bubblerag/specialise": schema_of(bubblerag.Rewording),
     "evaluation/judge": judge._SCHEMA,
     "higra/librarian": librarian.SCHEMA,
     "higra/link": links.relations_schema(20),
@@ -96,6 +96,7 @@ ROOMS = {  # of replies whose room is fixed
     TEXT: SETTINGS.reader.max_tokens,
     "hydrarag/knowledge": SUMMARY_TOKENS,
     "hydrarag/refine": SUMMARY_TOKENS,
+    "bubblerag/keywords": bubblerag.KEYWORD_TOKENS,
     "evaluation/judge": 160,
     "hoprag/hop_in": SETTINGS.hops.tokens,
     "hoprag/hop_out": SETTINGS.hops.tokens,
