@@ -16,7 +16,7 @@ import gpu_rag
 from gpu_rag.evaluation import judge
 from gpu_rag.index.stages import coreference, extraction
 from gpu_rag.methods.bubblerag import asks as bubblerag
-from gpu_rag.methods.higra import librarian, seeker
+from gpu_rag.methods.higra import asks as higra
 from gpu_rag.methods.higra.stages import links, merge
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
 from gpu_rag.methods.hybgrag.crag import critic as crag_critic
@@ -54,12 +54,12 @@ STEPS: dict[str, str] = {
     "bubblerag/relax": schema_of(bubblerag.Rewording),
     "bubblerag/specialise": schema_of(bubblerag.Rewording),
     "evaluation/judge": judge._SCHEMA,
-    "higra/librarian": librarian.SCHEMA,
+    "higra/librarian": schema_of(higra.Told),
     "higra/link": links.relations_schema(20),
     "higra/merge": merge.groups_schema(20),
     "higra/seeds": CHOICE,
-    "higra/seeker": seeker.ACTION_SCHEMA,
-    "higra/seeker_final": seeker.FINAL_SCHEMA,
+    "higra/seeker": schema_of(higra.Action),
+    "higra/seeker_final": schema_of(higra.Final),
     "hoprag/choose": CHOICE,
     "hoprag/hop_in": hop_questions.SCHEMAS["in"],
     "hoprag/hop_out": hop_questions.SCHEMAS["out"],
@@ -159,7 +159,7 @@ SAMPLES: dict[str, str] = {
     "kind": "comparison (things are compared); the answer changes within years; encyclopedia",
     "sources": "graph or text",
     "history": "\n\n".join(f"[{i}] {QUESTION}\nanswers: Marta Orlo\nevidence: {PASSAGE}" for i in range(1, 3)),
-    "notice": seeker.UNRESOLVED.format(questions=QUESTION),
+    "notice": higra.UNRESOLVED.format(questions=QUESTION),
     "action": "module: hybrid\nentity: Marta Orlo (person) along directed_by",
     "examples": "\n\n".join(e.route() for e in read_examples(None, "routes", False)),
 }
