@@ -5,7 +5,8 @@ value of the run, see `program.decide`; stages of an index use `Ask.request` and
 
 Fields are the values that a decision rests on, often more than a prompt can show. Each callable of an Ask takes them by
 name and ignores the others:
-rule    the reply without a model, within the bounds of the reply's type; it may await steps and other asks
+rule    the reply without a model, within the bounds of the reply's type; it may await steps and other asks. That of an
+        index stage takes and returns batches of Arrow, since millions of passages pass through it
 show    the slots of the prompt; without it each slot has the field of its name
 check   the model's reply, corrected, or `Refused`; `shown` has the positions of the packed texts that it saw
 schema  the JSON Schema where its options differ from question to question

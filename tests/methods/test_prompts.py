@@ -53,7 +53,7 @@ STEPS: dict[str, str] = {
     "bubblerag/keywords": schema_of(bubblerag.Listed),
     "bubblerag/relax": schema_of(bubblerag.Rewording),
     "bubblerag/specialise": schema_of(bubblerag.Rewording),
-    "evaluation/judge": judge._SCHEMA,
+    "evaluation/judge": schema_of(judge.Judgement),
     "higra/librarian": schema_of(higra.Told),
     "higra/link": links.relations_schema(20),
     "higra/merge": merge.groups_schema(20),
@@ -61,8 +61,8 @@ STEPS: dict[str, str] = {
     "higra/seeker": schema_of(higra.Action),
     "higra/seeker_final": schema_of(higra.Final),
     "hoprag/choose": CHOICE,
-    "hoprag/hop_in": hop_questions.SCHEMAS["in"],
-    "hoprag/hop_out": hop_questions.SCHEMAS["out"],
+    "hoprag/hop_in": schema_of(hop_questions.InQuestions),
+    "hoprag/hop_out": schema_of(hop_questions.OutQuestions),
     "hybgrag/comment": CHOICE,
     "hybgrag/crag_answer": crag_critic.ANSWER_SCHEMA,
     "hybgrag/crag_comment": CHOICE,
@@ -88,8 +88,8 @@ STEPS: dict[str, str] = {
     "program/decompose": schema_of(questions.Planned),
     "program/reader": TEXT,
     "program/rerank": CHOICE,
-    "stages/coreference": coreference.COREF_SCHEMA,
-    "stages/extract": extraction.SCHEMA,
+    "stages/coreference": schema_of(coreference.Resolved),
+    "stages/extract": schema_of(extraction.Extracted),
 }
 ROOMS = {  # of replies whose room is fixed
     CHOICE: 80,
@@ -103,7 +103,7 @@ ROOMS = {  # of replies whose room is fixed
     "program/clarify": questions.MAX_TOKENS_QUESTION,
     "program/condense": questions.MAX_TOKENS_QUESTION,
     "program/decompose": questions.MAX_TOKENS_PLAN,
-    "stages/coreference": SETTINGS.alignment.coref_tokens,
+    "stages/coreference": SETTINGS.index.coref_tokens,
     "stages/extract": SETTINGS.index.extract_tokens,
 }
 JSON = [name for name, schema in STEPS.items() if schema not in (CHOICE, TEXT)]

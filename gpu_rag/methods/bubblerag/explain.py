@@ -6,7 +6,7 @@ WORDS = {
     "keywords": "keywords",
     "specialise": "keywords that are tied to others",
     "relax": "keywords in other words",
-    "groups": "groups of anchors with their weights, out of {n} candidates",
+    "groups": "groups of anchors with their weights",
     "trees/score": "evidence graphs: of {n} trees those of highest score",
     "trees/first": "evidence graphs: the first of {n} trees",
     "trees/alone": "no bubbles met: anchors alone, of {n}",
