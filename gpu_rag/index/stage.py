@@ -84,8 +84,7 @@ def where_capable(section: str, name: str, llm: str, rule: str) -> Settled:
     def settled(settings: Settings, models: Models) -> Settings:
         if getattr(getattr(settings, section), name) != "auto":
             return settings
-        capable = settings.models.llm != "none" and models.llm().capable
-        return settings.changed(section, **{name: llm if capable else rule})
+        return settings.changed(section, **{name: llm if models.is_capable() else rule})
 
     return settled
 
