@@ -70,6 +70,7 @@ class IndexSettings(Declared):
     extract_nodes: Annotated[bool, "false: nothing is extracted from texts of nodes of a base (`--skb`)"] = True
     min_yield: Annotated[float, SHARE, "share of passages in which an LLM must find an entity, or a build fails"] = 0.5
     extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names, 30 facts"] = 1536
+    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
     synonym_threshold: Annotated[float, COSINE, "least cosine of two names that `ppr` joins"] = 0.8
     mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
         "keep"
@@ -77,6 +78,7 @@ class IndexSettings(Declared):
     block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
+    coref_tokens: ClassVar[int] = 1024  # of a passage without pronouns
     synonym_k: ClassVar[int] = 20  # synonyms of a name, at most
     bm25_k1: ClassVar[float] = 1.2
     bm25_b: ClassVar[float] = 0.75
