@@ -19,7 +19,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.narrow import narrowed
 from gpu_rag.index.where import matching
 from gpu_rag.methods.registry import Program as ProgramModule
-from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs, stage_narrowers
+from gpu_rag.methods.registry import check_passages, check_stages, load_method, method_of, needs, stage_narrowers
 from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE, decider_of
@@ -157,7 +157,7 @@ class Engine:
         if by := reranks_by(settings.models.reranker):
             config["reranker"] = self.models.describe("reranker") if by == "encoder" else by
         ran_by = taken(settings.graph.preferences(), self.index.device)
-        config["graph"] = {family: ran_by[family] for family in inexact_ops(method)}
+        config["graph"] = {family: ran_by[family] for family in method_of(method).inexact}
         if "passage_vectors" in needs(method):
             config["embedder"] = found = self.models.describe("embedder")
             self.index.check_embedder(found["name"], found["content_hash"])

@@ -18,6 +18,7 @@ from gpu_rag.index.stages import coreference, extraction
 from gpu_rag.methods.bubblerag import groups, keywords
 from gpu_rag.methods.higra import librarian, seeker
 from gpu_rag.methods.higra.stages import links, merge
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
 from gpu_rag.methods.hybgrag.crag import critic as crag_critic
 from gpu_rag.methods.hybgrag.crag import router as crag_router
@@ -97,12 +98,12 @@ ROOMS = {  # of replies whose room is fixed
     "hydrarag/knowledge": SUMMARY_TOKENS,
     "hydrarag/refine": SUMMARY_TOKENS,
     "evaluation/judge": 160,
-    "hoprag/hop_in": SETTINGS.hops.tokens,
-    "hoprag/hop_out": SETTINGS.hops.tokens,
+    "hoprag/hop_in": HopSettings.tokens,
+    "hoprag/hop_out": HopSettings.tokens,
     "program/clarify": questions.MAX_TOKENS_QUESTION,
     "program/condense": questions.MAX_TOKENS_QUESTION,
     "program/decompose": questions.MAX_TOKENS_PLAN,
-    "stages/coreference": SETTINGS.alignment.coref_tokens,
+    "stages/coreference": SETTINGS.index.coref_tokens,
     "stages/extract": SETTINGS.index.extract_tokens,
 }
 JSON = [name for name, schema in STEPS.items() if schema not in (CHOICE, TEXT)]

@@ -32,19 +32,19 @@ _WORD_AFTER = re.compile(r"\s+[^\W\d_]")
 
 def coreference_params(settings: Settings) -> dict[str, Any]:
     """The settings of coreference, on which extraction depends; nothing without coreference."""
-    kind = settings.alignment.coref
+    kind = settings.index.coref
     if kind == "none":
         return {}
     if settings.index.extractor == "import":
         raise UsageError(
             "coreference serves extraction, and imported results are not extracted here",
-            given=f"alignment.coref={kind} with index.extractor=import",
-            do="leave out alignment.coref",
+            given=f"index.coref={kind} with index.extractor=import",
+            do="leave out index.coref",
         )
     if kind == "fastcoref":
         return {"coref": kind}
     prompt = Prompt.read("gpu_rag.index.stages.prompts", "coreference")
-    return {"coref": kind, "coref_prompt": prompt.digest, "coref_tokens": settings.alignment.coref_tokens}
+    return {"coref": kind, "coref_prompt": prompt.digest, "coref_tokens": settings.index.coref_tokens}
 
 
 def resolved_texts(work: Work, titles: Texts, texts: Texts) -> tuple[list[str], dict[str, int]]:
@@ -54,7 +54,7 @@ def resolved_texts(work: Work, titles: Texts, texts: Texts) -> tuple[list[str], 
     A rewrite that loses text (see `keeps_text`) is rejected; then, and where the reply could not be read (unread) or
     the request failed, the original is used. Without coreference the texts as they are, and no counts.
     """
-    kind = work.settings.alignment.coref
+    kind = work.settings.index.coref
     if kind == "none":
         return list(texts), {}
     work.progress.start("coreference", len(texts), "passages")
@@ -71,7 +71,7 @@ def resolved_texts(work: Work, titles: Texts, texts: Texts) -> tuple[list[str], 
 
 def _by_llm(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
     prompt = Prompt.read("gpu_rag.index.stages.prompts", "coreference")
-    tokens, seed = work.settings.alignment.coref_tokens, work.settings.runtime.seed
+    tokens, seed = work.settings.index.coref_tokens, work.settings.runtime.seed
     requests = text_requests(prompt, titles, texts, schema=COREF_SCHEMA, max_tokens=tokens, seed=seed)
     return [
         ("failed" if said == "failed" else "unread", "") if isinstance(said, str) else ("", clean_text(said["text"]))
@@ -97,8 +97,8 @@ def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[in
     except ImportError as error:
         raise MissingBackend(
             "coreference by fastcoref needs a package that is not installed",
-            given=f"alignment.coref=fastcoref ({error})",
-            do="run: pip install fastcoref; or use alignment.coref=llm or none",
+            given=f"index.coref=fastcoref ({error})",
+            do="run: pip install fastcoref; or use index.coref=llm or none",
         ) from error
     try:
         model = fastcoref.FCoref(device="cuda:0" if device.startswith("cuda") else "cpu")
@@ -106,7 +106,7 @@ def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[in
         raise MissingBackend(
             "the model of fastcoref is not on this machine",
             given=str(error)[:200],
-            do="download biu-nlp/f-coref once with the Hugging Face client, or use alignment.coref=llm or none",
+            do="download biu-nlp/f-coref once with the Hugging Face client, or use index.coref=llm or none",
         ) from error
     return lambda texts: [item.get_clusters(as_strings=False) for item in model.predict(texts=texts)]
 

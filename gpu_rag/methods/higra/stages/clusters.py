@@ -10,6 +10,7 @@ import torch
 from gpu_rag.graph.cluster import radius_clusters
 from gpu_rag.index.stages.requests import ask
 from gpu_rag.index.work import Work
+from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.tables import Row
 from gpu_rag.models.budget import reply_tokens
 from gpu_rag.models.llm.capability import is_capable
@@ -54,7 +55,7 @@ def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int
 def decider_of(settings: Settings) -> str:
     """llm | similarity. "auto" is llm where `models.llm` names a model that is capable by its size, or
     `models.capable` says so; the packaged model is not."""
-    models, decider = settings.models, settings.alignment.decider
+    models, decider = settings.models, settings.section(AlignmentSettings).decider
     if decider != "auto":
         return decider
     if models.llm == "none" or models.llm.startswith("replay:"):
@@ -67,12 +68,12 @@ def decider_of(settings: Settings) -> str:
 
 def is_left_to_the_model(settings: Settings) -> bool:
     """Whether the capability of the model chooses the decider."""
-    return settings.alignment.refine and settings.alignment.decider == "auto"
+    return settings.section(AlignmentSettings).refine and settings.section(AlignmentSettings).decider == "auto"
 
 
 def roles_of(settings: Settings) -> tuple[str, ...]:
     """The language model, where it decides."""
-    return ("llm",) if settings.alignment.refine and decider_of(settings) == "llm" else ()
+    return ("llm",) if settings.section(AlignmentSettings).refine and decider_of(settings) == "llm" else ()
 
 
 # --- by an LLM -------------------------------------------------------------------------------------

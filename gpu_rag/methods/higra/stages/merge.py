@@ -14,6 +14,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra import merges
+from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.clusters import (
     Clusters,
     ask_clusters,
@@ -35,7 +36,7 @@ BY_HAND, BY_LLM = "by hand", "the model's group"
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The clusters, the decider and what it reads, and the edits made by hand."""
-    chosen, edits = settings.alignment, merges.edits_params(sources)
+    chosen, edits = settings.section(AlignmentSettings), merges.edits_params(sources)
     if not chosen.refine:
         return {"refine": False, **edits}
     limit = {"most": chosen.max_cluster} if chosen.aliases == "unambiguous" else {}
@@ -53,6 +54,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     params=_params,
     roles=roles_of,
     by_capability=is_left_to_the_model,
+    size="entities",
 )
 def merge_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were extracted)
@@ -60,9 +62,9 @@ def merge_stage(work: Work) -> dict[str, int]:
     exact = work.stage_folders["higra_exact"]
     entities = read(exact, "higra_exact_entities").to_pylist()
     decisions, counts = _decided(work, entities)
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     most = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
-    edits = merges.read_edits(work.sources.merges)
+    edits = merges.read_edits(merges.file_of(work.sources))
     group_of, applied, unapplied = apply_decisions(entities, decisions, edits, most)
     merged, row_of = merged_rows(entities, group_of)
     write(work.out, "higra_entities", merged)
@@ -97,7 +99,7 @@ class SameEntity:
 
 
 def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[str, int]]:
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     if not chosen.refine or not entities:
         return [], {}
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
@@ -128,7 +130,7 @@ def by_similarity(
         if types[a] and types[b] and not types[a] & types[b]:
             continue
         rule = rules.rule(a, b, bool(named[a] & named[b]))
-        if rule and (score := _cosine(vectors, a, b)) >= work.settings.alignment.min_cosine:
+        if rule and (score := _cosine(vectors, a, b)) >= work.settings.section(AlignmentSettings).min_cosine:
             found.append(SameEntity((a, b), rule, score))
     return found, {}
 

@@ -15,6 +15,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.requests import ask, text_requests
 from gpu_rag.index.work import Models, Sources, Work
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.templates import (
     TEMPLATES_VERSION,
     Triple,
@@ -56,7 +57,7 @@ def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Que
     questions: Questions = {side: [] for side in LEAST}
     statuses: Counter[str] = Counter()
     n_written = n_kept = 0
-    seed, tokens = work.settings.runtime.seed, work.settings.hops.tokens
+    seed, tokens = work.settings.runtime.seed, work.settings.section(HopSettings).tokens
     for side, lists in questions.items():
         asks = text_requests(_prompt(side), titles, texts, schema=SCHEMAS[side], max_tokens=tokens, seed=seed)
         for reply in ask(work, asks, f"hop_{side}"):
@@ -92,18 +93,18 @@ Found = tuple[list[str], list[Triple]]  # names and triples of a vertex
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """Who writes the questions, and what they are asked."""
-    if settings.hops.simulate == "auto":
+    if settings.section(HopSettings).simulate == "auto":
         raise UsageError("hops.simulate is not settled", given="auto", expected="llm | templates")
-    if settings.hops.simulate == "templates":
+    if settings.section(HopSettings).simulate == "templates":
         return {"simulate": "templates", "templates": TEMPLATES_VERSION}
     prompts = {side: _prompt(side).digest for side in LEAST}
-    asked = {"schemas": SCHEMAS, "max_tokens": settings.hops.tokens, "seed": settings.runtime.seed}
+    asked = {"schemas": SCHEMAS, "max_tokens": settings.section(HopSettings).tokens, "seed": settings.runtime.seed}
     return {"simulate": "llm", "prompts": prompts, **asked}
 
 
 def _settled(settings: Settings, models: Models) -> Settings:
     """hops.simulate = auto as what it becomes: llm where there is a capable LLM, else templates."""
-    if settings.hops.simulate != "auto":
+    if settings.section(HopSettings).simulate != "auto":
         return settings
     capable = settings.models.llm != "none" and models.llm().capable
     return settings.changed("hops", simulate="llm" if capable else "templates")
@@ -115,9 +116,9 @@ def _settled(settings: Settings, models: Models) -> Settings:
     version=2,
     retry=("hop_replies_failed",),
     params=_params,
-    roles=lambda settings: ("llm",) if settings.hops.simulate == "llm" else (),
+    roles=lambda settings: ("llm",) if settings.section(HopSettings).simulate == "llm" else (),
     settled=_settled,
-    by_capability=lambda settings: settings.hops.simulate == "auto",
+    by_capability=lambda settings: settings.section(HopSettings).simulate == "auto",
 )
 def questions_stage(work: Work) -> dict[str, int]:
     """Tables `in_questions` and `out_questions`, sorted by (vertex, text), each text once a vertex.
@@ -127,7 +128,7 @@ def questions_stage(work: Work) -> dict[str, int]:
     vertices = read_vertices(work)
     titles, texts = vertex_parts(work.stage_folders["passages"], vertices)
     work.progress.start("hop_questions", 2 * len(texts), "question lists")
-    if work.settings.hops.simulate == "llm":
+    if work.settings.section(HopSettings).simulate == "llm":
         questions, counts = by_llm(work, titles, texts)
     else:
         questions, counts = by_templates(work, vertices, texts), {}
