@@ -6,14 +6,14 @@ does not exist is an error that lists those that do, never dropped.
 A section, and a method's `Params`, is a frozen dataclass over `check.Declared` with one annotation for each setting:
 
     @dataclass(frozen=True)
-    class HopSettings(Declared):
-        edge_budget: Annotated[float, NATURAL, "edges kept, times n log2 n for n vertices"] = 1.0
-        granularity: Annotated[Literal["passage", "sentence"], "what a vertex is"] = "passage"
+    class GraphSettings(Declared):
+        budget: Annotated[float, NATURAL, "edges kept, times n log2 n for n vertices"] = 1.0
+        vertices: Annotated[Literal["passage", "sentence"], "what a vertex is"] = "passage"
         tokens: ClassVar[int] = 256  # fixed: who sets it reads at which value
 
 Type, range (`ranges.py`), help and default stand nowhere else: checks, messages and docs/settings.md are made of them.
 A check over several settings goes into `__post_init__`, after `super().__post_init__()`. A method names the sections
-of its index stages, which read them as `settings.section(HopSettings)`.
+of its index stages, which read them as `settings.section(CLASS)`.
 """
 
 from __future__ import annotations

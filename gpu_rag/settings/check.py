@@ -102,7 +102,7 @@ def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
 def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """An instance of the dataclass `cls` from `values`. Raises UsageError, or OutOfRange, that names the setting.
 
-    where: the section, such as "index" or "method.ppr". Whole numbers are accepted for floats, lists for tuples.
+    where: the section, such as "index" or "method.NAME". Whole numbers are accepted for floats, lists for tuples.
     """
     known, clean = declared(cls), {}  # type: ignore[arg-type]
     for name, value in values.items():
