@@ -18,6 +18,7 @@ from gpu_rag.index.stages import coreference, extraction
 from gpu_rag.methods.bubblerag import asks as bubblerag
 from gpu_rag.methods.higra import asks as higra
 from gpu_rag.methods.higra.stages import links, merge
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
 from gpu_rag.methods.hybgrag.crag import critic as crag_critic
 from gpu_rag.methods.hybgrag.crag import router as crag_router
@@ -98,8 +99,8 @@ ROOMS = {  # of replies whose room is fixed
     "hydrarag/refine": SUMMARY_TOKENS,
     "bubblerag/keywords": bubblerag.KEYWORD_TOKENS,
     "evaluation/judge": 160,
-    "hoprag/hop_in": SETTINGS.hops.tokens,
-    "hoprag/hop_out": SETTINGS.hops.tokens,
+    "hoprag/hop_in": HopSettings.tokens,
+    "hoprag/hop_out": HopSettings.tokens,
     "program/clarify": questions.MAX_TOKENS_QUESTION,
     "program/condense": questions.MAX_TOKENS_QUESTION,
     "program/decompose": questions.MAX_TOKENS_PLAN,

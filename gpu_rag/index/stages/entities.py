@@ -12,7 +12,7 @@ from gpu_rag.text.normalise import normalise_name
 MAX_NAME_CHARS = 300  # longer "names" are sentences that an extractor returned whole
 
 
-@stage("entities", needs=("extraction",))
+@stage("entities", needs=("extraction",), size="extracted")
 def entities_stage(work: Work) -> dict[str, int]:
     """Table `entities` (sorted by normalised name) and table `relations` (sorted by subject, label, object).
 

@@ -12,7 +12,7 @@ from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index import tables
-from gpu_rag.index.stage import stage
+from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
@@ -28,7 +28,13 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
 
 
-@stage("synonyms", needs=("entities", "entity_vectors"), params=_params)
+@stage(
+    "synonyms",
+    needs=("entities", "entity_vectors"),
+    params=_params,
+    size="entities",
+    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] ** 2),
+)
 def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names are near-equal by cosine.
 
@@ -59,7 +65,7 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns)}
 
 
-@stage("graph", needs=("passages", "entities", "mentions", "synonyms"))
+@stage("graph", needs=("passages", "entities", "mentions", "synonyms"), size="links", graph=True)
 def graph_stage(work: Work) -> dict[str, int]:
     """The adjacency over the nodes [entities | passages], undirected, both directions stored (safetensors).
 

@@ -205,7 +205,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     }
 
 
-@stage("passages", version=3, params=_params)
+@stage("passages", version=3, params=_params, size="characters")
 def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl; with named sources of documents
     or knowledge bases `origins`, the source of each document; where documents have metadata, `metadata`.

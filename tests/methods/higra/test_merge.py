@@ -77,7 +77,7 @@ def put(bench: Any) -> None:
 def run(bench: Any, settings: Row | None = None, llm: Any = None, edits: Path | None = None) -> dict[str, Row]:
     """The entities by id after the merge."""
     put(bench)
-    bench.run(merge_stage, settings, sources=Sources(merges=edits), llm=llm)
+    bench.run(merge_stage, settings, sources=Sources(edits=edits), llm=llm)
     found = read(bench, "higra_merge", "higra_entities", HIGRA_ENTITIES)
     assert [row["id"] for row in found] == sorted({row["id"] for row in found})
     return {row["id"]: row for row in found}
@@ -234,7 +234,7 @@ def test_a_prompt_stays_short() -> None:
 def edited(tmp_path: Path, *edits: Edit) -> Path:
     path = tmp_path / "merges.jsonl"
     write_edits(path, edits)
-    return path
+    return tmp_path
 
 
 def reject(*members: str) -> Edit:
@@ -278,9 +278,9 @@ def test_edits_are_part_of_what_a_stage_depends_on(tmp_path: Path) -> None:
     layer = merge_stage
     one, other = force("a", "b"), reject("c", "d")
     plain = layer.params(settings, Sources())
-    assert layer.params(settings, Sources(merges=tmp_path / "none")) == plain
-    first = layer.params(settings, Sources(merges=edited(tmp_path, one, other)))
-    assert first != plain and layer.params(settings, Sources(merges=edited(tmp_path, other, one))) == first
+    assert layer.params(settings, Sources(edits=tmp_path / "none")) == plain
+    first = layer.params(settings, Sources(edits=edited(tmp_path, one, other)))
+    assert first != plain and layer.params(settings, Sources(edits=edited(tmp_path, other, one))) == first
 
 
 # --- inferred relations ----------------------------------------------------------------------------
