@@ -75,6 +75,7 @@ class IndexSettings(Declared):
         "keep"
     )
     block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
+    memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
     synonym_k: ClassVar[int] = 20  # synonyms of a name, at most

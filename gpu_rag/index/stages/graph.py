@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from gpu_rag.graph.common.arrays import to_host
-from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index import tables
+from gpu_rag.index.database import database
+from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.set import pick_device
@@ -59,45 +63,52 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns)}
 
 
+_PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) AS weight FROM (
+    SELECT least(subject, object) AS low, greatest(subject, object) AS high, 1::FLOAT AS weight FROM relations
+    UNION ALL SELECT least("left", "right"), greatest("left", "right"), score FROM synonyms
+    UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM mentions
+    ) WHERE low <> high GROUP BY low, high"""
+_BOTH = """CREATE VIEW edges AS
+    SELECT low AS src, high AS dst, weight FROM pairs UNION ALL SELECT high, low, weight FROM pairs"""
+_DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM edges GROUP BY src ORDER BY src"
+_EDGES = "SELECT dst, weight FROM edges ORDER BY src, dst"
+
+
 @stage("graph", needs=("passages", "entities", "mentions", "synonyms"))
 def graph_stage(work: Work) -> dict[str, int]:
     """The adjacency over the nodes [entities | passages], undirected, both directions stored (safetensors).
 
     An edge joins two entities of a relation (weight 1), two synonyms (weight: their cosine) and an entity with
     each passage that mentions it (weight 1); of several reasons for one edge the strongest counts.
+    Memory: `index.memory`, and 8 bytes a node.
     """
     folders = work.stage_folders
-    n_entities = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES).num_rows
-    n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
-    relations = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
-    mentions = tables.read_table(folders["mentions"] / "mentions.parquet", tables.MENTIONS)
-    synonyms = tables.read_table(folders["synonyms"] / "synonyms.parquet", tables.SYNONYMS)
-    src = [_ints(relations["subject"]), _ints(synonyms["left"]), _ints(mentions["entity"])]
-    dst = [_ints(relations["object"]), _ints(synonyms["right"]), _ints(mentions["passage"]) + n_entities]
-    weight = [np.ones(len(src[0])), synonyms["score"].to_numpy().astype(np.float64), np.ones(len(src[2]))]
-    a, b, w = strongest(np.concatenate(src), np.concatenate(dst), np.concatenate(weight))
-    n = n_entities + n_passages
-    csr = csr_from_edges(
-        torch.from_numpy(a), torch.from_numpy(b), n, torch.from_numpy(w.astype(np.float32)), undirected=True
-    )
-    weights = torch.ones(csr.m) if csr.weight is None else csr.weight
-    arrays = {"indptr": csr.indptr.numpy(), "indices": csr.indices.numpy(), "weight": weights.numpy()}
-    arrays["ranges"] = np.asarray([0, n_entities, n_entities, n], np.int64)  # [entities | relations: none | passages]
+    n_entities = tables.n_rows(folders["entities"] / "entities.parquet")
+    n = n_entities + tables.n_rows(folders["passages"] / "passages.parquet")
+    indptr = np.zeros(n + 1, np.int64)
+    with database(work) as db:
+        for name, stage_name in (("relations", "entities"), ("synonyms", "synonyms"), ("mentions", "mentions")):
+            db.view(name, folders[stage_name] / f"{name}.parquet")
+        db.run(_PAIRS.format(n_entities=n_entities), _BOTH)
+        for batch in db.batches(_DEGREES):
+            indptr[1 + batch["src"].to_numpy()] = batch["degree"].to_numpy()
+        np.cumsum(indptr, out=indptr)
+        indices, weight = _spooled(work, db.batches(_EDGES), ("dst", "weight"))
+    ranges = np.asarray([0, n_entities, n_entities, n], np.int64)  # [entities | relations: none | passages]
+    arrays = {"indptr": indptr, "indices": indices, "weight": weight, "ranges": ranges}
     tables.write_arrays(work.out / "graph.safetensors", arrays)
     work.progress.advance(n)
-    return {"nodes": n, "edges": csr.m}
+    return {"nodes": n, "edges": len(indices)}
 
 
-def _ints(column: Any) -> np.ndarray:
-    return column.to_numpy().astype(np.int64)
-
-
-def strongest(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One edge a pair of different nodes (smaller first), with the greatest weight among its reasons; sorted."""
-    low, high = np.minimum(src, dst), np.maximum(src, dst)
-    order = np.lexsort((-weight, high, low))
-    low, high, weight = low[order], high[order], weight[order]
-    first = np.ones(len(low), bool)
-    first[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-    first &= low != high
-    return low[first], high[first], weight[first]
+def _spooled(work: Work, batches: Iterator[pa.RecordBatch], columns: tuple[str, str]) -> list[np.ndarray]:
+    """Columns i32 and f32 of a stream as mapped files in the work space."""
+    types, paths = (np.int32, np.float32), [work.partial / f"{name}.raw" for name in columns]
+    with storage_errors(work.partial), ExitStack() as stack:
+        work.partial.mkdir(parents=True, exist_ok=True)
+        files = [stack.enter_context(path.open("wb")) for path in paths]
+        for batch in batches:
+            for file, name, kind in zip(files, columns, types):
+                tables.write_raw(file, batch[name].to_numpy().astype(kind, copy=False))
+    sizes = [path.stat().st_size for path in paths]
+    return [np.memmap(path, kind, "r") if size else np.zeros(0, kind) for path, kind, size in zip(paths, types, sizes)]
