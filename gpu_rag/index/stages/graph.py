@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+import xxhash
 
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.nearest.index import NearestRows
+from gpu_rag.graph.nearest.pairs import close_pairs
 from gpu_rag.index import tables
 from gpu_rag.index.database import database
 from gpu_rag.index.folder import storage_errors
@@ -21,9 +25,12 @@ from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
 
+_log = logging.getLogger(__name__)
 _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities searched at once: bounds memory, not the result
+EXACT_NAMES = 150_000  # up to so many, and on a GPU, every name is compared with every other
+SAMPLE = 256  # names whose exact neighbours say how many pairs the candidates miss
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -37,30 +44,79 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names are near-equal by cosine.
 
     Names of fewer than three letters, and names whose numbers differ (1941 and 1942 have close vectors), never pair.
-    Searched on the device of the models: scores are the same on every device.
+    Searched on the device of the models: scores are the same on every device. Above EXACT_NAMES names on a CPU, pairs
+    are candidates by hashed projections, see `graph.nearest.pairs`; the share of the exact pairs that they hold is
+    measured on a sample and counted. Memory: that of `close_pairs`; vectors are mapped.
     """
     index = work.settings.index
-    names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
+    numbers, usable = _may_pair(work.stage_folders["entities"] / "entities.parquet")
     arrays = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")
     base = torch.from_numpy(arrays["vectors"]).to(pick_device(work.settings.models.device))
+    work.progress.start("synonyms", len(numbers), "names")
+    counts = {}
+    if len(numbers) <= EXACT_NAMES or base.device.type != "cpu":
+        pairs = _of_neighbours(work, base, np.arange(len(numbers)), numbers, usable)
+    else:
+        alone = np.arange(len(numbers), dtype=np.uint64)  # the group of a name that never pairs
+        found = close_pairs(base, np.where(usable, numbers, alone), index.synonym_threshold)
+        pairs, rows = _nearest_of_each(*found, index.synonym_k), np.flatnonzero(usable)
+        sample = rows[np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(np.int64)]
+        left, right, _ = _of_neighbours(work, base, sample, numbers, usable)
+        n = len(numbers)
+        held = np.isin(left * n + right, pairs[0] * n + pairs[1])
+        counts = {"synonyms_sampled": len(held), "synonyms_sampled_and_found": int(held.sum())}
+        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", held.sum(), len(held))
+        work.progress.advance(n)
+    columns = dict(zip(("left", "right", "score"), pairs))
+    return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}
+
+
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Ascending pairs of rows i64[P], the first the lower one, and their scores f32[P]."""
+
+
+def _may_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """u64[n], equal for names with the same numbers in the same order, and bool[n], the names with enough letters."""
+    numbers, usable = [np.zeros(0, np.uint64)], [np.zeros(0, bool)]
+    for batch in tables.read_batches(path, tables.ENTITIES, ("id",)):
+        names = batch["id"].to_pylist()
+        digits = (" ".join(_DIGITS.findall(name)) for name in names)
+        numbers.append(np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in digits), np.uint64, len(names)))
+        letters = (sum(map(str.isalpha, name)) >= _MIN_LETTERS for name in names)
+        usable.append(np.fromiter(letters, bool, len(names)))
+    return np.concatenate(numbers), np.concatenate(usable)
+
+
+def _of_neighbours(work: Work, base: torch.Tensor, rows: np.ndarray, numbers: np.ndarray, usable: np.ndarray) -> Pairs:
+    """Pairs of `rows` with the `synonym_k` rows of `base` nearest to each."""
+    threshold, k = work.settings.index.synonym_threshold, min(work.settings.index.synonym_k + 1, len(numbers))
     nearest = NearestRows(base)
-    numbers = [tuple(_DIGITS.findall(name)) for name in names]
-    usable = [sum(c.isalpha() for c in name) >= _MIN_LETTERS for name in names]
-    pairs: dict[tuple[int, int], float] = {}
-    work.progress.start("synonyms", len(names), "names")
-    for start in range(0, len(names), _ROWS):
-        queries = base[start : start + _ROWS].float()
-        top = nearest.search(queries, min(index.synonym_k + 1, len(names)))
-        ids, scores = (part.numpy() for part in to_host(top.ids, top.scores))
-        for row, column in zip(*np.nonzero((scores >= index.synonym_threshold) & (ids >= 0))):
-            a, b = start + int(row), int(ids[row, column])
-            if a != b and usable[a] and usable[b] and numbers[a] == numbers[b]:
-                key = (min(a, b), max(a, b))
-                pairs[key] = max(pairs.get(key, 0.0), float(scores[row, column]))
-        work.progress.advance(len(queries))
-    keys = sorted(pairs)
-    columns = {"left": [a for a, _ in keys], "right": [b for _, b in keys], "score": [pairs[k] for k in keys]}
-    return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns)}
+    lefts, rights, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        top = nearest.search(base[torch.from_numpy(part).to(base.device)].float(), k)
+        ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
+        row, column = np.nonzero((score >= threshold) & (ids >= 0))
+        a, b = part[row], ids[row, column].astype(np.int64)
+        good = (a != b) & usable[a] & usable[b] & (numbers[a] == numbers[b])
+        lefts.append(np.minimum(a, b)[good])
+        rights.append(np.maximum(a, b)[good])
+        scores.append(score[row, column][good])
+        work.progress.advance(len(part))
+    left, right, score = (np.concatenate(array) for array in (lefts, rights, scores))
+    order = np.lexsort((-score, right, left))  # scores of faiss differ in a bit by which of the two is the query
+    first = np.ones(len(order), bool)
+    first[1:] = (np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)
+    return left[order[first]], right[order[first]], score[order[first]]
+
+
+def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> Pairs:
+    """The pairs of which one row is among the k best of the other, by (-score, row)."""
+    row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
+    order = np.lexsort((other, -score[pair], row))
+    starts = np.searchsorted(row[order], row[order])
+    kept = np.unique(pair[order[np.arange(len(order)) - starts < k]])
+    return left[kept], right[kept], score[kept]
 
 
 _PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) AS weight FROM (
