@@ -74,6 +74,7 @@ class IndexSettings(Declared):
         "keep"
     )
     block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
+    memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
     coref_tokens: ClassVar[int] = 1024  # of a passage without pronouns
