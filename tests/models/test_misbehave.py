@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_rag.errors import BadInput, RequestFailed, StorageError
-from gpu_rag.models.llm.http_style import find_style, kept_style
+from gpu_rag.models.llm.http import find_style, kept_style
 from gpu_rag.models.llm.http_wire import Style, body, read_answer, thought
 from gpu_rag.models.misbehave import CONTENT, FAULTS, MODEL, Manners, MisbehavingServer
 from gpu_rag.text.lenient import EXACT, Read, read_reply

@@ -20,8 +20,7 @@ from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed,
 from gpu_rag.models.llm import http_wire, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.http import MOST_STARVED, HttpLLM
-from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, _retry_after_s
-from gpu_rag.models.llm.http_wire import Style
+from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Exchanger, Style, retry_after_s
 from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
@@ -293,9 +292,9 @@ def test_waits_grow_and_retry_after_is_obeyed(server):
 
 def test_retry_after_may_be_a_date_and_is_bounded():
     ahead = datetime.now(UTC) + timedelta(seconds=MAX_WAIT_S - 1)
-    assert 0 < _retry_after_s(format_datetime(ahead, usegmt=True)) < MAX_WAIT_S
-    assert _retry_after_s(format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)) == 0
-    assert [_retry_after_s(text) for text in ("7", "86400", "soon", "", "nan")] == [7.0, MAX_WAIT_S, None, None, None]
+    assert 0 < retry_after_s(format_datetime(ahead, usegmt=True)) < MAX_WAIT_S
+    assert retry_after_s(format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)) == 0
+    assert [retry_after_s(text) for text in ("7", "86400", "soon", "", "nan")] == [7.0, MAX_WAIT_S, None, None, None]
 
 
 def test_a_request_that_always_fails_fails_alone(server):
