@@ -69,20 +69,20 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     model are one engine: a request goes to the least loaded, and to another one when its server dies. model: its id
     there; "" takes the only one served. On opening, GET /models must list it; context_tokens is the least that a server
     says there (max_model_len, as vLLM does), else 4,096, less 64 for the template. api_key: for all addresses, or keys
-    by address, of which each goes to its own address only.
-    A request fails alone (RequestFailed) after its retries; the engine is dead (ModelError) when no server answers.
-    A reply comes as it was said, whether it keeps to its constraint or not: some servers accept one and ignore it; an
-    answer that is no chat completion is a failure, and tried again. style: what the servers understand; None tries it
-    once, keeps it, and tries it anew when a server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the thought of a model that is not kept from thinking; one
-    that is found to think by a reply that holds nothing else is sent the request again. extra_body: merged into every
-    body. Rank asks for the letter of the best of at most 20 listed options and scores each by
-    its letter's log-probability: the model's opinion of the choice, not of the option's wording.
-    content_hash knows the server's model id and the revision alone: what the server says of it, else `revision`; give
-    another one when the weights behind the same id change. A server that says another than given, or another one later,
-    is refused. The name has the first address. Counts are the server's, else estimated and marked; count_tokens is a
-    cautious estimate unless `tokenizer` names a folder. Tokens of chat templates are broken up in every message: those
-    of the known families, and those of the served model's own folder where it can be read here. ca_file: certificates
-    beside the usual ones, PEM. Environment variables (proxies, keys) are not read.
+    by address, of which each goes to its own address only. A request fails alone (RequestFailed) after its retries; the
+    engine is dead (ModelError) when no server answers. A reply comes as it was said, whether it keeps to its constraint
+    or not: some servers accept one and ignore it; an answer that is no chat completion is a failure, and tried again.
+    style: what the servers understand; None tries it once, keeps it, and tries it anew when a server refuses a form or
+    most replies cannot be read. think_tokens: room beside max_tokens for the thought of a model that is not kept from
+    thinking; one that is found to think by a reply that holds nothing else is sent the request again. extra_body:
+    merged into every body. Rank asks for the letter of the best of at most 20 listed options and scores each by its
+    letter's log-probability: the model's opinion of the choice, not of the option's wording. content_hash knows the
+    server's model id and the revision alone: what the server says of it, else `revision`; give another one when the
+    weights behind the same id change. A server that says another than given, or another one later, is refused. The name
+    has the first address. Counts are the server's, else estimated and marked; count_tokens is a cautious estimate
+    unless `tokenizer` names a folder. Tokens of chat templates are broken up in every message: those of the known
+    families, and those of the served model's own folder where it can be read here. ca_file: certificates beside the
+    usual ones, PEM. Environment variables (proxies, keys) are not read.
 
     One thread runs an event loop for all connections; replies are read in the caller's thread, after the next request
     is on its way. A process forked from this one opens connections of its own.
