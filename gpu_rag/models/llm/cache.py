@@ -297,7 +297,7 @@ class CachedLLM:
     def __init__(self, llm: LLM, path: Path, retry_unread: bool = False):
         """Open or create `path`. Raises IndexCorrupt (not such a file), IndexMismatch (newer), StorageError."""
         self.llm, self.path = llm, Path(path)
-        self._retry_unread, self._tried = retry_unread, set[str]()  # keys that were asked again
+        self._retry_unread, self._tried = retry_unread, set[str]()  # keys that were asked in this run
         self.name, self.content_hash = llm.name, llm.content_hash
         self.context_tokens, self.capable = llm.context_tokens, llm.capable
         self.file = ReplyFile(self.path)
@@ -424,9 +424,7 @@ class CachedLLM:
                 if name != unread[name] and not self._is_lost(unread[name], reply, requests[unread[name]]):
                     replies[unread[name]] = reply
         if self._retry_unread:
-            asked = requests.keys() - replies.keys()
-            self._tried |= asked
-            lost |= {self._unread_name(key) for key in asked}
+            lost |= {self._unread_name(key) for key in requests if key not in replies}
         self.file.replace(lost)
         return replies
 
@@ -438,6 +436,8 @@ class CachedLLM:
 
     def _kept_as(self, key: str, request: Request, reply: Reply) -> str:
         """The key of a new reply in the file."""
+        if self._retry_unread:
+            self._tried.add(key)
         return self._unread_name(key) if _is_unread(reply, request) else key
 
     def _unread_name(self, key: str) -> str:

@@ -296,12 +296,14 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         reply = read_answer(request, outcome, self.count_tokens)
         job.tried.account.add_reply(reply)
         self._note_model(job, outcome)
-        self._note_unread(request, reply)
         if job.again:  # its reply says nothing of requests without that room
             return key, reply
         if reply.finish_reason != "length" or spoken(reply.text).strip() or not thought(outcome):
             self._n_starved = 0
-            return key, reply
+            if not self._is_lost(job, request, reply):
+                return key, reply
+            self._again(key, request, jobs, finished)
+            return None
         self._n_starved += 1
         thinking = replace(self.style, thinks=True, quiet=False)
         if self._n_starved >= MOST_STARVED:
@@ -325,17 +327,20 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
                 self._other_models.add(said)
                 _log.warning("model server %s replies as %r; asked was %r", job.tried.name, said[:100], self.model)
 
-    def _note_unread(self, request: Request, reply: Reply) -> None:
-        """Learn the style anew when most of the last replies under a constraint cannot be read."""
-        if (
-            not self._learns
-            or self._n_learnt >= MOST_LEARNT
-            or not isinstance(request.constraint, (JsonSchema, Choice))
-        ):
-            return
-        self._unread.append(isinstance(read_reply(reply, request.constraint), Malformed))
-        if len(self._unread) == READ_AGAIN and 2 * sum(self._unread) > READ_AGAIN:
-            self._is_stale(self.style)
+    def _is_lost(self, job: Job, request: Request, reply: Reply) -> bool:
+        """Whether a reply cannot be read and its server is now known to understand another style than that of the
+        request. The style is learnt anew when most of the last replies under a constraint cannot be read."""
+        is_current = job.style == self.style
+        if not self._learns or not isinstance(request.constraint, (JsonSchema, Choice)):
+            return False
+        if is_current and self._n_learnt >= MOST_LEARNT:
+            return False
+        is_unread = isinstance(read_reply(reply, request.constraint), Malformed)
+        if is_current:
+            self._unread.append(is_unread)
+            if len(self._unread) == READ_AGAIN and 2 * sum(self._unread) > READ_AGAIN:
+                self._is_stale(self.style)
+        return is_unread and job.style != self.style
 
 
 # --- styles ---------------------------------------------------------------------------------------
