@@ -28,7 +28,7 @@ MAX_WAIT_S = 60.0
 KEEP_ALIVE_S = 30.0  # an idle connection is closed after it
 EVENTS = "text/event-stream"
 ENCODINGS = ("", "identity", "gzip", "x-gzip", "deflate")
-PASSING = (408, 409, 425, 429)  # refusals that another try may not meet
+PASSING = (408, 409, 424, 425, 429)  # refusals that another try may not meet; 424: TGI broke off
 TEMPLATE_TOKENS = 64  # chat templates add some tokens a message, and the server counts them
 
 # vLLM, SGLang, llama.cpp, llama-cpp-python, TGI, Gemini, Ollama, LM Studio, Mistral and others.
@@ -41,8 +41,9 @@ _TOO_LONG = re.compile(
 # Words of a refusal that concern the form of a request, not its text.
 _FORM = re.compile(
     r"response_format|json_schema|json_object|structured_outputs|guided|grammar|\bschema\b|logprobs|chat_template_kwargs"
-    r"|enable_thinking|\bseed\b|max_tokens|max_completion_tokens|extra (?:inputs|fields)|unrecognized request"
-    r"|unsupported (?:parameter|value)|not permitted|unknown (?:field|parameter|argument|name)|deserialize",
+    r"|enable_thinking|top_n_tokens|\bseed\b|max_tokens|max_completion_tokens|extra (?:inputs|fields)"
+    r"|unrecognized request|unsupported (?:parameter|value)|not permitted|unknown (?:field|parameter|argument|name)"
+    r"|deserialize",
     re.IGNORECASE,
 )
 _LOADING = re.compile(r"\bload(?:ing|ed)?\b|warm(?:ing)?[ -]?up|starting|not ready", re.IGNORECASE)

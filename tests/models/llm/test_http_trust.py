@@ -348,7 +348,7 @@ def test_tokens_that_the_server_does_not_count_are_estimated_and_marked(
 # --- manners --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [408, 409, 425])
+@pytest.mark.parametrize("status", [408, 409, 424, 425])
 def test_a_refusal_that_may_pass_is_tried_again(server: Any, status: int) -> None:
     server.behave = first((status, {"error": "not now"}))
     assert connect(server).complete([Request("", "a")])[0].text == "re: a"
