@@ -23,6 +23,7 @@ class ModelSettings(Declared):
     ] = "smollm2"
     connections: Annotated[int, COUNT, "requests in flight at each model server; fewer for llama.cpp or Ollama"] = 256
     api_keys: Annotated[tuple[str, ...], '"http://HOST:PORT/v1=NAME": the variable NAME has the key for it'] = ()
+    ca_file: Annotated[str, "certificates (PEM) that https servers are also checked by, such as a company's own"] = ""
     think_tokens: Annotated[int, NATURAL, "room beside each limit for the thought of a model that always thinks"] = 2048
     revision: Annotated[str, "of a served model, where its server says none: another one for other weights"] = ""
     extra_body: Annotated[str, 'more of each request to a server, as JSON, such as {"reasoning_effort": "low"}'] = ""
