@@ -25,6 +25,7 @@ Span = tuple[int, int]
 _POSSESSIVES = frozenset({"his", "its", "their", "hers", "theirs"})
 PRONOUNS = frozenset({"he", "she", "it", "they", "him", "her", "them"}) | _POSSESSIVES
 KEPT_SHARE = 0.8  # least share of the content words that a rewrite keeps
+AT_ONCE = 512  # texts that fastcoref is given
 GROWTH = 2.0  # greatest length of a rewrite, as a multiple of the original's
 _WORD = re.compile(r"\w+")
 _WORD_AFTER = re.compile(r"\s+[^\W\d_]")
@@ -82,8 +83,8 @@ def _by_llm(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
 def _by_fastcoref(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
     model = load_fastcoref(work.settings.models.device)
     found: list[Rewrite] = []
-    for _, block in work.blocks(len(texts)):
-        part = list(texts[block])
+    for start in range(0, len(texts), AT_ONCE):
+        part = list(texts[start : start + AT_ONCE])
         predictions = model(part)
         found += [("", replace_pronouns(text, clusters)) for text, clusters in zip(part, predictions, strict=True)]
         work.progress.advance(len(part))
