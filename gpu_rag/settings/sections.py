@@ -74,7 +74,7 @@ class IndexSettings(Declared):
     mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
         "keep"
     )
-    block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
+    block: Annotated[int, Range(8), "texts that are sorted by length and embedded together, at most"] = 32768
     memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
