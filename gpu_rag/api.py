@@ -17,11 +17,11 @@ from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, build_index
-from gpu_rag.index.folder import WriteLock
+from gpu_rag.index.folder import EDITS, WriteLock
 from gpu_rag.index.manifest import mend_manifest
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
-from gpu_rag.methods.registry import stages_for
+from gpu_rag.methods.registry import DEFAULT, marked, stages_for
 from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet, OpenWorkers
@@ -31,6 +31,7 @@ from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.questions import QuestionRow, read_questions
 from gpu_rag.types import Question, Reject
 
+COMPARED = tuple(marked("compared"))
 PathLike = str | Path
 SettingsLike = Settings | Mapping[str, Any] | None
 
@@ -70,8 +71,8 @@ def build(
 ) -> BuildReport:
     """Indexes a corpus into the folder `out`, with the stages that `methods` need; resumes what is there.
 
-    methods: ppr unless given; none for a knowledge base alone, whose tables are built in any case. kg: files of
-    triples; skb: folders of nodes and edges; sources: "NAME=kg|documents|web:PATH". The corpus may then be ().
+    methods: the default one unless given; none for a knowledge base alone, whose tables are built in any case. kg:
+    files of triples; skb: folders of nodes and edges; sources: "NAME=kg|documents|web:PATH". The corpus may then be ().
     settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}, over what an index in `out`
     remembers. openie: ready extraction results; they switch the extractor to `import`. llm: an LLM object instead of
     the one that the settings name. Raises BadInput, IndexLocked, StorageError, IndexMismatch (other models than those
@@ -148,12 +149,12 @@ def sources_of(
     for path in _paths(corpus):
         if not path.exists():
             raise BadInput("no such corpus", given=path, expected="a file or folder that exists")
-    return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / "merges.jsonl", named)
+    return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / EDITS, named)
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:
-    """The methods where none is named: ppr; none, so the knowledge base alone, where there is no corpus."""
-    return ("ppr",) if sources.corpus or not sources.named else ()
+    """The methods where none is named: the default one; without a corpus none, and only the knowledge base is built."""
+    return (DEFAULT,) if sources.corpus or not sources.named else ()
 
 
 class Index(opened.Index):
@@ -207,7 +208,7 @@ class Index(opened.Index):
         self,
         question: str | Question | Sequence[str | Question],
         *,
-        method: str = "ppr",
+        method: str = DEFAULT,
         k: int | None = None,
         settings: SettingsLike = None,
         where: str = "",
@@ -224,7 +225,7 @@ class Index(opened.Index):
         self,
         question: str | Question,
         *,
-        method: str = "ppr",
+        method: str = DEFAULT,
         settings: SettingsLike = None,
         llm: LLM | None = None,
         api_key: ApiKeys = None,
@@ -238,7 +239,7 @@ class Index(opened.Index):
         self,
         questions: str | Question | Sequence[str | Question],
         *,
-        method: str = "ppr",
+        method: str = DEFAULT,
         settings: SettingsLike = None,
         retrieval_only: bool = False,
         limit: int | None = None,
@@ -333,7 +334,7 @@ def evaluate(
     index: Index | PathLike,
     questions: PathLike | Sequence[QuestionRow],
     *,
-    methods: Sequence[str] = ("dense", "bm25", "hybrid", "ppr"),
+    methods: Sequence[str] = COMPARED,
     retrieval_only: bool = False,
     at: Sequence[int] = DEFAULT_AT,
     settings: Settings | Mapping[str, Any] | None = None,

@@ -26,6 +26,7 @@ from gpu_rag.cli.plan_view import PLANNED, add_plan, check_plan, compared_answer
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import STATUSES, AnswersFile, Tally, read_rows
+from gpu_rag.methods.registry import DEFAULT, method_names
 from gpu_rag.report.accounts import (
     fallbacks_line,
     graph_ops_line,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gpu_rag.types import Answer, Question
 
 HELP = "Answer a file of questions; running it again continues where it stopped."
-EXAMPLE = "gpu-rag answer my-index questions.jsonl --method ppr --out answers.jsonl"
+EXAMPLE = f"gpu-rag answer my-index questions.jsonl --method {DEFAULT} --out answers.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     words = ".jsonl {id, question}, an OpenAI batch file, or a benchmark's; gold in it reaches no method"
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
-    parser.add_argument("--method", required=True, metavar="M", help="a method, such as ppr or higra-agent")
+    parser.add_argument("--method", required=True, metavar="M", help=f"one of {', '.join(method_names())}")
     words = "one durable row a question, in the style of QUESTIONS"
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help=words)
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")

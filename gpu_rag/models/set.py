@@ -118,7 +118,7 @@ class ModelSet:
             return embedder
         path = cache_file(cache_dir(), embedder.content_hash)
         if embedder.device != "cpu":  # another device gives other bits
-            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.sqlite")
+            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.vectors")
         return CachedEmbedder(embedder, path, limit)
 
     def cross_encoder(self) -> CrossEncoder | None:
