@@ -72,14 +72,14 @@ class NamedSource:
 class Sources:
     """The inputs of a build: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
 
-    merges: the file of edits of merges (HiGraAgent), which may be missing. named: sources of a knowledge
-    base, in the order given; the paths of those of kind documents are in `corpus` too.
+    edits: the folder of edits by hand, which may be missing. named: sources of a knowledge base, in the order given;
+    the paths of those of kind documents are in `corpus` too.
     """
 
     corpus: tuple[Path, ...] = ()
     openie: tuple[Path, ...] = ()
     strict: bool = False
-    merges: Path | None = None
+    edits: Path | None = None
     named: tuple[NamedSource, ...] = ()
 
     def of_kind(self, *kinds: str) -> tuple[NamedSource, ...]:

@@ -37,7 +37,7 @@ _RELATIONS = """SELECT concat_ws(' | ', subject, label, object) AS id, s, label,
     ORDER BY s, label, o, passage"""
 
 
-@stage("entities", needs=("extraction",), version=2)
+@stage("entities", needs=("extraction",), version=2, size="extracted")
 def entities_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (sorted by normalised name), `relations` (sorted by subject, label, object) and `extracted`,
     the entities of each passage (sorted by passage, entity).

@@ -20,7 +20,7 @@ from gpu_rag.graph.nearest.pairs import close_pairs
 from gpu_rag.index import tables
 from gpu_rag.index.database import database
 from gpu_rag.index.folder import storage_errors
-from gpu_rag.index.stage import stage
+from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
@@ -39,7 +39,13 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
 
 
-@stage("synonyms", needs=("entities", "entity_vectors"), params=_params)
+@stage(
+    "synonyms",
+    needs=("entities", "entity_vectors"),
+    params=_params,
+    size="entities",
+    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] ** 2),
+)
 def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names are near-equal by cosine.
 
@@ -71,7 +77,7 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}
 
 
-Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Ascending pairs of rows i64[P], the first the lower one, and their scores f32[P]."""
 
 
@@ -87,7 +93,9 @@ def _may_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(numbers), np.concatenate(usable)
 
 
-def _of_neighbours(work: Work, base: torch.Tensor, rows: np.ndarray, numbers: np.ndarray, usable: np.ndarray) -> Pairs:
+def _of_neighbours(
+    work: Work, base: torch.Tensor, rows: np.ndarray, numbers: np.ndarray, usable: np.ndarray
+) -> RowPairs:
     """Pairs of `rows` with the `synonym_k` rows of `base` nearest to each."""
     threshold, k = work.settings.index.synonym_threshold, min(work.settings.index.synonym_k + 1, len(numbers))
     nearest = NearestRows(base)
@@ -110,7 +118,7 @@ def _of_neighbours(work: Work, base: torch.Tensor, rows: np.ndarray, numbers: np
     return left[order[first]], right[order[first]], score[order[first]]
 
 
-def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> Pairs:
+def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> RowPairs:
     """The pairs of which one row is among the k best of the other, by (-score, row)."""
     row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
     order = np.lexsort((other, -score[pair], row))
@@ -130,7 +138,7 @@ _DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM edges GROUP BY src ORDE
 _EDGES = "SELECT dst, weight FROM edges ORDER BY src, dst"
 
 
-@stage("graph", needs=("passages", "entities", "mentions", "synonyms"))
+@stage("graph", needs=("passages", "entities", "mentions", "synonyms"), size="links", graph=True)
 def graph_stage(work: Work) -> dict[str, int]:
     """The adjacency over the nodes [entities | passages], undirected, both directions stored (safetensors).
 

@@ -22,6 +22,7 @@ MAX_PASSAGES_OF_A_SEARCHED_NAME = 100  # theta of HiGraAgent: a name in more pas
     "mentions",
     needs=("passages", "entities"),
     params=lambda settings, _: {"max_passages": MAX_PASSAGES_OF_A_SEARCHED_NAME},
+    size="mentions",
 )
 def mentions_stage(work: Work) -> dict[str, int]:
     """Table `mentions`, sorted by (passage, start, entity). An extraction link that is not verbatim has offsets -1.

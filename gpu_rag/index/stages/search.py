@@ -57,7 +57,10 @@ def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
 
 
 @stage(
-    "bm25", needs=("passages",), params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
+    "bm25",
+    needs=("passages",),
+    params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
+    size="characters",
 )
 def bm25_stage(work: Work) -> dict[str, int]:
     """A BM25 index over the passages."""
@@ -67,10 +70,16 @@ def bm25_stage(work: Work) -> dict[str, int]:
     return {}
 
 
-def vector_stage(name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequence[str]]) -> Stage:
+def vector_stage(
+    name: str,
+    needs: tuple[str, ...],
+    texts_of: Callable[..., Sequence[str]],
+    size: str = "passages",
+    graph: bool = False,
+) -> Stage:
     """Unit vectors (float16) of texts; resumes at the block where a run died.
 
-    texts_of(folder of each needed stage, in the order of `needs`): the texts.
+    texts_of(folder of each needed stage, in the order of `needs`): the texts. size, graph: as of `Stage`.
     """
 
     def run(work: Work) -> dict[str, int]:
@@ -79,4 +88,4 @@ def vector_stage(name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequ
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts)})
         return {}
 
-    return Stage(name, run, needs, roles=the_embedder)
+    return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph)
