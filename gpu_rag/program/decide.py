@@ -143,6 +143,8 @@ class Model:
         """The positions that the model takes."""
         prompt, slots = choose.prompt_of(fields), choose.slots(fields)
         if not run.models.language_model.capable:
+            if choose.plans:
+                return await RULE.choice(run, choose, options, fields)
             ranked = await by_rank(run, prompt, slots, options)
             if ranked is not None:
                 return Taken(ranked[0], "rank", ranked[1])

@@ -35,7 +35,13 @@ METHODS = [
     "dual-agent",
     "higra-agent",
     "fused",
+    "hybgrag",
+    "hybgrag-crag",
 ]
+
+
+UNKNOWN = "unknown"
+READ = {"hybgrag-crag": "Marta Orlo"}  # what the reader says: this method judges it
 
 
 @dataclass
@@ -44,6 +50,7 @@ class Spoken:
     gathered siblings apart. wrong: say another option in place of the first."""
 
     wrong: bool = False
+    read: str = UNKNOWN
     replies: dict[int, str] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     asks_model: bool = False  # decisions that are no values yet stay with the rules
@@ -52,7 +59,7 @@ class Spoken:
         return ScriptedLLM(lambda request: self._said(request), context_tokens=1 << 20)
 
     def _said(self, request: Request) -> str:
-        return self.replies.get(request.seed, "unknown")  # the reader is no decision
+        return self.replies.get(request.seed, self.read)  # the reader is no decision
 
     def _speaks(self, run: Run, name: str, text: str) -> None:
         self.asked[name] += 1
@@ -97,17 +104,27 @@ def test_a_spoken_rule_is_the_rule(
     build: Callable[..., gpu_rag.Index], facts: Any, fast: dict[str, Any], method: str
 ) -> None:
     index = build(facts, methods=[method, "bubblerag"] if method == "fused" else [method], named=True)
-    spoken = Spoken()
+    spoken = Spoken(read=READ.get(method, UNKNOWN))
     by_model = answers(index, method, spoken, spoken.engine(), fast)
-    by_rule = answers(index, method, RULE, ScriptedLLM(lambda _: "unknown"), fast)
+    by_rule = answers(index, method, RULE, ScriptedLLM(lambda _: spoken.read), fast)
     assert by_model == by_rule
-    decided = {"hoprag": "hop", "bubblerag": "expand", "higra-retriever": "seeds", "dual-agent": "plan"}
-    assert method not in decided or spoken.asked[decided[method]] > 0, spoken.asked
+    decided = {
+        "hoprag": "hop",
+        "bubblerag": "expand",
+        "higra-retriever": "seeds",
+        "dual-agent": "plan",
+        "hybgrag": "hybgrag_route hybgrag_module hybgrag_validator",  # rules accept where they would comment
+        "hybgrag-crag": "crag_route crag_answer crag_validator crag_commentor",
+    }
+    assert all(spoken.asked[name] > 0 for name in decided.get(method, "").split()), spoken.asked
 
 
-def test_another_reply_is_another_row(build: Callable[..., gpu_rag.Index], facts: Any, fast: dict[str, Any]) -> None:
+@pytest.mark.parametrize("method", ["higra-retriever", "hybgrag", "hybgrag-crag"])
+def test_another_reply_is_another_row(
+    build: Callable[..., gpu_rag.Index], facts: Any, fast: dict[str, Any], method: str
+) -> None:
     """The comparison sees a reply that is not the rule's."""
-    index, rows = build(facts, methods=["higra-retriever"], named=True), []
-    for spoken in (Spoken(), Spoken(wrong=True)):
-        rows.append(answers(index, "higra-retriever", spoken, spoken.engine(), fast))
+    index, rows = build(facts, methods=[method], named=True), []
+    for spoken in (Spoken(read=READ.get(method, UNKNOWN)), Spoken(True, READ.get(method, UNKNOWN))):
+        rows.append(answers(index, method, spoken, spoken.engine(), fast))
     assert rows[0] != rows[1]
