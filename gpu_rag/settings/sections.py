@@ -163,7 +163,7 @@ class ServeSettings(Declared):
     tls_cert: Annotated[str, "a file with the certificate chain (PEM) by which https is spoken; empty: http"] = ""
     tls_key: Annotated[str, "the file with its private key (PEM), without a password"] = ""
     hosts: Annotated[tuple[str, ...], "names that a Host header may give, beside the address bound"] = ()
-    params: Annotated[tuple[str, ...], 'parameters that a request may set: "METHOD.NAME"; "METHOD.*": all but texts'] = ()
+    params: Annotated[tuple[str, ...], 'parameters that a request may set: "METHOD.NAME"; "METHOD.*": but texts'] = ()
     warm: Annotated[bool, "ask each method a question before the first client can"] = True
 
     max_questions: ClassVar[int] = 256  # of one request
