@@ -94,6 +94,18 @@ def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Setti
     return settings
 
 
+def where_capable(section: str, name: str, llm: str, rule: str) -> Settled:
+    """`auto` of a setting becomes `llm` where a capable language model is there, else `rule`."""
+
+    def settled(settings: Settings, models: Models) -> Settings:
+        if getattr(settings.named(section), name) != "auto":
+            return settings
+        capable = settings.models.llm != "none" and models.llm().capable
+        return settings.changed(section, **{name: llm if capable else rule})
+
+    return settled
+
+
 def ordered(stages: Iterable[Stage]) -> list[Stage]:
     """The stages, each behind those that it needs; otherwise in the order given. Raises UsageError where none can be.
 

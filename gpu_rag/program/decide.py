@@ -10,8 +10,8 @@ Model     the language model: a typed reply under the schema of the Ask, or a ch
           and is counted. A model that is not capable makes choices alone, by scores of its own.
 Oracle    a perfect decider that errs with a given probability, see `program.oracle`; for evaluation alone.
 Each decision is one note in the trace: "name/by", with `by` = rule, model, rank, oracle, only (there is one option) or
-fallback (the rule, in place of a reply that cannot be used); reading is noted as "name". A Choose with a rule of its
-own that takes none of the options is not noted.
+fallback (the rule, in place of a reply that cannot be used); reading is noted as "name". A rule that takes none of the
+options, or has no words, is not noted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from gpu_rag.errors import UsageError
 from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call, shown
 from gpu_rag.models.llm.interface import LLM
-from gpu_rag.program.choose import best, by_labels, by_rank
+from gpu_rag.program.choose import best, by_labels, by_rank, whole
 from gpu_rag.program.embed import check_texts
 from gpu_rag.program.reason import reason_room
 from gpu_rag.program.replies import Form, count, reply_to
@@ -59,12 +59,13 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
             run.note(f"{options.name}/{taken.by}", len(options.texts), lines, taken.reply)
         return taken.value
     if ask.reads:
-        decider = RULE if run.models.llm is None else MODEL
+        llm = run.models.llm
+        decider = MODEL if llm is not None and (llm.capable or ask.reads == "any") else RULE
     taken = await decider.reply(run, ask, fields)
     words = () if ask.words is None else tuple(call(ask.words, fields, taken.value))
-    if not ask.reads:
+    if not ask.reads and (words or ask.words is None or taken.by != "rule"):
         run.note(f"{ask.name}/{taken.by}", taken.n_candidates, words, taken.reply)
-    elif taken.reply is not None:
+    elif ask.reads and taken.reply is not None:
         run.note(ask.name, 0, words, taken.reply)
     return taken.value
 
@@ -122,7 +123,7 @@ class Model:
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The typed reply of the model."""
         llm = run.models.language_model
-        if not (llm.capable or ask.reads):
+        if not (llm.capable or ask.reads == "any"):
             return await RULE.reply(run, ask, fields)
         prompt, room, schema = ask.prompt_of(fields), ask.room(fields, llm), ask.schema_text(fields)
         rendered = shown(llm, prompt, ask.slots(fields), room + reason_room(run.models))
@@ -140,8 +141,11 @@ class Model:
         return Taken((await RULE.reply(run, ask, fields)).value, "fallback", reply)
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
-        """The positions that the model takes."""
-        prompt, slots = choose.prompt_of(fields), choose.slots(fields)
+        """The positions that the model takes; those of the rule where no packed text of the prompt fits whole."""
+        prompt = choose.prompt_of(fields)
+        slots = whole(run, prompt, choose.slots(fields), options)
+        if slots is None:
+            return await RULE.choice(run, choose, options, fields)
         if not run.models.language_model.capable:
             ranked = await by_rank(run, prompt, slots, options)
             if ranked is not None:

@@ -66,9 +66,9 @@ class IndexSettings(Declared):
     overlap_words: Annotated[int, NATURAL, "words that neighbouring passages share"] = 50
     extractor: Annotated[Literal["patterns", "llm", "import"], "who extracts; import: files of `--openie`"] = "patterns"
     extract_nodes: Annotated[bool, "false: nothing is extracted from texts of nodes of a base (`--skb`)"] = True
-    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
     min_yield: Annotated[float, SHARE, "share of passages in which an LLM must find an entity, or a build fails"] = 0.5
     extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names, 30 facts"] = 1536
+    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
     synonym_threshold: Annotated[float, COSINE, "least cosine of two names that the graph joins"] = 0.8
     mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
         "keep"

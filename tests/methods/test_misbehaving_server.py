@@ -37,7 +37,7 @@ QUESTIONS = [
     "At which university did the teacher of Marta Orlo teach?",
     "Which river passes Kerling?",
 ]
-WRITTEN = {"index": {"extractor": "llm", "coref": "llm", "min_yield": 0.0}, "hops": {"simulate": "llm"}}
+WRITTEN = {"index": {"extractor": "llm", "min_yield": 0.0, "coref": "llm"}, "hops": {"simulate": "llm"}}
 WRITTEN["alignment"] = {"decider": "llm", "tau": 0.9, "link_radius": 0.9}
 READS = [name for name in method_names() if name not in ("dense", "bm25", "hybrid", "auto")]
 Serve = Callable[..., MisbehavingServer]

@@ -15,8 +15,8 @@ import pytest
 import gpu_rag
 from gpu_rag.evaluation import judge
 from gpu_rag.index.stages import coreference, extraction
-from gpu_rag.methods.bubblerag import groups, keywords
-from gpu_rag.methods.higra import librarian, seeker
+from gpu_rag.methods.bubblerag import asks as bubblerag
+from gpu_rag.methods.higra import asks as higra
 from gpu_rag.methods.higra.stages import links, merge
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
@@ -50,20 +50,20 @@ STEPS: dict[str, str] = {
     "bubblerag/answer": TEXT,
     "bubblerag/enough": CHOICE,
     "bubblerag/expand": CHOICE,
-    "bubblerag/groups": groups.SCHEMA,
-    "bubblerag/keywords": keywords.LISTED,
-    "bubblerag/relax": keywords.REWRITTEN,
-    "bubblerag/specialise": keywords.REWRITTEN,
-    "evaluation/judge": judge._SCHEMA,
-    "higra/librarian": librarian.SCHEMA,
+    "bubblerag/groups": schema_of(bubblerag.Grouping),
+    "bubblerag/keywords": schema_of(bubblerag.Listed),
+    "bubblerag/relax": schema_of(bubblerag.Rewording),
+    "bubblerag/specialise": schema_of(bubblerag.Rewording),
+    "evaluation/judge": schema_of(judge.Judgement),
+    "higra/librarian": schema_of(higra.Told),
     "higra/link": links.relations_schema(20),
     "higra/merge": merge.groups_schema(20),
     "higra/seeds": CHOICE,
-    "higra/seeker": seeker.ACTION_SCHEMA,
-    "higra/seeker_final": seeker.FINAL_SCHEMA,
+    "higra/seeker": schema_of(higra.Action),
+    "higra/seeker_final": schema_of(higra.Final),
     "hoprag/choose": CHOICE,
-    "hoprag/hop_in": hop_questions.SCHEMAS["in"],
-    "hoprag/hop_out": hop_questions.SCHEMAS["out"],
+    "hoprag/hop_in": schema_of(hop_questions.InQuestions),
+    "hoprag/hop_out": schema_of(hop_questions.OutQuestions),
     "hybgrag/comment": CHOICE,
     "hybgrag/crag_answer": crag_critic.ANSWER_SCHEMA,
     "hybgrag/crag_comment": CHOICE,
@@ -89,14 +89,15 @@ STEPS: dict[str, str] = {
     "program/decompose": schema_of(questions.Planned),
     "program/reader": TEXT,
     "program/rerank": CHOICE,
-    "stages/coreference": coreference.COREF_SCHEMA,
-    "stages/extract": extraction.SCHEMA,
+    "stages/coreference": schema_of(coreference.Resolved),
+    "stages/extract": schema_of(extraction.Extracted),
 }
 ROOMS = {  # of replies whose room is fixed
     CHOICE: 80,
     TEXT: SETTINGS.reader.max_tokens,
     "hydrarag/knowledge": SUMMARY_TOKENS,
     "hydrarag/refine": SUMMARY_TOKENS,
+    "bubblerag/keywords": bubblerag.KEYWORD_TOKENS,
     "evaluation/judge": 160,
     "hoprag/hop_in": HopSettings.tokens,
     "hoprag/hop_out": HopSettings.tokens,
@@ -159,7 +160,7 @@ SAMPLES: dict[str, str] = {
     "kind": "comparison (things are compared); the answer changes within years; encyclopedia",
     "sources": "graph or text",
     "history": "\n\n".join(f"[{i}] {QUESTION}\nanswers: Marta Orlo\nevidence: {PASSAGE}" for i in range(1, 3)),
-    "notice": seeker.UNRESOLVED.format(questions=QUESTION),
+    "notice": higra.UNRESOLVED.format(questions=QUESTION),
     "action": "module: hybrid\nentity: Marta Orlo (person) along directed_by",
     "examples": "\n\n".join(e.route() for e in read_examples(None, "routes", False)),
 }

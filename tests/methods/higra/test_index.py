@@ -313,7 +313,7 @@ def test_edits_survive_a_fresh_build(build: Callable[..., Path], tiny_corpus: Pa
 
 LLM = {
     "models": {"embedder": "hash", "max_batch": 1},
-    "index": {"block": 8},
+    "index": {"block": 8, "coref": "llm"},
     "alignment": {"decider": "llm", "tau": 0.6, "link_radius": 0.9, "max_cluster": 3},
 }
 

@@ -14,9 +14,11 @@ import pytest
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
+from gpu_rag.index.stage import settle
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_edits
-from gpu_rag.methods.higra.stages.clusters import decider_of, entity_text, listed
+from gpu_rag.methods.higra.settings import AlignmentSettings
+from gpu_rag.methods.higra.stages.asks import entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
 from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage
 from gpu_rag.methods.higra.tables import (
@@ -27,6 +29,7 @@ from gpu_rag.methods.higra.tables import (
     HIGRA_SOURCES,
 )
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
 from gpu_rag.text.lenient import REPAIR
 from gpu_rag.types import Request
@@ -197,14 +200,15 @@ def test_a_failed_request_makes_the_stage_run_again(bench: Any) -> None:
 
 
 def test_who_decides() -> None:
-    def decider(models: Row, **alignment: Any) -> str:
-        return decider_of(make_settings({"models": models, "alignment": alignment}))
+    def decider(llm: ScriptedLLM | None, **alignment: Any) -> str:
+        settings = make_settings({"models": {"llm": "smollm2" if llm else "none"}, "alignment": alignment})
+        settled = settle([merge_stage, links_stage], settings, ModelSet(settings.models, llm=llm))
+        return settled.section(AlignmentSettings).decider
 
-    assert decider({"llm": "smollm2"}) == decider({"llm": "none"}) == "similarity"
-    assert decider({"llm": "http://127.0.0.1:8000/v1#Qwen2.5-7B"}) == "llm"
-    assert decider({"llm": "http://127.0.0.1:8000/v1#SmolLM-135M"}) == "similarity"
-    assert decider({"llm": "smollm2", "capable": True}) == "llm"
-    assert decider({"llm": "smollm2"}, decider="llm") == "llm"
+    small = ScriptedLLM(lambda _: "", capable=False)
+    assert decider(None) == decider(small) == "similarity"
+    assert decider(ScriptedLLM(lambda _: "")) == "llm"
+    assert decider(small, decider="llm") == "llm"
 
 
 def test_the_text_of_an_entity() -> None:

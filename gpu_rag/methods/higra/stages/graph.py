@@ -18,7 +18,7 @@ from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.search import triple_texts
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.graph import graphs_of
-from gpu_rag.methods.higra.stages.clusters import entity_text
+from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
