@@ -64,6 +64,7 @@ def build(
     strict: bool = False,
     fresh: bool = False,
     forget_replies: bool = False,
+    retry_unread: bool = False,
     progress: Progress | None = None,
     llm: LLM | None = None,
     api_key: ApiKeys = None,
@@ -76,7 +77,7 @@ def build(
     remembers. openie: ready extraction results; they switch the extractor to `import`. llm: an LLM object instead of
     the one that the settings name. Raises BadInput, IndexLocked, StorageError, IndexMismatch (other models than those
     that made what is there, without fresh). fresh: from nothing, with the replies that are kept; forget_replies:
-    without them too.
+    without them too; retry_unread: replies that could not be read are asked again, in stages that stand too.
     """
     target, fresh = Path(out), fresh or forget_replies
     if not fresh:
@@ -92,7 +93,7 @@ def build(
         chosen = make_settings(merge(imported, settings or {}), saved_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     stages = stages_for(default_methods(given) if methods is None else methods, given)
-    models = open_models(chosen, replies, llm=llm, api_key=api_key)
+    models = open_models(chosen, replies, llm=llm, api_key=api_key, retry_unread=retry_unread)
     with closing(models):
         if not fresh:
             check_same_models(target, stages, chosen, models)
@@ -106,15 +107,21 @@ def build(
             progress=progress,
             fresh=fresh,
             forget_replies=forget_replies,
+            retry_unread=retry_unread,
         )
 
 
 def open_models(
-    settings: Settings, replies: Path | None = None, *, llm: LLM | None = None, api_key: ApiKeys = None
+    settings: Settings,
+    replies: Path | None = None,
+    *,
+    llm: LLM | None = None,
+    api_key: ApiKeys = None,
+    retry_unread: bool = False,
 ) -> ModelSet:
     """The models that the settings name, loaded on first use. replies: a file that keeps the LLM's."""
-    workers = workers_of(settings)
-    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, vllm=settings.vllm, workers=workers)
+    placed: dict[str, Any] = {"vllm": settings.vllm, "workers": workers_of(settings)}
+    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, retry_unread=retry_unread, **placed)
 
 
 def workers_of(settings: Settings) -> OpenWorkers | None:
@@ -166,11 +173,12 @@ class Index(opened.Index):
         replies: Path | None = None,
         llm: LLM | None = None,
         api_key: ApiKeys = None,
+        retry_unread: bool = False,
     ) -> Engine:
         """An engine over this index. Settings that are not given come from the index, then from the defaults."""
         saved = self.manifest.defaults()
         chosen = settings if isinstance(settings, Settings) else make_settings(settings or {}, saved)
-        models = open_models(chosen, replies, llm=llm, api_key=api_key)
+        models = open_models(chosen, replies, llm=llm, api_key=api_key, retry_unread=retry_unread)
         self.device = models.device
         return Engine(self, chosen, models)
 

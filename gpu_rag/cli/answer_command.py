@@ -57,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     words = "ask questions again that were set aside because the process died over them"
     parser.add_argument("--retry-set-aside", action="store_true", help=words)
+    words = "answer questions again where a reply of the model could not be read"
+    parser.add_argument("--retry-unread", action="store_true", help=words)
     add_where(parser)
     add_limit(parser)
     add_plan(parser, "questions", 5)
@@ -89,7 +91,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     planned = PlannedAnswers(options.out, replies)
     if options.plan:
         settings = settings.changed("models", **PLANNED)
-    engine = index.engine(settings, replies=replies, api_key=api_key(settings))
+    engine = index.engine(settings, replies=replies, api_key=api_key(settings), retry_unread=options.retry_unread)
     with closing(engine.models):
         if options.plan:
             return plan_answers(options, engine, questions)
@@ -137,8 +139,8 @@ def _answered(options: argparse.Namespace, engine: Engine, questions: list[Quest
     if options.where:
         engine.part_for(options.method, options.where)  # a wrong filter is found before a file is written
     job = _Job(engine.config(options.method, where=options.where or ""))
-    file = AnswersFile(options.out, job.config, style=style, retry_set_aside=options.retry_set_aside)
-    with file as answers, Bars() as bars:
+    retries = {"retry_set_aside": options.retry_set_aside, "retry_unread": options.retry_unread}
+    with AnswersFile(options.out, job.config, style=style, **retries) as answers, Bars() as bars:
         journal, ids = answers.journal, {question.id for question in questions}
         for row in read_rows(options.out) if answers.done else ():
             if row["id"] in ids:

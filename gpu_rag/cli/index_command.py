@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="build from nothing, with the model replies that are kept")
     words = "build from nothing, and ask models everything again"
     parser.add_argument("--forget-replies", action="store_true", help=words)
+    words = "ask models again where a reply could not be read"
+    parser.add_argument("--retry-unread", action="store_true", help=words)
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
     add_limits(parser, "0")
@@ -109,6 +111,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             settings=settings,
             fresh=options.fresh,
             forget_replies=options.forget_replies,
+            retry_unread=options.retry_unread,
             progress=bars,
             api_key=api_key(settings),
         )

@@ -103,7 +103,8 @@ def exit_status(
             steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))
             say(
                 f"gpu-rag: RULES DECIDED IN PLACE OF THE MODEL: {n:,} of {n_read:,} replies could not be read, above "
-                f"--max-fallbacks {options.max_fallbacks} ({steps}); see what the model can do: gpu-rag models probe"
+                f"--max-fallbacks {options.max_fallbacks} ({steps}); see what model and server can do: gpu-rag models "
+                "probe --fresh; then --retry-unread asks again"
             )
             status = 3
     return status

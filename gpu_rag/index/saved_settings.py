@@ -13,7 +13,7 @@ from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Models
 from gpu_rag.settings import Settings, differences
 
-_NOT_SAVED = frozenset({"block"})  # changes no table
+_NOT_SAVED = frozenset({"block", "memory"})  # change no table
 
 
 def settings_to_save(settings: Settings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 from gpu_rag.errors import UsageError
 from gpu_rag.index.work import Models, Sources, Work
 from gpu_rag.settings import Settings
+from gpu_rag.settings.check import Declared
 
 P = ParamSpec("P")
 Run = Callable[[Work], dict[str, int]]
@@ -94,11 +95,13 @@ def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Setti
     return settings
 
 
-def where_capable(section: str, name: str, llm: str, rule: str) -> Settled:
-    """`auto` of a setting becomes `llm` where a capable language model is there, else `rule`."""
+def where_capable(cls: type[Declared], section: str, name: str, llm: str, rule: str) -> Settled:
+    """A function that replaces `auto` of a setting: by `llm` where a capable language model is there, else by `rule`.
+
+    cls: the class that declares the section."""
 
     def settled(settings: Settings, models: Models) -> Settings:
-        if getattr(settings.named(section), name) != "auto":
+        if getattr(settings.section(cls), name) != "auto":
             return settings
         capable = settings.models.llm != "none" and models.llm().capable
         return settings.changed(section, **{name: llm if capable else rule})

@@ -66,17 +66,12 @@ class Settings:
         """The section of a method that this class declares."""
         return next((own for own in self.own.values() if isinstance(own, cls)), None) or cls()
 
-    def named(self, name: str) -> Declared:
-        """A section by its name."""
-        core: Declared | None = getattr(self, name) if name in CORE else None
-        return core or self.own.get(name) or section_class(name)()
-
     def changed(self, section: str, **values: Any) -> Settings:
         """The same settings but for `values` of a section."""
-        new: Any = dataclasses.replace(self.named(section), **values)
         if section in CORE:
-            return dataclasses.replace(self, **{section: new})
-        return dataclasses.replace(self, own={**self.own, section: new})
+            return dataclasses.replace(self, **{section: dataclasses.replace(getattr(self, section), **values)})
+        old = self.own.get(section) or section_class(section)()
+        return dataclasses.replace(self, own={**self.own, section: dataclasses.replace(old, **values)})
 
 
 CORE = tuple(f.name for f in dataclasses.fields(Settings) if f.name not in ("own", "method", "kept"))

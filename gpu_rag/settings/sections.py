@@ -23,6 +23,7 @@ class ModelSettings(Declared):
     ] = "smollm2"
     connections: Annotated[int, COUNT, "requests in flight at each model server; fewer for llama.cpp or Ollama"] = 256
     api_keys: Annotated[tuple[str, ...], '"http://HOST:PORT/v1=NAME": the variable NAME has the key for it'] = ()
+    ca_file: Annotated[str, "certificates (PEM) that https servers are also checked by, such as a company's own"] = ""
     think_tokens: Annotated[int, NATURAL, "room beside each limit for the thought of a model that always thinks"] = 2048
     revision: Annotated[str, "of a served model, where its server says none: another one for other weights"] = ""
     extra_body: Annotated[str, 'more of each request to a server, as JSON, such as {"reasoning_effort": "low"}'] = ""
@@ -66,18 +67,19 @@ class IndexSettings(Declared):
     overlap_words: Annotated[int, NATURAL, "words that neighbouring passages share"] = 50
     extractor: Annotated[Literal["patterns", "llm", "import"], "who extracts; import: files of `--openie`"] = "patterns"
     extract_nodes: Annotated[bool, "false: nothing is extracted from texts of nodes of a base (`--skb`)"] = True
+    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
     min_yield: Annotated[float, SHARE, "share of passages in which an LLM must find an entity, or a build fails"] = 0.5
     extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names, 30 facts"] = 1536
-    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
     synonym_threshold: Annotated[float, COSINE, "least cosine of two names that the graph joins"] = 0.8
     mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
         "keep"
     )
-    block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
+    block: Annotated[int, Range(8), "texts that are sorted by length and embedded together, at most"] = 32768
+    memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
-    synonym_k: ClassVar[int] = 20  # synonyms of a name, at most
     coref_tokens: ClassVar[int] = 1024  # of a passage without pronouns
+    synonym_k: ClassVar[int] = 20  # synonyms of a name, at most
     bm25_k1: ClassVar[float] = 1.2
     bm25_b: ClassVar[float] = 0.75
 
@@ -163,7 +165,9 @@ class ServeSettings(Declared):
     tls_cert: Annotated[str, "a file with the certificate chain (PEM) by which https is spoken; empty: http"] = ""
     tls_key: Annotated[str, "the file with its private key (PEM), without a password"] = ""
     hosts: Annotated[tuple[str, ...], "names that a Host header may give, beside the address bound"] = ()
-    params: Annotated[tuple[str, ...], 'parameters that a request may set: "METHOD.NAME"; "METHOD.*": but texts'] = ()
+    params: Annotated[
+        tuple[str, ...], 'parameters that a request may set: "METHOD.NAME"; "METHOD.*": all but texts'
+    ] = ()
     warm: Annotated[bool, "ask each method a question before the first client can"] = True
 
     max_questions: ClassVar[int] = 256  # of one request

@@ -24,8 +24,8 @@ from gpu_rag.methods.hybgrag.crag import critic as crag_critic
 from gpu_rag.methods.hybgrag.crag import router as crag_router
 from gpu_rag.methods.hybgrag.examples import read_examples
 from gpu_rag.methods.hybgrag.router import topics_schema
-from gpu_rag.methods.hydrarag import analysis, answer, program, texts
-from gpu_rag.methods.hydrarag.state import SUMMARY_TOKENS
+from gpu_rag.methods.hydrarag import replies
+from gpu_rag.methods.hydrarag.asks import SUMMARY_TOKENS
 from gpu_rag.models.budget import longest, reply_tokens
 from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -72,17 +72,17 @@ STEPS: dict[str, str] = {
     "hybgrag/module": CHOICE,
     "hybgrag/route": topics_schema(TYPES, RELATIONS, 4),
     "hybgrag/validate": CHOICE,
-    "hydrarag/analysis": analysis.ANALYSIS_SCHEMA,
-    "hydrarag/answer": answer.ANSWER_SCHEMA,
-    "hydrarag/answer_last": answer.ANSWER_SCHEMA,
+    "hydrarag/analysis": schema_of(replies.Analysed),
+    "hydrarag/answer": schema_of(replies.Answered),
+    "hydrarag/answer_last": schema_of(replies.Answered),
     "hydrarag/knowledge": TEXT,
-    "hydrarag/predict": program.PREDICT_SCHEMA,
+    "hydrarag/predict": schema_of(replies.Predicted),
     "hydrarag/refine": TEXT,
-    "hydrarag/refined": program.REFINE_SCHEMA,
+    "hydrarag/refined": schema_of(replies.FollowUp),
     "hydrarag/select": CHOICE,
     "hydrarag/sources": CHOICE,
-    "hydrarag/text_paths": texts.PATHS_SCHEMA,
-    "hydrarag/topics": analysis.TOPICS_SCHEMA,
+    "hydrarag/text_paths": schema_of(replies.TextPaths),
+    "hydrarag/topics": schema_of(replies.Topics),
     "hydrarag/web": CHOICE,
     "program/clarify": schema_of(questions.Rewritten),
     "program/condense": schema_of(questions.Rewritten),
@@ -290,4 +290,4 @@ def test_its_words_say_how_many_items_its_schema_takes(name: str) -> None:
 def test_the_room_of_paths_in_a_text_covers_what_was_cut(model: ScriptedLLM) -> None:
     step = {"subject": "Halden Bridge", "relation": "designed by", "object": "Marta Orlo"}
     six = json.dumps({"paths": [{"sentence": 1, "steps": [step] * 3}] * 6})
-    assert model.count_tokens(six) < reply_tokens(model, texts.PATHS_SCHEMA)
+    assert model.count_tokens(six) < reply_tokens(model, schema_of(replies.TextPaths))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import hydrarag_case
 import pytest
 
 import gpu_rag
@@ -36,6 +38,8 @@ METHODS = [
     "dual-agent",
     "higra-agent",
     "fused",
+    "hydrarag",
+    "hydrarag-e",
 ]
 DIALOGUE = ("clarify", "plan", "seeker/action")
 DECIDED = {
@@ -44,15 +48,18 @@ DECIDED = {
     "higra-retriever": ("seeds",),
     "dual-agent": DIALOGUE,
     "higra-agent": (*DIALOGUE, "seeds"),
+    "hydrarag": ("text_paths",),
+    "hydrarag-e": ("predict",),
 }
 
 
 @dataclass
 class Spoken:
     """A decider whose model says the rule's reply to every decision. replies: by the seed of the request, which tells
-    gathered siblings apart. wrong: say another option in place of the first."""
+    gathered siblings apart. wrong: say another option in place of the first; instead: other replies, by decision."""
 
     wrong: bool = False
+    instead: Mapping[str, Any] = field(default_factory=dict)
     replies: dict[int, str] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     asks_model: bool = False  # decisions that are no values yet stay with the rules
@@ -69,10 +76,11 @@ class Spoken:
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Mapping[str, Any]) -> Taken:
         taken = await RULE.reply(run, ask, fields)
-        self._speaks(run, ask.name, taken.value if isinstance(taken.value, str) else json_of(taken.value))
+        text = taken.value if isinstance(taken.value, str) else json_of(taken.value)
+        self._speaks(run, ask.name, json.dumps(self.instead[ask.name]) if ask.name in self.instead else text)
         spoken = await MODEL.reply(run, ask, fields)
         assert spoken.by == "model", f"{ask.name}: the rule says what the reply cannot hold"
-        assert spoken.value == taken.value
+        assert (spoken.value == taken.value) == (ask.name not in self.instead)
         return spoken
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Mapping[str, Any]) -> Taken:
@@ -103,10 +111,15 @@ def row(answer: Answer) -> Any:
 
 
 def answers(
-    index: gpu_rag.Index, method: str, decider: Any, llm: ScriptedLLM, settings: Mapping[str, Any]
+    index: gpu_rag.Index,
+    method: str,
+    decider: Any,
+    llm: ScriptedLLM,
+    settings: Mapping[str, Any],
+    texts: Sequence[str] = QUESTIONS,
 ) -> list[Any]:
     engine = index.engine(settings, llm=llm)
-    questions = [Question(f"q{i}", text) for i, text in enumerate(QUESTIONS)]
+    questions = [Question(f"q{i}", text) for i, text in enumerate(texts)]
     found = engine.run(method, questions, decider=decider).answers
     return [row(answer) for answer in found]
 
@@ -154,3 +167,68 @@ def silent(engine: ScriptedLLM) -> Callable[[Request], str]:
         return engine.complete([request])[0].text
 
     return reply
+
+
+# --- over a knowledge base ------------------------------------------------------------------------
+
+GRAPH = [
+    ("Halden Bridge", "designed by", "Marta Orlo"),
+    ("Halden Bridge", "planned by", "Marta Orlo"),
+    ("Halden Bridge", "crosses", "Ves"),
+    ("Marta Orlo", "born in", "Tamsin"),
+    ("Marta Orlo", "studied under", "Piet Ruyven"),
+    ("Piet Ruyven", "studied under", "Ada Brink"),
+    ("Ada Brink", "born in", "Tamsin"),
+    ("Tamsin", "twin town of", "Kerling"),
+    ("Kerling", "lies on", "Ves"),
+]
+PAGES = {"Tamsin": "Tamsin is a port. Marta Orlo was born in Tamsin. It lies at the sea.", "Ves": "The Ves is long."}
+KB_QUESTIONS = [
+    *QUESTIONS,
+    "Where was the designer of the Halden Bridge born?",
+    "Which town lies on the Ves and is a twin town of Tamsin?",
+    "What do the Halden Bridge and Ada Brink share?",
+    "what was founded long ago",
+    "?",
+]
+DECISIONS = {"topics", "analysis", "paths", "refine", "answer", "follow_up", "predict"}
+TEXT_DECISIONS = {"source_selector", "web_results", "text_paths"}
+CHAIN = {"entities": ["kerling", "ANSWER"], "relations": ["lies on"]}
+INSTEAD: dict[str, Any] = {
+    "topics": {"topics": ["Kerling"]},
+    "analysis": {"subquestions": [], **CHAIN},
+    "follow_up": {"question": "Who founded the University of Loss?", **CHAIN},
+    "predict": {"predictions": [{"answer": "University of Loss", **CHAIN}]},
+    "text_paths": {"paths": [{"sentence": 1, "steps": [{"subject": "Ves", "relation": "at", "object": "Tamsin"}]}]},
+    "answer": {"reason": "", "settled": [], "sufficient": True, "answer": "Kerling"},
+}
+
+
+@pytest.fixture(params=["graph alone", "graph, texts and web"])
+def base(request: pytest.FixtureRequest, tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any) -> gpu_rag.Index:
+    if request.param != "graph alone":
+        return hydrarag_case.build(tiny_corpus, tmp_path, facts, GRAPH, PAGES, fast)
+    (tmp_path / "facts.tsv").write_text("".join("\t".join(triple) + "\n" for triple in GRAPH))
+    gpu_rag.build((), tmp_path / "ix", methods=["hydrarag"], kg=[tmp_path / "facts.tsv"], settings=fast)
+    return gpu_rag.Index.open(tmp_path / "ix")
+
+
+@pytest.mark.parametrize("method", ["hydrarag", "hydrarag-e"])
+def test_a_spoken_rule_is_the_rule_over_a_knowledge_base(base: gpu_rag.Index, fast: Any, method: str) -> None:
+    spoken = Spoken()
+    by_model = answers(base, method, spoken, spoken.engine(), fast, KB_QUESTIONS)
+    by_rule = answers(base, method, RULE, ScriptedLLM(lambda _: "unknown"), fast, KB_QUESTIONS)
+    assert by_model == by_rule
+    assert spoken.asked.keys() >= (DECISIONS | TEXT_DECISIONS if base.n_passages else DECISIONS)
+    assert any(answer.text for answer in by_rule) and any(answer.nodes for answer in by_rule)
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_each_reply_matters_over_a_knowledge_base(
+    tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any, name: str
+) -> None:
+    index = hydrarag_case.build(tiny_corpus, tmp_path, facts, GRAPH, PAGES, fast)
+    spoken, other = Spoken(), Spoken(instead={name: INSTEAD[name]})
+    question = ["Where was the teacher of the designer of the Halden Bridge born?"]
+    rows = [answers(index, "hydrarag", one, one.engine(), fast, question) for one in (spoken, other)]
+    assert name in spoken.asked and rows[0] != rows[1]

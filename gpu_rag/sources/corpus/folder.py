@@ -30,7 +30,11 @@ def list_files(folder: Path) -> list[bytes]:
     """
     root = os.fsencode(folder)
     paths: list[bytes] = []
-    for base, folders, files in os.walk(root, onerror=lambda error: paths.append(error.filename)):
+
+    def keep(error: OSError) -> None:
+        paths.append(error.filename)
+
+    for base, folders, files in os.walk(root, onerror=keep):
         links = [name for name in folders if os.path.islink(os.path.join(base, name))]
         folders[:] = [name for name in folders if not name.startswith(b".") and name not in links]
         paths += (os.path.join(base, name) for name in files + links if not name.startswith(b"."))

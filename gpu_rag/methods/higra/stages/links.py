@@ -50,7 +50,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("higra_link_failed",),
     params=_params,
     roles=lambda settings: (*roles_of(settings), "embedder") if roles_of(settings) else (),
-    settled=where_capable("alignment", "decider", "llm", "similarity"),
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
     by_capability=is_left_to_the_model,
     size="entities",
 )
@@ -141,7 +141,7 @@ def _mention_params(settings: Settings, sources: Sources) -> dict[str, Any]:
 def mentions_stage(work: Work) -> dict[str, int]:
     """Table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end); what is not found verbatim has offsets -1.
 
-    A name or alias that stands in a passage links its entity there (Aho-Corasick, whole words). Where the entity was
+    A name or alias that stands in a passage links its entity there (whole words). Where the entity was
     not extracted, only if its NAME occurs fewer than `alignment.theta` times in all texts and is none of the
     `alignment.top_words` commonest words (tested on the name for aliases too, as in the paper); and not at all without
     refinement.

@@ -48,7 +48,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("higra_merge_failed",),
     params=_params,
     roles=roles_of,
-    settled=where_capable("alignment", "decider", "llm", "similarity"),
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
     by_capability=is_left_to_the_model,
     size="entities",
 )
