@@ -3,7 +3,7 @@
 >>> import gpu_rag
 >>> gpu_rag.build("corpus.jsonl", "my-index")                       # doctest: +SKIP
 >>> with gpu_rag.Index.open("my-index") as index:                   # doctest: +SKIP
-...     index.retrieve("Who ...?", method="ppr", k=5)               # passages, scores, paths; no language model
+...     index.retrieve("Who ...?", k=5)                             # passages, scores, paths; no language model
 ...     index.ask("Who ...?")                                       # an answer with its evidence
 """
 

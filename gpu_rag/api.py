@@ -17,11 +17,11 @@ from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, build_index
-from gpu_rag.index.folder import WriteLock
+from gpu_rag.index.folder import EDITS, WriteLock
 from gpu_rag.index.manifest import mend_manifest
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
-from gpu_rag.methods.registry import stages_for
+from gpu_rag.methods.registry import DEFAULT, marked, stages_for
 from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet, OpenWorkers
@@ -31,6 +31,7 @@ from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.questions import QuestionRow, read_questions
 from gpu_rag.types import Question, Reject
 
+COMPARED = tuple(marked("compared"))
 PathLike = str | Path
 SettingsLike = Settings | Mapping[str, Any] | None
 
@@ -63,19 +64,20 @@ def build(
     strict: bool = False,
     fresh: bool = False,
     forget_replies: bool = False,
+    retry_unread: bool = False,
     progress: Progress | None = None,
     llm: LLM | None = None,
     api_key: ApiKeys = None,
 ) -> BuildReport:
     """Indexes a corpus into the folder `out`, with the stages that `methods` need; resumes what is there.
 
-    methods: ppr unless given; none for a knowledge base alone, whose tables are built in any case. kg: files of
-    triples; skb: folders of nodes and edges; sources: "NAME=kg|documents|web:PATH". The corpus may then be ().
+    methods: the default one unless given; none for a knowledge base alone, whose tables are built in any case. kg:
+    files of triples; skb: folders of nodes and edges; sources: "NAME=kg|documents|web:PATH". The corpus may then be ().
     settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}, over what an index in `out`
     remembers. openie: ready extraction results; they switch the extractor to `import`. llm: an LLM object instead of
     the one that the settings name. Raises BadInput, IndexLocked, StorageError, IndexMismatch (other models than those
     that made what is there, without fresh). fresh: from nothing, with the replies that are kept; forget_replies:
-    without them too.
+    without them too; retry_unread: replies that could not be read are asked again, in stages that stand too.
     """
     target, fresh = Path(out), fresh or forget_replies
     if not fresh:
@@ -91,7 +93,7 @@ def build(
         chosen = make_settings(merge(imported, settings or {}), saved_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     stages = stages_for(default_methods(given) if methods is None else methods, given)
-    models = open_models(chosen, replies, llm=llm, api_key=api_key)
+    models = open_models(chosen, replies, llm=llm, api_key=api_key, retry_unread=retry_unread)
     with closing(models):
         if not fresh:
             check_same_models(target, stages, chosen, models)
@@ -105,15 +107,21 @@ def build(
             progress=progress,
             fresh=fresh,
             forget_replies=forget_replies,
+            retry_unread=retry_unread,
         )
 
 
 def open_models(
-    settings: Settings, replies: Path | None = None, *, llm: LLM | None = None, api_key: ApiKeys = None
+    settings: Settings,
+    replies: Path | None = None,
+    *,
+    llm: LLM | None = None,
+    api_key: ApiKeys = None,
+    retry_unread: bool = False,
 ) -> ModelSet:
     """The models that the settings name, loaded on first use. replies: a file that keeps the LLM's."""
-    workers = workers_of(settings)
-    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, vllm=settings.vllm, workers=workers)
+    placed: dict[str, Any] = {"vllm": settings.vllm, "workers": workers_of(settings)}
+    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, retry_unread=retry_unread, **placed)
 
 
 def workers_of(settings: Settings) -> OpenWorkers | None:
@@ -141,12 +149,12 @@ def sources_of(
     for path in _paths(corpus):
         if not path.exists():
             raise BadInput("no such corpus", given=path, expected="a file or folder that exists")
-    return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / "merges.jsonl", named)
+    return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / EDITS, named)
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:
-    """The methods where none is named: ppr; none, so the knowledge base alone, where there is no corpus."""
-    return ("ppr",) if sources.corpus or not sources.named else ()
+    """The methods where none is named: the default one; without a corpus none, and only the knowledge base is built."""
+    return (DEFAULT,) if sources.corpus or not sources.named else ()
 
 
 class Index(opened.Index):
@@ -165,11 +173,12 @@ class Index(opened.Index):
         replies: Path | None = None,
         llm: LLM | None = None,
         api_key: ApiKeys = None,
+        retry_unread: bool = False,
     ) -> Engine:
         """An engine over this index. Settings that are not given come from the index, then from the defaults."""
         saved = self.manifest.defaults()
         chosen = settings if isinstance(settings, Settings) else make_settings(settings or {}, saved)
-        models = open_models(chosen, replies, llm=llm, api_key=api_key)
+        models = open_models(chosen, replies, llm=llm, api_key=api_key, retry_unread=retry_unread)
         self.device = models.device
         return Engine(self, chosen, models)
 
@@ -199,7 +208,7 @@ class Index(opened.Index):
         self,
         question: str | Question | Sequence[str | Question],
         *,
-        method: str = "ppr",
+        method: str = DEFAULT,
         k: int | None = None,
         settings: SettingsLike = None,
         where: str = "",
@@ -216,7 +225,7 @@ class Index(opened.Index):
         self,
         question: str | Question,
         *,
-        method: str = "ppr",
+        method: str = DEFAULT,
         settings: SettingsLike = None,
         llm: LLM | None = None,
         api_key: ApiKeys = None,
@@ -230,7 +239,7 @@ class Index(opened.Index):
         self,
         questions: str | Question | Sequence[str | Question],
         *,
-        method: str = "ppr",
+        method: str = DEFAULT,
         settings: SettingsLike = None,
         retrieval_only: bool = False,
         limit: int | None = None,
@@ -325,7 +334,7 @@ def evaluate(
     index: Index | PathLike,
     questions: PathLike | Sequence[QuestionRow],
     *,
-    methods: Sequence[str] = ("dense", "bm25", "hybrid", "ppr"),
+    methods: Sequence[str] = COMPARED,
     retrieval_only: bool = False,
     at: Sequence[int] = DEFAULT_AT,
     settings: Settings | Mapping[str, Any] | None = None,

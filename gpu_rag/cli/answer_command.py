@@ -26,6 +26,7 @@ from gpu_rag.cli.plan_view import PLANNED, add_plan, check_plan, compared_answer
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import STATUSES, AnswersFile, Tally, read_rows
+from gpu_rag.methods.registry import DEFAULT, method_names
 from gpu_rag.report.accounts import (
     fallbacks_line,
     graph_ops_line,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gpu_rag.types import Answer, Question
 
 HELP = "Answer a file of questions; running it again continues where it stopped."
-EXAMPLE = "gpu-rag answer my-index questions.jsonl --method ppr --out answers.jsonl"
+EXAMPLE = f"gpu-rag answer my-index questions.jsonl --method {DEFAULT} --out answers.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     words = ".jsonl {id, question}, an OpenAI batch file, or a benchmark's; gold in it reaches no method"
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
-    parser.add_argument("--method", required=True, metavar="M", help="a method, such as ppr or higra-agent")
+    parser.add_argument("--method", required=True, metavar="M", help=f"one of {', '.join(method_names())}")
     words = "one durable row a question, in the style of QUESTIONS"
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help=words)
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     words = "ask questions again that were set aside because the process died over them"
     parser.add_argument("--retry-set-aside", action="store_true", help=words)
+    words = "answer questions again where a reply of the model could not be read"
+    parser.add_argument("--retry-unread", action="store_true", help=words)
     add_where(parser)
     add_limit(parser)
     add_plan(parser, "questions", 5)
@@ -88,7 +91,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     planned = PlannedAnswers(options.out, replies)
     if options.plan:
         settings = settings.changed("models", **PLANNED)
-    engine = index.engine(settings, replies=replies, api_key=api_key(settings))
+    engine = index.engine(settings, replies=replies, api_key=api_key(settings), retry_unread=options.retry_unread)
     with closing(engine.models):
         if options.plan:
             return plan_answers(options, engine, questions)
@@ -136,8 +139,8 @@ def _answered(options: argparse.Namespace, engine: Engine, questions: list[Quest
     if options.where:
         engine.part_for(options.method, options.where)  # a wrong filter is found before a file is written
     job = _Job(engine.config(options.method, where=options.where or ""))
-    file = AnswersFile(options.out, job.config, style=style, retry_set_aside=options.retry_set_aside)
-    with file as answers, Bars() as bars:
+    retries = {"retry_set_aside": options.retry_set_aside, "retry_unread": options.retry_unread}
+    with AnswersFile(options.out, job.config, style=style, **retries) as answers, Bars() as bars:
         journal, ids = answers.journal, {question.id for question in questions}
         for row in read_rows(options.out) if answers.done else ():
             if row["id"] in ids:

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import add_index, add_settings, add_where, api_key, settings_of
 from gpu_rag.cli.terminal import has_styles
+from gpu_rag.methods.registry import DEFAULT
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 HELP = "Ask one question."
-EXAMPLE = 'gpu-rag ask my-index "Who taught the composer of the Eroica?" --method ppr --explain'
+EXAMPLE = f'gpu-rag ask my-index "Who taught the composer of the Eroica?" --method {DEFAULT} --explain'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
     parser.add_argument("question", metavar="QUESTION", help="the question")
-    parser.add_argument("--method", default="ppr", metavar="M", help="a method, such as higra-agent (default ppr)")
+    parser.add_argument("--method", default=DEFAULT, metavar="M", help=f"a method (default {DEFAULT})")
     parser.add_argument("--explain", action="store_true", help="print the decisions and the paths too")
     add_where(parser)
     add_settings(parser)

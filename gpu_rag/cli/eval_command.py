@@ -24,6 +24,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
+from gpu_rag.methods.registry import marked, method_of
 from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines, rerank_lines
 
 if TYPE_CHECKING:
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
     from gpu_rag.evaluation.judge import Judge
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
-RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where there is no dialogue
-EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr --retrieval-only"
+COMPARED = ",".join(marked("compared"))
+EXAMPLE = f"gpu-rag eval my-index questions.jsonl --method {COMPARED} --retrieval-only"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="with gold_ids, answers or answer_ids")
-    parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
+    parser.add_argument("--method", default=COMPARED, metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
@@ -73,7 +74,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     for method in methods:  # all of them before the first one runs
         check_stages(method, index.stages, str(index.path), index.manifest.sources)
         check_passages(method, index.n_passages, index.stages, str(index.path))
-    if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
+    same = [f"{method} ranks as {other}" for method in methods if (other := method_of(method).ranks_as)]
+    if options.retrieval_only and same:
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     engine = index.engine(settings, replies=options.replies, api_key=api_key(settings))
     with closing(engine.models), _judge_of(options, engine) as judge, Bars() as bars:

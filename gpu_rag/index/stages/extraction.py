@@ -109,6 +109,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("extraction_failed", "coref_failed"),
     params=_params,
     roles=lambda settings: ("llm",) if "llm" in (settings.index.extractor, settings.index.coref) else (),
+    size="extracted",
 )
 def extraction_stage(work: Work) -> dict[str, int]:
     """Table `extractions`, one row a passage, with a status: ok, empty, truncated, malformed, failed or absent.

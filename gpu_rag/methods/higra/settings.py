@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gpu_rag.settings.check import Declared, section
+from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COSINE, COSINE_DISTANCE, COUNT, NATURAL, SHARE, Range
 
 
-@section("alignment")
 @dataclass(frozen=True)
 class AlignmentSettings(Declared):
     """Refinement of the graph; the defaults are the paper's values, but for `windows` and `aliases`."""

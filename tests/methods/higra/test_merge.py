@@ -17,6 +17,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import settle
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_edits
+from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
 from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage
@@ -77,7 +78,7 @@ def put(bench: Any) -> None:
 def run(bench: Any, settings: Row | None = None, llm: Any = None, edits: Path | None = None) -> dict[str, Row]:
     """The entities by id after the merge."""
     put(bench)
-    bench.run(merge_stage, settings, sources=Sources(merges=edits), llm=llm)
+    bench.run(merge_stage, settings, sources=Sources(edits=edits), llm=llm)
     found = read(bench, "higra_merge", "higra_entities", HIGRA_ENTITIES)
     assert [row["id"] for row in found] == sorted({row["id"] for row in found})
     return {row["id"]: row for row in found}
@@ -201,7 +202,8 @@ def test_a_failed_request_makes_the_stage_run_again(bench: Any) -> None:
 def test_who_decides() -> None:
     def decider(llm: ScriptedLLM | None, **alignment: Any) -> str:
         settings = make_settings({"models": {"llm": "smollm2" if llm else "none"}, "alignment": alignment})
-        return settle([merge_stage, links_stage], settings, ModelSet(settings.models, llm=llm)).alignment.decider
+        settled = settle([merge_stage, links_stage], settings, ModelSet(settings.models, llm=llm))
+        return settled.section(AlignmentSettings).decider
 
     def by_name(llm: str, **models: Any) -> bool:
         return ModelSet(make_settings({"models": {"llm": llm, **models}}).models).is_capable()
@@ -240,7 +242,7 @@ def test_a_prompt_stays_short() -> None:
 def edited(tmp_path: Path, *edits: Edit) -> Path:
     path = tmp_path / "merges.jsonl"
     write_edits(path, edits)
-    return path
+    return tmp_path
 
 
 def reject(*members: str) -> Edit:
@@ -284,9 +286,9 @@ def test_edits_are_part_of_what_a_stage_depends_on(tmp_path: Path) -> None:
     layer = merge_stage
     one, other = force("a", "b"), reject("c", "d")
     plain = layer.params(settings, Sources())
-    assert layer.params(settings, Sources(merges=tmp_path / "none")) == plain
-    first = layer.params(settings, Sources(merges=edited(tmp_path, one, other)))
-    assert first != plain and layer.params(settings, Sources(merges=edited(tmp_path, other, one))) == first
+    assert layer.params(settings, Sources(edits=tmp_path / "none")) == plain
+    first = layer.params(settings, Sources(edits=edited(tmp_path, one, other)))
+    assert first != plain and layer.params(settings, Sources(edits=edited(tmp_path, other, one))) == first
 
 
 # --- inferred relations ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from gpu_rag.index.stages.requests import decided
 from gpu_rag.index.work import Work
+from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.windows import Clusters
 from gpu_rag.methods.higra.tables import Row
 from gpu_rag.models.ask import Ask
@@ -22,12 +23,14 @@ R = TypeVar("R", bound=Struct)
 
 def roles_of(settings: Settings) -> tuple[str, ...]:
     """The language model, where it decides."""
-    return ("llm",) if settings.alignment.refine and settings.alignment.decider == "llm" else ()
+    chosen = settings.section(AlignmentSettings)
+    return ("llm",) if chosen.refine and chosen.decider == "llm" else ()
 
 
 def is_left_to_the_model(settings: Settings) -> bool:
     """Whether the capability of the model chooses the decider."""
-    return settings.alignment.refine and settings.alignment.decider == "auto"
+    chosen = settings.section(AlignmentSettings)
+    return chosen.refine and chosen.decider == "auto"
 
 
 def ask_windows(

@@ -17,6 +17,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, entity_text, is_left_to_the_model, roles_of
 from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
 from gpu_rag.methods.higra.tables import HIGRA_LINKS, Row, Triple, pairs, read, relation_row, write
@@ -32,7 +33,7 @@ MOST_RELATIONS = 20  # of a reply
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The clusters, the prompt and the least confidence; with another decider nothing."""
-    chosen = settings.alignment
+    chosen = settings.section(AlignmentSettings)
     if not roles_of(settings):
         return {"decider": "similarity" if chosen.refine else "none"}
     return {
@@ -49,8 +50,9 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("higra_link_failed",),
     params=_params,
     roles=lambda settings: (*roles_of(settings), "embedder") if roles_of(settings) else (),
-    settled=where_capable("alignment", "decider", "llm", "similarity"),
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
     by_capability=is_left_to_the_model,
+    size="entities",
 )
 def links_stage(work: Work) -> dict[str, int]:
     """Table `relations` (HIGRA_RELATIONS): the extracted ones, and those that a language model infers.
@@ -90,7 +92,7 @@ def unrelated() -> dict[Triple, float]:
 
 def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float], dict[str, int]]:
     """{(subject, label, object): the greatest confidence}, and counts of requests and of what was left out."""
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     vectors = torch.from_numpy(embed_blocks(work, [entity_text(row) for row in entities]))
     shown = entity_windows(work, vectors, chosen.link_radius)
     work.progress.start("higra_links", len(shown.windows), "windows")
@@ -131,20 +133,20 @@ LINK: Ask[Relations] = Ask("higra_link", Relations, rule=unrelated, prompt=f"{PR
 
 def _mention_params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The two limits, and whether to search."""
-    chosen = settings.alignment
+    chosen = settings.section(AlignmentSettings)
     return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
 
 
-@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params)
+@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params, size="mentions")
 def mentions_stage(work: Work) -> dict[str, int]:
     """Table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end); what is not found verbatim has offsets -1.
 
-    A name or alias that stands in a passage links its entity there (Aho-Corasick, whole words). Where the entity was
+    A name or alias that stands in a passage links its entity there (whole words). Where the entity was
     not extracted, only if its NAME occurs fewer than `alignment.theta` times in all texts and is none of the
     `alignment.top_words` commonest words (tested on the name for aliases too, as in the paper); and not at all without
     refinement.
     """
-    folder, chosen = work.stage_folders["higra_merge"], work.settings.alignment
+    folder, chosen = work.stage_folders["higra_merge"], work.settings.section(AlignmentSettings)
     entities = read(folder, "higra_entities")
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     texts: list[str] = passages["text"].to_pylist()

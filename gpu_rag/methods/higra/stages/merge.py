@@ -15,6 +15,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra import merges
+from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of
 from gpu_rag.methods.higra.stages.windows import Clusters, entity_windows, window_params
 from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read, relation_rows, write
@@ -30,7 +31,7 @@ BY_HAND, BY_LLM = "by hand", "the model's group"
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The clusters, the decider and what it reads, and the edits made by hand."""
-    chosen, edits = settings.alignment, merges.edits_params(sources)
+    chosen, edits = settings.section(AlignmentSettings), merges.edits_params(sources)
     if not chosen.refine:
         return {"refine": False, **edits}
     limit = {"most": chosen.max_cluster} if chosen.aliases == "unambiguous" else {}
@@ -47,8 +48,9 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("higra_merge_failed",),
     params=_params,
     roles=roles_of,
-    settled=where_capable("alignment", "decider", "llm", "similarity"),
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
     by_capability=is_left_to_the_model,
+    size="entities",
 )
 def merge_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were extracted)
@@ -56,9 +58,9 @@ def merge_stage(work: Work) -> dict[str, int]:
     exact = work.stage_folders["higra_exact"]
     entities = read(exact, "higra_exact_entities").to_pylist()
     decisions, counts = _decided(work, entities)
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     most = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
-    edits = merges.read_edits(work.sources.merges)
+    edits = merges.read_edits(merges.file_of(work.sources))
     group_of, applied, unapplied = apply_decisions(entities, decisions, edits, most)
     merged, row_of = merged_rows(entities, group_of)
     write(work.out, "higra_entities", merged)
@@ -93,7 +95,7 @@ class SameEntity:
 
 
 def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[str, int]]:
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     if not chosen.refine or not entities:
         return [], {}
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")

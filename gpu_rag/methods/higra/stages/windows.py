@@ -52,7 +52,7 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
 
     vectors: f16|f32[N, D], unit rows.
     """
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     moved = vectors.to(pick_device(work.settings.models.device))
     near, cosine = near_pairs(moved, eps)
     if chosen.windows == "clusters":

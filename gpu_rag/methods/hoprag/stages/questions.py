@@ -17,6 +17,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.stages.requests import decided
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.templates import (
     TEMPLATES_VERSION,
     Triple,
@@ -75,7 +76,7 @@ def by_llm(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[st
     """
     questions: dict[str, pa.Array] = {}
     statuses: Counter[str] = Counter()
-    n_dropped, tokens = 0, work.settings.hops.tokens
+    n_dropped, tokens = 0, work.settings.section(HopSettings).tokens
     titles, texts = vertex_parts(work.stage_folders["passages"], vertices)
     for side, ask in SIDES.items():
         fields = ({"title": title, "text": text, "max_tokens": tokens} for title, text in zip(titles, texts))
@@ -114,13 +115,13 @@ Found = tuple[list[str], list[Triple]]  # names and triples of a vertex
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """Who writes the questions, and what they are asked."""
-    if settings.hops.simulate == "auto":
+    if settings.section(HopSettings).simulate == "auto":
         raise UsageError("hops.simulate is not settled", given="auto", expected="llm | templates")
-    if settings.hops.simulate == "templates":
+    if settings.section(HopSettings).simulate == "templates":
         return {"simulate": "templates", "templates": TEMPLATES_VERSION}
     prompts = {side: read_prompt(f"{PROMPTS}:hop_{side}").digest for side in SIDES}
     schemas = {side: schema_of(ask.reply) for side, ask in SIDES.items()}
-    asked = {"schemas": schemas, "max_tokens": settings.hops.tokens, "seed": settings.runtime.seed}
+    asked = {"schemas": schemas, "max_tokens": settings.section(HopSettings).tokens, "seed": settings.runtime.seed}
     return {"simulate": "llm", "prompts": prompts, **asked}
 
 
@@ -130,9 +131,9 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     version=2,
     retry=("hop_replies_failed",),
     params=_params,
-    roles=lambda settings: ("llm",) if settings.hops.simulate == "llm" else (),
-    settled=where_capable("hops", "simulate", "llm", "templates"),
-    by_capability=lambda settings: settings.hops.simulate == "auto",
+    roles=lambda settings: ("llm",) if settings.section(HopSettings).simulate == "llm" else (),
+    settled=where_capable(HopSettings, "hops", "simulate", "llm", "templates"),
+    by_capability=lambda settings: settings.section(HopSettings).simulate == "auto",
 )
 def questions_stage(work: Work) -> dict[str, int]:
     """Tables `in_questions` and `out_questions`, sorted by (vertex, text), each text once a vertex.
@@ -141,7 +142,7 @@ def questions_stage(work: Work) -> dict[str, int]:
     """
     vertices = read_vertices(work)
     work.progress.start("hop_questions", 2 * vertices.num_rows, "question lists")
-    by = by_llm if work.settings.hops.simulate == "llm" else by_templates
+    by = by_llm if work.settings.section(HopSettings).simulate == "llm" else by_templates
     questions, counts = by(work, vertices)
     for side, lists in questions.items():
         rows = sorted(
