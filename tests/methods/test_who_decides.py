@@ -12,10 +12,6 @@ import gpu_rag.methods
 ROOT = Path(gpu_rag.methods.__file__).parent
 NAMES = {"model_decides", "model_chooses", "asks_model", "capable", "decider"}
 NO_PROGRAMS = {"stages", "settings.py", "tune.py"}  # a setting names who decides, tuning runs programs
-    "stages",
-    "settings.py",
-    "tune.py",
-}  # stages stream a corpus; a setting names who decides; tune runs programs
 
 
 def asked(source: str) -> list[int]:
