@@ -82,9 +82,9 @@ def test_every_step_has_words(file, name):
         ("trees/alone", 1200, "no bubbles met: anchors alone, of 1,200"),
         ("hybgrag_action_2", 7, "iteration 2: the router's action, 7 nodes"),
         ("hybgrag_feedback_1", 0, "iteration 1 is rejected"),
-        ("refined/paths/fallback", 20, "refined phase: paths, of 20 by cross-score, by rule, since the model's "
+        ("paths_refined/fallback", 20, "refined phase: paths, of 20 by cross-score, by rule, since the model's "
          "replies could not be used"),
-        ("topics/model/malformed", 0, "the model lists topics, the reply could not be read"),
+        ("topics/malformed", 0, "topics, and the nodes that they may be, the reply could not be read"),
     ],
 )  # fmt: skip
 def test_words(verb, n, words):
