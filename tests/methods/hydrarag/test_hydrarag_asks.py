@@ -114,10 +114,8 @@ def test_the_rule_leaves_the_ranking_and_other_answers_come_first(ranked: list[s
     nodes = [RankedNode(name, name, "entity", "facts", 1.0) for name in ranked]
     as_ranked = named_first("; ".join(ranked[:n]), nodes, [], KB)
     assert list(as_ranked) == nodes
-    assert (
-        list(named_first(f"{'; '.join(ranked[:n])} (r) | Ada; Bern", nodes, [], KB))[: max(n - 1, 0)]
-        == nodes[: max(n - 1, 0)]
-    )
+    unsure = named_first(f"{'; '.join(ranked[:n])} (born in) | Ada; Bern (lives in)", nodes, [], KB)
+    assert list(unsure) == nodes
     named = [node.name for node in named_first("; ".join(said[:2]), nodes, [], KB)]
     first = [name for name in said[:2] if name in ranked]
     assert named == [*first, *(name for name in ranked if name not in first)]
@@ -191,6 +189,6 @@ def test_a_perfect_decider_keeps_what_the_rules_lose(tmp_path: Path, fast: Any) 
         first[name] = [bool(a.nodes) and a.nodes[0].name in row["answers"] for a, row in zip(answers, ASKED)]
     assert all(shares["oracle"]) and all(first["oracle"]), (shares, first)
     assert sum(shares["rule"]) < 3 and sum(first["wrong"]) < 3
-    assert oracle.by_rule <= {"refine", "follow_up"}
+    assert oracle.by_rule <= {"analysis", "refine", "follow_up"}  # without a path nothing tells the chain
     (accepted,) = index.engine(fast).run("hydrarag", questions[:1], retrieval_only=True, decider=oracle).answers
     assert noted(accepted, "topics/oracle") == [("Nightfall",)] and noted(accepted, "phase") == [("initial: accepted",)]
