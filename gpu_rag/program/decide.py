@@ -156,6 +156,8 @@ class Model:
         if slots is None:
             return await RULE.choice(run, choose, options, fields)
         if not run.models.language_model.capable:
+            if choose.plans:
+                return await RULE.choice(run, choose, options, fields)
             ranked = await by_rank(run, prompt, slots, options)
             if ranked is not None:
                 return Taken(ranked[0], "rank", ranked[1])
