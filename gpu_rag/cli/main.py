@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from gpu_rag import __version__
 from gpu_rag.cli.terminal import Visible, keep_stderr, show, visible
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.models.library_environment import prepare_environment
+from gpu_rag.settings.check import unknown_name
 
 COMMANDS = (
     "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "merges", "export", "bench", "models",
@@ -33,6 +35,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError: one line that says what is wrong and where help is."""
+        given = re.match(r"argument COMMAND: invalid choice: '(\w+)'", message)
+        if given:
+            raise unknown_name("command", given[1], COMMANDS)
         raise UsageError(message, do=f"see: {self.prog} --help")
 
 
