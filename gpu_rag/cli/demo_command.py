@@ -93,7 +93,10 @@ def _index(out: Path, methods: Sequence[str], settings: Settings, show: Show) ->
 
     ready = world_path("openie.jsonl") if settings.index.extractor == "import" else ()
     with Bars() as bars:
-        report = build(world_path("corpus.jsonl"), out, methods=methods, openie=ready, settings=settings, progress=bars)
+        report = build(
+            world_path("corpus.jsonl"), out, methods=methods, openie=ready, settings=settings, progress=bars
+        ).report
+    assert report is not None
     counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions")}
     shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)  # a stage that is not built counts 0
     show(f"   {shown} in {report.wall_s:.1f} s: {out}")

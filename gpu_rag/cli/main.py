@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = build_parser().parse_args(given)
         if options.command not in WITHOUT_TORCH:
             with late_interrupt():
-                importlib.import_module("gpu_rag.api")
+                importlib.import_module("gpu_rag.api.indexes")
         status, document, text = options.run(options)
         if options.json and document is not None:  # one that has printed it already gives none
             # in ASCII, which every encoding can hold; of its characters a terminal obeys DEL alone

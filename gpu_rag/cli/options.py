@@ -33,6 +33,18 @@ def add_index(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
 
 
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """--method."""
+    words = "a method, such as ppr or higra-agent; auto (default): what tune found, else the best that the index has"
+    parser.add_argument("--method", default="auto", metavar="M", help=words)
+
+
+def say_method(given: str, method: str) -> None:
+    """Name the method that `auto` stood for."""
+    if given != method:
+        say(f"gpu-rag: {given} is {method} here")
+
+
 def add_limit(parser: argparse.ArgumentParser, what: str = "questions") -> None:
     """--limit."""
     add_count(parser, "--limit", what, f"only the first N {what}")

@@ -28,11 +28,12 @@ _TEXTS = ("id", "_id", "title", "text", "question", "answer")  # texts as they a
 
 
 def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row | Reject]:
-    """The rows of a .csv or .tsv file (gzip when the name ends in .gz) below a line of names; one is the column `needed`.
+    """The rows of a .csv or .tsv file (gzip when the name ends in .gz) below a line of names, with `needed` among them.
 
-    Row.line is the line on which a row begins, from 1. Empty cells are left out; id, title, text, question
-    and answer (found in any case) are texts, other cells integers, floats, true or false where they look like one, else texts. Cells may be quoted and
-    then hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that gives the column `needed`.
+    Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
+    (found in any case) are texts, other cells integers, floats, true or false where they look like one, else texts.
+    Cells may be quoted and then hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that
+    gives the column `needed`.
     A row with more cells than there are names, with a broken quotation, of another charset or longer than
     max_line_bytes is a Reject, and reading goes on behind it. Memory: one row.
     """

@@ -66,7 +66,8 @@ def _read_qrels(path: Path, limits: Limits, into: dict[str, _Judged]) -> Iterato
 
 TEXT_SUFFIXES = (".txt", ".txt.gz")
 ACCEPTED = (
-    ".jsonl / .jsonl.gz of {id, question}, .txt with a question a line, .csv with a column question, an OpenAI batch file, .json / .jsonl of HotpotQA, 2Wiki, MuSiQue or CRAG, "
+    ".jsonl / .jsonl.gz of {id, question}, .txt with a question a line, .csv with a column question, "
+    "an OpenAI batch file, .json / .jsonl of HotpotQA, 2Wiki, MuSiQue or CRAG, "
     "or a folder with questions.jsonl or with queries.jsonl and qrels/test.tsv (BEIR)"
 )
 Style = Literal["jsonl", "openai"]

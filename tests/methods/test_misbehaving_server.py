@@ -138,7 +138,7 @@ def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None
     for run in range(2):
         server = serve(seed=2)
         settings = {**WRITTEN, "models": models(server.url)}
-        report = gpu_rag.build((), out=tmp_path / f"ix{run}", methods=["all"], settings=settings, **given)
+        report = gpu_rag.build((), out=tmp_path / f"ix{run}", methods=["all"], settings=settings, **given).report
         digests.append(report.manifest.digest())
         counts = {name: stage for name, stage in report.stages.items() if stage.replies_read}
         assert {"extraction", "hop_questions"} <= set(counts)
