@@ -19,7 +19,8 @@ from gpu_rag.api.arguments import (
     checked_settings,
 )
 from gpu_rag.api.corpus import corpus_files
-from gpu_rag.api.indexes import Index, open_models
+from gpu_rag.api.indexes import Index
+from gpu_rag.api.models import open_models
 from gpu_rag.errors import UsageError
 from gpu_rag.index.build import build_index
 from gpu_rag.index.folder import WriteLock

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
@@ -23,22 +22,21 @@ from gpu_rag.api.arguments import (
     checked_text,
 )
 from gpu_rag.api.live import Live
+from gpu_rag.api.models import Models, engine_over, open_engine, open_models
 from gpu_rag.api.questions import Asked, checked_questions
 from gpu_rag.engine import Engine, answer_of, check_unique
+from gpu_rag.errors import ModelError
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.work import Progress
 from gpu_rag.models.llm.interface import LLM, ApiKeys
-from gpu_rag.models.set import ModelSet, OpenWorkers
+from gpu_rag.models.set import ModelSet
 from gpu_rag.report.answers import Result, Results
 from gpu_rag.runtime.tasks import Outcome
-from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
     from gpu_rag.api.job import Job
     from gpu_rag.index.build import BuildReport
-
-Models = tuple[Settings, LLM | None, ApiKeys]
 
 
 class Retrieving(TypedDict, total=False):
@@ -200,7 +198,7 @@ class Index(opened.Index):
     ) -> Engine:
         """An engine with models of its own, which its user closes. replies: a file that keeps the model's replies."""
         chosen, given = checked_settings(settings, self.manifest.defaults(), llm=llm)
-        return self._engine_over(open_models(chosen, replies, llm=given, api_key=api_key), chosen)
+        return open_engine(self, (chosen, given, api_key), replies)
 
     def close(self) -> None:
         """Close the models that are open, when the questions that are asked have ended. The next call opens others."""
@@ -215,10 +213,6 @@ class Index(opened.Index):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _engine_over(self, models: ModelSet, settings: Settings) -> Engine:
-        self.device = models.device
-        return Engine(self, settings, models)
-
     def _close_models(self) -> None:
         closed, self._opened = self._opened, None
         if closed is not None:
@@ -226,12 +220,13 @@ class Index(opened.Index):
 
     def _engine(self, by: Models) -> Engine:
         """An engine with the open models, where the last call named the same. The caller holds both locks."""
-        if self._opened is None or not _same(self._opened.by, by):
+        if self._opened is None or self._live.failed or not _same(self._opened.by, by):
             self._close_models()
+            self._live.failed = False
             models = open_models(by[0], llm=by[1], api_key=by[2])
             # of the models alone: an engine knows the index, which would then never be let go at once
             self._opened = _Opened(models, by, weakref.finalize(self, models.close))
-        return self._engine_over(self._opened.models, by[0])
+        return engine_over(self, self._opened.models, by[0])
 
     @contextmanager
     def _working(self, by: Models) -> Iterator[Engine]:
@@ -241,6 +236,9 @@ class Index(opened.Index):
             self._models_lock.acquire()
         try:
             yield self._engine(by)
+        except ModelError:
+            self._close_models()  # a model that died is opened anew by the next call
+            raise
         finally:
             self._models_lock.release()
 
@@ -326,23 +324,6 @@ def _is_single(question: object) -> bool:
 
 def _same(one: Models, other: Models) -> bool:
     return one[0] == other[0] and one[1] is other[1] and one[2] == other[2]
-
-
-def open_models(
-    settings: Settings, replies: Path | None = None, *, llm: LLM | None = None, api_key: ApiKeys = None
-) -> ModelSet:
-    """The models that the settings name, loaded on first use. replies: a file that keeps the LLM's."""
-    workers = workers_of(settings)
-    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, vllm=settings.vllm, workers=workers)
-
-
-def workers_of(settings: Settings) -> OpenWorkers | None:
-    """The function that opens the workers that the settings ask for; None where models run in this process."""
-    if settings.scale.address == "none":
-        return None
-    from gpu_rag.cluster import RayWorkers
-
-    return partial(RayWorkers, settings.scale)
 
 
 def load_pyg(path: PathLike) -> Any:

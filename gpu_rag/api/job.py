@@ -8,23 +8,22 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_rag_kernels.dispatch import spelled
 
 from gpu_rag.api.arguments import PathLike, checked_path
+from gpu_rag.api.models import Models, open_engine
 from gpu_rag.api.questions import load_questions
 from gpu_rag.engine import Engine, check_unique, checked_method
 from gpu_rag.errors import ModelError, RequestFailed
+from gpu_rag.index.index import Index
 from gpu_rag.index.work import Progress, Silent
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
 from gpu_rag.plan import answer_plan
 from gpu_rag.report.accounts import llm_account, places
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.types import Answer, Question, Reject, Reply
-
-if TYPE_CHECKING:
-    from gpu_rag.api.indexes import Index, Models
 
 Options = dict[str, Any]
 
@@ -68,7 +67,7 @@ def answer_file(
     options = {**options, "method": checked_method(index, options["method"])}  # before a model is loaded
     replies = _beside(target, ".replies.sqlite")
     planned = answer_plan.PlannedAnswers(target, replies)
-    engine = index.engine(models[0], replies=replies, llm=models[1], api_key=models[2])
+    engine = open_engine(index, models, replies)
     with closing(engine.models):
         if options["where"]:
             engine.part_for(options["method"], options["where"])  # a wrong filter is found before a file is written
@@ -98,7 +97,7 @@ def plan_answers(
     check_unique(asked)
     method = checked_method(index, options["method"])
     settings = models[0].changed("models", **answer_plan.PLANNED)
-    engine = index.engine(settings, replies=_beside(target, ".replies.sqlite"), llm=models[1], api_key=models[2])
+    engine = open_engine(index, (settings, *models[1:]), _beside(target, ".replies.sqlite"))
     with closing(engine.models):
         n_sample = n_sample or answer_plan.DEFAULT_SAMPLE
         return answer_plan.plan_answers(engine, method, asked, target, n_sample=n_sample, where=options["where"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from gpu_rag.engine import Engine, Prepared
-from gpu_rag.errors import Cancelled, ModelError, UsageError
+from gpu_rag.errors import Cancelled, GpuRagError, ModelError, UsageError
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.streaming import StreamingDriver
 from gpu_rag.runtime.tasks import Outcome
@@ -27,6 +27,7 @@ class Live:
         self._engine: Engine | None = None
         self._with_llm = False
         self._n_open = 0
+        self.failed = False  # a run has ended by an error: its models are to be opened anew
 
     def engine(self, with_llm: bool) -> Engine | None:
         """The engine that runs, where it can take more; retrieval runs beside answers, not the other way round."""
@@ -73,7 +74,7 @@ class Live:
                         self._driver = self._engine = None
             if future.set_running_or_notify_cancel():
                 cause = outcome.error.__cause__ if isinstance(outcome.error, Cancelled) else None
-                if isinstance(cause, ModelError):  # the model is down: no question can be answered
+                if isinstance(cause, GpuRagError):  # such as a model that is down: no question can be answered
                     future.set_exception(cause)
                 else:
                     future.set_result(outcome)
@@ -91,8 +92,8 @@ class Live:
     def _drive(self, engine: Engine, driver: StreamingDriver, stats: RunStats) -> None:
         try:
             engine.drive(driver, stats)
-        except ModelError:
-            pass  # each open question has it as the cause of its end
+        except GpuRagError:
+            self.failed = True  # each open question has the error as the cause of its end
         finally:
             with self._lock:
                 if self._driver is driver:

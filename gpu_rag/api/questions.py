@@ -52,7 +52,7 @@ def _question(given: object, number: int) -> Question:
         case _:
             raise _wrong(f"question {number}", given)
     if not isinstance(question.text, str) or not question.text.strip():
-        raise UsageError(f"question {number} is empty", given=repr(question.text), expected="a question")
+        raise UsageError("the question is empty", given=f"question {number}, {question.text!r}", expected="a text")
     return question
 
 

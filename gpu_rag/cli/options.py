@@ -42,7 +42,7 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 def say_method(given: str, method: str) -> None:
     """Name the method that `auto` stood for."""
     if given != method:
-        say(f"gpu-rag: {given} is {method} here")
+        say(f"{given}: {method}")
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str = "questions") -> None:

@@ -172,8 +172,8 @@ def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, qu
     results = [
         answer("--json"),
         run("index", tmp_path / "tiny.jsonl", "--out", index, *cli.NO_LLM, "--json"),
-        run("ask", index, cli.QUESTIONS[0]["question"], *llm, "--json", "--explain"),
-        run("eval", index, questions, *llm, "--json"),
+        run("ask", index, cli.QUESTIONS[0]["question"], "--method", "ppr", *llm, "--json", "--explain"),
+        run("eval", index, questions, "--method", "ppr", *llm, "--json"),
         run("explain", tmp_path / "answers.jsonl", "q1", "--json"),
         run("verify", index, "--json"),
         run("verify-answers", tmp_path / "answers.jsonl", index, "--json"),
