@@ -7,44 +7,32 @@
 >>> index.ask("Who ...?", llm="http://127.0.0.1:8000/v1#MODEL")              # doctest: +SKIP
 """
 
+# ruff: noqa: F403, F405
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.errors import (
-    BadInput,
-    BudgetExceeded,
-    Cancelled,
-    ContextOverflow,
-    GpuRagError,
-    IndexCorrupt,
-    IndexLocked,
-    IndexMismatch,
-    MissingBackend,
-    MissingLayer,
-    ModelError,
-    RequestFailed,
-    StorageError,
-    UsageError,
-)
+from gpu_rag.errors import *
 from gpu_rag.types import Question
 
 if TYPE_CHECKING:
-    from gpu_rag.api import (
-        Index,
-        build,
-        evaluate,
-        load_pyg,
-        load_questions,
-        plan_build,
-        read_answers,
-        verify,
-        verify_answers,
-    )
+    from gpu_rag.api.builds import build, plan_build
+    from gpu_rag.api.checks import read_answers, verify, verify_answers
+    from gpu_rag.api.evaluations import evaluate
+    from gpu_rag.api.indexes import Index, load_pyg
+    from gpu_rag.api.questions import load_questions
     from gpu_rag.report.answers import Result, Results
 
 __version__ = "0.1.0"
+_LAZY = {
+    **dict.fromkeys(("build", "plan_build"), "api.builds"),
+    **dict.fromkeys(("read_answers", "verify", "verify_answers"), "api.checks"),
+    "evaluate": "api.evaluations",
+    **dict.fromkeys(("Index", "load_pyg"), "api.indexes"),
+    "load_questions": "api.questions",
+    **dict.fromkeys(("Result", "Results"), "report.answers"),
+}
 __all__ = [
     "BadInput",
     "BudgetExceeded",
@@ -74,13 +62,12 @@ __all__ = [
     "verify",
     "verify_answers",
 ]
-_LAZY = {name: "gpu_rag.report.answers" if name.startswith("Result") else "gpu_rag.api" for name in __all__}
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name on first use, so that `import gpu_rag` stays free of torch."""
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        return getattr(import_module(f"gpu_rag.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'gpu_rag' has no attribute {name!r}")
 
 

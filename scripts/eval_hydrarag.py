@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from gpu_rag.api import Index
+from gpu_rag import Index
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.index.knowledge_base import name_key
 from gpu_rag.settings import nested, parse_assignment

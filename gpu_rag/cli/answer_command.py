@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Answers what is not yet answered, and reports."""
-    from gpu_rag.api import Index
+    from gpu_rag import Index
     from gpu_rag.sources.questions import n_questions_lost
 
     check_plan(options)

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str | Text]:
     """Answers and prints."""
-    from gpu_rag.api import Index
+    from gpu_rag import Index
     from gpu_rag.cli.trace_text import styled, trace_text
     from gpu_rag.jobs import row_of
 

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """The main job, start to end."""
-    from gpu_rag.api import Index, load_questions
+    from gpu_rag import Index, load_questions
     from gpu_rag.sample import world_path
 
     started = time.perf_counter()
@@ -88,7 +88,7 @@ def _beside(out: Path, ending: str) -> Path:
 
 def _index(out: Path, methods: Sequence[str], settings: Settings, show: Show) -> dict[str, int]:
     """Builds or resumes an index of the sample; its counts."""
-    from gpu_rag.api import build
+    from gpu_rag import build
     from gpu_rag.sample import world_path
 
     ready = world_path("openie.jsonl") if settings.index.extractor == "import" else ()

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Runs every method on every question and scores it."""
-    from gpu_rag.api import Index, evaluate, load_questions
+    from gpu_rag import Index, evaluate, load_questions
     from gpu_rag.engine import method_for
     from gpu_rag.evaluation.judge import unread
     from gpu_rag.sources.questions import n_questions_lost

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Exports and lists the files."""
-    from gpu_rag.api import Index
+    from gpu_rag import Index
 
     index = Index.open(options.index)
     written = index.export(options.format, options.out)

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Builds, or plans, and reports."""
-    from gpu_rag.api import build, plan_build
+    from gpu_rag import build, plan_build
     from gpu_rag.index.saved_settings import saved_settings
 
     check_plan(options)

@@ -12,7 +12,7 @@ from gpu_rag.cli.options import add_index, add_limit, add_settings, names, setti
 from gpu_rag.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_rag.api import Index
+    from gpu_rag import Index
     from gpu_rag.sources.questions import QuestionRow
 
 HELP = "Fit fused to questions with gold, find the best method for auto, or collect examples for hybgrag."
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Fits, judges and keeps."""
-    from gpu_rag.api import Index, load_questions
+    from gpu_rag import Index, load_questions
     from gpu_rag.evaluation.tune import tune
     from gpu_rag.index.tuned import keep
     from gpu_rag.methods.registry import check_stages, lacks, method_names, needs

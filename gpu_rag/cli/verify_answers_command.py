@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks everything; exit status 1 names each row and what differs."""
-    from gpu_rag.api import verify_answers
+    from gpu_rag import verify_answers
 
     checked = verify_answers(options.answers, options.index, corpus=options.corpus)
     differences, checker = checked.differences, checked.checker

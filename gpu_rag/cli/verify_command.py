@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks everything; exit status 1 names what is broken."""
-    from gpu_rag.api import verify
+    from gpu_rag import verify
 
     checked = verify(options.index, methods=None if options.methods is None else names(options.methods))
     if checked.unchecked:

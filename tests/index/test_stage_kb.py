@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpu_rag
-import gpu_rag.api  # before `load_method` is replaced
+import gpu_rag.api.indexes  # before `load_method` is replaced
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb, load_web

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.api import Index
+from gpu_rag import Index
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models import packaged
 from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer

@@ -11,7 +11,7 @@ import pytest
 from answer_notes import ranking
 
 import gpu_rag
-from gpu_rag.api import load_questions
+from gpu_rag import load_questions
 from gpu_rag.errors import MissingLayer
 from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
