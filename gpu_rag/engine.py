@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakMethod
 
 from gpu_rag_kernels.dispatch import preferring, recording, taken
@@ -16,14 +16,21 @@ from gpu_rag_kernels.dispatch import preferring, recording, taken
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
-from gpu_rag.index.narrow import narrowed
-from gpu_rag.index.where import matching
+from gpu_rag.methods.registry import (
+    AUTO,
+    best_method,
+    check_passages,
+    check_stages,
+    load_method,
+    method_names,
+    method_of,
+    needs,
+    stage_narrowers,
+)
 from gpu_rag.methods.registry import Program as ProgramModule
-from gpu_rag.methods.registry import check_passages, check_stages, inexact_ops, load_method, needs, stage_narrowers
 from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE, decider_of
-from gpu_rag.program.history import Turn, condensed
 from gpu_rag.program.models import Models
 from gpu_rag.program.rerank import DEPTH, reranked
 from gpu_rag.program.run import Decider, Run
@@ -40,6 +47,9 @@ from gpu_rag.settings import RuntimeSettings, Settings
 from gpu_rag.settings.check import checked
 from gpu_rag.text.grounding import NONE, UNSTATED, grounding
 from gpu_rag.types import Answer, Draft, Question, Reply
+
+if TYPE_CHECKING:
+    from gpu_rag.program.history import Turn
 
 Program = Callable[[Question, Run, Any], Any]
 MOST_PARTS = 8  # parts of the index by filter that are kept
@@ -80,6 +90,8 @@ class Prepared:
 
 def method_for(index: Index, name: str) -> str:
     """The method that a name such as `auto` stands for in an index; any other name as it is. Raises UsageError."""
+    if name == AUTO and name not in method_names():  # the folder that brings it may be gone
+        return best_method(index)
     stands_for = getattr(load_method(name), "stands_for", None)
     return name if stands_for is None else str(stands_for(index))
 
@@ -122,6 +134,9 @@ class Engine:
         None where none does. The last few are kept. For any thread. Raises UsageError.
 
         stages: those that the part has at least; all without any."""
+        from gpu_rag.index.narrow import narrowed
+        from gpu_rag.index.where import matching
+
         every = frozenset(self.index.stages)
         wanted = every if stages is None else every.intersection(stages)
         with self._lock:
@@ -166,7 +181,7 @@ class Engine:
         if by := reranks_by(settings.models.reranker):
             config["reranker"] = self.models.describe("reranker") if by == "encoder" else by
         ran_by = taken(settings.graph.preferences(), self.index.device)
-        config["graph"] = {family: ran_by[family] for family in inexact_ops(method)}
+        config["graph"] = {family: ran_by[family] for family in method_of(method).inexact}
         if "passage_vectors" in needs(method):
             config["embedder"] = found = self.models.describe("embedder")
             self.index.check_embedder(found["name"], found["content_hash"])
@@ -418,6 +433,8 @@ async def _after(
     support: bool,
 ) -> Draft:
     """The draft for a question that comes after others."""
+    from gpu_rag.program.history import condensed
+
     text = await condensed(run, question.text, history)
     found = program(replace(question, text=text))
     draft = await (_with_support(text, found) if support else found)

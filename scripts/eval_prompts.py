@@ -57,9 +57,9 @@ KINDS = (EXACT, LENIENT, SALVAGED, "repaired", "rule", "failed")
 WAYS = ("forced", "words")
 SILENT = {"dense", "bm25", "hybrid"}  # beside the one reader that all share
 WRITTEN = {
-    "index": {"extractor": "llm", "min_yield": 0.0},
+    "index": {"extractor": "llm", "min_yield": 0.0, "coref": "llm"},
     "hops": {"simulate": "llm"},
-    "alignment": {"coref": "llm", "decider": "llm", "tau": 0.6, "link_radius": 0.7},
+    "alignment": {"decider": "llm", "tau": 0.6, "link_radius": 0.7},
 }
 SHORT = {"dual-agent": {"max_turns": 2}}  # so that it comes to the answer that ends a dialogue
 _NAME = re.compile(r"\b[A-Z0-9][\w'.-]*(?: [A-Z0-9][\w'.-]*)*")

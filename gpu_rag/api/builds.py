@@ -23,11 +23,11 @@ from gpu_rag.api.indexes import Index
 from gpu_rag.api.models import open_models
 from gpu_rag.errors import UsageError
 from gpu_rag.index.build import build_index
-from gpu_rag.index.folder import WriteLock
+from gpu_rag.index.folder import EDITS, WriteLock
 from gpu_rag.index.manifest import mend_manifest
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
-from gpu_rag.methods.registry import stages_for
+from gpu_rag.methods.registry import DEFAULT, stages_for
 from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.plan.answer_plan import PLANNED
@@ -50,6 +50,7 @@ class Building(TypedDict, total=False):
     strict: bool
     fresh: bool
     forget_replies: bool
+    retry_unread: bool
     llm: str | LLM | None
     embedder: str | None
     api_key: ApiKeys
@@ -62,11 +63,12 @@ def build(
 
     corpus: a path (str or Path), a list of Path, a list of texts (str, or dict with text and maybe id, title and
     metadata), or a pandas DataFrame with a column text. It may be () where there is a knowledge base.
-    methods: ppr by default; none for a knowledge base alone, whose tables are built in any case.
+    methods: the default one where none is named; none for a knowledge base alone, whose tables are built in any case.
     openie: ready extraction results; they switch the extractor to `import`. kg: files of triples; skb: folders of nodes
     and edges; sources: "NAME=kg|documents|web:PATH".
     settings, llm, embedder, api_key: see `Index`; settings are over those that an index in `out` remembers.
-    strict: stop at the first bad row. fresh: from nothing, with the replies that are kept; forget_replies: without.
+    strict: stop at the first bad row. fresh: from nothing, with the replies that are kept; forget_replies: without;
+    retry_unread: ask models again where a reply could not be read, in stages that stand too.
 
     Returns the index; its `report` says what each stage did. Raises UsageError and BadInput, IndexLocked, StorageError,
     IndexMismatch (other models than those that made what is there, without fresh).
@@ -90,6 +92,7 @@ def build(
             progress=progress,
             fresh=job.fresh,
             forget_replies=job.forget_replies,
+            retry_unread=job.retry_unread,
         )
     comparison, remark = compared_build(plan, report)
     index = Index.open(target)
@@ -129,6 +132,7 @@ def _job(
     strict: bool = False,
     fresh: bool = False,
     forget_replies: bool = False,
+    retry_unread: bool = False,
     llm: str | LLM | None = None,
     embedder: str | None = None,
     api_key: ApiKeys = None,
@@ -146,11 +150,13 @@ def _job(
     inputs = sources_of(corpus, out, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     stages = stages_for(default_methods(inputs) if methods is None else checked_names("methods", methods), inputs)
     chosen = chosen.changed("models", **changed) if changed else chosen
-    models = open_models(chosen, out / "replies.sqlite", llm=model, api_key=checked_key(api_key))
+    models = open_models(
+        chosen, out / "replies.sqlite", llm=model, api_key=checked_key(api_key), retry_unread=retry_unread
+    )
     with closing(models):
         if not fresh:
             check_same_models(out, stages, chosen, models)
-        yield BuildJob(out, stages, chosen, inputs, models, fresh, forget_replies)
+        yield BuildJob(out, stages, chosen, inputs, models, fresh, forget_replies, retry_unread)
 
 
 def sources_of(
@@ -173,9 +179,9 @@ def sources_of(
         if not path.is_file():
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     documents = tuple(source.path for source in named if source.kind == "documents")
-    return Sources((*files, *documents), triples, strict, out / "merges.jsonl", named)
+    return Sources((*files, *documents), triples, strict, out / EDITS, named)
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:
-    """The methods where none is named: ppr; none, so the knowledge base alone, where there is no corpus."""
-    return ("ppr",) if sources.corpus or not sources.named else ()
+    """The methods where none is named: the default one; without a corpus none, and only the knowledge base is built."""
+    return (DEFAULT,) if sources.corpus or not sources.named else ()

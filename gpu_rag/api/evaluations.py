@@ -24,6 +24,7 @@ from gpu_rag.errors import RequestFailed, UsageError
 from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
 from gpu_rag.evaluation.judge import Judge, open_judge
 from gpu_rag.index.work import Progress, Silent
+from gpu_rag.methods.registry import AUTO
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.report.accounts import places
 from gpu_rag.sources.questions import QuestionRow
@@ -34,7 +35,7 @@ def evaluate(
     index: Index | PathLike,
     questions: PathLike | Iterable[QuestionRow],
     *,
-    methods: str | Sequence[str] = "auto",
+    methods: str | Sequence[str] = AUTO,
     retrieval_only: bool = False,
     at: Sequence[int] = DEFAULT_AT,
     where: str = "",

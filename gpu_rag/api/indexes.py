@@ -29,6 +29,7 @@ from gpu_rag.errors import ModelError
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.work import Progress
+from gpu_rag.methods.registry import AUTO
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet
 from gpu_rag.report.answers import Result, Results
@@ -142,20 +143,21 @@ class Index(opened.Index):
         *,
         limit: int | None = None,
         retry_set_aside: bool = False,
+        retry_unread: bool = False,
         progress: Progress | None = None,
         **keywords: Unpack[Asking],
     ) -> Job:
         """Answer a file of questions into the file `out`, a durable row each; called again it continues.
 
-        limit: only the first so many questions. retry_set_aside: ask questions again over which the process died.
+        limit: only the first so many questions. retry_set_aside: ask questions again over which the process died;
+        retry_unread: also those where a reply of the model could not be read.
         Raises BadInput, IndexMismatch where `out` holds answers by other settings, IndexLocked, ModelError.
         """
         from gpu_rag.api.job import answer_file
 
         models, options = self._call(False, **keywords)
-        return answer_file(
-            self, questions, out, models, options, checked_count("limit", limit), retry_set_aside, progress
-        )
+        retries = {"retry_set_aside": retry_set_aside, "retry_unread": retry_unread}
+        return answer_file(self, questions, out, models, options, checked_count("limit", limit), progress, retries)
 
     def plan_answers(
         self,
@@ -194,11 +196,17 @@ class Index(opened.Index):
     # --- models ------------------------------------------------------------------------------------
 
     def engine(
-        self, settings: SettingsLike = None, *, replies: Path | None = None, llm: Any = None, api_key: ApiKeys = None
+        self,
+        settings: SettingsLike = None,
+        *,
+        replies: Path | None = None,
+        llm: Any = None,
+        api_key: ApiKeys = None,
+        retry_unread: bool = False,
     ) -> Engine:
         """An engine with models of its own, which its user closes. replies: a file that keeps the model's replies."""
         chosen, given = checked_settings(settings, self.manifest.defaults(), llm=llm)
-        return open_engine(self, (chosen, given, api_key), replies)
+        return open_engine(self, (chosen, given, api_key), replies, retry_unread)
 
     def close(self) -> None:
         """Close the models that are open, when the questions that are asked have ended. The next call opens others."""
@@ -248,7 +256,7 @@ class Index(opened.Index):
         self,
         retrieval_only: bool,
         *,
-        method: str = "auto",
+        method: str = AUTO,
         k: int | None = None,
         where: str = "",
         settings: SettingsLike = None,

@@ -56,10 +56,10 @@ def answer_file(
     models: Models,
     options: Options,
     limit: int | None,
-    retry_set_aside: bool,
     progress: Progress | None,
+    retries: dict[str, bool],
 ) -> Job:
-    """See `Index.answer_file`. options: of `Engine.run`, and the method."""
+    """See `Index.answer_file`. options: of `Engine.run`, and the method; retries: of `AnswersFile`."""
     started, target = time.perf_counter(), checked_path("out", out)
     rows, rejects = load_questions(checked_path("questions", questions), limit)
     asked = [row.question for row in rows]
@@ -67,13 +67,13 @@ def answer_file(
     options = {**options, "method": checked_method(index, options["method"])}  # before a model is loaded
     replies = _beside(target, ".replies.sqlite")
     planned = answer_plan.PlannedAnswers(target, replies)
-    engine = open_engine(index, models, replies)
+    engine = open_engine(index, models, replies, retries["retry_unread"])
     with closing(engine.models):
         if options["where"]:
             engine.part_for(options["method"], options["where"])  # a wrong filter is found before a file is written
         job = Job(options["method"], _config(engine, options), rejects)
         _write_rejects(_beside(target, ".rejects.jsonl"), job)
-        with AnswersFile(target, job.config, style=rows[0].style, retry_set_aside=retry_set_aside) as answers:
+        with AnswersFile(target, job.config, style=rows[0].style, **retries) as answers:
             _Run(engine, options, answers, job, progress or Silent()).answer(asked)
     _document(job, engine, options, target, time.perf_counter() - started)
     comparison, remark = planned.compare(job.ids, job.config, job.new.usage, job.document["wall_s"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gpu_rag.engine import Engine
 from gpu_rag.index.index import Index
@@ -15,11 +16,16 @@ Models = tuple[Settings, LLM | None, ApiKeys]  # what names models, a model as a
 
 
 def open_models(
-    settings: Settings, replies: Path | None = None, *, llm: LLM | None = None, api_key: ApiKeys = None
+    settings: Settings,
+    replies: Path | None = None,
+    *,
+    llm: LLM | None = None,
+    api_key: ApiKeys = None,
+    retry_unread: bool = False,
 ) -> ModelSet:
     """The models that the settings name, loaded on first use. replies: a file that keeps the LLM's."""
-    workers = workers_of(settings)
-    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, vllm=settings.vllm, workers=workers)
+    placed: dict[str, Any] = {"vllm": settings.vllm, "workers": workers_of(settings)}
+    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, retry_unread=retry_unread, **placed)
 
 
 def workers_of(settings: Settings) -> OpenWorkers | None:
@@ -37,7 +43,9 @@ def engine_over(index: Index, models: ModelSet, settings: Settings) -> Engine:
     return Engine(index, settings, models)
 
 
-def open_engine(index: Index, by: Models, replies: Path | None = None) -> Engine:
+def open_engine(index: Index, by: Models, replies: Path | None = None, retry_unread: bool = False) -> Engine:
     """An engine with models of its own, which its user closes."""
     settings, llm, api_key = by
-    return engine_over(index, open_models(settings, replies, llm=llm, api_key=api_key), settings)
+    return engine_over(
+        index, open_models(settings, replies, llm=llm, api_key=api_key, retry_unread=retry_unread), settings
+    )

@@ -23,10 +23,11 @@ from gpu_rag.cli.options import (
 from gpu_rag.cli.plan_view import add_plan, answer_plan_text, check_plan, comparison
 from gpu_rag.cli.progress import Bars
 from gpu_rag.jobs import STATUSES
+from gpu_rag.methods.registry import DEFAULT
 from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, idle_line, places_lines, rerank_lines
 
 HELP = "Answer a file of questions; running it again continues where it stopped."
-EXAMPLE = "gpu-rag answer my-index questions.jsonl --method ppr --out answers.jsonl"
+EXAMPLE = f"gpu-rag answer my-index questions.jsonl --method {DEFAULT} --out answers.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     words = "ask questions again that were set aside because the process died over them"
     parser.add_argument("--retry-set-aside", action="store_true", help=words)
+    words = "answer questions again where a reply of the model could not be read"
+    parser.add_argument("--retry-unread", action="store_true", help=words)
     add_where(parser)
     add_limit(parser)
     add_plan(parser, "questions", 5)
@@ -62,9 +65,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if options.plan:
         plan = index.plan_answers(options.questions, options.out, n_sample=options.plan_sample, **given)
         return 0, plan, answer_plan_text(plan)
+    given |= {"retry_set_aside": options.retry_set_aside, "retry_unread": options.retry_unread}
     with Bars() as bars:
-        again = options.retry_set_aside
-        job = index.answer_file(options.questions, options.out, retry_set_aside=again, progress=bars, **given)
+        job = index.answer_file(options.questions, options.out, progress=bars, **given)
     say(*job.notes)
     document = job.document
     say_method(options.method, document["method"])

@@ -16,12 +16,13 @@ from gpu_rag.cli.options import (
     settings_of,
 )
 from gpu_rag.cli.terminal import has_styles
+from gpu_rag.methods.registry import DEFAULT
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 HELP = "Ask one question."
-EXAMPLE = 'gpu-rag ask my-index "Who taught the composer of the Eroica?" --method ppr --explain'
+EXAMPLE = f'gpu-rag ask my-index "Who taught the composer of the Eroica?" --method {DEFAULT} --explain'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

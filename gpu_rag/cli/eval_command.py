@@ -23,11 +23,11 @@ from gpu_rag.cli.options import (
     table,
 )
 from gpu_rag.cli.progress import Bars
+from gpu_rag.methods.registry import AUTO, marked, method_of
 from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places_lines, rerank_lines
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
-RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where there is no dialogue
-EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr --retrieval-only"
+EXAMPLE = f"gpu-rag eval my-index questions.jsonl --method {','.join(marked('compared'))} --retrieval-only"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="with gold_ids, answers or answer_ids")
     words = "methods to compare (default auto: what tune found, else the best that the index has)"
-    parser.add_argument("--method", default="auto", metavar="M[,M...]", help=words)
+    parser.add_argument("--method", default=AUTO, metavar="M[,M...]", help=words)
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     settings = settings_of(options, index.manifest.defaults())
     for method in methods:
         say_method(method, method_for(index, method))
-    if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
+    same = [f"{method} ranks as {other}" for method in methods if (other := method_of(method).ranks_as)]
+    if options.retrieval_only and same:
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
     if options.judge and options.replies is None and beside is None:

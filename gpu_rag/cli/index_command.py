@@ -21,6 +21,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.plan_view import add_plan, check_plan, comparison, index_plan_text
 from gpu_rag.cli.progress import Bars
+from gpu_rag.methods.registry import DEFAULT
 from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
@@ -47,12 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
     words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"
     add_list(parser, "--source", "NAME=KIND:PATH", words, dest="sources", type=str)
-    words = "build what these methods, or all, need (ppr; without a corpus the knowledge base alone)"
+    words = f"build what these methods, or all, need ({DEFAULT}; without a corpus the knowledge base alone)"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row, with status 2")
     parser.add_argument("--fresh", action="store_true", help="build from nothing, with the model replies that are kept")
     words = "build from nothing, and ask models everything again"
     parser.add_argument("--forget-replies", action="store_true", help=words)
+    words = "ask models again where a reply could not be read"
+    parser.add_argument("--retry-unread", action="store_true", help=words)
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
     add_limits(parser, "0")
@@ -69,7 +72,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     _say_unread(options)
     flags = {"index": {"extractor": "import"}} if options.openie else {}
     settings = settings_of(options, saved_settings(options.out, fresh), flags)
-    given = {key: getattr(options, key) for key in ("openie", "kg", "skb", "sources", "strict", "forget_replies")}
+    keys = ("openie", "kg", "skb", "sources", "strict", "forget_replies", "retry_unread")
+    given = {key: getattr(options, key) for key in keys}
     methods = None if options.methods is None else names(options.methods)
     given |= {"methods": methods, "fresh": fresh, "settings": settings, "api_key": api_key(settings)}
     if options.plan:
@@ -137,7 +141,7 @@ def _status(options: argparse.Namespace, report: BuildReport, document: dict[str
 
 def _document(report: BuildReport) -> dict[str, Any]:
     """The --json document of a build."""
-    from gpu_rag.methods.registry import parts
+    from gpu_rag.methods.registry import hooks
 
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
     counts = [(stage, name, n) for stage, found in report.manifest.stages.items() for name, n in found.counts.items()]
@@ -154,14 +158,14 @@ def _document(report: BuildReport) -> dict[str, Any]:
     if "kb" in report.manifest.stages:
         of_kb = ((name, n) for stage, name, n in counts if stage.startswith("kb") and name != "rejects")
         document["kb"] = {name.removeprefix("kb_"): n for name, n in of_kb}
-    for module in parts("report"):
+    for module in hooks("report"):
         document.update(module.figures(report))
     document.update({"plan": report.plan} if report.plan else {})
     return document
 
 
 def _summary(document: dict[str, Any]) -> str:
-    from gpu_rag.methods.registry import parts
+    from gpu_rag.methods.registry import hooks, made_for
     from gpu_rag.report.runs import STAGE_HEADER, stage_rows
 
     ops = joined_ops(stage["graph_ops"] for stage in document["stages"].values())
@@ -180,8 +184,9 @@ def _summary(document: dict[str, Any]) -> str:
         shown = ("nodes", "edges", "relations", "types", "links")
         lines.insert(-1, "knowledge base: " + ", ".join(f"{document['kb'][name]:,} {name}" for name in shown))
         if "kb_name_vectors" not in document["stages"] and not document["passages"]:
-            lines.append("no method can search this yet: run again with --for hybgrag or --for hydrarag")
-    lines[-1:-1] = [line for module in parts("report") for line in module.summary(document)]
+            able = " or ".join(f"--for {name}" for kind in ("skb", "kg") for name in made_for(kind))
+            lines.append(f"no method can search this yet: run again with {able}")
+    lines[-1:-1] = [line for module in hooks("report") for line in module.summary(document)]
     if document["rejects"]:
         lines.append(f"rejected rows, with reasons: {document['out']}/rejects.jsonl")
     if "plan" in document:

@@ -11,8 +11,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from gpu_rag import __version__
@@ -22,8 +23,8 @@ from gpu_rag.models.library_environment import prepare_environment
 from gpu_rag.settings.check import unknown_name
 
 COMMANDS = (
-    "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "merges", "export", "bench", "models",
-    "doctor", "demo", "sample", "serve", "tune",
+    "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "export", "bench", "models", "doctor",
+    "demo", "sample", "serve", "tune",
 )  # fmt: skip
 WITHOUT_TORCH = ("explain", "bench")  # or, as bench, with settings to make before torch is imported
 
@@ -41,14 +42,24 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, do=f"see: {self.prog} --help")
 
 
-def build_parser() -> Parser:
-    """The whole command line."""
+def command_modules() -> dict[str, Callable[[], Any]]:
+    """{command: a function that imports its module}, those of methods last. A module has HELP, EXAMPLE, add_arguments,
+    and run, which returns (exit status, --json document, text)."""
+    from gpu_rag.methods.registry import named_hooks
+
+    load = importlib.import_module
+    own = {name: partial(load, f"gpu_rag.cli.{name.replace('-', '_')}_command") for name in COMMANDS}
+    return {**named_hooks("commands"), **own}
+
+
+def build_parser(only: str = "") -> Parser:
+    """The whole command line, or of the commands the one named `only`: the modules of the others are not imported."""
     parser = Parser(prog="gpu-rag", description="Graph RAG on your own machines.", epilog=EXIT_STATUS)
     parser.add_argument("--version", action="version", version=f"gpu-rag {__version__}")
-    # a command's module: HELP, EXAMPLE, add_arguments, and run, which gives (exit status, --json document, text)
+    modules = command_modules()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for name in COMMANDS:
-        module: Any = importlib.import_module(f"gpu_rag.cli.{name.replace('-', '_')}_command")
+    for name in [only] if only in modules else [*COMMANDS, *(name for name in modules if name not in COMMANDS)]:
+        module = modules[name]()
         sub = commands.add_parser(
             name,
             help=module.HELP,
@@ -102,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.excepthook = _internal_error
     try:
         prepare_process()
-        options = build_parser().parse_args(given)
+        options = build_parser(given[0] if given else "").parse_args(given)
         if options.command not in WITHOUT_TORCH:
             with late_interrupt():
                 importlib.import_module("gpu_rag.api.indexes")

@@ -47,7 +47,7 @@ def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key:
     if spec.startswith("http"):
         options = {"api_key": api_key, "max_connections": settings.connections, "style": None}
         options |= {"think_tokens": settings.think_tokens, "extra_body": settings.more_body}
-        options["revision"] = settings.revision
+        options |= {"revision": settings.revision, "ca_file": settings.ca_file}
     elif spec.startswith("vllm:"):
         options["settings"] = vllm
     elif not spec.startswith("replay:"):
@@ -77,7 +77,7 @@ OpenWorkers = Callable[[ModelSettings, VllmSettings], Workers]
 class ModelSet:
     """Embedder and LLM of one run. The LLM answers through a durable reply cache where `replies` names its file.
 
-    workers: opens what holds the models in place of this process.
+    workers: opens what holds the models in place of this process. retry_unread: see `CachedLLM`.
     """
 
     def __init__(
@@ -89,8 +89,10 @@ class ModelSet:
         api_key: ApiKeys = None,
         vllm: VllmSettings | None = None,
         workers: OpenWorkers | None = None,
+        retry_unread: bool = False,
     ):
         self.settings, self._replies, self._api_key = settings, replies, api_key
+        self._retry_unread = retry_unread
         self._vllm, self.open_workers = vllm or VllmSettings(), workers
         self._workers = None if workers is None else workers(settings, self._vllm)
         self._embedder: Embedder | None = None
@@ -116,7 +118,7 @@ class ModelSet:
             return embedder
         path = cache_file(cache_dir(), embedder.content_hash)
         if embedder.device != "cpu":  # another device gives other bits
-            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.sqlite")
+            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.vectors")
         return CachedEmbedder(embedder, path, limit)
 
     def cross_encoder(self) -> CrossEncoder | None:
@@ -138,7 +140,8 @@ class ModelSet:
             if not self.has_llm():
                 raise UsageError("this needs a language model", given="models.llm=none", expected=SPECS)
             self._llm = self._given or self._load()
-            self._cached = CachedLLM(self._llm, self._replies) if self._replies else self._llm
+            kept = self._replies
+            self._cached = CachedLLM(self._llm, kept, self._retry_unread) if kept else self._llm
         return self._cached
 
     def _load(self) -> LLM:

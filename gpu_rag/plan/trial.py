@@ -38,8 +38,6 @@ COUNTED = {  # the stages that count what a cost may grow with, and what they ca
     "nodes": ("kb", "kb_nodes"),
     "kinds of relation": ("kb", "kb_relations"),
     "stand-ins": ("kb_texts", "kb_texts"),
-    "in-questions": ("hop_questions", "hop_in_questions"),
-    "out-questions": ("hop_questions", "hop_out_questions"),
 }
 
 
@@ -54,6 +52,7 @@ class BuildJob:
     models: ModelSet
     fresh: bool = False
     forget_replies: bool = False
+    retry_unread: bool = False
 
 
 # --- passages --------------------------------------------------------------------------------------
@@ -213,6 +212,8 @@ def run_stages(
 
 
 def sizes_of(costs: Mapping[str, Cost], sample: Passages) -> Sizes:
-    """Everything that a cost may grow with in a run on a sample, 0 where no stage counts it."""
+    """Everything that a cost may grow with in a run on a sample, 0 where no stage counts it, and the counts of each
+    stage by their own names."""
     counts = {name: costs[stage].counts[key] if stage in costs else 0 for name, (stage, key) in COUNTED.items()}
-    return {**sample.sizes(), **counts, "links": counts["mentions"] + counts["relations"]}
+    own = {name: n for cost in costs.values() for name, n in cost.counts.items()}
+    return {**own, **sample.sizes(), **counts, "links": counts["mentions"] + counts["relations"]}

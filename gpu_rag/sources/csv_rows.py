@@ -43,6 +43,8 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
         # Of bad bytes a surrogate is left, so that they cost a row and not the file.
         with open_binary(path) as raw, TextIOWrapper(raw, codec, errors="surrogateescape", newline="") as stream:
             lines = _Lines(stream, limits.max_line_bytes)
+            # The limit of the module, which is for the whole process, may not be lower than ours.
+            csv.field_size_limit(max(csv.field_size_limit(), limits.max_line_bytes))
             delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES), needed)
             names: list[str] = []
             for number, cells in _records(lines, delimiter):
@@ -129,8 +131,6 @@ def _delimiter(lines: _Lines, is_tsv: bool, needed: str) -> str:
 
 def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | RowError]]:
     """(the line where it begins, its cells or why it has none) of each record that is not blank."""
-    # The limit of the module, which is for the whole process, may not be lower than that of `lines`.
-    csv.field_size_limit(max(csv.field_size_limit(), lines._limit))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     n_names = 0
     while True:

@@ -125,7 +125,7 @@ def test_pronouns_are_replaced_where_something_is_extracted(tiny_corpus, base, t
         asked.append(request.prompt)
         return json.dumps({"text": "x"})
 
-    settings = {"models": {"embedder": "hash"}, "index": {"extract_nodes": False}, "alignment": {"coref": "llm"}}
+    settings = {"models": {"embedder": "hash"}, "index": {"extract_nodes": False, "coref": "llm"}}
     gpu_rag.build(tiny_corpus, tmp_path / "i", skb=base, settings=settings, llm=ScriptedLLM(reply, capable=True))
     assert len(asked) == 6 and not any("Node number" in prompt for prompt in asked)
 

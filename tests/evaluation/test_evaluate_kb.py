@@ -258,7 +258,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         params = dataclasses.dataclass(frozen=True)(type("Params", (), {"__annotations__": {}}))
         vars(module).update(Params=params, retrieve=retrieve)
         monkeypatch.setitem(sys.modules, "scripted.program", module)
-        monkeypatch.setitem(catalog._found(), "scripted", ("scripted", Method("scripted", ("kb",))))
+        monkeypatch.setitem(catalog._installed(), "scripted", catalog.Entry("scripted", Method("scripted", ("kb",))))
 
     return register
 

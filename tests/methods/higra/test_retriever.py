@@ -17,7 +17,7 @@ from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
 from gpu_rag.methods.higra.graph import higra_graph
-from gpu_rag.methods.higra.librarian import short_answer
+from gpu_rag.methods.higra.rules import short_answer
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -296,5 +296,5 @@ def test_the_packaged_model_goes_through_the_whole_dialogue(sample: gpu_rag.Inde
     answers = sample.answer(asked, method="higra-agent", settings={"models": {"embedder": "hash"}}, llm=llm)
     for answer in answers:
         assert answer.status in ("answered", "unsupported") and answer.usage.llm_calls >= 2
-        assert "plan, by rules" in check_readable(answer)
+        assert "plan, by rule" in check_readable(answer)
     llm.close()

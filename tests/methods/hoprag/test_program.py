@@ -15,10 +15,9 @@ from gpu_rag import load_questions
 from gpu_rag.errors import MissingLayer
 from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
-from gpu_rag.methods.registry import needs
+from gpu_rag.methods.registry import uses_graph
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.report.evaluation import GRAPH_LAYERS
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.normalise import normalise_name
@@ -292,7 +291,7 @@ def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings
 
 
 def test_the_report_counts_it_among_the_graph_methods() -> None:
-    assert [not GRAPH_LAYERS.isdisjoint(needs(m)) for m in ("hoprag", "ppr", "dense", "hybrid")] == [
+    assert [uses_graph(m) for m in ("hoprag", "ppr", "dense", "hybrid")] == [
         True,
         True,
         False,

@@ -16,10 +16,10 @@ from project_scripts import script
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.evaluation import tune_kb
 from gpu_rag.index.tuned import keep
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
+from gpu_rag.methods.hybgrag import tune as tune_kb
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
 from gpu_rag.methods.hybgrag.oracle import OracleCritic, oracle_program
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
