@@ -36,7 +36,7 @@ from time import perf_counter
 from typing import Any
 
 import gpu_rag
-from gpu_rag.api import evaluate
+from gpu_rag import evaluate
 from gpu_rag.errors import RequestFailed
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models.llm import load_llm

@@ -10,7 +10,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
 from gpu_rag.models.embed.interface import Embedder
-from gpu_rag.models.llm import load_llm
+from gpu_rag.models.llm import SPECS, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.capability import is_capable, stored_parameters
 from gpu_rag.models.llm.interface import LLM, ApiKeys, ServerAccount, StreamingLLM
@@ -151,9 +151,7 @@ class ModelSet:
         """The language model. Raises UsageError where the settings say `none`."""
         if self._cached is None:
             if not self.has_llm():
-                raise UsageError(
-                    "this needs a language model", given="models.llm=none", expected="smollm2 | a folder | a URL"
-                )
+                raise UsageError("this needs a language model", given="models.llm=none", expected=SPECS)
             self._llm = self._given or self._load()
             kept = self._replies
             self._cached = CachedLLM(self._llm, kept, self._retry_unread) if kept else self._llm
