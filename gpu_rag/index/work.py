@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -132,18 +132,12 @@ class Work:
     report: StageReport
     previous: Path | None = None
 
-    def blocks(self, n: int) -> Iterator[tuple[int, slice]]:
-        """Fixed blocks of rows: (block number, slice). They never depend on where a run resumed."""
-        size = self.settings.index.block
-        for number, start in enumerate(range(0, n, size)):
-            yield number, slice(start, min(n, start + size))
-
-    def array_block(self, number: int, make: Callable[[], np.ndarray]) -> np.ndarray:
+    def array_block(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """The array of one block: from disk if an earlier run finished it, else made and stored durably.
 
         The file begins with a checksum: a damaged block is made anew.
         """
-        path = self.partial / f"block-{number:07d}.npy"
+        path = self.partial / f"block-{name}.npy"
         kept = path.read_bytes() if path.is_file() else b""
         if kept and kept[:_SUM] == xxhash.xxh3_128_digest(kept[_SUM:]):
             return np.load(BytesIO(kept[_SUM:]), allow_pickle=False)

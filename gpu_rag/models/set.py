@@ -35,9 +35,11 @@ def pick_device(device: str) -> str:
     return device
 
 
-def plain_embedder(settings: ModelSettings, device: str) -> Embedder:
+def plain_embedder(settings: ModelSettings, device: str, api_key: ApiKeys = None) -> Embedder:
     """The embedder that `settings` name, in this process and without a cache. Raises as `load_embedder`."""
-    return load_embedder(settings.embedder, device=device, threads=settings.threads)
+    served: dict[str, Any] = {"api_key": api_key, "connections": settings.connections, "revision": settings.revision}
+    served = served if settings.embedder.startswith("http") else {}
+    return load_embedder(settings.embedder, device=device, threads=settings.threads, **served)
 
 
 def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key: ApiKeys = None) -> LLM:
@@ -106,19 +108,19 @@ class ModelSet:
     def embedder(self) -> Embedder:
         """The embedding model."""
         if self._embedder is None:
-            remote = self._workers.embedder() if self._workers is not None else None
-            self._embedder = self._with_cache(remote or plain_embedder(self.settings, self.device))
+            served = self.settings.embedder.startswith("http")
+            remote = self._workers.embedder() if self._workers is not None and not served else None
+            self._embedder = self._with_cache(remote or plain_embedder(self.settings, self.device, self._api_key))
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
-        """Behind the machine's vector cache, unless it is switched off, or rows depend on their batch."""
+        """Behind the machine's vector cache, unless it is switched off; hashing is cheaper than reading."""
         limit = int(self.settings.vector_cache_gib * 2**30)
-        # hashing is cheaper than reading
-        if limit <= 0 or not embedder.row_identical or self.settings.embedder == "hash":
+        if limit <= 0 or self.settings.embedder == "hash":
             return embedder
         path = cache_file(cache_dir(), embedder.content_hash)
         if embedder.device != "cpu":  # another device gives other bits
-            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.sqlite")
+            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.vectors")
         return CachedEmbedder(embedder, path, limit)
 
     def cross_encoder(self) -> CrossEncoder | None:

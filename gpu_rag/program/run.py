@@ -34,7 +34,8 @@ class Decider(Protocol):
 class Run:
     """One question over one index. limit: how many passages `retrieve` is to return; keep: how many of them a reranker
     leaves, 0 for all. on_text: called with each new piece of the answer while a model says it, in a thread of it.
-    on_saw: called with the passages that the structure of a method reached, for evaluation.
+    on_saw: called with the passages that the structure of a method reached, for evaluation. most_calls: model requests
+    of the question; where one more decision would exceed them, rules take it.
     """
 
     ctx: Context
@@ -46,6 +47,7 @@ class Run:
     on_text: Callable[[str], None] | None = None
     keep: int = 0
     on_saw: Callable[[Iterable[int]], None] | None = None
+    most_calls: int | None = None
 
     def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply: Reply | None = None) -> None:
         """Note a decision in the trace, with the hash of the reply that it came from."""

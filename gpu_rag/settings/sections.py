@@ -15,7 +15,9 @@ from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, 
 class ModelSettings(Declared):
     """The models that run, and their device."""
 
-    embedder: Annotated[str, "minilm (packaged), a sentence-transformers folder or name, hash (for tests)"] = "minilm"
+    embedder: Annotated[
+        str, "minilm (packaged), a sentence-transformers folder or name, http://HOST:PORT/v1#NAME, hash (for tests)"
+    ] = "minilm"
     llm: Annotated[
         str,
         "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several servers of it: "
@@ -74,7 +76,7 @@ class IndexSettings(Declared):
     mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
         "keep"
     )
-    block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
+    block: Annotated[int, Range(8), "texts that are sorted by length and embedded together, at most"] = 32768
     memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row

@@ -200,11 +200,11 @@ def test_a_damaged_block_of_an_unfinished_stage_is_made_anew(tmp_path):
         return np.arange(3, dtype=np.float16)
 
     work = Work(tmp_path, tmp_path, {}, Settings(), Sources(), None, Silent(), StageReport())  # type: ignore[arg-type]
-    work.array_block(7, make)
+    work.array_block("7", make)
     (path,) = tmp_path.glob("block-*")
     data = path.read_bytes()
-    assert work.array_block(7, make).tolist() == [0, 1, 2] and len(made) == 1
+    assert work.array_block("7", make).tolist() == [0, 1, 2] and len(made) == 1
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        assert work.array_block(7, make).tolist() == [0, 1, 2] and len(made) == at + 2
+        assert work.array_block("7", make).tolist() == [0, 1, 2] and len(made) == at + 2
     assert path.read_bytes() == data

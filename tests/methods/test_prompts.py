@@ -20,12 +20,11 @@ from gpu_rag.methods.higra import asks as higra
 from gpu_rag.methods.higra.stages import links, merge
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
-from gpu_rag.methods.hybgrag.crag import critic as crag_critic
-from gpu_rag.methods.hybgrag.crag import router as crag_router
+from gpu_rag.methods.hybgrag.crag import asks as crag_asks
 from gpu_rag.methods.hybgrag.examples import read_examples
-from gpu_rag.methods.hybgrag.router import topics_schema
-from gpu_rag.methods.hydrarag import analysis, answer, program, texts
-from gpu_rag.methods.hydrarag.state import SUMMARY_TOKENS
+from gpu_rag.methods.hybgrag.route_prompt import route_schema
+from gpu_rag.methods.hydrarag import replies
+from gpu_rag.methods.hydrarag.asks import SUMMARY_TOKENS
 from gpu_rag.models.budget import longest, reply_tokens
 from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -65,24 +64,24 @@ STEPS: dict[str, str] = {
     "hoprag/hop_in": schema_of(hop_questions.InQuestions),
     "hoprag/hop_out": schema_of(hop_questions.OutQuestions),
     "hybgrag/comment": CHOICE,
-    "hybgrag/crag_answer": crag_critic.ANSWER_SCHEMA,
+    "hybgrag/crag_answer": schema_of(crag_asks.Answered),
     "hybgrag/crag_comment": CHOICE,
-    "hybgrag/crag_route": crag_router.route_schema(*CRAG_LISTS, 4),
+    "hybgrag/crag_route": crag_asks.route_schema(*CRAG_LISTS, 4),
     "hybgrag/crag_validate": CHOICE,
     "hybgrag/module": CHOICE,
-    "hybgrag/route": topics_schema(TYPES, RELATIONS, 4),
+    "hybgrag/route": route_schema(TYPES, RELATIONS, 4),
     "hybgrag/validate": CHOICE,
-    "hydrarag/analysis": analysis.ANALYSIS_SCHEMA,
-    "hydrarag/answer": answer.ANSWER_SCHEMA,
-    "hydrarag/answer_last": answer.ANSWER_SCHEMA,
+    "hydrarag/analysis": schema_of(replies.Analysed),
+    "hydrarag/answer": schema_of(replies.Answered),
+    "hydrarag/answer_last": schema_of(replies.Answered),
     "hydrarag/knowledge": TEXT,
-    "hydrarag/predict": program.PREDICT_SCHEMA,
+    "hydrarag/predict": schema_of(replies.Predicted),
     "hydrarag/refine": TEXT,
-    "hydrarag/refined": program.REFINE_SCHEMA,
+    "hydrarag/refined": schema_of(replies.FollowUp),
     "hydrarag/select": CHOICE,
     "hydrarag/sources": CHOICE,
-    "hydrarag/text_paths": texts.PATHS_SCHEMA,
-    "hydrarag/topics": analysis.TOPICS_SCHEMA,
+    "hydrarag/text_paths": schema_of(replies.TextPaths),
+    "hydrarag/topics": schema_of(replies.Topics),
     "hydrarag/web": CHOICE,
     "program/clarify": schema_of(questions.Rewritten),
     "program/condense": schema_of(questions.Rewritten),
@@ -254,7 +253,7 @@ def test_its_examples_are_replies_that_can_be_read(name: str, model: ScriptedLLM
         examples = read_examples(None, "routes", False)
         types = {topic.type for e in examples for topic in e.action.topics}
         relations = {relation for e in examples for topic in e.action.topics for relation in topic.relations}
-        schema = topics_schema(sorted(types), sorted(relations), 4)
+        schema = route_schema(sorted(types), sorted(relations), 4)
         replies = [e.route().split("Reply: ")[1] for e in examples]
     else:
         schema = STEPS[name]
@@ -290,4 +289,4 @@ def test_its_words_say_how_many_items_its_schema_takes(name: str) -> None:
 def test_the_room_of_paths_in_a_text_covers_what_was_cut(model: ScriptedLLM) -> None:
     step = {"subject": "Halden Bridge", "relation": "designed by", "object": "Marta Orlo"}
     six = json.dumps({"paths": [{"sentence": 1, "steps": [step] * 3}] * 6})
-    assert model.count_tokens(six) < reply_tokens(model, texts.PATHS_SCHEMA)
+    assert model.count_tokens(six) < reply_tokens(model, schema_of(replies.TextPaths))

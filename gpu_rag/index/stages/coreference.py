@@ -35,6 +35,7 @@ COREFERENCE: Ask[Resolved] = Ask("coreference", Resolved, rule=lambda passages: 
 _POSSESSIVES = frozenset({"his", "its", "their", "hers", "theirs"})
 PRONOUNS = frozenset({"he", "she", "it", "they", "him", "her", "them"}) | _POSSESSIVES
 KEPT_SHARE = 0.8  # least share of the content words that a rewrite keeps
+AT_ONCE = 512  # texts that fastcoref is given
 GROWTH = 2.0  # greatest length of a rewrite, as a multiple of the original's
 _WORD = re.compile(r"\w+")
 _WORD_AFTER = re.compile(r"\s+[^\W\d_]")
@@ -92,8 +93,8 @@ def _by_llm(work: Work, titles: pa.ChunkedArray, texts: Sequence[str]) -> Iterat
 
 def _by_fastcoref(work: Work, texts: Sequence[str]) -> Iterator[Rewrite]:
     model = load_fastcoref(work.settings.models.device)
-    for _, block in work.blocks(len(texts)):
-        part = list(texts[block])
+    for start in range(0, len(texts), AT_ONCE):
+        part = list(texts[start : start + AT_ONCE])
         predictions = model(part)
         yield from (("", replace_pronouns(text, clusters)) for text, clusters in zip(part, predictions, strict=True))
         work.progress.advance(len(part))

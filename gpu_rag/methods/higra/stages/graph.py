@@ -15,7 +15,7 @@ from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.search import triple_texts
+from gpu_rag.index.stages.search import TextRows, triple_texts
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.graph import graphs_of
 from gpu_rag.methods.higra.stages.asks import entity_text
@@ -36,9 +36,9 @@ def entity_texts(folder: Path) -> list[str]:
     return [entity_text(row, descriptions=False) for row in read(folder, "higra_entities").to_pylist()]
 
 
-def relation_texts(merge: Path, links: Path) -> list[str]:
+def relation_texts(merge: Path, links: Path) -> TextRows:
     """Each relation as "subject label object", with the entities' written names."""
-    return triple_texts(read(merge, "higra_entities")["name"].to_pylist(), read(links, "higra_relations"))
+    return triple_texts(read(merge, "higra_entities")["name"], read(links, "higra_relations"))
 
 
 @stage(
@@ -52,7 +52,7 @@ def search_stage(work: Work) -> dict[str, int]:
     merge, links = work.stage_folders["higra_merge"], work.stage_folders["higra_links"]
     index = work.settings.index
     for name, texts in (("entities", entity_texts(merge)), ("relations", relation_texts(merge, links))):
-        Bm25.build(texts, k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
+        Bm25.build(texts[:], k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
         work.progress.advance(len(texts))
     return {}
 

@@ -145,7 +145,7 @@ def _in_blocks(
     parts = [np.zeros((2, 0))]
     for number, start in enumerate(range(0, n, step)):
         rows = np.arange(start, min(start + step, n))
-        parts.append(work.array_block(number, partial(make, rows)))
+        parts.append(work.array_block(str(number), partial(make, rows)))
         work.progress.advance(len(rows))
     question, sim = np.concatenate(parts, axis=1)
     return question.astype(np.int32), sim
