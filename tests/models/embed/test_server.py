@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_rag.models.llm.http_exchange import Failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.embed.cache import CachedEmbedder
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.embed.server import TEXTS, ServerEmbedder, read_vectors
-from gpu_rag.models.llm.http_exchange import Failure
 from gpu_rag.models.llm.http_servers import Patience
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import ModelSettings
