@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_rag.models.llm.http_exchange import Failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
