@@ -11,8 +11,8 @@ Model     the language model: a typed reply under the schema of the Ask, or a ch
 Oracle    a perfect decider that errs with a given probability, see `program.oracle`; for evaluation alone.
 Where a run has a bound of model requests (`Run.most_calls`) and they are spent, rules decide, and nothing is read.
 Each decision is one note in the trace: "name/by", with `by` = rule, model, rank, oracle, only (there is one option) or
-fallback (the rule, in place of a reply that cannot be used); reading is noted as "name". A Choose with a rule of its
-own that takes none of the options is not noted.
+fallback (the rule, in place of a reply that cannot be used); reading is noted as "name". A rule that takes none of the
+options, or has no words, is not noted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from gpu_rag.errors import UsageError
 from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call, shown
 from gpu_rag.models.llm.interface import LLM
-from gpu_rag.program.choose import best, by_labels, by_rank
+from gpu_rag.program.choose import best, by_labels, by_rank, whole
 from gpu_rag.program.embed import check_texts
 from gpu_rag.program.reason import reason_room
 from gpu_rag.program.replies import Form, count, reply_to
@@ -52,7 +52,7 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
     Raises ContextOverflow when a prompt does not fit, RequestFailed when a request failed, UsageError for fields that
     do not fit a Choose.
     """
-    decider = decider_in(run, isinstance(ask, Ask) and ask.reads)
+    decider = decider_in(run, ask.reads if isinstance(ask, Ask) else "")
     if isinstance(ask, Choose):
         options = options_of(run, ask, fields)
         taken = await _chosen(run, decider, ask, options, fields)
@@ -62,19 +62,20 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
         return taken.value
     taken = await decider.reply(run, ask, fields)
     words = () if ask.words is None else tuple(call(ask.words, fields, taken.value))
-    if not ask.reads:
+    if not ask.reads and (words or ask.words is None or taken.by != "rule"):
         run.note(f"{ask.name}/{taken.by}", taken.n_candidates, words, taken.reply)
-    elif taken.reply is not None:
+    elif ask.reads and taken.reply is not None:
         run.note(ask.name, 0, words, taken.reply)
     return taken.value
 
 
-def decider_in(run: Run, reads: bool) -> Decider:
+def decider_in(run: Run, reads: str) -> Decider:
     """The decider of a decision: rules where the run has no requests left for a reply and its repair."""
     if run.most_calls is not None and run.ctx.usage.llm_calls + DECISION_CALLS > run.most_calls:
         return RULE
     if reads:
-        return RULE if run.models.llm is None else MODEL
+        llm = run.models.llm
+        return MODEL if llm is not None and (llm.capable or reads == "any") else RULE
     return run.decider
 
 
@@ -106,8 +107,6 @@ async def _chosen(run: Run, decider: Decider, choose: Choose, options: Options, 
 class Rule:
     """The rules decide."""
 
-    asks_model: bool = False
-
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The reply of the rule."""
         return Taken(await awaited(call(ask.rule, fields)), "rule")
@@ -126,12 +125,10 @@ class Rule:
 class Model:
     """The language model decides, rules where it cannot."""
 
-    asks_model: bool = True
-
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The typed reply of the model."""
         llm = run.models.language_model
-        if not (llm.capable or ask.reads):
+        if not (llm.capable or ask.reads == "any"):
             return await RULE.reply(run, ask, fields)
         prompt, room, schema = ask.prompt_of(fields), ask.room(fields, llm), ask.schema_text(fields)
         rendered = shown(llm, prompt, ask.slots(fields), room + reason_room(run.models))
@@ -149,9 +146,14 @@ class Model:
         return Taken((await RULE.reply(run, ask, fields)).value, "fallback", reply)
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
-        """The positions that the model takes."""
-        prompt, slots = choose.prompt_of(fields), choose.slots(fields)
+        """The positions that the model takes; those of the rule where no packed text of the prompt fits whole."""
+        prompt = choose.prompt_of(fields)
+        slots = whole(run, prompt, choose.slots(fields), options)
+        if slots is None:
+            return await RULE.choice(run, choose, options, fields)
         if not run.models.language_model.capable:
+            if choose.plans:
+                return await RULE.choice(run, choose, options, fields)
             ranked = await by_rank(run, prompt, slots, options)
             if ranked is not None:
                 return Taken(ranked[0], "rank", ranked[1])

@@ -171,5 +171,5 @@ KNOWLEDGE = Ask(
     prompt=f"{PROMPTS}:knowledge",
     unread=lambda: "",
     max_tokens=SUMMARY_TOKENS,
-    reads=True,
+    reads="any",
 )
