@@ -446,7 +446,7 @@ class _Thread:
         self._lock = threading.Lock()  # nothing is called after the end
 
         async def make() -> Servers:
-            return Servers(addresses, model, revision, connections, patience, ca_file)
+            return Servers(addresses, model, revision, connections, patience, Keeper, ca_file)
 
         self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
@@ -454,7 +454,7 @@ class _Thread:
         """`Servers.open`."""
         return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
 
-    def run(self, work: Callable[[Keeper], Coroutine[Any, Any, None]]) -> None:
+    def run(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         """Wait for work of the servers of our own; nothing after the end, or without such servers."""
         with self._lock:
             if self.closed or not any(server.own for server in self.servers.servers):

@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Asked, Completion, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ServerAccount, aborted
-from gpu_rag.models.llm.own_server import Keeper, OwnServer
 
 LOOK_S = 10.0  # for GET /models, and for a trial
 BURST = 16  # requests begun at once
@@ -69,6 +68,31 @@ class Job:
     over: bool = False
 
 
+class Owned(Protocol):
+    """A server that this process starts and stops, see `own_server.OwnServer`."""
+
+    name: str
+
+    def close(self) -> None:
+        """End it, and remove what it left."""
+
+
+class Keeper(Protocol):
+    """Looks after the servers of our own, see `own_server.Keeper`."""
+
+    async def start(self, server: Server) -> Card | ModelError:
+        """Start a server; its card, once it answers."""
+
+    async def attend(self) -> None:
+        """Look now and then whether the servers still run."""
+
+    async def tend(self, server: Server) -> None:
+        """Find out whether a server lives; start one anew that does not."""
+
+    async def wake(self, server: Server) -> None:
+        """Have a server that sleeps take up its work."""
+
+
 @dataclass(frozen=True)
 class Address:
     """A place of a model server: the address up to and with /v1, its key, and of a Unix socket the path.
@@ -79,7 +103,7 @@ class Address:
     url: str
     key: str | None = None
     socket: str = ""
-    own: OwnServer | None = None
+    own: Owned | None = None
 
     @property
     def name(self) -> str:
@@ -115,7 +139,7 @@ class Server:
     refused: list[tuple[Job, ModelError]] = field(default_factory=list)  # jobs that wait for what a trial says
     watch: asyncio.Task[None] | None = None
     trial: asyncio.Task[None] | None = None
-    own: OwnServer | None = None
+    own: Owned | None = None
     suspects: deque[list[Job]] = field(default_factory=deque)
     alone: bool = False
     asleep: bool = False
@@ -201,6 +225,7 @@ class Servers:
         revision: str,
         connections: int,
         patience: Patience,
+        keeper: Callable[[Servers], Keeper],
         ca_file: str = "",
     ):
         """revision: of the model, "" takes what a server says. Needs the running event loop."""
@@ -213,7 +238,7 @@ class Servers:
                 Server(exchanger, ServerAccount(one.name), connections, float(connections), own=one.own)
             )
         self._loop = asyncio.get_running_loop()
-        self.keeper = Keeper(self)
+        self.keeper = keeper(self)
         self._waiting: deque[Job] = deque()
         self._open: dict[Job, None] = {}  # in the order of arrival
         self._called = False  # whether the loop is going to call `dispatch`
@@ -488,7 +513,7 @@ class Servers:
     async def _watch(self, server: Server, pause_s: float) -> None:
         """Look at a server until it answers; it counts as down after as many looks as a request has tries."""
         if server.own is not None:
-            await self.keeper.tend(server, server.own)
+            await self.keeper.tend(server)
             return
         await asyncio.sleep(pause_s)
         n_looks = 0
@@ -515,7 +540,7 @@ class Servers:
     async def _first_look(self, server: Server) -> Card | Failure | ModelError:
         if server.own is None:
             return await self._patient_look(server)
-        return await self.keeper.start(server, server.own)
+        return await self.keeper.start(server)
 
     def put_down(self, server: Server, reason: ModelError) -> None:
         """Give a server no more requests, and those that it had to the others. Without others all jobs end."""
