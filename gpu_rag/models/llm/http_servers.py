@@ -97,13 +97,20 @@ class Keeper(Protocol):
 class Address:
     """A place of a model server: the address up to and with /v1, its key, and of a Unix socket the path.
 
-    own: the server there, if this process starts and stops it.
+    own: the server there, if this process starts and stops it; ca_file: further certificates for https.
     """
 
     url: str
     key: str | None = None
     socket: str = ""
     own: Owned | None = None
+    ca_file: str = ""
+
+    def exchanger(self, connect_timeout_s: float) -> Exchanger:
+        """A client of this address; no connection is opened yet. Needs a running event loop."""
+        return Exchanger(
+            self.url, self.key, connect_timeout_s=connect_timeout_s, socket=self.socket, ca_file=self.ca_file
+        )
 
     @property
     def name(self) -> str:
@@ -225,20 +232,18 @@ class Servers:
         revision: str,
         connections: int,
         patience: Patience,
-        keeper: Callable[[Servers], Keeper],
-        ca_file: str = "",
+        keeper: Callable[[Servers], Keeper] | None = None,
     ):
-        """revision: of the model, "" takes what a server says. Needs the running event loop."""
+        """revision: of the model, "" takes what a server says. keeper: for servers of our own. Needs the running event
+        loop."""
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
         for one in addresses:
-            limit_s = patience.connect_timeout_s
-            exchanger = Exchanger(one.url, one.key, connect_timeout_s=limit_s, socket=one.socket, ca_file=ca_file)
-            self.servers.append(
-                Server(exchanger, ServerAccount(one.name), connections, float(connections), own=one.own)
-            )
+            exchanger = one.exchanger(patience.connect_timeout_s)
+            account = ServerAccount(one.name)
+            self.servers.append(Server(exchanger, account, connections, float(connections), own=one.own))
         self._loop = asyncio.get_running_loop()
-        self.keeper = keeper(self)
+        self.keeper = None if keeper is None else keeper(self)
         self._waiting: deque[Job] = deque()
         self._open: dict[Job, None] = {}  # in the order of arrival
         self._called = False  # whether the loop is going to call `dispatch`
@@ -271,7 +276,7 @@ class Servers:
         for server, look in zip(self.servers, looks):
             if isinstance(look, Failure):
                 self.put_down(server, self._silent(server, look))
-        if any(server.own for server in self.servers):
+        if self.keeper is not None and any(server.own for server in self.servers):
             self._attendant = self._loop.create_task(self.keeper.attend())
             self._attendant.add_done_callback(self._watched)
         return cards
@@ -365,7 +370,7 @@ class Servers:
 
     async def _send(self, job: Job, server: Server) -> None:
         """One try."""
-        if server.asleep:
+        if server.asleep and self.keeper is not None:
             await self.keeper.wake(server)
         outcome = await server.exchanger.ask(job.body(job), self.patience.timeout_s, job.on_text)
         server.left(job, self._loop.time())
@@ -512,7 +517,7 @@ class Servers:
 
     async def _watch(self, server: Server, pause_s: float) -> None:
         """Look at a server until it answers; it counts as down after as many looks as a request has tries."""
-        if server.own is not None:
+        if self.keeper is not None and server.own is not None:
             await self.keeper.tend(server)
             return
         await asyncio.sleep(pause_s)
@@ -538,7 +543,7 @@ class Servers:
         self.dispatch()
 
     async def _first_look(self, server: Server) -> Card | Failure | ModelError:
-        if server.own is None:
+        if self.keeper is None or server.own is None:
             return await self._patient_look(server)
         return await self.keeper.start(server)
 
