@@ -44,13 +44,14 @@ class ServerEmbedder:
         api_key: ApiKeys = None,
         connections: int = 32,
         revision: str = "",
+        ca_file: str = "",
         patience: Patience = PATIENCE,
     ):
-        """Look the model up. Raises ModelError: no server, another model, no vectors."""
+        """Look the model up. Raises ModelError (no server, another model, no vectors), BadInput (ca_file)."""
         url, _, model = spec.partition("#")
         url = url.rstrip("/")
         key = {a.rstrip("/"): k for a, k in api_key.items()}.get(url) if isinstance(api_key, Mapping) else api_key
-        self._address, self._connections, self._patience = Address(url, key), connections, patience
+        self._address, self._connections, self._patience = Address(url, key, ca_file=ca_file), connections, patience
         self._model, revision = asyncio.run(self._opened(model, revision))
         self.name, self.device, self.n_truncated, self.row_identical = f"{url}#{self._model}", "server", 0, False
         self.dim = 0
@@ -153,7 +154,7 @@ class _Exchange:
         self.exchanger = runner.run(self._made(address, patience))
 
     async def _made(self, address: Address, patience: Patience) -> Exchanger:
-        return Exchanger(address.url, address.key, connect_timeout_s=patience.connect_timeout_s)
+        return address.exchanger(patience.connect_timeout_s)
 
     def close(self) -> None:
         """Close all connections."""
