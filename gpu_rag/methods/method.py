@@ -45,8 +45,9 @@ class Method:
     inexact: families of graph ops that it runs and whose implementations may differ within a tolerance. ranks_as: the
     method whose ranking it has where no language model answers. standins: whether, without any passage, it ranks
     nodes by the texts that stand in for them. made_for: the kind of knowledge base that it is for, kg or skb. default:
-    whether commands take it where none is named; compared: whether `eval` does; shown: whether `demo` does. order: its
-    place in lists; methods of equal order stand by the name of their package.
+    whether `index` builds it where none is named; compared: whether help shows it in a comparison; shown: whether
+    `demo` takes it; auto: the higher, the sooner `auto` takes it, 0: never. order: its place in lists; methods of equal
+    order stand by the name of their package.
     """
 
     name: str
@@ -70,4 +71,5 @@ class Method:
     default: bool = False
     compared: bool = False
     shown: bool = False
+    auto: int = 0
     order: int = 100

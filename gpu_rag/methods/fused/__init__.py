@@ -8,7 +8,7 @@ INEXACT = ("pagerank", "neighbours")
 METHODS = (
     Method(
         "fused", NEEDS, USES, explain="explain:WORDS", tune={"auto": "tune:tune_auto", "fused": "tune:tune_fused"},
-        inexact=INEXACT, order=80,
+        inexact=INEXACT, auto=90, order=80,
     ),
     Method("auto", NEEDS, USES, program="auto", inexact=INEXACT, order=80),
 )  # fmt: skip
