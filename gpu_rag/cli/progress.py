@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 
-
 class Bars:
     """Progress of a build (gpu_rag.index.build.Progress) or of a run of questions. A context manager."""
 
