@@ -222,6 +222,16 @@ def methods(*names: str) -> str:
             {"o": "other"},
             "two methods have one name; given one; expected",
         ),
+        (
+            {"other/__init__.py": methods("one").replace(")),", "), settings={'hops': 'x:Y'}),")},
+            {"o": "other"},
+            "two methods bring settings of one name; given hops; expected",
+        ),
+        (
+            {"other/__init__.py": methods("one").replace(")),", "), settings={'index': 'x:Y'}),")},
+            {"o": "other"},
+            "two methods bring settings of one name; given index; expected",
+        ),
     ],
 )
 def test_a_broken_entry_point_is_named(installed, files, entries, message) -> None:  # type: ignore[no-untyped-def]
