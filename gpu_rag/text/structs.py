@@ -7,7 +7,7 @@ of the fields, because constrained decoding writes them in that order; all are r
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import inspect as types
@@ -46,7 +46,8 @@ def json_of(reply: msgspec.Struct) -> str:
 def _shape(kind: types.Type) -> dict[str, Any]:
     match kind:
         case types.StructType():
-            return object_of({field.encode_name: _shape(field.type) for field in kind.fields})
+            hints = get_type_hints(kind.cls)
+            return object_of({field.encode_name: _shape_of(field, hints) for field in kind.fields})
         case types.VarTupleType() | types.ListType():
             return {"type": "array", "items": _shape(kind.item_type), **_bounds(kind, 1)}
         case types.StrType():
@@ -60,6 +61,13 @@ def _shape(kind: types.Type) -> dict[str, Any]:
         case types.LiteralType():
             return {"enum": list(kind.values)}
     raise UsageError("a reply cannot have a field of this type", given=type(kind).__name__, expected="see the module")
+
+
+def _shape_of(field: types.Field, hints: dict[str, Any]) -> dict[str, Any]:
+    """The shape of a field; options are in the order in which they are written, which msgspec does not keep."""
+    if isinstance(field.type, types.LiteralType):
+        return {"enum": list(get_args(hints[field.name]))}
+    return _shape(field.type)
 
 
 def _bounds(kind: types.Type, of_list: int) -> dict[str, Any]:

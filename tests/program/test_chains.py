@@ -13,7 +13,8 @@ from kb_in_memory import knowledge_base
 
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
-from gpu_rag.program.knowledge_base.chains import Asked, Read, _Reading, asked_chains, asked_types, opposed_relations
+from gpu_rag.program.knowledge_base.chain_reader import Reading
+from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains, asked_types, opposed_relations
 from gpu_rag.text.rules.relations import spoken_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
@@ -137,8 +138,8 @@ def test_a_hub_of_many_relations_takes_few_steps() -> None:
     nodes = [(f"n{i}", f"N{i}", "entity") for i in range(n + 1)]
     memory = Memory(knowledge_base(nodes, [("n0", f"links {'as' * (i % 2)} word{i}", f"n{i + 1}") for i in range(n)]))
     tried: list[int] = []
-    step = _Reading.step
-    with mock.patch.object(_Reading, "step", lambda self, way: (tried.append(way), step(self, way))[1]):
+    step = Reading.step
+    with mock.patch.object(Reading, "step", lambda self, way: (tried.append(way), step(self, way))[1]):
         found = read(memory, "which word7 links with N0", "N0")
     assert [chain.text(memory.known["kb"]) for chain in found.chains][:1] == ["links as word7"]
     assert len(tried) < 10_000  # of 2 * 60 * 500
@@ -147,7 +148,7 @@ def test_a_hub_of_many_relations_takes_few_steps() -> None:
 def test_steps_of_relations_that_no_cue_says_are_made_once() -> None:
     memory = films()
     read(memory, "who directed F1", "F1")
-    reading = _Reading(memory.known["chains"], "who directed #")
+    reading = Reading(memory.known["chains"], "who directed #")
     kb = memory.known["kb"]
     starred, written, directed = (
         2 * kb.relation_names.index(n) for n in ("starred_actors", "written_by", "directed_by")
@@ -156,7 +157,7 @@ def test_steps_of_relations_that_no_cue_says_are_made_once() -> None:
     assert reading.step(starred)[0] is worth and not cover.any()
     other = reading.step(directed)
     assert other[0] is not worth and other[1].any()
-    alone = _Reading(memory.known["chains"], "who directed #").step(starred)
+    alone = Reading(memory.known["chains"], "who directed #").step(starred)
     assert (alone[0] == worth).all()
 
 

@@ -120,20 +120,35 @@ def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
 
 
 @stage(
-    "bm25", needs=("passages",), params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
+    "bm25",
+    needs=("passages",),
+    params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
+    size="characters",
 )
 def bm25_stage(work: Work) -> dict[str, int]:
-    """A BM25 index over the passages."""
-    texts = passage_texts(work.stage_folders["passages"])[:]
-    Bm25.build(texts, k1=work.settings.index.bm25_k1, b=work.settings.index.bm25_b).save(work.out)
-    work.progress.advance(len(texts))
+    """A BM25 index over the passages, whose texts are read by block."""
+    path, index = work.stage_folders["passages"] / "passages.parquet", work.settings.index
+
+    def texts() -> Iterator[str]:
+        for batch in tables.read_batches(path, tables.PASSAGES, ("title", "text")):
+            for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist()):
+                yield f"{title}\n{text}" if title else text
+            work.progress.advance(batch.num_rows)
+
+    Bm25.build(texts(), k1=index.bm25_k1, b=index.bm25_b).save(work.out)
     return {}
 
 
-def vector_stage(name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequence[str]]) -> Stage:
+def vector_stage(
+    name: str,
+    needs: tuple[str, ...],
+    texts_of: Callable[..., Sequence[str]],
+    size: str = "passages",
+    graph: bool = False,
+) -> Stage:
     """Unit vectors (float16) of texts; resumes at the window where a run died.
 
-    texts_of(folder of each needed stage, in the order of `needs`): the texts.
+    texts_of(folder of each needed stage, in the order of `needs`): the texts. size, graph: as of `Stage`.
     """
 
     def run(work: Work) -> dict[str, int]:
@@ -142,4 +157,4 @@ def vector_stage(name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequ
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts)})
         return {}
 
-    return Stage(name, run, needs, roles=the_embedder)
+    return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph)

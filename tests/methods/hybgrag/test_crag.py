@@ -11,7 +11,7 @@ import pytest
 from answer_notes import chosen, noted, role, verbs
 
 import gpu_rag
-from gpu_rag.api import load_questions
+from gpu_rag import load_questions
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.hybgrag.crag import pages as crag_pages
@@ -239,7 +239,7 @@ def test_an_action_that_the_model_repeats_is_the_rules(index: gpu_rag.Index) -> 
         comment=["the source"],
     )
     (found,) = ask(index, llm=script.llm)
-    assert chosen(found, "crag_router/rules") == ("the model repeats an action",)
+    assert "crag_repeated" in verbs(found)
     assert chosen(found, "crag_action_2")[1] == "source: pages, batch 1" and found.text == "Tamsin"
 
 

@@ -18,7 +18,7 @@ from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.search import TextRows, triple_texts
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.graph import graphs_of
-from gpu_rag.methods.higra.stages.clusters import entity_text
+from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
@@ -45,6 +45,7 @@ def relation_texts(merge: Path, links: Path) -> TextRows:
     "higra_search",
     needs=("higra_merge", "higra_links"),
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
+    size="relations",
 )
 def search_stage(work: Work) -> dict[str, int]:
     """BM25 indexes over the entities (name, aliases, types) and over the relations."""
@@ -56,7 +57,12 @@ def search_stage(work: Work) -> dict[str, int]:
     return {}
 
 
-@stage("higra_graph", needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"))
+@stage(
+    "higra_graph",
+    needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"),
+    size="links",
+    graph=True,
+)
 def graph_stage(work: Work) -> dict[str, int]:
     """The entity graph and the graph over [entities | passages] as CSR arrays (see `HigraGraph`), and
     `statistics.json`."""

@@ -1,0 +1,367 @@
+"""A question against the relations of a knowledge base: the chains that it may ask for, each with a score.
+
+A question is read as cues: its words that say a relation of the knowledge base (`text.rules.relations`), in the order
+in which they narrate the way from the topic to the answer: outward from it on both sides. A chain of relations, each
+with a direction, is compared with them step by step. Its score is the sum of
+  covered    the share of a relation's own words that the cues of its step say, rare words weighing more
+  unsaid     < 0, for words of a relation that the cues of its step leave unsaid
+  unheard    < 0, for a cue that no step takes; twice where it turns the question round ("should not")
+  order      < 0, for cues taken in another order than that of their distance from the topic
+  type       whether the chain ends at the type of node that is asked for ("which drugs", "who")
+  hops       < 0, for each relation more or less than the question names
+  cosine     of the question with its topic masked and the words of the relations
+  found      < 0, for each relation that was extracted from texts alone, in a base that has curated ones
+The nodes tell which relation may follow which, so a graph without types has that too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import combinations
+from math import log
+
+import numpy as np
+
+from gpu_rag.graph.reach import EITHER, IN, OUT
+from gpu_rag.index.knowledge_base import CURATED, KnowledgeBase
+from gpu_rag.index.knowledge_base.names import relation_text
+from gpu_rag.text.rules.relations import (
+    Unit,
+    has_direction,
+    inverses,
+    says,
+    says_inverse,
+    spoken_of,
+    units_of,
+    words_of,
+)
+
+BEAM = 60  # chains that are made longer
+TRIED = 12  # of the best ones, walked from the topic
+MOST_CUES, MOST_ORDERS, MOST_SAID = 7, 20, 100
+FAR = 100  # more than the words of a question
+UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: less for a step back along the relation before it
+TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
+WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
+FOUND = 0.2  # less for a relation that only texts state, where others are curated
+MEDIATED = 0.4  # less for a step to or from a node without a name, which another step says
+_MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
+_MARKS = (".", "/", "#", ":", "__")
+_GROUP = "="  # before the name of a group, to tell it from a stem
+_SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
+_CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
+_BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # of two cues that say one relation ("starred which actors")
+_ASKS = frozenset({"what", "which", "who", "whom", "whose"})
+_NO_TYPE = frozenset({"when", "where", "how", "why"})
+Ways = tuple[int, ...]  # directed relations: 2 r out of the head of r, 2 r + 1 back
+
+
+class ChainReader:
+    """The relations of a knowledge base, prepared once for comparison with questions."""
+
+    def __init__(self, kb: KnowledgeBase):
+        self.kb = kb
+        parts = [_parts(name) for name in kb.relation_names]
+        self.units = [units_of(relation_text(last)) or units_of(relation_text(name)) for name, last in parts]
+        self.wide = [units_of(relation_text(name.removesuffix(last))) for name, last in parts]
+        counts: dict[str, int] = {}
+        for stem in (stem for units in self.units for stem in {unit.stem for unit in units}):
+            counts[stem] = counts.get(stem, 0) + 1
+        rarity = [[0.2 + log((kb.n_relations + 1) / counts[unit.stem]) for unit in units] for units in self.units]
+        self.weights = [np.array(some) / max(sum(some), 1e-9) for some in rarity]
+        self.directed = [has_direction(units) for units in self.units]
+        self.types = [units_of(name) for name in kb.type_names]
+        nameless = [row for row, name in enumerate(kb.node_names) if _MEDIATOR.fullmatch(name)]
+        curated = np.isin(kb.source, [at for at, source in enumerate(kb.sources) if source.kind in CURATED])
+        self.found = np.full(kb.n_relations, bool(curated.any()))  # stated by no curated source, where there is one
+        self.found[kb.relation[curated]] = False
+        self.mediator = kb.n_types  # a type of its own
+        self.node_type = kb.node_type.astype(np.int64)
+        self.node_type[nameless] = self.mediator
+        self._follows: dict[int, np.ndarray] = {}
+        self._types_behind: dict[frozenset[int], tuple[np.ndarray, list[set[int]]]] = {}
+        flat = [unit for units in self.units for unit in units]
+        self._stems, self._groups = {u.stem for u in flat}, {g for u in flat for g in (*u.groups, *inverses(u))}
+        self._saying: dict[str, list[int]] = {}  # relations by the stems, and by the groups, of their units
+        for row, units in enumerate(zip(self.units, self.wide)):
+            for unit in (unit for some in units for unit in some):
+                for key in (unit.stem, *(f"{_GROUP}{of}" for of in (*unit.groups, *inverses(unit)))):
+                    self._saying.setdefault(key, []).append(row)
+
+    @cached_property
+    def _at_nodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The directed relations at each node, ascending: those of node v are values[starts[v]:starts[v + 1]]."""
+        kb, n = self.kb, max(2 * self.kb.n_relations, 1)
+        ends = ((kb.head, 0), (kb.tail, 1))
+        way = np.where(self.either, 0, 1)[kb.relation]
+        keys = np.unique(
+            np.concatenate([end.astype(np.int64) * n + 2 * kb.relation + back * way for end, back in ends])
+        )
+        node, way = np.divmod(keys, n)
+        return np.searchsorted(node, np.arange(kb.n + 1)), way
+
+    @cached_property
+    def _edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """The edges of each relation: those of r are rows[starts[r]:starts[r + 1]]."""
+        order = np.argsort(self.kb.relation, kind="stable")
+        return np.searchsorted(self.kb.relation[order], np.arange(self.kb.n_relations + 1)), order
+
+    def follows(self, directed: int) -> np.ndarray:
+        """The directed relations that may come next behind one, ascending."""
+        if directed not in self._follows:
+            kb, (starts, rows) = self.kb, self._edges
+            edges = rows[starts[directed // 2] : starts[directed // 2 + 1]]
+            both = (kb.head[edges], kb.tail[edges])
+            to = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
+            begins, ways = self._at_nodes
+            alike = {ways[a:b].tobytes() for a, b in zip(begins[to].tolist(), begins[to + 1].tolist())}  # most are
+            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(some, np.int64) for some in alike]))
+        return self._follows[directed]
+
+    @cached_property
+    def leads(self) -> list[dict[int, set[int]]]:
+        """Types that each directed relation leads to from nodes of a type, where at least 1 edge in 20 does."""
+        kb, n = self.kb, self.kb.n_types + 1
+        found: list[dict[int, set[int]]] = [{} for _ in range(2 * kb.n_relations)]
+        heads, tails = self.node_type[kb.head], self.node_type[kb.tail]
+        keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
+        edges = np.bincount(kb.relation, minlength=kb.n_relations)
+        for key, count in zip(keys.tolist(), counts.tolist()):
+            (relation, head), tail = divmod(key // n, n), key % n
+            if 20 * count >= edges[relation]:
+                found[2 * relation].setdefault(head, set()).add(tail)
+                found[2 * relation + 1].setdefault(tail, set()).add(head)
+        for relation in np.flatnonzero(self.either).tolist():
+            for type, to in found[2 * relation + 1].items():
+                found[2 * relation].setdefault(type, set()).update(to)
+        return found
+
+    def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
+        """The types that each directed relation leads to from nodes of some types: places in a list, -1 for none."""
+        key = frozenset(types)
+        if key not in self._types_behind:
+            places: dict[frozenset[int], int] = {frozenset(): -1}
+            found = np.empty(len(self.leads), np.int64)
+            for d, leads in enumerate(self.leads):
+                found[d] = places.setdefault(frozenset().union(*(leads.get(type, ()) for type in key)), len(places) - 1)
+            self._types_behind[key] = found, [set(of) for of in places][1:]
+        return self._types_behind[key]
+
+    def said_by(self, cues: Sequence[Unit]) -> np.ndarray:
+        """bool[2 R]: the directed relations of which some cue may say a part."""
+        keys = {key for cue in cues for key in (cue.stem, *(f"{_GROUP}{of}" for of in cue.groups))}
+        found = np.zeros((self.kb.n_relations, 2), bool)
+        for key in keys:
+            found[self._saying.get(key, [])] = True
+        return found.ravel()
+
+    @cached_property
+    def either(self) -> np.ndarray:
+        """bool[R]: relations of several types whose edges lead both ways between them: the direction says nothing."""
+        kb, n = self.kb, max(self.kb.n_types, 1)
+        heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
+        keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
+        apart = keys // n % n != keys % n
+        keys, counts = keys[apart], counts[apart]
+        back = (keys // (n * n) * n + keys % n) * n + keys // n % n
+        at = np.searchsorted(keys, back).clip(max=max(len(keys) - 1, 0))
+        returned = np.where(keys[at] == back, np.minimum(counts, counts[at]), 0) if len(keys) else counts
+        both = [np.bincount(keys // (n * n), some, minlength=kb.n_relations) for some in (returned, counts)]
+        return 5 * both[0] > both[1]
+
+    def way(self, directed: int) -> int:
+        """Its direction for `reachable`."""
+        return EITHER if self.either[directed // 2] else IN if directed % 2 else OUT
+
+    def back(self, directed: int) -> int:
+        """The directed relation that leads back."""
+        return directed if self.either[directed // 2] else directed ^ 1
+
+    def types_of(self, unit: Unit) -> set[int]:
+        """The types of nodes that a unit says."""
+        return {row for row, own in enumerate(self.types) if any(says(unit, one) for one in own)}
+
+    def asked_types(self, text: str) -> set[int]:
+        """The types that a question asks for: said right behind "what" or "which", by "who", or first of all."""
+        words = words_of(text)
+        at = next((i for i, word in enumerate(words) if word in _ASKS), 0)
+        if any(word in _NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
+            return set()
+        return next((found for unit in units_of(text) if unit.at >= at and (found := self.types_of(unit))), set())
+
+    def opposed(self, text: str) -> set[int]:
+        """The relations that turn a question round ("contraindication", "off-label use") where it does not say so."""
+        said = set().union(*(unit.groups for unit in units_of(text)))
+        marked = [{group for unit in units if unit.marked for group in unit.groups} for units in self.units]
+        return {row for row, groups in enumerate(marked) if groups and not groups & said}
+
+    def cues(self, text: str) -> list[Unit]:
+        """The units of a question that say some relation: what is shared, and done together, twice; words for one
+        relation side by side ("starred which actors", "release years") once."""
+        words, found, end = words_of(text), list[Unit](), 0
+        twice = {i for i, word in enumerate(words) if word in _SHARED | _COMPANY}
+        units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & self._groups]
+        silent = spoken_of(units)
+        for unit in units:
+            if unit.groups & silent:
+                continue
+            one = found and found[-1].groups & unit.groups and set(words[end : unit.at]) <= _BETWEEN
+            end = unit.at + unit.width
+            if one:
+                continue
+            found.append(unit)
+            marks = {i for i in twice if 0 < unit.at - i <= 2 or (words[i] == "together" and 0 < i - unit.at <= 2)}
+            found += [unit] * bool(marks)
+            twice -= marks
+        return found[:MOST_CUES]
+
+    def cover(self, cue: Unit, directed: int) -> list[float]:
+        """How well a cue says each unit of a relation in a direction."""
+        relation, back = divmod(directed, 2)
+        of = says_inverse if back and self.directed[relation] else says
+        return [of(cue, unit) for unit in self.units[relation]]
+
+
+def _asking(words: Sequence[str], at: int) -> bool:
+    """Whether "when" and the like ask there: first or last of all, or before a verb, not as in "when it is used"."""
+    return at == 0 or words[at + 1 :][:1] == [] or words[at + 1] in _CLAUSE
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """The name of a relation, and the last part of it: "directed_by" of "film.film.directed_by"."""
+    cut = max(0, *(name.rfind(mark) for mark in _MARKS))
+    return name, name[cut:].lstrip("./#:_") or name
+
+
+def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tuple[list[int], float]]:
+    """The orders in which cues may narrate a chain from the topic at a place, with what each costs.
+
+    Those on its left outward and those on its right outward, merged in every way; by distance, the left first, costs
+    nothing. What stands behind the verb of the main clause ("the films of # were directed by whom") is far.
+    """
+    verb = next((i for i, word in enumerate(words) if i > topic and word in _CLAUSE), len(words))
+    left = [i for i, cue in enumerate(cues) if cue.at < topic][::-1]
+    right = [i for i, cue in enumerate(cues) if cue.at >= topic]
+    distance = [
+        2 * (topic - cue.at - cue.width + 1) if cue.at < topic else 2 * (cue.at - topic) + 1 + FAR * (cue.at > verb)
+        for cue in cues
+    ]
+    found = []
+    for places in combinations(range(len(cues)), len(left)):
+        a, b = iter(left), iter(right)
+        order = [next(a) if place in places else next(b) for place in range(len(cues))]
+        turned = sum(distance[x] > distance[y] for k, x in enumerate(order) for y in order[k + 1 :])
+        found.append((order, ORDER * turned))
+    return sorted(found, key=lambda pair: pair[1])[:MOST_ORDERS]
+
+
+class Reading:
+    """One question against the relations: what a step is worth that takes some of the cues in a row."""
+
+    def __init__(self, reader: ChainReader, text: str):
+        words = words_of(text)
+        self.reader, self.cues = reader, reader.cues(text)
+        self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
+        self.wanted = reader.asked_types(text)
+        taken = {(cue.at, cue.stem) for cue in self.cues}
+        self.spare = sum((u.at, u.stem) not in taken and not reader.types_of(u) for u in units_of(text))
+        free = (cue.stem in _NO_TYPE or reader.types_of(cue) for cue in self.cues)  # it may say a relation, or need not
+        self.missed = np.array([0.0 if of else UNHEARD * (1 + cue.marked) for cue, of in zip(self.cues, free)])
+        self.said = reader.said_by(self.cues)
+        self._alone = np.full(len(self.said), np.nan)  # the worth of a step that may take what it wants
+        self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
+        """f64[orders, m + 1, m + 1] twice: the worth of a step that takes the cues from i to j of an order, and how
+        well they cover it."""
+        key = directed if self.said[directed] else -1  # those that no cue says are worth the same
+        if key in self._steps:
+            return self._steps[key]
+        reader, m, relation = self.reader, len(self.cues), directed // 2
+        weights = reader.weights[relation]
+        covers = np.array([reader.cover(cue, directed) for cue in self.cues]).reshape(m, len(weights))
+        words = [at for at, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
+        words = words if len(words) < m else []  # "where" and the like say a relation beside another cue, or alone
+        wide = [any(says(cue, unit) for unit in reader.wide[relation]) for cue in self.cues]
+        worth = np.full((len(self.orders), m + 1, m + 1), -np.inf)
+        cover = np.zeros_like(worth)
+        for o, (order, _) in enumerate(self.orders):
+            for i in range(m + 1):
+                best, missed, extra = np.zeros(len(weights)), 0.0, 0.0
+                worth[o, i, i] = -UNSAID
+                for j, cue in enumerate(order[i:], i + 1):
+                    if covers[cue].any():
+                        best = np.maximum(best, covers[cue])
+                    elif wide[cue]:
+                        extra = WIDE
+                    else:
+                        missed += self.missed[cue]
+                    alone = len(words) and all(w in words for w in order[i:j])
+                    said = 0.0 if alone else float(best @ weights)
+                    cover[o, i, j], worth[o, i, j] = said, said + extra - UNSAID * (1 - said) - missed
+        self._steps[key] = worth, cover
+        return worth, cover
+
+    def _next(self, ways: np.ndarray, types: set[int], back: int, cosine: np.ndarray) -> list[tuple[int, set[int]]]:
+        """Directed relations worth extending with, and the types that they lead to: the MOST_SAID best that a cue
+        says; of the rest, which are worth the same, the first BEAM and the nearest TRIED of each set of types."""
+        place, found = self.reader.types_behind(types)
+        ways = ways[place[ways] >= 0]
+        said, apart = ways[self.said[ways]], self.said[ways] | (ways == back)
+        if len(said) > MOST_SAID:
+            for d in said[np.isnan(self._alone[said])].tolist():
+                self._alone[d] = self.step(d)[0].max()
+            said = said[np.argsort(-self._alone[said], kind="stable")[:MOST_SAID]]
+        kept = [said, ways[apart & ~self.said[ways]]]
+        for to in np.unique(place[ways[~apart]]):
+            alike = ways[~apart & (place[ways] == to)]
+            if len(alike) > BEAM:
+                nearest = np.argsort(-cosine[alike // 2], kind="stable")[:TRIED]
+                alike = np.union1d(alike[:BEAM], alike[nearest])
+            kept.append(alike)
+        return [(d, found[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
+
+    def chains(
+        self, first: Sequence[int], types: set[int], longest: int, hops: int, cosine: Sequence[float]
+    ) -> list[tuple[Ways, float, float]]:
+        """(chain, score, cover a step), best first. first: what may begin it; types: of the topic; cosine: of
+        each relation."""
+        reader = self.reader
+        m, near = len(self.cues), np.array(cosine)
+        rest = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
+        start = np.full((len(self.orders), m + 1), -np.inf)
+        start[:, 0] = [-cost for _, cost in self.orders]
+        rows, cols = np.indices(start.shape)
+        beam: list[tuple[Ways, set[int], int, np.ndarray, np.ndarray]] = [((), types, 0, start, np.zeros_like(start))]
+        found = []
+        for length in range(1, longest + 1):
+            longer = []
+            for chain, types, named, value, cover in beam:
+                ways = reader.follows(chain[-1]) if chain else np.array(first, np.int64)
+                back = reader.back(chain[-1]) if chain else -1
+                for d, to in self._next(ways, types, back, near):
+                    worth, share = self.step(d)
+                    total = value[:, :, None] + worth
+                    if chain and d == back:
+                        total[:, range(m + 1), range(m + 1)] += BACK
+                    elif reader.mediator in to or reader.mediator in types:
+                        total[:, range(m + 1), range(m + 1)] += MEDIATED
+                    at = total.argmax(1)
+                    said = cover[rows, at] + share[rows, at, cols]
+                    longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, at, cols], said))
+            for chain, types, named, value, cover in longer:
+                if types == {reader.mediator}:
+                    continue
+                final = value - rest
+                best = np.unravel_index(int(final.argmax()), final.shape)
+                score = float(final[best]) - STEP * length - max(MORE * (named - hops), FEWER * (hops - named))
+                score -= FOUND * sum(bool(reader.found[d // 2]) for d in chain)
+                score += COSINE * sum(cosine[d // 2] for d in chain) / length
+                if self.wanted:
+                    score += TYPE if types & self.wanted else -TYPE
+                found.append((chain, score, float(cover[best]) / named))
+            longer.sort(key=lambda one: (-one[3].max(), one[0]))
+            beam = longer[:BEAM]
+        return sorted(found, key=lambda one: (-one[1], one[0]))
