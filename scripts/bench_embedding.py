@@ -75,6 +75,7 @@ def compare(name: str, texts: list[str], ours: MeanPoolingEmbedder, peer: Padded
     """Rates of both, in turns until each has had limit_s."""
     peer.n_computed = 0
     cosine = float((ours.embed(texts) * peer.embed(texts)).sum(1).min())
+    before_computed = peer.n_computed
     lengths = sorted(map(len, ours.token_ids(texts)))
     useful = sum(lengths)
     runs = _runs([range(n) for n in lengths])
@@ -86,7 +87,7 @@ def compare(name: str, texts: list[str], ours: MeanPoolingEmbedder, peer: Padded
     before, now = (len(texts) * n / spent).round(1).tolist()
     return {
         "texts": name, "n": len(texts), "tokens_a_text": round(useful / len(texts), 1), "before_per_s": before,
-        "now_per_s": now, "ratio": round(now / before, 2), "useful_before": round(useful / peer.n_computed, 2),
+        "now_per_s": now, "ratio": round(now / before, 2), "useful_before": round(useful / before_computed, 2),
         "useful_now": round(useful / computed, 2), "least_cosine": round(cosine, 5),
     }  # fmt: skip
 
