@@ -13,7 +13,6 @@ def load_embedder(
     *,
     api_key: ApiKeys = None,
     connections: int = 32,
-    revision: str = "",
     ca_file: str = "",
 ) -> Embedder:
     """The embedder called `name`.
@@ -27,7 +26,7 @@ def load_embedder(
     if name.startswith(("http://", "https://")):
         from gpu_rag.models.embed.server import ServerEmbedder
 
-        return ServerEmbedder(name, api_key=api_key, connections=connections, revision=revision, ca_file=ca_file)
+        return ServerEmbedder(name, api_key=api_key, connections=connections, ca_file=ca_file)
     if name == "hash":
         from gpu_rag.models.embed.hashing import HashEmbedder
 
