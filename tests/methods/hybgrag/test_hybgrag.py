@@ -6,12 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answer_notes import role
+from msgspec import to_builtins
+from msgspec.structs import replace
 from project_scripts import script
 
 import gpu_rag
@@ -494,9 +495,9 @@ def test_packaged_examples() -> None:
 
 
 def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
-    made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
     path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps(made.row()) + "\n\n")
+    path.write_text(json.dumps(to_builtins(made)) + "\n\n")
     assert read_examples(str(path), "", True) == (made,)
     script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
     run(index, script, experiences=str(path))
@@ -506,11 +507,11 @@ def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
 
 
 def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, tmp_path: Path) -> None:
-    made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
     path, hashes = tmp_path / "mine.jsonl", []
     for question in ("Who built it?", "Who sold it again?"):
         row = replace(made, question=question)
-        path.write_text(json.dumps(row.row()) + "\n")
+        path.write_text(json.dumps(to_builtins(row)) + "\n")
         assert read_examples(str(path), "", True) == (row,)
         hashes.append(run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash)
     again = run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash
@@ -644,10 +645,10 @@ def test_tune_collects_routes_validations_and_experiences_that_ask_then_uses(
 
 def test_packaged_examples_stay_where_a_file_is_named(index: gpu_rag.Index, tmp_path: Path) -> None:
     own = tuned_index(index, tmp_path)
-    made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
-    keep(own.path, hybgrag={"routes": [], "validations": [], "experiences": [made.row()]})
+    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    keep(own.path, hybgrag={"routes": [], "validations": [], "experiences": [to_builtins(made)]})
     mine = tmp_path / "mine.jsonl"
-    mine.write_text(json.dumps(replace(made, question="Who sold it?").row()) + "\n")
+    mine.write_text(json.dumps(to_builtins(replace(made, question="Who sold it?"))) + "\n")
     script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
     run(gpu_rag.Index.open(own.path), script, experiences=str(mine))
     assert "Who sold it?" in script.prompts("comment")[0] and "Who built it?" not in script.prompts("comment")[0]
