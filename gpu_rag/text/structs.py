@@ -68,7 +68,7 @@ def _shape(kind: types.Type, name: str, limits: _Limits, is_item: bool = False) 
         case types.VarTupleType() | types.ListType():
             items = _shape(kind.item_type, name, limits, is_item=True)
             return {"type": "array", "items": items, **_bounds(kind, 1, most)}
-        case types.StrType() if name in limits.options:
+        case types.StrType() | types.LiteralType() if name in limits.options:
             return {"enum": list(limits.options[name])}
         case types.StrType():
             return {"type": "string", **_bounds(kind, 0, most)}

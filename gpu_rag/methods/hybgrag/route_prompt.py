@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from gpu_rag.methods.hybgrag.examples import Experience, fenced, own_examples, read_examples
-from gpu_rag.methods.hybgrag.state import Action, History, Params, Topic
+from gpu_rag.methods.hybgrag.state import DIRECTIONS, Action, History, Params, Topic
 from gpu_rag.models.ask import read_prompt
 from gpu_rag.models.budget import reply_tokens
 from gpu_rag.models.llm.interface import fits
@@ -134,6 +134,6 @@ def route_schema(
     types: Sequence[str], relations: Sequence[str], most: int = MOST_RELATIONS, chars: int = MOST_NAME_CHARS
 ) -> str:
     """The JSON Schema of a route; most: relations of an entity; chars: of its name."""
-    options = {"type": types, "relations": relations}
+    options = {"type": types, "relations": relations, "ways": list(DIRECTIONS)}
     sizes = {"entities": Params.max_topics, "relations": most, "ways": most, "name": chars}
     return schema_with(Route, options, sizes)
