@@ -286,12 +286,21 @@ class AnswersFile:
     """An answers file open for appending. `done`: ids of rows that are there and need not be asked again.
 
     Opening mends a torn last line, and refuses a file that other settings made. Failed rows of an earlier run are
-    dropped and asked again, but for questions that `journal` sets aside, and those too with `retry_set_aside`; each id
-    has one row in the end.
+    dropped and asked again, but for questions that `journal` sets aside, and those too with `retry_set_aside`; with
+    `retry_unread` also rows for which a reply of the model could not be read. Each id has one row in the end.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any], *, style: str = "jsonl", retry_set_aside: bool = False):
+    def __init__(
+        self,
+        path: Path,
+        config: dict[str, Any],
+        *,
+        style: str = "jsonl",
+        retry_set_aside: bool = False,
+        retry_unread: bool = False,
+    ):
         self.path, self.style, self._config, self._retry = path, style, config, retry_set_aside
+        self._retry_unread = retry_unread
         self.done: set[str] = set()
         self.journal = Journal(path.with_name(path.name + ".inflight"))
         self._file: IO[bytes] | None = None
@@ -329,12 +338,13 @@ class AnswersFile:
             stack.callback(self._file.flush)
 
     def _mend(self) -> set[str]:
-        """Drops failed rows and a torn line; fills `done`. Returns the ids of all rows, the failed ones too."""
+        """Drops rows to be asked again and a torn line; fills `done`. Returns all ids, also of dropped rows."""
         ended: set[str] = set()
         with replacing(self.path) as file:
             for raw, row in read_pairs(self.path):
                 ended.add(row["id"])
-                if row["status"] != "failed" and row["id"] not in self.done:
+                again = row["status"] == "failed" or (self._retry_unread and row["usage"]["malformed"])
+                if not again and row["id"] not in self.done:
                     self.done.add(row["id"])
                     file.write(self._line(row, None if raw is row else raw["response"]["body"].get("created")))
         return ended

@@ -369,10 +369,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply. finish_reason: stop | length | rank | unscored (the engine cannot rank) | malformed (the
-    server's answer around it could not be read).
+    """One reply. finish_reason: stop | length | rank | unscored (the engine cannot rank).
 
-    Token counts are the engine's own.
+    Token counts are the engine's own; estimated: they are not, since its server does not count them.
     """
 
     text: str
@@ -382,6 +381,7 @@ class Reply:
     n_generated: int
     scores: tuple[float, ...] = ()
     from_cache: bool = False
+    estimated: bool = False
 
     @property
     def hash(self) -> str:

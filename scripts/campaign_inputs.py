@@ -162,10 +162,11 @@ def _manifest(folder: Path) -> Callable[[Mutator | None], None]:
 
 
 def _replies(folder: Path) -> Callable[[Mutator | None], None]:
-    from gpu_rag.index.stages.extraction import SCHEMA
+    from gpu_rag.index.stages.extraction import Extracted
     from gpu_rag.models.llm.interface import reply_from_record
     from gpu_rag.program.reader import clean_answer
     from gpu_rag.text.lenient import read_json
+    from gpu_rag.text.structs import schema_of
 
     record = {"text": "x", "finish_reason": "stop", "n_prompt": 1, "n_cached": 0, "n_generated": 2, "scores": [0.5]}
 
@@ -174,7 +175,7 @@ def _replies(folder: Path) -> Callable[[Mutator | None], None]:
         text = raw.decode("utf-8", "replace")
         if mutator is not None and mutator.random.random() < 0.05:
             text += mutator.random.choice(("[", '{"a":', "```json\n", "<think>", "\\")) * 20_000
-        read_json(text, SCHEMA)
+        read_json(text, schema_of(Extracted))
         clean_answer(text)
         changed = record if mutator is None else mutator.value(record)
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):

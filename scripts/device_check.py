@@ -74,7 +74,7 @@ LEAST = 5.0  # seconds left with which no section is begun
 LATE = "no time left"
 MODULES = (  # whose absence says what cannot be checked or run on the machine
     "triton", "numba", "cupy", "torch_geometric", "pylibcugraph", "pytest", "faiss", "vllm", "transformers",
-    "sentence_transformers", "msgspec", "bm25s", "Stemmer", "ahocorasick", "jsonschema", "llguidance",
+    "sentence_transformers", "msgspec", "bm25s", "Stemmer", "duckdb", "jsonschema", "llguidance",
 )  # fmt: skip
 
 

@@ -12,13 +12,14 @@ import argparse
 import json
 from pathlib import Path
 
-from gpu_rag.index.stages.extraction import SCHEMA
+from gpu_rag.index.stages.extraction import Extracted
 from gpu_rag.models.packaged import packaged_llm_folder
 from gpu_rag.models.pretrained import load_tokenizer
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
 from gpu_rag.text.lenient import Read, read_json
 from gpu_rag.text.replies import parse_json
+from gpu_rag.text.structs import schema_of
 from gpu_rag.types import Malformed
 
 DESCRIPTION = "a short description of what the passage says of it here"
@@ -58,7 +59,7 @@ def main() -> None:
                     continue
                 n_cut += 1
                 cut = text[: offsets[limit - 1][1]]
-                strict, found = parse_json(cut, SCHEMA), read_json(cut, SCHEMA)
+                strict, found = parse_json(cut, schema_of(Extracted)), read_json(cut, schema_of(Extracted))
                 for name, counts in total.items():
                     counts[0] += written(text, name, len(cut))
                     counts[1] += 0 if isinstance(strict, Malformed) else len(strict[name])

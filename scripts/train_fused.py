@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.evaluation.compare import score
 from gpu_rag.evaluation.kb import KbGold
-from gpu_rag.evaluation.tune import Examples, examples
 from gpu_rag.methods.fused.batched import columns
 from gpu_rag.methods.fused.model import Learnt, trained
+from gpu_rag.methods.fused.tune import Examples, examples
 from gpu_rag.sources.questions import QuestionRow
 
 AT = (2, 5, 10)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import gpu_rag.methods.registry  # noqa: F401  (declares the sections of methods)
-from gpu_rag.cli.options import PROFILES
+from gpu_rag.cli.options import PROFILES, profile_file
+from gpu_rag.methods.registry import profiles
 from gpu_rag.settings import make_settings, read_profile
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,9 +160,9 @@ def test_one_faiss_is_installed(other):
     assert len([name for name in names if name.startswith("faiss")]) == 1
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", [*PROFILES, *profiles()])
 def test_every_profile_is_valid(name):
-    make_settings(read_profile(ROOT / "configs" / f"{name}.toml"))
+    make_settings(read_profile(profile_file(name)))
 
 
 def test_every_file_in_configs_is_a_profile():

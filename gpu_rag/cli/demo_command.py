@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import add_settings, api_key, names, settings_of
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
+from gpu_rag.methods.registry import marked, uses_graph
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 HELP = "Index the larger sample, count the chains that each method finds, show one, and answer ten questions."
 EXAMPLE = "gpu-rag demo --out demo-index"
-WORDS = ("dense", "bm25", "hybrid")  # methods without a graph
-METHODS = (*WORDS, "ppr", "higra-retriever", "bubblerag")
 MEASURE = "whole@5"
 Show = Callable[[str], None]
 Scores = dict[str, list[float]]
@@ -33,7 +32,7 @@ Scores = dict[str, list[float]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    folder, methods = Path("demo-index"), ",".join(METHODS)
+    folder, methods = Path("demo-index"), ",".join(marked("shown"))
     parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help=f"the index folder ({folder})")
     parser.add_argument("--method", default=methods, metavar="M[,M...]", help=f"methods to compare ({methods})")
     parser.add_argument("--questions", type=int, default=10, metavar="N", help="how many questions to answer (10)")
@@ -42,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """The main job, start to end."""
-    from gpu_rag.api import Index, load_questions
+    from gpu_rag import Index, load_questions
     from gpu_rag.sample import world_path
 
     started = time.perf_counter()
     show: Show = (lambda text: None) if options.json else partial(print, flush=True)
-    methods = sorted(names(options.method), key=lambda method: method not in WORDS)
-    if methods[0] not in WORDS or methods[-1] in WORDS:
-        expected = f"one of {', '.join(WORDS)}, and one that searches a graph"
+    methods = sorted(names(options.method), key=uses_graph)
+    if uses_graph(methods[0]) or not uses_graph(methods[-1]):
+        expected = "a method without a graph, and one that searches a graph"
         raise UsageError("nothing to compare", given=f"--method {options.method}", expected=expected)
     settings, out = settings_of(options), options.out
     rows, _ = load_questions(world_path("questions.jsonl"))
@@ -88,12 +87,15 @@ def _beside(out: Path, ending: str) -> Path:
 
 def _index(out: Path, methods: Sequence[str], settings: Settings, show: Show) -> dict[str, int]:
     """Builds or resumes an index of the sample; its counts."""
-    from gpu_rag.api import build
+    from gpu_rag import build
     from gpu_rag.sample import world_path
 
     ready = world_path("openie.jsonl") if settings.index.extractor == "import" else ()
     with Bars() as bars:
-        report = build(world_path("corpus.jsonl"), out, methods=methods, openie=ready, settings=settings, progress=bars)
+        report = build(
+            world_path("corpus.jsonl"), out, methods=methods, openie=ready, settings=settings, progress=bars
+        ).report
+    assert report is not None
     counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions")}
     shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)  # a stage that is not built counts 0
     show(f"   {shown} in {report.wall_s:.1f} s: {out}")
@@ -122,7 +124,7 @@ def _compare(engine: Engine, methods: Sequence[str], rows: Sequence[QuestionRow]
 def _best(comparison: Comparison, methods: Sequence[str]) -> tuple[str, str]:
     """The best method that searches a graph, and the best that does not."""
     share = {method: comparison.document["methods"][method][MEASURE] for method in methods}
-    graph = [method for method in methods if method not in WORDS]
+    graph = [method for method in methods if uses_graph(method)]
     return max(graph, key=share.__getitem__), max(set(methods) - set(graph), key=share.__getitem__)
 
 
@@ -153,7 +155,7 @@ def _chain(
     n = max(range(len(rows)), key=lambda i: (graph[i] - words[i], len(rows[i].gold_ids)))
     row = rows[n]
     result = engine.run(methods[0], [row.question], limit=DEPTH, retrieval_only=True, support=True)
-    others = {method: answers[n] for method, answers in comparison.answers.items() if method in WORDS}
+    others = {method: answers[n] for method, answers in comparison.answers.items() if not uses_graph(method)}
     stops = chain_of(engine.index, row.gold_ids, row.answers, {methods[0]: result.answers[0], **others})
     show(textwrap.indent(chain_text(row.question.text, row.answers[0], stops), "   "))
     write(picture, chain_svg(row.question.text, row.answers[0], stops))

@@ -26,7 +26,7 @@ BACKENDS = (
     ("torch", ("torch",), "tensors on every device", ""),
     ("scipy", ("scipy",), "graph ops on the CPU", ""),
     ("bm25s", ("bm25s",), "word search", ""),
-    ("ahocorasick", ("pyahocorasick",), "mention search", ""),
+    ("duckdb", ("duckdb",), "tables of an index", ""),
     ("numba", ("numba",), "fast graph ops on the CPU", "cpu"),
     ("transformers", ("transformers",), "embedded language model and embedder", "cpu"),
     ("llguidance", ("llguidance",), "JSON and choice constraints", "cpu"),

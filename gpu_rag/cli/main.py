@@ -8,20 +8,23 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from gpu_rag import __version__
 from gpu_rag.cli.terminal import Visible, keep_stderr, show, visible
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.models.library_environment import prepare_environment
+from gpu_rag.settings.check import unknown_name
 
 COMMANDS = (
-    "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "merges", "export", "bench", "models",
-    "doctor", "demo", "sample", "serve", "tune",
+    "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "export", "bench", "models", "doctor",
+    "demo", "sample", "serve", "tune",
 )  # fmt: skip
 WITHOUT_TORCH = ("explain", "bench")  # or, as bench, with settings to make before torch is imported
 
@@ -33,17 +36,30 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError: one line that says what is wrong and where help is."""
+        given = re.match(r"argument COMMAND: invalid choice: '(\w+)'", message)
+        if given:
+            raise unknown_name("command", given[1], COMMANDS)
         raise UsageError(message, do=f"see: {self.prog} --help")
 
 
-def build_parser() -> Parser:
-    """The whole command line."""
+def command_modules() -> dict[str, Callable[[], Any]]:
+    """{command: a function that imports its module}, those of methods last. A module has HELP, EXAMPLE, add_arguments,
+    and run, which returns (exit status, --json document, text)."""
+    from gpu_rag.methods.registry import named_hooks
+
+    load = importlib.import_module
+    own = {name: partial(load, f"gpu_rag.cli.{name.replace('-', '_')}_command") for name in COMMANDS}
+    return {**named_hooks("commands"), **own}
+
+
+def build_parser(only: str = "") -> Parser:
+    """The whole command line, or of the commands the one named `only`: the modules of the others are not imported."""
     parser = Parser(prog="gpu-rag", description="Graph RAG on your own machines.", epilog=EXIT_STATUS)
     parser.add_argument("--version", action="version", version=f"gpu-rag {__version__}")
-    # a command's module: HELP, EXAMPLE, add_arguments, and run, which gives (exit status, --json document, text)
+    modules = command_modules()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for name in COMMANDS:
-        module: Any = importlib.import_module(f"gpu_rag.cli.{name.replace('-', '_')}_command")
+    for name in [only] if only in modules else [*COMMANDS, *(name for name in modules if name not in COMMANDS)]:
+        module = modules[name]()
         sub = commands.add_parser(
             name,
             help=module.HELP,
@@ -97,10 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.excepthook = _internal_error
     try:
         prepare_process()
-        options = build_parser().parse_args(given)
+        options = build_parser(given[0] if given else "").parse_args(given)
         if options.command not in WITHOUT_TORCH:
             with late_interrupt():
-                importlib.import_module("gpu_rag.api")
+                importlib.import_module("gpu_rag.api.indexes")
         status, document, text = options.run(options)
         if options.json and document is not None:  # one that has printed it already gives none
             # in ASCII, which every encoding can hold; of its characters a terminal obeys DEL alone

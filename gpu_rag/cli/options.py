@@ -12,25 +12,39 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.terminal import visible
 from gpu_rag.errors import UsageError
+from gpu_rag.methods.registry import AUTO, method_names
 from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
 from gpu_rag.settings.check import checked
 
 if TYPE_CHECKING:
     from gpu_rag.models.llm.interface import ApiKeys
 
-PROFILES = ("cpu", "gpu", "multi-gpu", "higra", "higra-no-refinement")
+PROFILES = ("cpu", "gpu", "multi-gpu")  # beside those of methods
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """--profile and --set."""
     parser.add_argument("--profile", metavar="cpu|gpu|FILE", help="settings from configs/NAME.toml or a TOML file")
-    words = "one setting, such as index.chunk_words=200 or method.ppr.damping=0.5; stronger than all others"
+    words = "one setting, such as index.chunk_words=200 or method.NAME.PARAMETER=0.5; stronger than all others"
     add_list(parser, "--set", "KEY=VALUE", words, dest="assignments", type=str)
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:
     """DIR, the index folder."""
     parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+
+
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """--method."""
+    best = f"{AUTO} (default): what tune found, else the best that the index has"
+    others = ", ".join(name for name in method_names() if name != AUTO)
+    parser.add_argument("--method", default=AUTO, metavar="M", help=f"{best}; or one of {others}")
+
+
+def say_method(given: str, method: str) -> None:
+    """Name the method that `auto` stood for."""
+    if given != method:
+        say(f"{given}: {method}")
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str = "questions") -> None:
@@ -103,7 +117,8 @@ def exit_status(
             steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))
             say(
                 f"gpu-rag: RULES DECIDED IN PLACE OF THE MODEL: {n:,} of {n_read:,} replies could not be read, above "
-                f"--max-fallbacks {options.max_fallbacks} ({steps}); see what the model can do: gpu-rag models probe"
+                f"--max-fallbacks {options.max_fallbacks} ({steps}); see what model and server can do: gpu-rag models "
+                "probe --fresh; then --retry-unread asks again"
             )
             status = 3
     return status
@@ -127,9 +142,11 @@ def exceeds(limit: str, failures: int, total: int) -> bool:
 
 
 def profile_file(name: str) -> Path:
-    """The file of a profile: a name from configs/, or a path."""
+    """The file of a profile: a name from configs/ or of a method, or a path."""
+    from gpu_rag.methods.registry import profiles
+
     if name not in PROFILES:
-        return Path(name)
+        return profiles().get(name, Path(name))
     here = Path(__file__).resolve().parents[2] / "configs" / f"{name}.toml"
     return here if here.is_file() else Path(sys.prefix) / "share" / "gpu-rag" / "configs" / f"{name}.toml"
 
@@ -140,7 +157,7 @@ def settings_of(
     """Strongest first: --set, flags, profile, manifest, defaults."""
     profile = read_profile(profile_file(options.profile)) if options.profile else {}
     assigned = nested([parse_assignment(text) for text in options.assignments])
-    from gpu_rag.methods.registry import load_method  # it registers the sections of methods
+    from gpu_rag.methods.registry import load_method  # it declares the sections of methods
 
     settings = make_settings(merge(profile, flags or {}, assigned), manifest)
     for name, params in settings.method.items():  # used or not: a typing error is never dropped

@@ -19,6 +19,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Copies the files."""
     from gpu_rag.errors import UsageError
     from gpu_rag.index.folder import storage_errors
+    from gpu_rag.methods.registry import made_for, marked, method_of
     from gpu_rag.sample import world_files
 
     folder: Path = options.folder
@@ -30,13 +31,15 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
     counts = {name: text.count("\n") for name, text in files.items()}
+    compared, over = ",".join(marked("compared")), {kind: ",".join(made_for(kind)) for kind in ("skb", "kg")}
+    baselines = ",".join(name for name in marked("compared") if method_of(name).standins)
     steps = [
         f"gpu-rag index {folder}/corpus.jsonl --openie {folder}/openie.jsonl --out my-index",
-        f"gpu-rag eval my-index {folder}/questions.jsonl --method dense,bm25,hybrid,ppr --retrieval-only",
-        f"gpu-rag index --skb {folder}/world --out my-kb --for dense,hybgrag",
-        f"gpu-rag eval my-kb {folder}/kb-questions.jsonl --method dense,hybgrag --retrieval-only",
-        f"gpu-rag index --kg {folder}/facts.tsv --out my-kg --for hydrarag",
-        f"gpu-rag eval my-kg {folder}/kg-questions.jsonl --method hydrarag --retrieval-only",
+        f"gpu-rag eval my-index {folder}/questions.jsonl --method {compared} --retrieval-only",
+        f"gpu-rag index --skb {folder}/world --out my-kb --for {baselines},{over['skb']}",
+        f"gpu-rag eval my-kb {folder}/kb-questions.jsonl --method {baselines},{over['skb']} --retrieval-only",
+        f"gpu-rag index --kg {folder}/facts.tsv --out my-kg --for {over['kg']}",
+        f"gpu-rag eval my-kg {folder}/kg-questions.jsonl --method {over['kg']} --retrieval-only",
     ]
     text = "\n".join(
         [*(f"{folder}/{name}: {n} lines" for name, n in counts.items()), "Next:", *(f"  {s}" for s in steps)]

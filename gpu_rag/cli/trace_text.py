@@ -1,6 +1,6 @@
 """One answer in words: the question, decisions, findings and the answer.
 
-Words for the steps of one method lie in its folder, in `explain.py`. The name of a step may end with how something was
+Methods bring words for their own steps (`Method.explain`). The name of a step may end with how something was
 chosen, "NAME/rule", or with "/malformed"; words are looked up without it.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.terminal import visible
 from gpu_rag.index.metadata import in_words
-from gpu_rag.methods.registry import parts
+from gpu_rag.methods.registry import joined_hooks
 from gpu_rag.text.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ WORDS = {
     "search_bm25": "passages that share rare words, of {n}",
     "search_hybrid": "passages high in both the vector and the word ranking, of {n}",
     "rank_by_graph": "passages reached in the graph from facts near the question, of {n}",
-    "fused": "passages weighed by the rankings of several methods, of {n}",
     "seed_facts": "facts near the question, from which the graph was searched, of {n}",
     "rerank_passages": "passages ordered anew, of {n}",
     "rerank_facts": "facts ordered anew, of {n}",
@@ -159,9 +158,7 @@ def _step(step: dict[str, Any]) -> str:
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
     """Words by the names that they are for; names without a star first."""
-    words = WORDS.copy()
-    for module in parts("explain"):
-        words.update(module.WORDS)
+    words = WORDS | joined_hooks("explain")
     names = sorted(words, key=lambda name: "*" in name)
     return [(re.compile(re.escape(name).replace(r"\*", "([a-z0-9]+)")), words[name]) for name in names]
 

@@ -5,13 +5,13 @@ or none. A decision without gold, such as the wording of keywords, is by rule. O
 share that is
 
 index     in the index, and let through by `--where`
-graph     among the passages that the method's own structure reached: the walk of hoprag, the evidence graphs of
-          bubblerag, the neighbourhood within `radius` of higra's seeds; a method without choices has none
+graph     among the passages that the method's own structure reached, such as a walk, evidence graphs, or the
+          neighbourhood of seeds; a method without choices has none
 reached   there, or among the first REACHED of the ranking
 recall@k  among the first k passages that are kept
 prompt    among the passages that the shared reader shows, whole and within the model's context where one is named
 
-A walk from all passages, as that of ppr, sees all of them: `reached` is then what its ranking leaves within reach.
+A walk from all passages sees all of them: `reached` is then what its ranking leaves within reach.
 """
 
 from __future__ import annotations

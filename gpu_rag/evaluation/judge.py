@@ -13,22 +13,21 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from gpu_rag.engine import Engine
 from gpu_rag.errors import RequestFailed, UsageError
 from gpu_rag.evaluation.metrics import SPECIAL, exact_match, normalise_answer, token_f1
+from gpu_rag.models.ask import Ask
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import LLM, ApiKeys, OnReply
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings.sections import EvalSettings
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.text.lenient import read_reply
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
-from gpu_rag.types import Answer, JsonSchema, Malformed, Reply, Request
+from gpu_rag.types import Answer, Malformed, Reply, Request
 
 LEAST_RIGHT = 0.8  # of a kind of control: below it the verdicts are not to be trusted
 KINDS = {
@@ -38,17 +37,6 @@ KINDS = {
 }
 _TOKENS = {"prompt_tokens": "n_prompt", "cached_tokens": "n_cached", "generated_tokens": "n_generated"}
 MOST_GOLD = 50  # gold answers that are shown: those nearest to the answer by token F1
-_SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {
-            "reason": {"type": "string", "maxLength": 400},
-            "verdict": {"enum": ["correct", "incorrect"]},
-        },
-        "required": ["reason", "verdict"],
-        "additionalProperties": False,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -58,6 +46,32 @@ class Claim:
     question: str
     gold: tuple[str, ...]
     answer: str
+
+
+class Judgement(Struct, frozen=True):
+    """A judge's reply: a short reason, then the verdict."""
+
+    reason: Annotated[str, Meta(max_length=400)]
+    verdict: Literal["correct", "incorrect"]
+
+
+def by_match(claim: Claim) -> Judgement:
+    """Correct where the answer equals a gold answer after normalisation (em = 1)."""
+    equal = exact_match(claim.answer, claim.gold)
+    return Judgement("compared by their words", "correct" if equal else "incorrect")
+
+
+JUDGE = Ask(
+    "judge",
+    Judgement,
+    rule=by_match,
+    prompt="gpu_rag.evaluation.prompts:judge",
+    show=lambda claim: {  # each text on one line, so that none of them looks like the next field
+        "question": _line(claim.question),
+        "gold": "\n".join(_line(text) for text in _shown(claim)),
+        "answer": _line(claim.answer),
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -77,17 +91,13 @@ class Judge:
         self.llm, self.settings = llm, settings or EvalSettings()
         given = self.settings.judge_capable
         self.capable = llm.capable if given is None else given
-        self.prompt = Prompt.read("gpu_rag.evaluation.prompts", "judge")
         self.on_reply: OnReply | None = None
         self.n_asked = self.n_from_cache = 0
         self.s = 0.0
 
     def request(self, claim: Claim) -> Request:
-        """The request to the model. Texts are put on one line each, so that none of them looks like the next field."""
-        gold = [_line(text) for text in _shown(claim)]
-        fields = {"question": _line(claim.question), "gold": "\n".join(gold), "answer": _line(claim.answer)}
-        text = self.prompt.render(**fields)
-        return Request(self.prompt.system, text, JsonSchema(_SCHEMA), self.settings.judge_tokens)
+        """The request to the model."""
+        return JUDGE.request({"claim": claim, "max_tokens": self.settings.judge_tokens}, self.llm)
 
     def verdicts(self, claims: Sequence[Claim]) -> list[Verdict]:
         """A verdict for each claim, in their order; equal claims are asked once, all of them in one call of the engine.
@@ -102,18 +112,18 @@ class Judge:
         self.s += perf_counter() - started
         self.n_asked += len(distinct)
         self.n_from_cache += sum(isinstance(reply, Reply) and reply.from_cache for reply in replies)
-        said = {claim: read_verdict(reply) for claim, reply in zip(distinct, replies, strict=True)}
-        return [said[claim] for claim in claims]
+        verdicts = {claim: read_verdict(reply) for claim, reply in zip(distinct, replies, strict=True)}
+        return [verdicts[claim] for claim in claims]
 
 
 def read_verdict(reply: Reply | RequestFailed) -> Verdict:
     """The verdict of a reply; never a guess from what is no verdict."""
     if isinstance(reply, RequestFailed):
         return Verdict(None, "failed")
-    found = read_reply(reply, JsonSchema(_SCHEMA))
-    if isinstance(found, Malformed):
+    judgement, _ = JUDGE.read(reply, {})
+    if isinstance(judgement, Malformed):
         return Verdict(None, "malformed", reply)
-    return Verdict(found.value["verdict"] == "correct", "", reply)
+    return Verdict(judgement.verdict == "correct", "", reply)
 
 
 def _line(text: str) -> str:
@@ -197,9 +207,8 @@ def _claim(answer: Answer, row: QuestionRow) -> Claim | float:
     """The claim to be judged, or the score where a rule settles it."""
     if answer.status != "answered" or answer.text is None or not answer.text.strip():
         return 0.0
-    if exact_match(answer.text, row.answers):
-        return 1.0
-    return Claim(row.question.text, tuple(row.answers), answer.text)
+    claim = Claim(row.question.text, tuple(row.answers), answer.text)
+    return 1.0 if by_match(claim).verdict == "correct" else claim
 
 
 def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
@@ -253,7 +262,7 @@ def _about(judge: Judge, controls: Controls, verdicts: Mapping[Claim, Verdict]) 
         "model": judge.llm.name,
         "content_hash": judge.llm.content_hash,
         "capable": judge.capable,
-        "prompt": judge.prompt.digest[:16],
+        "prompt": JUDGE.prompt_of({}).digest[:16],
         "asked": judge.n_asked,
         "from_cache": judge.n_from_cache,
         "s": judge.s,

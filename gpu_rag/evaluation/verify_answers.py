@@ -16,7 +16,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.stages.passages import are_of_nodes
 from gpu_rag.jobs import openai_row
-from gpu_rag.methods.registry import parts
+from gpu_rag.methods.registry import hooks
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.rows import Limits
 from gpu_rag.text.normalise import normalise_name
@@ -122,8 +122,8 @@ class AnswerChecker:
             ids = self._index.passage_ids
             for row, passages in enumerate(self._index.relations["passages"].to_pylist()):
                 stated.setdefault(_normal(*self._index.relation_text(row)), set()).update(ids[p] for p in passages)
-        for module in parts("relations"):
-            for *triple, passages in module.stated(self._index):
+        for relations in hooks("relations"):
+            for *triple, passages in relations(self._index):
                 stated.setdefault(_normal(*triple), set()).update(self._index.passage_ids[p] for p in passages)
         if self._has_kb:
             kb = self._index.loaded("kb", load_kb)

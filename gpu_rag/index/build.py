@@ -50,7 +50,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BuildReport:
-    """A StageReport for each stage of a build, in order. workers, servers: where its models ran, as in `ModelSet`."""
+    """A StageReport for each stage of a build, in order. workers, servers: where its models ran, as in `ModelSet`.
+    plan: predicted against actual, where the build was planned. notes: remarks for people."""
 
     out: Path
     manifest: Manifest
@@ -58,6 +59,8 @@ class BuildReport:
     wall_s: float
     workers: dict[str, Any] = field(default_factory=dict)
     servers: list[ServerAccount] = field(default_factory=list)
+    plan: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def count(self, name: str) -> int:
         """A count by name ("passages", "entities", ...), 0 where no stage counts it."""
@@ -99,11 +102,12 @@ def build_index(
     progress: Progress | None = None,
     fresh: bool = False,
     forget_replies: bool = False,
+    retry_unread: bool = False,
 ) -> BuildReport:
     """Brings `stages` (in dependency order) up to date in the folder `out`.
 
-    fresh: start from nothing, with the model replies that are kept; forget_replies: without them too. saved_settings:
-    the settings that the manifest records.
+    fresh: start from nothing, with the model replies that are kept; forget_replies: without them too. retry_unread:
+    make stages again that ask a language model. saved_settings: the settings that the manifest records.
     Raises IndexLocked when another build writes here, StorageError when the disk refuses, BadInput from the readers.
     """
     progress = progress or Silent()
@@ -128,7 +132,9 @@ def build_index(
         _clean(out, manifest)
         reports: dict[str, StageReport] = {}
         for stage in stages:
-            manifest, reports[stage.name] = _bring_up_to_date(out, stage, manifest, settings, sources, models, progress)
+            manifest, reports[stage.name] = _bring_up_to_date(
+                out, stage, manifest, settings, sources, models, progress, retry_unread
+            )
         manifest = manifest.without_stale()
         manifest.write(out)
         _clean(out, manifest)
@@ -174,6 +180,7 @@ def _bring_up_to_date(
     sources: Sources,
     models: ModelSet,
     progress: Progress,
+    retry_unread: bool,
 ) -> tuple[Manifest, StageReport]:
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
@@ -182,7 +189,8 @@ def _bring_up_to_date(
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
     whole = old is not None and _is_whole(out, manifest, stage.name)
-    if old is not None and whole and is_up_to_date(out, stage, old, fingerprint):
+    again = retry_unread and "llm" in described
+    if old is not None and whole and not again and is_up_to_date(out, stage, old, fingerprint):
         progress.finish(stage.name, skipped=True)
         blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
         return manifest.with_stage(old, blocks), StageReport(skipped=True, counts=old.counts)

@@ -104,10 +104,11 @@ def sync(*paths: Path) -> None:
             os.close(handle)
 
 
+EDITS = "edits"  # a folder of what users changed by hand, a file for each method that allows it; --fresh leaves it
 TUNED = "tuned.json"  # what `gpu-rag tune` found; no stage, so not in the digest
 _OWN = (
     "manifest.json", "manifest.copy.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json",
-    "merges.jsonl", TUNED,
+    EDITS, TUNED,
 )  # fmt: skip
 _REPLIES = "replies.sqlite"
 

@@ -27,9 +27,9 @@ from gpu_rag.index.folder import (
     sha256_text,
     write_atomic,
 )
+from gpu_rag.settings import CORE
 
 FORMAT = 1
-SECTIONS = ("index", "alignment", "hops")  # stages depend on these; answers depend on none of them
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # of a model, packaged or fetched
 FILE, COPY = "manifest.json", "manifest.copy.json"
 _AGAIN = "build it again with gpu-rag index --fresh, which keeps the replies of models"
@@ -101,11 +101,13 @@ class Manifest:
         return None
 
     def defaults(self) -> dict[str, Any]:
-        """The settings that later commands take from the index: the embedder's name and SECTIONS, whatever else it has.
+        """The settings that later commands take from the index, whatever else it has: the embedder's name, [index] and
+        the sections of methods, which stages depend on; answers depend on none of them.
 
         It may be somebody else's, so it names no server, file or program. A folder of an embedder is named by the user.
         """
-        found = {name: self.settings[name] for name in SECTIONS if name in self.settings}
+        strange = self.strange_settings()
+        found = {name: section for name, section in self.settings.items() if name != "models" and name not in strange}
         models = self.settings.get("models")
         name = models.get("embedder") if isinstance(models, dict) else None
         if isinstance(name, str) and _NAME.fullmatch(name) and not Path(name).exists():
@@ -116,7 +118,10 @@ class Manifest:
         """The names of settings that no build writes, so that nothing reads them."""
         models = self.settings.get("models")
         found = [f"models.{name}" for name in models if name != "embedder"] if isinstance(models, dict) else []
-        return found + [name for name in self.settings if name not in ("models", *SECTIONS)]
+        core = {*CORE, "method"} - {"models", "index"}
+        return found + [
+            name for name, section in self.settings.items() if name in core or not isinstance(section, dict)
+        ]
 
     def without_stale(self) -> Manifest:
         """The manifest without the stages whose inputs are gone or have changed."""

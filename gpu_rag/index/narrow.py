@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.folder import TUNED, block_sums, checksums, storage_errors
+from gpu_rag.index.folder import EDITS, TUNED, block_sums, checksums, storage_errors
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.manifest import Manifest, StageRecord
@@ -80,11 +80,11 @@ class Part:
         tables.write_arrays(self.folders[stage] / "vectors.safetensors", {"vectors": vectors[rows]})
 
     def work(self, stage: str) -> Work:
-        """What a stage is given that is made of the stages of the part, without models."""
+        """Inputs of a stage that is made of the stages of the part; no models."""
         no_models: Any = None
-        merges, partial = Sources(merges=self.base.path / "merges.jsonl"), self.path / "work"
+        sources, partial = Sources(edits=self.base.path / EDITS), self.path / "work"
         folders, settings = dict(self.folders), self.settings
-        return Work(folders[stage], partial, folders, settings, merges, no_models, Silent(), StageReport())
+        return Work(folders[stage], partial, folders, settings, sources, no_models, Silent(), StageReport())
 
     def run(self, stage: Stage) -> None:
         """Makes a stage that needs no model, of the stages of the part."""

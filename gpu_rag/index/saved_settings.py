@@ -8,21 +8,22 @@ from typing import Any
 
 from gpu_rag.errors import IndexMismatch
 from gpu_rag.index.folder import refuse_links
-from gpu_rag.index.manifest import SECTIONS, Manifest
+from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Models
-from gpu_rag.settings import Settings, as_plain
+from gpu_rag.settings import Settings, differences
 
-_NOT_SAVED = frozenset({"block"})  # changes no table
+_NOT_SAVED = frozenset({"block", "memory"})  # change no table
 
 
 def settings_to_save(settings: Settings) -> dict[str, Any]:
-    """The embedder, and what of SECTIONS is not the default: defaults for later commands on the index."""
-    given, defaults = as_plain(settings), as_plain(Settings())
-    saved: dict[str, Any] = {"models": {"embedder": settings.models.embedder}}
-    for section in SECTIONS:
-        mine = {n: v for n, v in given[section].items() if v != defaults[section][n] and n not in _NOT_SAVED}
-        saved.update({section: mine} if mine else {})
+    """The embedder, and what is not the default in [index] and in the sections of methods: defaults for later commands
+    on the index. Saved sections of methods that are not installed stay as they are."""
+    sections = {"index": settings.index, **settings.own}
+    saved: dict[str, Any] = {"models": {"embedder": settings.models.embedder}, **settings.kept}
+    for name, section in sections.items():
+        changed = {key: value for key, value in differences(section).items() if key not in _NOT_SAVED}
+        saved.update({name: changed} if changed else {})
     return saved
 
 

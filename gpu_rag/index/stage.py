@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index.work import Models, Sources, Work
 from gpu_rag.settings import Settings
+from gpu_rag.settings.check import Declared
 
 P = ParamSpec("P")
 Run = Callable[[Work], dict[str, int]]
@@ -28,6 +29,15 @@ def the_embedder(settings: Settings) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Pairs of vectors that a stage compares. name: what they grow with, in words; number(settings, sizes): how many,
+    by the sizes of the index, among them each count of a stage."""
+
+    name: str
+    number: Callable[[Settings, Mapping[str, float]], float]
+
+
+@dataclass(frozen=True)
 class Stage:
     """One stage of an index; `stage` makes it of the function below, its arguments being the other fields.
 
@@ -43,6 +53,9 @@ class Stage:
     and the models that the output depends on. roles(settings): the models used, "embedder" or "llm".
     settled(settings, models): the settings with what `auto` becomes in its place, where that depends on the models.
     by_capability(settings): whether the LLM makes the stage only if it is capable, and rules do otherwise.
+    size: the size that its cost grows with, for a plan: characters, passages, extracted (passages that are extracted
+    from), entities, relations, mentions, links, triples, nodes, ...; pairs: vectors that it compares beside that;
+    planned: whether a plan can predict it. graph: whether it is a graph, or facts of one.
     """
 
     name: str
@@ -55,6 +68,10 @@ class Stage:
     roles: Roles = no_model
     settled: Settled = lambda settings, models: settings
     by_capability: Callable[[Settings], bool] = lambda settings: False
+    size: str = "passages"
+    pairs: Pairs | None = None
+    planned: bool = True
+    graph: bool = False
 
     def needs_of(self, sources: Sources) -> tuple[str, ...]:
         """The stages that it reads in a build of these sources."""
@@ -76,6 +93,19 @@ def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Setti
     for one in stages:
         settings = one.settled(settings, models)
     return settings
+
+
+def where_capable(cls: type[Declared], section: str, name: str, llm: str, rule: str) -> Settled:
+    """A function that replaces `auto` of a setting: by `llm` where a capable language model is there, else by `rule`.
+
+    cls: the class that declares the section."""
+
+    def settled(settings: Settings, models: Models) -> Settings:
+        if getattr(settings.section(cls), name) != "auto":
+            return settings
+        return settings.changed(section, **{name: llm if models.is_capable() else rule})
+
+    return settled
 
 
 def ordered(stages: Iterable[Stage]) -> list[Stage]:

@@ -5,17 +5,17 @@ Integer ids are row numbers: every table is sorted by its text id, so ids follow
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.folder import storage_errors
@@ -67,6 +67,9 @@ ENTITIES = pa.schema(
         ("n_passages", pa.int32()),
     ]
 )
+EXTRACTED = pa.schema(  # the entities that each passage states, sorted by (passage, entity)
+    [("passage", pa.int32()), ("entity", pa.int32())]
+)
 RELATIONS = pa.schema(
     [
         ("id", pa.string()),
@@ -110,9 +113,32 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
         table = joined_chunks(pq.read_table(path))
     except (OSError, pa.ArrowException) as error:
         raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
-    if not table.schema.equals(schema):
-        raise IndexCorrupt("a table has other columns", given=f"{path}: {table.schema.names}", expected=schema.names)
+    check_schema(path, table.schema, schema)
     return table
+
+
+def read_batches(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Reads a table, or some columns of it, a row group at a time. Raises IndexCorrupt naming the file."""
+    try:
+        with pq.ParquetFile(path) as file:
+            check_schema(path, file.schema_arrow, schema)
+            yield from file.iter_batches(ROWS_A_GROUP, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
+
+
+def n_rows(path: Path) -> int:
+    """The number of rows of a table, by its footer. Raises IndexCorrupt naming the file."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
+
+
+def check_schema(path: Path, given: pa.Schema, schema: pa.Schema) -> None:
+    """Raises IndexCorrupt where a file has other columns than `schema`."""
+    if not given.equals(schema):
+        raise IndexCorrupt("a table has other columns", given=f"{path}: {given.names}", expected=schema.names)
 
 
 def joined_chunks(table: pa.Table) -> pa.Table:
@@ -137,24 +163,68 @@ def whole_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.concat_arrays(column.cast(pa.large_string()).chunks)])
 
 
+_TYPES = {  # in the order of the format
+    "U64": np.uint64, "I64": np.int64, "F64": np.float64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
+    "F16": np.float16, "U16": np.uint16, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+}  # fmt: skip
+_MOST_HEADER = 1 << 20  # bytes of the JSON before the arrays
+
+
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes named arrays as safetensors. Raises StorageError."""
-    with storage_errors(path):
-        try:
-            save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path)
-        except SafetensorError as error:  # it has the number of the system's error in its text alone
-            number = re.search(r"os error (\d+)", str(error))
-            if number is None:
-                raise
-            raise OSError(int(number[1]), str(error), str(path)) from error
+    """Writes named arrays as safetensors, by type and then by name. Mapped arrays are not read into memory.
+
+    Raises StorageError.
+    """
+    names = {np.dtype(kind): name for name, kind in _TYPES.items()}
+    order = sorted(arrays, key=lambda name: ([*_TYPES].index(names[arrays[name].dtype]), name))
+    header, end = {}, 0
+    for name in order:
+        array, start = arrays[name], end
+        end += array.nbytes
+        header[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with storage_errors(path), path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            write_raw(file, arrays[name])
+
+
+def write_raw(file: IO[bytes], array: np.ndarray) -> None:
+    """Writes the bytes of an array; unlike `tofile`, with the system's reason where the disk refuses."""
+    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Reads safetensors. Raises IndexCorrupt naming the file."""
+    """Maps safetensors: pages are read when they are used, and writing to an array changes a private copy of them.
+    Raises IndexCorrupt naming the file."""
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > _MOST_HEADER:
+                raise ValueError(f"a header of {size:,} bytes")
+            header = msgspec.json.decode(file.read(size), type=dict[str, _Array])
+        n_bytes = path.stat().st_size - 8 - size
+        data = np.memmap(path, np.uint8, "c", 8 + size) if n_bytes > 0 else np.zeros(0, np.uint8)
+        return {name: entry.of(data) for name, entry in header.items()}
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise IndexCorrupt("arrays of the index cannot be read", given=f"{path}: {error}") from error
+
+
+class _Array(msgspec.Struct, forbid_unknown_fields=True):
+    """The place of an array in a file."""
+
+    dtype: Literal[tuple(_TYPES)]  # type: ignore[valid-type]
+    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
+    data_offsets: tuple[int, int]
+
+    def of(self, data: np.ndarray) -> np.ndarray:
+        """The array. Raises ValueError where its place, type and shape do not agree."""
+        start, end = self.data_offsets
+        kind = np.dtype(_TYPES[self.dtype])
+        if not 0 <= start <= end <= len(data) or end - start != kind.itemsize * math.prod(self.shape):
+            raise ValueError(f"an array {self.dtype} {self.shape} at bytes {start} to {end} of {len(data)}")
+        return data[start:end].view(kind).reshape(self.shape)
 
 
 _GROUPS = 8  # of rows, that are cast and written at a time: their texts must stay below 2 GiB

@@ -1,8 +1,9 @@
-"""What `gpu-rag tune` found for an index: a file in its folder, outside its digest."""
+"""The file of what `gpu-rag tune` learnt for an index: in its folder, outside its digest."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,20 @@ from gpu_rag.index.folder import TUNED, WriteLock, read_json, write_atomic
 __all__ = ["TUNED", "keep", "tuned"]
 
 
-def tuned(folder: Path) -> dict[str, Any]:
-    """{"fused": {lists: weights}, "auto": {"method": name}, "hybgrag": {examples: rows}}, what there is of it.
-    Raises BadInput."""
+def tuned(folder: Path) -> dict[str, dict[str, Any]]:
+    """{part: what was learnt}, a part for each method that learns; {} without the file. Raises BadInput."""
     path, do = folder / TUNED, "remove it, and run gpu-rag tune again"
     if not path.is_file():
         return {}
     found = read_json(path, do)
-    if not isinstance(found, dict) or not all(
-        isinstance(found.get(part, {}), dict) for part in ("fused", "auto", "hybgrag")
-    ):
+    if not isinstance(found, dict) or not all(isinstance(part, dict) for part in found.values()):
         raise BadInput("what tune wrote cannot be used", given=path, do=do)
     return found
 
 
-def keep(folder: Path, **parts: Any) -> Path:
-    """Puts parts into the file; those of the same name go, but weights for other lists. Raises IndexLocked."""
+def keep(folder: Path, **parts: Mapping[str, Any]) -> Path:
+    """Puts parts into the file, in place of those of the same name. Raises IndexLocked."""
     with WriteLock(folder):
-        before = tuned(folder)
-        fused = {**before.get("fused", {}), **parts.get("fused", {})}
-        document = {**before, **parts, **({"fused": fused} if fused else {})}
+        document = {**tuned(folder), **parts}
         write_atomic(folder / TUNED, (json.dumps(document, indent=1) + "\n").encode())
     return folder / TUNED

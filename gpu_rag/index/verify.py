@@ -20,7 +20,6 @@ from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
 from gpu_rag.index.manifest import COPY, check_copy
 from gpu_rag.models.llm.cache import faults_of
 from gpu_rag.settings import make_settings
-from gpu_rag.settings.check import SECTIONS
 from gpu_rag.types import CSR
 
 Check = Callable[[Index], Iterator[str]]
@@ -30,7 +29,7 @@ _AGAIN = "run gpu-rag index again"
 def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]:
     """Everything that is broken, one line each; empty when the index is sound.
 
-    checks: of the stages that only one method has, by name of stage (`registry.stage_checks`). A stage without a check
+    checks: of the stages that only one method has, by name of stage (`Method.verify`). A stage without a check
     has its checksums verified: see `unchecked`.
     """
     index = Index.open(folder)
@@ -70,7 +69,7 @@ def _settings(index: Index) -> Iterator[str]:
     if strange := index.manifest.strange_settings():
         yield f"manifest.json: settings that no build writes: {', '.join(strange)}"
     try:
-        make_settings({}, {name: values for name, values in index.manifest.defaults().items() if name in SECTIONS})
+        make_settings({}, index.manifest.defaults())
     except UsageError as error:
         yield f"manifest.json: {error}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -30,6 +30,9 @@ class Models(Protocol):
 
     def llm(self) -> LLM:
         """The language model, behind the index's reply cache."""
+
+    def is_capable(self) -> bool:
+        """Whether there is a language model that may decide; it is not loaded to find out."""
 
     def describe(self, role: str) -> dict[str, Any]:
         """{"name", "content_hash", ...} of a role ("embedder" or "llm")."""
@@ -72,14 +75,14 @@ class NamedSource:
 class Sources:
     """The inputs of a build: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
 
-    merges: the file of edits of merges (HiGraAgent), which may be missing. named: sources of a knowledge
-    base, in the order given; the paths of those of kind documents are in `corpus` too.
+    edits: the folder of edits by hand, which may be missing. named: sources of a knowledge base, in the order given;
+    the paths of those of kind documents are in `corpus` too.
     """
 
     corpus: tuple[Path, ...] = ()
     openie: tuple[Path, ...] = ()
     strict: bool = False
-    merges: Path | None = None
+    edits: Path | None = None
     named: tuple[NamedSource, ...] = ()
 
     def of_kind(self, *kinds: str) -> tuple[NamedSource, ...]:
@@ -132,18 +135,12 @@ class Work:
     report: StageReport
     previous: Path | None = None
 
-    def blocks(self, n: int) -> Iterator[tuple[int, slice]]:
-        """Fixed blocks of rows: (block number, slice). They never depend on where a run resumed."""
-        size = self.settings.index.block
-        for number, start in enumerate(range(0, n, size)):
-            yield number, slice(start, min(n, start + size))
-
-    def array_block(self, number: int, make: Callable[[], np.ndarray]) -> np.ndarray:
+    def array_block(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """The array of one block: from disk if an earlier run finished it, else made and stored durably.
 
         The file begins with a checksum: a damaged block is made anew.
         """
-        path = self.partial / f"block-{number:07d}.npy"
+        path = self.partial / f"block-{name}.npy"
         kept = path.read_bytes() if path.is_file() else b""
         if kept and kept[:_SUM] == xxhash.xxh3_128_digest(kept[_SUM:]):
             return np.load(BytesIO(kept[_SUM:]), allow_pickle=False)

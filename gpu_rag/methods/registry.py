@@ -1,143 +1,189 @@
-"""The registry: every method by name, what it needs, and the parts of its folder, loaded when they are asked for.
+"""The registry: every method by name, what it needs, and its hooks, loaded when they are asked for.
 
-A method is a package with `METHODS` in its `__init__` (see `method.Method`) and, by file name, what it has:
-program    or the module that its METHODS name: Params, retrieve, program
-stages     `stages()`: the index stages that only it has
-settings   its sections of settings, declared with `section`
-verify     `CHECKS`: the checks of these stages
-narrow     `NARROW`: what makes these stages for a part of the documents, see `index.narrow`
-explain    `WORDS`: step name -> words
-report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
-relations  `stated(index)`: (subject, label, object, passages) of relations that only the method has
-Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
+The methods of this package are the folders beside this file. Other packages add methods by the entry point group
+"gpu_rag.methods", whose values are packages with METHODS in their `__init__`, like these folders.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gpu_rag.errors import MissingLayer, UsageError
-from gpu_rag.index.stage import Stage, ordered
-from gpu_rag.index.work import Sources
-from gpu_rag.methods.method import Method
-from gpu_rag.settings.check import SECTIONS, unknown_name
+from gpu_rag.methods.method import Hook, Method
+from gpu_rag.settings.check import FINDERS, SECTIONS, unknown_name
 
-FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "fused", "hybgrag", "hydrarag")
-BUILT_IN = tuple(f"gpu_rag.methods.{name}" for name in FOLDERS)
+if TYPE_CHECKING:  # `--help` imports this file, and should import little else
+    from gpu_rag.index.index import Index
+    from gpu_rag.index.stage import Stage
+    from gpu_rag.index.work import Sources
+
 GROUP = "gpu_rag.methods"
 ALL = "all"  # in place of a method: every one
+AUTO = "auto"  # in place of a method: the best one of an index
 
 
 class Program(Protocol):
-    """What the program module of a method defines; it may define more, see `Method`."""
+    """The names that the program module of a method defines; it may define more, see `Method`."""
 
     Params: type
     retrieve: Any
     program: Any
 
 
-@cache
-def _packages() -> dict[str, str]:
-    """{package: who brings it}, the built-in ones first. Raises UsageError for an entry point that is none."""
-    found = dict.fromkeys(BUILT_IN, "gpu-rag")
-    for entry in entry_points(group=GROUP):
-        found.setdefault(entry.value, f"the entry point {entry.name}")
+class Entry(NamedTuple):
+    """A method and the package that its hooks are relative to."""
+
+    package: str
+    method: Method
+
+    def load(self, hook: Hook) -> Any:
+        """The object of a hook, imported here where it is a name. Raises UsageError where its module lacks it."""
+        if not isinstance(hook, str):
+            return hook
+        name, _, attribute = hook.partition(":")
+        module = importlib.import_module(f"{self.package}.{name}")
+        if attribute and not hasattr(module, attribute):
+            given, expected = f"{hook} of {self.method.name}", f"{attribute} in {module.__name__}"
+            raise UsageError("an installed method names what it does not have", given=given, expected=expected)
+        return getattr(module, attribute) if attribute else module
+
+
+def _built_in() -> list[str]:
+    """The packages of the folders beside this file."""
+    folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
+    return [f"{__package__}.{name}" for name in folders]
+
+
+def _declared(package: str) -> list[Entry]:
+    """The methods of a package; the sections of their settings become known, and are imported when they are used."""
+    found = [Entry(package, method) for method in importlib.import_module(package).METHODS]
+    for entry in found:
+        for name, cls in entry.method.settings.items():
+            SECTIONS.setdefault(name, partial(entry.load, cls))
     return found
 
 
 @cache
-def _found() -> dict[str, tuple[str, Method]]:
-    """{name: (package, method)}."""
-    found: dict[str, tuple[str, Method]] = {}
-    for package, whose in _packages().items():
+def _installed() -> dict[str, Entry]:
+    """{name: entry} in the order of lists. Raises UsageError for an entry point that is no package of methods."""
+    found = [entry for package in _built_in() for entry in _declared(package)]
+    for point in {point.value: point for point in entry_points(group=GROUP)}.values():
         try:
-            methods = _declare(package)
+            found += _declared(point.value)
         except (ImportError, AttributeError) as error:
             raise UsageError(
                 "an installed method cannot be loaded",
-                given=f"{package}, by {whose}: {error}",
+                given=f"{point.value}, by the entry point {point.name}: {error}",
                 expected="a package with METHODS = (Method(...), ...)",
                 do="install it again, or remove it",
             ) from error
-        for method in methods:
-            if method.name in found:
-                raise UsageError("two methods have one name", given=method.name, expected="a name of its own")
-            found[method.name] = (package, method)
-    return found
+    by_name: dict[str, Entry] = {}
+    for entry in sorted(found, key=lambda entry: entry.method.order):
+        if entry.method.name in by_name:
+            raise UsageError("two methods have one name", given=entry.method.name, expected="a name of its own")
+        by_name[entry.method.name] = entry
+    while lacking := [name for name, entry in by_name.items() if not by_name.keys() >= {*entry.method.uses}]:
+        for name in lacking:
+            del by_name[name]
+    return by_name
+
+
+def hooks(field: str) -> list[Any]:
+    """The objects of a hook of all methods that have it, in order."""
+    given = ((entry, getattr(entry.method, field)) for entry in _installed().values())
+    return [entry.load(hook) for entry, hook in given if hook is not None]
+
+
+def named_hooks(field: str) -> dict[str, Callable[[], Any]]:
+    """{name: a function that loads it} of a field that maps names to hooks, such as `commands`."""
+    entries = _installed().values()
+    return {name: partial(entry.load, hook) for entry in entries for name, hook in getattr(entry.method, field).items()}
+
+
+def joined_hooks(field: str) -> dict[str, Any]:
+    """The hooks of all methods whose object is a mapping, such as `verify`, as one."""
+    return {name: value for found in hooks(field) for name, value in found.items()}
+
+
+def profiles() -> dict[str, Path]:
+    """The files of the profiles that methods bring, by name."""
+    return {
+        name: Path(str(importlib.import_module(entry.package).__file__)).parent / file
+        for entry in _installed().values()
+        for name, file in entry.method.profiles.items()
+    }
+
+
+def marked(field: str) -> list[str]:
+    """The methods where a field such as `compared` is set, in order."""
+    return [name for name, entry in _installed().items() if getattr(entry.method, field)]
+
+
+def made_for(kind: str) -> list[str]:
+    """The methods that are made for a kind of knowledge base, kg or skb."""
+    return [name for name, entry in _installed().items() if entry.method.made_for == kind]
 
 
 def method_names() -> list[str]:
     """All methods, in the order of the registry."""
-    return list(_found())
+    return list(_installed())
 
 
-def _entry(name: str) -> tuple[str, Method]:
-    """(package, method). Raises UsageError listing the methods that exist."""
-    if name not in _found():
+def _entry(name: str) -> Entry:
+    """Raises UsageError listing the methods that exist."""
+    if name not in _installed():
         raise unknown_name("method", name, method_names())
-    return _found()[name]
+    return _installed()[name]
+
+
+def method_of(name: str) -> Method:
+    """A method by name. Raises UsageError listing the methods that exist."""
+    return _entry(name).method
 
 
 def needs(name: str) -> tuple[str, ...]:
     """The stages that a method reads. Raises UsageError for an unknown name."""
-    return _entry(name)[1].needs
+    return method_of(name).needs
 
 
 def load_method(name: str) -> Program:
     """The program module of a method. Raises UsageError listing the methods that exist."""
-    package, method = _entry(name)
-    module: Any = importlib.import_module(f"{package}.{method.program}")
+    entry = _entry(name)
+    module: Any = importlib.import_module(f"{entry.package}.{entry.method.program}")
     return module
-
-
-@cache
-def parts(file: str) -> list[Any]:
-    """The modules of this name (see the head of this file) of all methods that have one, in order."""
-    names = [f"{package}.{file}" for package in _packages()]
-    return [importlib.import_module(name) for name in names if importlib.util.find_spec(name) is not None]
-
-
-def part(folder: str, file: str) -> Any:
-    """The module of this name in one method's folder."""
-    return importlib.import_module(f"gpu_rag.methods.{folder}.{file}")
 
 
 @cache
 def all_stages() -> dict[str, Stage]:
     """Every stage by name, in an order in which they can be built."""
+    from gpu_rag.index.stage import ordered
     from gpu_rag.index.stages.knowledge_base.texts import kb_stages
     from gpu_rag.index.stages.text import text_stages
 
-    stages = [*text_stages(), *(stage for part in parts("stages") for stage in part.stages()), *kb_stages()]
+    stages = [*text_stages(), *(stage for stages in hooks("stages") for stage in stages()), *kb_stages()]
     return {stage.name: stage for stage in ordered(stages)}
 
 
 def stage_checks() -> dict[str, Any]:
-    """The checks for `verify` of the stages that one method alone has, by stage."""
-    return {name: check for part in parts("verify") for name, check in part.CHECKS.items()}
+    """The checks of `verify` of the stages that one method alone has, by stage."""
+    return joined_hooks("verify")
 
 
 def stage_narrowers() -> dict[str, Any]:
-    """What narrows the stages of knowledge bases and those that one method alone has, by stage."""
+    """{stage: what makes it for a part of the documents}, of knowledge bases and of methods."""
     from gpu_rag.index.stages.knowledge_base.narrow import NARROW
 
-    return NARROW | {name: narrow for part in parts("narrow") for name, narrow in part.NARROW.items()}
+    return NARROW | joined_hooks("narrow")
 
 
-def inexact_ops(method: str) -> list[str]:
-    """The families of graph ops that a method runs and whose implementations are not equal bit by bit.
-
-    PageRank of the whole graph and of blocks (HiGraAgent's; the only one among `ops`) is within its tolerance by each,
-    and scores of torch and faiss may differ in the last bit. Told by the stages that the ops work on.
-    """
-    families = {"graph": "pagerank", "higra_graph": "ops", "passage_vectors": "neighbours"}
-    return [family for stage, family in families.items() if stage in needs(method)]
+def uses_graph(method: str) -> bool:
+    """Whether a stage that the method reads is a graph."""
+    return any(all_stages()[need].graph for need in needs(method))
 
 
 def methods_over(corpus: bool) -> list[str]:
@@ -152,6 +198,8 @@ def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[S
     is to be built from; with named ones the knowledge base is built whatever the methods. Without sources stages that
     read the corpus too, where there is one, do.
     """
+    from gpu_rag.index.work import Sources
+
     sources = Sources(corpus=(Path(),)) if sources is None else sources
     names = [name for given in methods for name in (methods_over(bool(sources.corpus)) if given == ALL else [given])]
     first = ["passages", *(need for name in names for need in needs(name))]
@@ -216,7 +264,7 @@ def lacks(method: str, present: Sequence[str]) -> set[str]:
 def check_passages(method: str, n_passages: int, stages: Collection[str], folder: str) -> None:
     """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents,
     and without the texts (stage `kb_text_vectors`) by which some rank nodes in their place."""
-    standins = "kb_text_vectors" in stages and _entry(method)[1].standins
+    standins = "kb_text_vectors" in stages and method_of(method).standins
     if not n_passages and "kb" not in needs(method) and not standins:
         over = [name for name in method_names() if "kb" in needs(name)]
         raise MissingLayer(
@@ -226,13 +274,29 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
         )
 
 
-def _declare(package: str) -> tuple[Method, ...]:
-    """The methods of a package; the sections of their settings become known, and are imported when they are wanted."""
-    methods: tuple[Method, ...] = importlib.import_module(package).METHODS
-    for name in (name for method in methods for name in method.sections):
-        SECTIONS.setdefault(name, f"{package}.settings")
-    return methods
+def best_method(index: Index) -> str:
+    """The best method that an index was built for, by their `auto`; without a corpus those over a knowledge base first.
+
+    Raises MissingLayer where it was built for none, with the line to run.
+    """
+    methods = [entry.method for entry in _installed().values() if entry.method.auto]
+    over_corpus = bool(index.manifest.sources.get("corpus"))
+    lacking: list[MissingLayer] = []
+    for method in sorted(methods, key=lambda m: (over_corpus == bool(m.made_for), -m.auto)):
+        try:
+            check_stages(method.name, index.stages, str(index.path), index.manifest.sources)
+            check_passages(method.name, index.n_passages, index.stages, str(index.path))
+            return method.name
+        except MissingLayer as error:
+            lacking.append(error)
+    raise lacking[0] if lacking else UsageError("no method is installed", do="install gpu-rag again")
 
 
-for _package in BUILT_IN:  # a profile may name these sections before any method is asked for
-    _declare(_package)
+def _default() -> str:
+    """The method where none is named, "" without any. Of this package alone: what is installed beside it may fail."""
+    methods = [entry.method for package in _built_in() for entry in _declared(package)]
+    return next((method.name for method in sorted(methods, key=lambda m: (not m.default, m.order))), "")
+
+
+FINDERS.append(_installed)
+DEFAULT = _default()  # also declares the sections of these methods, which a profile may name

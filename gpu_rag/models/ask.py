@@ -5,7 +5,8 @@ value of the run, see `program.decide`; stages of an index use `Ask.request` and
 
 Fields are the values that a decision rests on, often more than a prompt can show. Each callable of an Ask takes them by
 name and ignores the others:
-rule    the reply without a model, within the bounds of the reply's type; it may await steps and other asks
+rule    the reply without a model, within the bounds of the reply's type; it may await steps and other asks. That of an
+        index stage takes and returns batches of Arrow, since millions of passages pass through it
 show    the slots of the prompt; without it each slot has the field of its name
 check   the model's reply, corrected, or `Refused`; `shown` has the positions of the packed texts that it saw
 schema  the JSON Schema where its options differ from question to question
@@ -18,7 +19,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -75,12 +76,12 @@ class Ask(Generic[R]):
     callable of the fields that returns a Prompt. max_tokens: of the reply; 0 for what its schema lets a model write;
     a field `max_tokens` comes before it. words: the reply in words, for the trace. unread: the reply in place of one
     that cannot be used; without it that of the rule. temperature: of requests, in place of the run's.
-    reads: whether any language model answers it, capable or not, and whoever decides: reading a passage is such.
+    reads: of reading, which is a language model's whoever decides: of any model, or of a capable one.
     """
 
     name: str
     reply: type[R]
-    rule: Callable[..., R | Awaitable[R]]
+    rule: Callable[..., Any]
     prompt: str | Callable[..., Prompt]
     show: Callable[..., Mapping[str, str | Packed]] | None = None
     check: Callable[..., R | Refused] | None = None
@@ -90,7 +91,7 @@ class Ask(Generic[R]):
     gold: Callable[..., R | None] | None = None
     max_tokens: int = 0
     temperature: float | None = None
-    reads: bool = False
+    reads: Literal["", "any", "capable"] = ""
 
     def prompt_of(self, fields: Fields) -> Prompt:
         """The prompt for these fields."""
@@ -156,7 +157,7 @@ class Choose:
 
     name: str
     prompt: str | Callable[..., Prompt]
-    show: Callable[..., Mapping[str, str]] | None = None
+    show: Callable[..., Mapping[str, str | Packed]] | None = None
     none: bool = False
     k: int = 1
     threshold: float | None = None
@@ -168,7 +169,7 @@ class Choose:
         """The prompt for these fields."""
         return read_prompt(self.prompt) if isinstance(self.prompt, str) else call(self.prompt, fields)
 
-    def slots(self, fields: Fields) -> dict[str, str]:
+    def slots(self, fields: Fields) -> dict[str, str | Packed]:
         """The slots of the prompt but for the options. Raises UsageError where the prompt has others, or no options."""
         wanted = self.prompt_of(fields).fields
         names = wanted - {OPTIONS}

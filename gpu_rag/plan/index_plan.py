@@ -36,28 +36,12 @@ N_ASKED = 8  # passages of the sample where an LLM works for the build
 N_FRESH = 4  # replies that must be new, to tell how long one takes
 MIN_SHARE = 0.2  # of a cost that is taken to grow, however flat two noisy measurements look
 FOUND = ("entities", "relations", "mentions")
-UNPLANNED = ("kb_web",)  # grows with the pages of its snapshots, which nothing counts beforehand
-_DRIVERS = {  # sizes that the cost of a stage is proportional to; other stages: passages
-    **dict.fromkeys(("passages", "bm25", "higra_exact"), "characters"),
-    **dict.fromkeys(("extraction", "entities"), "extracted"),  # passages that are extracted from
-    **dict.fromkeys(("entity_vectors", "synonyms", "higra_exact_vectors", "higra_merge"), "entities"),
-    **dict.fromkeys(("higra_links", "higra_entity_vectors"), "entities"),
-    **dict.fromkeys(("relation_vectors", "higra_relation_vectors", "higra_search"), "relations"),
-    **dict.fromkeys(("mentions", "higra_mentions"), "mentions"),
-    **dict.fromkeys(("graph", "higra_graph"), "links"),
-    **dict.fromkeys(("kb", "kb_texts", "kb_edge_vectors"), "triples"),
-    "kb_relation_vectors": "kinds of relation",
-    "kb_name_vectors": "nodes",
-    "kb_text_vectors": "stand-ins",
-}
 _GROWTH: dict[str, tuple[str, float, float]] = {  # (what it grows with, smallest and largest exponent)
     "entities": ("extracted", 0.0, 1.0),
     "relations": ("extracted", 0.0, 1.0),
     "mentions": ("passages", 1.0, 1.5),
     "nodes": ("triples", 0.0, 1.0),
     "kinds of relation": ("triples", 0.0, 1.0),
-    "in-questions": ("passages", 1.0, 1.0),
-    "out-questions": ("passages", 1.0, 1.0),
 }
 _COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "failures")
 _QUERIES, _BASE = 128, 65536  # vectors that the rate of pairs is measured on
@@ -96,8 +80,8 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     progress = progress or Silent()
     started = time.perf_counter()
     guard_folder(job.out)
-    unplanned = [stage.name for stage in job.stages if stage.name in UNPLANNED]
-    job = replace(job, stages=[stage for stage in job.stages if stage.name not in unplanned])
+    unplanned = [stage.name for stage in job.stages if not stage.planned]
+    job = replace(job, stages=[stage for stage in job.stages if stage.planned])
     reading = time.perf_counter()
     counts, drawn = trial.read_corpus(job.sources, job.settings, n_sample, progress)
     read_s = time.perf_counter() - reading
@@ -182,6 +166,8 @@ class _Plan:
                 sizes["triples"] = round(full["triples"] * self.times) if self.times else sizes["relations"]
             law = self.laws[name] = growth(small[by], small[name], full[by], full[name], *ends)
             sizes[name] = round(law["k"] * sizes[by] ** law["beta"])
+        for name in full.keys() - sizes.keys():  # counts of stages of methods: they grow with the passages
+            sizes[name] = round(full[name] / max(full["passages"], 1) * sizes["passages"])
         sizes["links"] = sizes["mentions"] + sizes["relations"]
         sizes["stand-ins"] = max(sizes["nodes"] - sizes["documents"], 0)  # most nodes with documents are in passages
 
@@ -247,7 +233,7 @@ class _Plan:
         """One stage of an index of these sizes, if all LLM calls took no time. Its memory is that of Python objects and
         NumPy's arrays alone."""
         name, settings, sizes = stage.name, self.job.settings, self.sizes
-        grows_with = _DRIVERS.get(name, "passages")
+        grows_with = stage.size
         n_small, n_full, n = (of[grows_with] for of in (self.small, self.full, sizes))
         first, small, full, *traced = (run[name] for run in self.runs.values())
         seconds = on_line(n_small, small.s, n_full, full.s, n)
@@ -256,11 +242,8 @@ class _Plan:
         pairs = 0.0
         if name == "extraction" and settings.index.extractor == "import":
             grows_with, seconds = "the file of --openie", full.s  # which is read whole for any sample
-        elif name == "synonyms":
-            grows_with, pairs = "entities squared", sizes["entities"] ** 2
-        elif name == "hop_edges":
-            n_in, n_out, grows_with = sizes["in-questions"], sizes["out-questions"], "questions squared"
-            pairs = n_in * n_out if max(n_in, n_out) <= settings.hops.exact_limit else 0.0  # else candidates alone
+        elif stage.pairs is not None:
+            grows_with, pairs = stage.pairs.name, stage.pairs.number(settings, sizes)
         if pairs:
             seconds += pairs / pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
         by = "extracted" if name == "extraction" else "passages"

@@ -19,9 +19,10 @@ from gpu_rag.errors import RequestFailed
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.node_documents import SCHEMAS
 from gpu_rag.index.stages.passages import no_passage, packed, read_passages, write_passages
-from gpu_rag.index.work import Models, NamedSource, Progress, Silent, Sources, StageReport, Work
+from gpu_rag.index.work import NamedSource, Progress, Silent, Sources, StageReport, Work
 from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.llm.interface import LLM, OnReply
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import Settings
 from gpu_rag.sources.knowledge_base import read_edge_blocks
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
@@ -37,8 +38,6 @@ COUNTED = {  # the stages that count what a cost may grow with, and what they ca
     "nodes": ("kb", "kb_nodes"),
     "kinds of relation": ("kb", "kb_relations"),
     "stand-ins": ("kb_texts", "kb_texts"),
-    "in-questions": ("hop_questions", "hop_in_questions"),
-    "out-questions": ("hop_questions", "hop_out_questions"),
 }
 
 
@@ -50,9 +49,10 @@ class BuildJob:
     stages: Sequence[Stage]
     settings: Settings
     sources: Sources
-    models: Models
+    models: ModelSet
     fresh: bool = False
     forget_replies: bool = False
+    retry_unread: bool = False
 
 
 # --- passages --------------------------------------------------------------------------------------
@@ -212,6 +212,8 @@ def run_stages(
 
 
 def sizes_of(costs: Mapping[str, Cost], sample: Passages) -> Sizes:
-    """Everything that a cost may grow with in a run on a sample, 0 where no stage counts it."""
+    """Everything that a cost may grow with in a run on a sample, 0 where no stage counts it, and the counts of each
+    stage by their own names."""
     counts = {name: costs[stage].counts[key] if stage in costs else 0 for name, (stage, key) in COUNTED.items()}
-    return {**sample.sizes(), **counts, "links": counts["mentions"] + counts["relations"]}
+    own = {name: n for cost in costs.values() for name, n in cost.counts.items()}
+    return {**own, **sample.sizes(), **counts, "links": counts["mentions"] + counts["relations"]}

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpu_rag.errors import ContextOverflow
 from gpu_rag.models.ask import OPTIONS, Options, Packed, shown
+from gpu_rag.models.pack import pack
 from gpu_rag.program.reason import reason_room
 from gpu_rag.program.replies import Form, note_malformed, reply_to, sent
 from gpu_rag.program.run import Run
@@ -31,6 +32,7 @@ NONE_TEXT = "none of these"
 ONE_FORM = "Reply with the label of the best option, and nothing else."
 LIST_FORM = "Reply as JSON with the labels of {least} to {most} options, the best first, as in {example}"
 _LABEL_TOKENS = 8
+ROOM = 128  # tokens kept free beside the packed texts of a choice
 
 Slots = Mapping[str, str]
 
@@ -39,6 +41,24 @@ def best(scores: Sequence[float] | np.ndarray, k: int, least: float | None = Non
     """Positions of the k best scores, ties to the earlier; with `least` only scores of at least that."""
     order = sorted(range(len(scores)), key=lambda i: (-float(scores[i]), i))[:k]
     return order if least is None else [i for i in order if scores[i] >= least]
+
+
+def whole(run: Run, prompt: Prompt, slots: Mapping[str, str | Packed], options: Options) -> Slots | None:
+    """The slots, a packed one with its texts that fit whole beside the options: half a text cannot be judged.
+
+    None where not one of them fits.
+    """
+    plain = {name: value for name, value in slots.items() if isinstance(value, str)}
+    beside, room = {**plain, OPTIONS: "\n".join(options.texts)}, ROOM + reason_room(run.models)
+    for name, value in slots.items():
+        if not isinstance(value, str):
+            _, n_kept, n_cut = pack(prompt, beside, name, value.texts, llm=run.models.language_model, max_tokens=room)
+            run.ctx.usage.cut += n_cut
+            texts = value.texts[: n_kept - 1 if n_cut else n_kept]
+            if not texts:
+                return None
+            plain[name] = value.separator.join(texts)
+    return plain
 
 
 async def by_rank(run: Run, prompt: Prompt, slots: Slots, options: Options) -> tuple[list[int], Reply] | None:

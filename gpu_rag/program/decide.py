@@ -9,9 +9,10 @@ Model     the language model: a typed reply under the schema of the Ask, or a ch
           cannot be read gets one repair; one that cannot be used is replaced by `unread` of the Ask, else by its rule,
           and is counted. A model that is not capable makes choices alone, by scores of its own.
 Oracle    a perfect decider that errs with a given probability, see `program.oracle`; for evaluation alone.
+Where a run has a bound of model requests (`Run.most_calls`) and they are spent, rules decide, and nothing is read.
 Each decision is one note in the trace: "name/by", with `by` = rule, model, rank, oracle, only (there is one option) or
-fallback (the rule, in place of a reply that cannot be used); reading is noted as "name". A Choose with a rule of its
-own that takes none of the options is not noted.
+fallback (the rule, in place of a reply that cannot be used); reading is noted as "name". A rule that takes none of the
+options, or has no words, is not noted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from gpu_rag.errors import UsageError
 from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call, shown
 from gpu_rag.models.llm.interface import LLM
-from gpu_rag.program.choose import best, by_labels, by_rank
+from gpu_rag.program.choose import best, by_labels, by_rank, whole
 from gpu_rag.program.embed import check_texts
 from gpu_rag.program.reason import reason_room
 from gpu_rag.program.replies import Form, count, reply_to
@@ -37,6 +38,7 @@ from gpu_rag.types import JsonSchema, Malformed
 
 R = TypeVar("R")
 DECIDERS = ("auto", "model", "rule")
+DECISION_CALLS = 2  # a reply and its repair
 _NOTE_CHARS = 120
 
 
@@ -50,7 +52,7 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
     Raises ContextOverflow when a prompt does not fit, RequestFailed when a request failed, UsageError for fields that
     do not fit a Choose.
     """
-    decider: Decider = run.decider
+    decider = decider_in(run, ask.reads if isinstance(ask, Ask) else "")
     if isinstance(ask, Choose):
         options = options_of(run, ask, fields)
         taken = await _chosen(run, decider, ask, options, fields)
@@ -58,15 +60,23 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
         if options.texts and (lines or ask.rule is None or taken.by != "rule"):
             run.note(f"{options.name}/{taken.by}", len(options.texts), lines, taken.reply)
         return taken.value
-    if ask.reads:
-        decider = RULE if run.models.llm is None else MODEL
     taken = await decider.reply(run, ask, fields)
     words = () if ask.words is None else tuple(call(ask.words, fields, taken.value))
-    if not ask.reads:
+    if not ask.reads and (words or ask.words is None or taken.by != "rule"):
         run.note(f"{ask.name}/{taken.by}", taken.n_candidates, words, taken.reply)
-    elif taken.reply is not None:
+    elif ask.reads and taken.reply is not None:
         run.note(ask.name, 0, words, taken.reply)
     return taken.value
+
+
+def decider_in(run: Run, reads: str) -> Decider:
+    """The decider of a decision: rules where the run has no requests left for a reply and its repair."""
+    if run.most_calls is not None and run.ctx.usage.llm_calls + DECISION_CALLS > run.most_calls:
+        return RULE
+    if reads:
+        llm = run.models.llm
+        return MODEL if llm is not None and (llm.capable or reads == "any") else RULE
+    return run.decider
 
 
 def options_of(run: Run, choose: Choose, fields: Fields) -> Options:
@@ -97,8 +107,6 @@ async def _chosen(run: Run, decider: Decider, choose: Choose, options: Options, 
 class Rule:
     """The rules decide."""
 
-    asks_model: bool = False
-
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The reply of the rule."""
         return Taken(await awaited(call(ask.rule, fields)), "rule")
@@ -117,12 +125,10 @@ class Rule:
 class Model:
     """The language model decides, rules where it cannot."""
 
-    asks_model: bool = True
-
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The typed reply of the model."""
         llm = run.models.language_model
-        if not (llm.capable or ask.reads):
+        if not (llm.capable or ask.reads == "any"):
             return await RULE.reply(run, ask, fields)
         prompt, room, schema = ask.prompt_of(fields), ask.room(fields, llm), ask.schema_text(fields)
         rendered = shown(llm, prompt, ask.slots(fields), room + reason_room(run.models))
@@ -140,8 +146,11 @@ class Model:
         return Taken((await RULE.reply(run, ask, fields)).value, "fallback", reply)
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
-        """The positions that the model takes."""
-        prompt, slots = choose.prompt_of(fields), choose.slots(fields)
+        """The positions that the model takes; those of the rule where no packed text of the prompt fits whole."""
+        prompt = choose.prompt_of(fields)
+        slots = whole(run, prompt, choose.slots(fields), options)
+        if slots is None:
+            return await RULE.choice(run, choose, options, fields)
         if not run.models.language_model.capable:
             if choose.plans:
                 return await RULE.choice(run, choose, options, fields)

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from gpu_rag.models.ask import Ask, Refused
 from gpu_rag.program.decide import decide
+from gpu_rag.program.oracle import Known
 from gpu_rag.program.run import Run
 from gpu_rag.text.rules.decomposition import MAX_STEPS, Plan, PlanStep, features, plan_by_rules, references
 from gpu_rag.text.rules.decomposition.phrases import AUX, QUESTION_WORDS
@@ -98,6 +99,17 @@ def _plan(reply: Planned, rules: Plan) -> Plan:
     return Plan(reply.subject, tuple(PlanStep(step.id, step.subquestion, step.depends_on) for step in reply.plan))
 
 
+def _of_gold(gold: Known) -> Planned | None:
+    """The decomposition of a question as a plan; None where it brings none that can be followed."""
+    given = gold.gold.meta.get("decomposition")
+    steps = given if isinstance(given, list) else []
+    texts = [step.get("question") if isinstance(step, dict) else None for step in steps]
+    if not 0 < len(texts) <= MAX_STEPS or not all(isinstance(text, str) and 3 <= len(text) <= 500 for text in texts):
+        return None
+    plan = _checked(Planned("", tuple(PlannedStep(i, str(text), ()) for i, text in enumerate(texts, 1))))
+    return None if isinstance(plan, Refused) else plan
+
+
 def _in_words(reply: Planned) -> tuple[str, ...]:
     steps = (f"#{step.id} {step.subquestion}{_after(step)}" for step in reply.plan)
     return (f"subject: {reply.subject or 'not known'}", *steps)
@@ -115,5 +127,6 @@ PLAN = Ask(
     show=lambda question: {"question": question, "features": "; ".join(features(question)) or "none"},
     check=_checked,
     words=_in_words,
+    gold=_of_gold,
     max_tokens=MAX_TOKENS_PLAN,
 )

@@ -12,7 +12,8 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Draft, Evidence, Path
 
-_NO_ANSWER = frozenset({"", "unknown", "not known", "none", "no answer", "i don't know"})
+UNKNOWN = "unknown"
+_NO_ANSWER = frozenset({"", UNKNOWN, "not known", "none", "no answer", "i don't know"})
 _LABELS = ("Short answer:", "Answer:")
 READ = Ask(
     "read",
@@ -21,7 +22,7 @@ READ = Ask(
     prompt="gpu_rag.program.prompts:reader",
     show=lambda question, blocks: {"question": question, "passages": Packed(blocks)},
     unread=lambda: "",
-    reads=True,
+    reads="any",
 )
 _MARKUP = ("<", "◁", "`")  # a thought or a fence may begin so
 

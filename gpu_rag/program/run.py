@@ -16,10 +16,7 @@ from gpu_rag.types import Evidence, Reply
 
 
 class Decider(Protocol):
-    """Who decides, see `program.decide`. asks_model: whether it asks the language model."""
-
-    @property
-    def asks_model(self) -> bool: ...
+    """Who decides, see `program.decide`."""
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The reply to an Ask."""
@@ -34,7 +31,8 @@ class Decider(Protocol):
 class Run:
     """One question over one index. limit: how many passages `retrieve` is to return; keep: how many of them a reranker
     leaves, 0 for all. on_text: called with each new piece of the answer while a model says it, in a thread of it.
-    on_saw: called with the passages that the structure of a method reached, for evaluation.
+    on_saw: called with the passages that the structure of a method reached, for evaluation. most_calls: model requests
+    of the question; where one more decision would exceed them, rules take it.
     """
 
     ctx: Context
@@ -46,6 +44,7 @@ class Run:
     on_text: Callable[[str], None] | None = None
     keep: int = 0
     on_saw: Callable[[Iterable[int]], None] | None = None
+    most_calls: int | None = None
 
     def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply: Reply | None = None) -> None:
         """Note a decision in the trace, with the hash of the reply that it came from."""
@@ -56,16 +55,6 @@ class Run:
         found = self.index.evidence(ranking.rows, ranking.scores, why)
         self.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in found))
         return found
-
-    @property
-    def model_chooses(self) -> bool:
-        """Whether the language model makes the choices."""
-        return self.decider.asks_model
-
-    @property
-    def model_decides(self) -> bool:
-        """Whether planning and deciding are the language model's: it is capable, and decides."""
-        return self.decider.asks_model and self.models.language_model.capable
 
     def saw(self, passages: Callable[[], Iterable[int]]) -> None:
         """Tell an evaluation which passages the structure of a method reached, by row; else compute nothing."""

@@ -9,7 +9,7 @@ from gpu_rag.evaluation.compare import TRUTHFUL, Comparison
 from gpu_rag.evaluation.judge import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.index.metadata import in_words
-from gpu_rag.methods.registry import needs
+from gpu_rag.methods.registry import uses_graph
 from gpu_rag.report.accounts import fallbacks_section, servers_section, stage_table
 from gpu_rag.report.page import example, heading, intervals, page, paragraph, stacked_bars, table
 from gpu_rag.sources.questions import QuestionRow
@@ -17,7 +17,6 @@ from gpu_rag.types import Evidence
 
 N_EXAMPLES = 8
 MAX_ALL_PAIRS = 4  # methods; above it the pairs are too many to read, and those with the first one are shown
-GRAPH_LAYERS = frozenset({"graph", "hop_edges", "higra_graph", "kb", "relation_vectors"})
 _SHARES = ("judge_exact", "judge_unanswered")
 _COUNTS = ("judge_malformed", "judge_failed")
 _COSTS = ("judge_llm_calls", "judge_prompt_tokens", "judge_cached_tokens", "judge_generated_tokens")
@@ -27,7 +26,7 @@ KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 def verdict(document: dict[str, Any], measure: str) -> str:
     """In plain words: did the graph help here, and by how much, by the best graph method against the best other."""
     scored = {name: entry[measure] for name, entry in document["methods"].items() if entry.get(measure) is not None}
-    graph = [name for name in scored if not GRAPH_LAYERS.isdisjoint(needs(name))]
+    graph = [name for name in scored if uses_graph(name)]
     others = [name for name in scored if name not in graph]
     if not graph or not others:
         return f"No verdict on the graph: {measure} needs a method with a graph and one without."

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpu_rag.methods.registry import parts
+from gpu_rag.methods.registry import hooks
 from gpu_rag.report import page as drawing
 from gpu_rag.report.accounts import account_sections, fallbacks_section, servers_section
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
@@ -37,7 +37,7 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         _extraction(document["extraction"]),
         *fallbacks_section(document["fallbacks"], document["replies_read"]),
         *servers_section(document),
-        *(part for module in parts("report") for part in module.section(document, drawing)),
+        *(part for module in hooks("report") for part in module.section(document, drawing)),
         heading("Rejected rows"),
         _rejects(rejects),
     ]

@@ -16,7 +16,7 @@ passage without sight of the questions, as a capable model would extract them.
 
 The same facts are a knowledge graph, `facts.tsv`, of 815 ready triples whose relations were brought to 49 names, and a
 knowledge base, `nodes.jsonl`: what the graph names, with types, and with passages as texts. `kg-questions.jsonl` and
-`kb-questions.jsonl` are a few plain questions over them, to try `hydrarag` and `hybgrag` on.
+`kb-questions.jsonl` are a few plain questions over them, for methods over knowledge bases.
 """
 
 import json

@@ -5,16 +5,15 @@ does not exist is an error that lists those that do, never dropped.
 
 A section, and a method's `Params`, is a frozen dataclass over `check.Declared` with one annotation for each setting:
 
-    @section("hops")  # of `Params` without this line
     @dataclass(frozen=True)
-    class HopSettings(Declared):
-        edge_budget: Annotated[float, NATURAL, "edges kept, times n log2 n for n vertices"] = 1.0
-        granularity: Annotated[Literal["passage", "sentence"], "what a vertex is"] = "passage"
+    class GraphSettings(Declared):
+        budget: Annotated[float, NATURAL, "edges kept, times n log2 n for n vertices"] = 1.0
+        vertices: Annotated[Literal["passage", "sentence"], "what a vertex is"] = "passage"
         tokens: ClassVar[int] = 256  # fixed: who sets it reads at which value
 
 Type, range (`ranges.py`), help and default stand nowhere else: checks, messages and docs/settings.md are made of them.
-A check over several settings goes into `__post_init__`, after `super().__post_init__()`. The registry of methods
-imports the sections of methods, which are then read as `settings.hops`.
+A check over several settings goes into `__post_init__`, after `super().__post_init__()`. A method names the sections
+of its index stages, which read them as `settings.section(CLASS)`.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.settings.check import SECTIONS, Declared, checked, fixed, section_class, unknown_name
+from gpu_rag.settings.check import SECTIONS, Declared, checked, fixed, is_section, section_class, unknown_name
 from gpu_rag.settings.ranges import shortened
 from gpu_rag.settings.sections import (
     EvalSettings,
@@ -41,10 +41,13 @@ from gpu_rag.settings.sections import (
     VllmSettings,
 )
 
+S = TypeVar("S", bound=Declared)
+
 
 @dataclass(frozen=True)
 class Settings:
-    """All sections. own: sections of methods, by name. method: maps a method's name to its own parameters."""
+    """All sections. own: sections of methods, by name, that are not the defaults. method: maps a method's name to its
+    own parameters. kept: saved sections of methods that are not installed, as they were saved."""
 
     models: ModelSettings = field(default_factory=ModelSettings)
     index: IndexSettings = field(default_factory=IndexSettings)
@@ -57,22 +60,22 @@ class Settings:
     scale: ScaleSettings = field(default_factory=ScaleSettings)
     own: Mapping[str, Declared] = field(default_factory=dict)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    kept: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def __getattr__(self, name: str) -> Any:
-        """A section of a method, such as `settings.hops`."""
-        if name not in SECTIONS:
-            raise AttributeError(name)
-        return self.own.get(name) or section_class(name)()
+    def section(self, cls: type[S]) -> S:
+        """The section of a method that this class declares."""
+        return next((own for own in self.own.values() if isinstance(own, cls)), None) or cls()
 
     def changed(self, section: str, **values: Any) -> Settings:
         """The same settings but for `values` of a section."""
-        new = dataclasses.replace(getattr(self, section), **values)
-        if section in _SHARED:
-            return dataclasses.replace(self, **{section: new})
-        return dataclasses.replace(self, own={**self.own, section: new})
+        if section in CORE:
+            return dataclasses.replace(self, **{section: dataclasses.replace(getattr(self, section), **values)})
+        old = self.own.get(section) or section_class(section)()
+        return dataclasses.replace(self, own={**self.own, section: dataclasses.replace(old, **values)})
 
 
-_SHARED = frozenset(f.name for f in dataclasses.fields(Settings)) - {"own", "method"}
+CORE = tuple(f.name for f in dataclasses.fields(Settings) if f.name not in ("own", "method", "kept"))
+SECTIONS.update({name: partial(type, getattr(Settings(), name)) for name in CORE})
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -92,8 +95,7 @@ def read_profile(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        expected = "cpu | gpu | multi-gpu | higra | higra-no-refinement | a .toml file"
-        raise BadInput("no such profile", given=path, expected=expected) from error
+        raise BadInput("no such profile", given=path, expected="the name of a profile, or a .toml file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput("the profile is not TOML", given=f"{path}: {error}") from error
 
@@ -124,18 +126,21 @@ def nested(assignments: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def make_settings(values: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Settings:
-    """Settings from nested sections. saved: those of an index, weaker; what is fixed by now is left out of them.
+    """Settings from nested sections. saved: those of an index, weaker; what is fixed by now is left out of them, and
+    sections that no installed method has are kept as they are.
 
     Raises UsageError naming the section or the name that does not exist.
     """
-    built: dict[str, Any] = {"own": {}}
-    for name, section in merge(_without_fixed(saved or {}), values).items():
-        if name != "method" and name not in SECTIONS:
+    known = {name: section for name, section in (saved or {}).items() if is_section(name)}
+    kept = {name: _checked_section(name, section) for name, section in (saved or {}).items() if name not in known}
+    built: dict[str, Any] = {"own": {}, "kept": kept}
+    for name, section in merge(_without_fixed(known), values).items():
+        if name != "method" and not is_section(name):
             raise unknown_name("section", name, [*SECTIONS, "method"])
         given = _checked_section(name, section)
         if name == "method":
             built[name] = {inner: _checked_section(f"method.{inner}", params) for inner, params in given.items()}
-        elif name in _SHARED:
+        elif name in CORE:
             built[name] = checked(section_class(name), given, name)
         elif (made := checked(section_class(name), given, name)) != section_class(name)():
             built["own"][name] = made
@@ -144,7 +149,7 @@ def make_settings(values: Mapping[str, Any], saved: Mapping[str, Any] | None = N
 
 def _without_fixed(saved: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(saved)
-    for name in SECTIONS.keys() & saved.keys():
+    for name in saved:
         gone = fixed(section_class(name))
         out[name] = {key: value for key, value in _checked_section(name, saved[name]).items() if key not in gone}
     return out
@@ -157,6 +162,13 @@ def _checked_section(name: str, given: Any) -> Mapping[str, Any]:
 
 
 def as_plain(settings: Settings) -> dict[str, Any]:
-    """The settings as nested plain values, for manifests."""
-    sections = {name: dataclasses.asdict(getattr(settings, name)) for name in SECTIONS}
-    return {**sections, "method": {name: dict(params) for name, params in settings.method.items()}}
+    """The settings as nested plain values, without what is only kept."""
+    sections = {name: dataclasses.asdict(getattr(settings, name)) for name in CORE}
+    own = {name: dataclasses.asdict(section) for name, section in settings.own.items()}
+    return {**sections, **own, "method": {name: dict(params) for name, params in settings.method.items()}}
+
+
+def differences(section: Declared) -> dict[str, Any]:
+    """The settings of a section that are not the defaults."""
+    defaults = dataclasses.asdict(type(section)())
+    return {name: value for name, value in dataclasses.asdict(section).items() if value != defaults[name]}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import math
 import types
 import typing
@@ -22,7 +21,8 @@ from gpu_rag.errors import UsageError
 from gpu_rag.settings.ranges import MOST_INTEGER, MOST_SEED, Allowed, OutOfRange, Range, check_value, shortened
 
 T = TypeVar("T")
-SECTIONS: dict[str, type[Declared] | str] = {}  # by name; of a method, until it is wanted, the module that declares it
+SECTIONS: dict[str, Callable[[], type[Declared]]] = {}  # by name, a function that returns its class
+FINDERS: list[Callable[[], object]] = []  # called for an unknown section: each may add to SECTIONS
 _WORDS = {bool: "true | false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -74,24 +74,17 @@ class Declared:
                 check_value(setting.name, getattr(self, setting.name), setting.allowed)
 
 
+def is_section(name: str) -> bool:
+    """Whether a section of this name exists, in this package or in one that is installed beside it."""
+    if name not in SECTIONS:
+        for find in FINDERS:
+            find()
+    return name in SECTIONS
+
+
 def section_class(name: str) -> type[Declared]:
-    """The class of a section; the module of a method that declares it is imported when it is first wanted."""
-    found = SECTIONS[name]
-    if isinstance(found, str):
-        importlib.import_module(found)
-        found = SECTIONS[name]
-    assert not isinstance(found, str)
-    return found
-
-
-def section(name: str) -> Callable[[type[T]], type[T]]:
-    """Decorator: the class holds the section [name]."""
-
-    def register(cls: type[T]) -> type[T]:
-        SECTIONS[name] = cls  # type: ignore[assignment]
-        return cls
-
-    return register
+    """The class of a section that exists."""
+    return SECTIONS[name]()
 
 
 def fixed(cls: type) -> dict[str, Any]:
@@ -101,7 +94,7 @@ def fixed(cls: type) -> dict[str, Any]:
 
 def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
     """The error for a name that does not exist: nearest first."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]}?" if near else None
     return UsageError(f"unknown {what}", given=name, expected=" | ".join(known) or "no setting", do=hint)
 
@@ -109,7 +102,7 @@ def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
 def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """An instance of the dataclass `cls` from `values`. Raises UsageError, or OutOfRange, that names the setting.
 
-    where: the section, such as "index" or "method.ppr". Whole numbers are accepted for floats, lists for tuples.
+    where: the section, such as "index" or "method.NAME". Whole numbers are accepted for floats, lists for tuples.
     """
     known, clean = declared(cls), {}  # type: ignore[arg-type]
     for name, value in values.items():

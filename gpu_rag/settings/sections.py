@@ -7,16 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from gpu_rag.errors import UsageError
-from gpu_rag.settings.check import Declared, section
+from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_filled
 
 
-@section("models")
 @dataclass(frozen=True)
 class ModelSettings(Declared):
     """The models that run, and their device."""
 
-    embedder: Annotated[str, "minilm (packaged), a sentence-transformers folder or name, hash (for tests)"] = "minilm"
+    embedder: Annotated[
+        str, "minilm (packaged), a sentence-transformers folder or name, http://HOST:PORT/v1#NAME, hash (for tests)"
+    ] = "minilm"
     llm: Annotated[
         str,
         "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several servers of it: "
@@ -24,6 +25,7 @@ class ModelSettings(Declared):
     ] = "smollm2"
     connections: Annotated[int, COUNT, "requests in flight at each model server; fewer for llama.cpp or Ollama"] = 256
     api_keys: Annotated[tuple[str, ...], '"http://HOST:PORT/v1=NAME": the variable NAME has the key for it'] = ()
+    ca_file: Annotated[str, "certificates (PEM) that https servers are also checked by, such as a company's own"] = ""
     think_tokens: Annotated[int, NATURAL, "room beside each limit for the thought of a model that always thinks"] = 2048
     revision: Annotated[str, "of a served model, where its server says none: another one for other weights"] = ""
     extra_body: Annotated[str, 'more of each request to a server, as JSON, such as {"reasoning_effort": "low"}'] = ""
@@ -59,7 +61,6 @@ class ModelSettings(Declared):
         return found
 
 
-@section("index")
 @dataclass(frozen=True)
 class IndexSettings(Declared):
     """From a corpus to an index. A change builds the stages anew that depend on it."""
@@ -68,21 +69,23 @@ class IndexSettings(Declared):
     overlap_words: Annotated[int, NATURAL, "words that neighbouring passages share"] = 50
     extractor: Annotated[Literal["patterns", "llm", "import"], "who extracts; import: files of `--openie`"] = "patterns"
     extract_nodes: Annotated[bool, "false: nothing is extracted from texts of nodes of a base (`--skb`)"] = True
+    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
     min_yield: Annotated[float, SHARE, "share of passages in which an LLM must find an entity, or a build fails"] = 0.5
     extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names, 30 facts"] = 1536
-    synonym_threshold: Annotated[float, COSINE, "least cosine of two names that `ppr` joins"] = 0.8
+    synonym_threshold: Annotated[float, COSINE, "least cosine of two names that the graph joins"] = 0.8
     mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
         "keep"
     )
-    block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
+    block: Annotated[int, Range(8), "texts that are sorted by length and embedded together, at most"] = 32768
+    memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
+    coref_tokens: ClassVar[int] = 1024  # of a passage without pronouns
     synonym_k: ClassVar[int] = 20  # synonyms of a name, at most
     bm25_k1: ClassVar[float] = 1.2
     bm25_b: ClassVar[float] = 0.75
 
 
-@section("runtime")
 @dataclass(frozen=True)
 class RuntimeSettings(Declared):
     """Runs of questions."""
@@ -99,7 +102,6 @@ class RuntimeSettings(Declared):
     max_seconds: Annotated[float, NATURAL, "seconds of a question; 0: no limit"] = 0.0
 
 
-@section("reader")
 @dataclass(frozen=True)
 class ReaderSettings(Declared):
     """The shared reader prompt."""
@@ -108,7 +110,6 @@ class ReaderSettings(Declared):
     max_tokens: Annotated[int, COUNT, "tokens of the answer"] = 48
 
 
-@section("vllm")
 @dataclass(frozen=True)
 class VllmSettings(Declared):
     """The servers of `models.llm = "vllm:..."`; 0 leaves a choice to vLLM or to the device."""
@@ -127,7 +128,6 @@ class VllmSettings(Declared):
     seed: ClassVar[int] = 0  # of the server; a request's own seed decides what it samples
 
 
-@section("graph")
 @dataclass(frozen=True)
 class GraphSettings(Declared):
     """The code that runs the graph ops. It is printed and recorded; one that cannot be had here is an error."""
@@ -144,7 +144,6 @@ class GraphSettings(Declared):
         return {family: name for family, name in asdict(self).items() if name != "auto"}
 
 
-@section("eval")
 @dataclass(frozen=True)
 class EvalSettings(Declared):
     """The judge of `gpu-rag eval --judge`."""
@@ -156,7 +155,6 @@ class EvalSettings(Declared):
     judge_tokens: ClassVar[int] = 160  # of a verdict with its reason
 
 
-@section("serve")
 @dataclass(frozen=True)
 class ServeSettings(Declared):
     """Limits for clients of `gpu-rag serve`. They change no answer, so they are in no hash."""
@@ -169,7 +167,9 @@ class ServeSettings(Declared):
     tls_cert: Annotated[str, "a file with the certificate chain (PEM) by which https is spoken; empty: http"] = ""
     tls_key: Annotated[str, "the file with its private key (PEM), without a password"] = ""
     hosts: Annotated[tuple[str, ...], "names that a Host header may give, beside the address bound"] = ()
-    params: Annotated[tuple[str, ...], 'parameters that a request may set: "ppr.damping"; "ppr.*": all but texts'] = ()
+    params: Annotated[
+        tuple[str, ...], 'parameters that a request may set: "METHOD.NAME"; "METHOD.*": all but texts'
+    ] = ()
     warm: Annotated[bool, "ask each method a question before the first client can"] = True
 
     max_questions: ClassVar[int] = 256  # of one request
@@ -179,7 +179,6 @@ class ServeSettings(Declared):
     revive_seconds: ClassVar[float] = 5.0  # pause before models that died are opened again, doubled up to a minute
 
 
-@section("scale")
 @dataclass(frozen=True)
 class ScaleSettings(Declared):
     """Models on the workers of a Ray cluster. They change no vector and no request, so they are in no hash."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,6 +18,7 @@ MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _SAMPLE_BYTES = 200_000
+_SWITCHES_TO_KANJI = re.compile(rb"\x1b\$[@B]")
 _SURE = 0.05  # below it nothing speaks for a charset: the commonest one is taken
 _COMMONEST = "cp1252"
 _MOSTLY = 3  # of Japanese and Chinese in older charsets, more than half may look like UTF-8
@@ -31,17 +33,21 @@ def charset_of(blocks: Iterable[bytes]) -> str:
     """Python's name of the charset of a file without a byte order mark, given in blocks.
 
     UTF-8 where, of other bytes than ASCII, 3 times as many are UTF-8 as are not: a file with some bad bytes stays it.
+    ISO-2022-JP where all bytes are ASCII and an escape sequence switches to kanji.
     """
     n_good = n_bad = 0
-    sample = bytearray()
+    sample, codec = bytearray(), "utf-8"
     for block in blocks:
         if block.isascii():
+            codec = "iso2022_jp" if _SWITCHES_TO_KANJI.search(block) else codec
             continue
         n_high = int(np.count_nonzero(np.frombuffer(block, np.uint8) >= 0x80))
         n = _n_not_utf8(block)
         n_good, n_bad = n_good + n_high - n, n_bad + n
         if n and len(sample) < _SAMPLE_BYTES:
             sample += b"\n".join(line for line in block.split(b"\n") if not line.isascii())
+    if not n_good and not n_bad:
+        return codec
     return "utf-8" if n_good >= _MOSTLY * n_bad else _likeliest(bytes(sample[:_SAMPLE_BYTES]))
 
 

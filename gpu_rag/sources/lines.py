@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -223,8 +224,11 @@ def read_whole(path: Path, limit: int, limit_name: str, decode: Callable[[bytes]
 
 def open_binary(path: Path) -> BinaryIO:
     """The bytes of a regular file, unpacked when the name ends in .gz. Raises OSError or RowError."""
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device would block
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # a pipe or a device would block
         raise RowError("not a regular file")
+    if not status.st_size:  # files of /proc say so too, and reading some of them blocks
+        return BytesIO()
     if path.suffix.lower() == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
     stream = path.open("rb")

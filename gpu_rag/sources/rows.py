@@ -18,6 +18,7 @@ from gpu_rag.types import Document, Reject, Scalar
 T = TypeVar("T")
 
 MAX_ID_CHARS = 1000
+MAX_TITLE_CHARS = 1000  # every passage of a document repeats its title
 REASON_CHARS = 300
 
 

@@ -1,4 +1,4 @@
-"""Known names in texts: all of them by one Aho-Corasick pass, with offsets; or the longest in a question.
+"""Known names in texts: all of them by hashed spans, with offsets; or the longest in a question.
 
 Whole words, any case.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
 
+from gpu_rag.text.name_table import NameTable
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.tokens import STOP_WORDS
 
 _BLOCK_CHARS = 1 << 20
+_BLOCK_NAMES = 1 << 16
 _NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may carry a mark
 _END_OF_TEXT = "\n"  # no folded name or text contains it: white space folds to " "
 
@@ -50,30 +52,31 @@ def find_mentions(names: Sequence[str], texts: Sequence[str]) -> Mentions:
 
 
 class MentionFinder:
-    """The automaton of `names`, built once. Memory: about 100 bytes a character of all names together."""
+    """The table of `names`, made once, see `NameTable` for its memory. Names are read once, a block at a time."""
 
-    def __init__(self, names: Sequence[str]):
-        import ahocorasick
-
-        groups: dict[str, list[int]] = {}
-        for name, surface in enumerate(names):
-            folded = _fold(surface).text.strip(" ")
-            if any(map(str.isalnum, folded)):
-                groups.setdefault(folded, []).append(name)
-        self._lengths = np.array([len(folded) for folded in groups], dtype=np.int64)
-        self._sizes = np.array([len(group) for group in groups.values()], dtype=np.int64)
-        self._starts = np.concatenate([[0], np.cumsum(self._sizes)]).astype(np.int64)
-        self._members = np.fromiter(itertools.chain.from_iterable(groups.values()), dtype=np.int32)
-        self._automaton = ahocorasick.Automaton(ahocorasick.STORE_INTS)
-        for key, folded in enumerate(groups):
-            self._automaton.add_word(folded, key)
-        self._automaton.make_automaton()
+    def __init__(self, names: Iterable[str]):
+        self._table, names = NameTable(), iter(names)
+        hashes, members, n = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)], 0
+        while block := list(itertools.islice(names, _BLOCK_NAMES)):
+            folds = [_fold(name).text.strip(" ") for name in block]
+            rows = [row for row, folded in enumerate(folds) if any(map(str.isalnum, folded))]
+            joined = _END_OF_TEXT.join(folds[row] for row in rows)
+            lengths = np.array([len(folds[row]) for row in rows], np.int64)
+            ends = np.cumsum(lengths + len(_END_OF_TEXT)) - len(_END_OF_TEXT)
+            hashes.append(self._table.add(_codes(joined), _word_starts(joined), ends - lengths, ends))
+            members.append(np.array(rows, np.int32) + n)
+            n += len(block)
+        self._table.close()
+        key = np.searchsorted(self._table.hashes, np.concatenate(hashes))
+        self._members = np.concatenate(members)[np.argsort(key, kind="stable")]
+        self._sizes = np.bincount(key, minlength=len(self._table.hashes))
+        self._starts = np.cumsum(self._sizes) - self._sizes
 
     def find(self, texts: Sequence[str]) -> Mentions:
         """The mentions in `texts`, as `find_mentions` describes. Deterministic."""
         empty = np.zeros(0, dtype=np.int32)
         parts = [(empty, empty, empty, empty)]
-        if self._lengths.size:
+        if self._members.size:
             parts.extend(self._find_block(first, block) for first, block in _blocks(texts))
         name, text, start, end = (np.concatenate(column) for column in zip(*parts))
         order = np.lexsort((name, end, start, text))
@@ -83,12 +86,9 @@ class MentionFinder:
         """(name, text, start, end) of the mentions in `texts`, which are number `first` and following."""
         folds = [_fold(text) for text in texts]
         joined = _END_OF_TEXT.join(fold.text for fold in folds)
-        hits = np.fromiter(itertools.chain.from_iterable(self._automaton.iter(joined)), dtype=np.int64).reshape(-1, 2)
-        key, end = hits[:, 1], hits[:, 0] + 1
-        start = end - self._lengths[key]
-        whole = _word_starts(joined)
-        keep = whole[start] & whole[end]
-        key, start, end = key[keep], start[keep], end[keep]
+        positions = np.flatnonzero(_word_starts(joined))
+        hits = self._table.find(_codes(joined), positions)
+        key, start, end = hits.name, positions[hits.first], positions[hits.last]
 
         lengths = np.array([len(fold.text) for fold in folds], dtype=np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths + len(_END_OF_TEXT))])

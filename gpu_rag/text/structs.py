@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import inspect as types
@@ -64,7 +64,8 @@ def _shape(kind: types.Type, name: str, limits: _Limits, is_item: bool = False) 
     most = None if is_item else limits.most.get(name)
     match kind:
         case types.StructType():
-            return object_of({f.encode_name: _shape(f.type, f.encode_name, limits) for f in kind.fields})
+            hints = get_type_hints(kind.cls)
+            return object_of({field.encode_name: _shape_of(field, hints, limits) for field in kind.fields})
         case types.VarTupleType() | types.ListType():
             items = _shape(kind.item_type, name, limits, is_item=True)
             return {"type": "array", "items": items, **_bounds(kind, 1, most)}
@@ -81,6 +82,13 @@ def _shape(kind: types.Type, name: str, limits: _Limits, is_item: bool = False) 
         case types.LiteralType():
             return {"enum": list(kind.values)}
     raise UsageError("a reply cannot have a field of this type", given=type(kind).__name__, expected="see the module")
+
+
+def _shape_of(field: types.Field, hints: dict[str, Any], limits: _Limits) -> dict[str, Any]:
+    """The shape of a field; options are in the order in which they are written, which msgspec does not keep."""
+    if isinstance(field.type, types.LiteralType) and field.encode_name not in limits.options:
+        return {"enum": list(get_args(hints[field.name]))}
+    return _shape(field.type, field.encode_name, limits)
 
 
 def _bounds(kind: types.Type, of_list: int, most: int | None = None) -> dict[str, Any]:

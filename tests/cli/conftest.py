@@ -25,7 +25,7 @@ from unittest import mock
 
 import pytest
 
-from gpu_rag.models.llm.http_style import TRIAL
+from gpu_rag.models.llm.http import TRIAL
 from gpu_rag.models.misbehave.replies import completion, well_formed
 
 METHODS = ("dense", "bm25", "hybrid", "ppr")

@@ -71,7 +71,7 @@ def test_coreference_that_fails_everywhere_is_no_success(cli: Any, tmp_path: Pat
     (tmp_path / "c.jsonl").write_text('{"id": "d", "title": "Ann", "text": "Ann was here. She knows Bo."}\n')
     silent = words(cli, serve(share=1.0, faults=("empty",)))
     result = cli.run("index", tmp_path / "c.jsonl", "--out", tmp_path / "ix", "--json", *silent,
-                     "--set", "alignment.coref=llm", "--for", "higra-retriever")  # fmt: skip
+                     "--set", "index.coref=llm", "--for", "higra-retriever")  # fmt: skip
     assert result.status == 3 and result.document["fallbacks"]["coreference"]["rule"] == 1
 
 

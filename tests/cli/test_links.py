@@ -42,9 +42,7 @@ def test_index_follows_no_link_out_of_the_folder(run, cli, tiny_corpus, tmp_path
     assert result.status == 1 and "the index holds what no build writes; given " in result.error
 
 
-@pytest.mark.parametrize(
-    "name", ["stages", "manifest.json", "run.json", "merges.jsonl", "a stage", "a table", "a pipe"]
-)
+@pytest.mark.parametrize("name", ["stages", "manifest.json", "run.json", "edits", "a stage", "a table", "a pipe"])
 def test_a_finished_index_with_a_link_is_refused_by_every_command(
     run, cli, index, tiny_corpus, tmp_path, questions, name
 ):

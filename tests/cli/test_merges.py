@@ -87,7 +87,7 @@ def test_edits_are_applied_by_the_next_run_and_taken_back(run, build, folder):
 def test_bad_edits_are_refused_and_nothing_is_written(run, folder, words, error):
     result = run("merges", folder, *words)
     assert result.status == 2 and error in result.error
-    assert not (folder / "merges.jsonl").exists()
+    assert not (folder / "edits" / "merges.jsonl").exists()
 
 
 def test_the_report_shows_what_alignment_did(build, folder, tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.evaluation.tune_kb import Collected
+from gpu_rag.methods.hybgrag.tune import Collected
 
 FAST = ("--set", "method.fused.bubblerag=false")
 
@@ -62,9 +62,9 @@ def test_examples_of_hybgrag_are_shown_and_kept(
 ) -> None:
     found = run("tune", index, many, "--method", "hybgrag", *cli.NO_LLM)
     assert found.status != 0 and "lacks what hybgrag needs" in found.err
-    found = run("tune", index, many, "--method", "hybgrag", "--among", "ppr", *cli.NO_LLM)
-    assert found.status == 2 and "--among is of the method for auto" in found.err
     monkeypatch.setattr("gpu_rag.methods.registry.check_stages", lambda *given: None)
+    found = run("tune", index, many, "--method", "hybgrag", "--among", "ppr", *cli.NO_LLM)
+    assert found.status == 2 and "--among is of the method that learns a choice" in found.err
     found = run("tune", index, many, "--method", "hybgrag", *cli.NO_LLM)
     assert found.status == 2 and "examples of hybgrag are for a language model that decides" in found.err
     examples: dict[str, Any] = {"routes": [], "validations": [], "experiences": []}
@@ -75,7 +75,7 @@ def test_examples_of_hybgrag_are_shown_and_kept(
     }  # fmt: skip
     for kept in (None, examples):
         outcome = Collected(document, kept)
-        monkeypatch.setattr("gpu_rag.evaluation.tune_kb.collect", lambda engine, rows, outcome=outcome: outcome)
+        monkeypatch.setattr("gpu_rag.methods.hybgrag.tune.collect", lambda engine, rows, outcome=outcome: outcome)
         found = run("tune", index, many, "--method", "hybgrag", *cli.NO_LLM)
         assert found.status == 0 and "20 questions: 3 routes; judged on 10" in found.out and "0.250" in found.out
         assert (index / "tuned.json").exists() == (kept is not None)

@@ -314,7 +314,7 @@ def test_what_was_finished_before_the_end_is_kept(pools, tmp_path) -> None:
             return super().embed(texts, on_batch)
 
     texts = [*TEXTS[:10], "poison " * 100]  # the longest comes last
-    path = tmp_path / "vectors.sqlite"
+    path = tmp_path / "cache.vectors"
     remote = CachedEmbedder(RayEmbedder(pools.built(build, n=1), 1), path, 2**30)
     with pytest.raises(ModelError, match="texts could not be embedded; given 1 texts, the first 'poison"):
         remote.embed(texts)

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import tomllib
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from gpu_rag.cluster import check_scale, worker
 from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
 from gpu_rag.errors import MissingBackend, ModelError, UsageError
-from gpu_rag.models.embed.cache import CachedEmbedder
+from gpu_rag.models.embed.cache import CachedEmbedder, VectorFile
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.set import ModelSet
@@ -41,7 +42,7 @@ def installed(monkeypatch):
 
 
 def test_workers_are_off_unless_an_address_is_set() -> None:
-    from gpu_rag.api import workers_of
+    from gpu_rag.api.models import workers_of
 
     assert make_settings({}).scale == ScaleSettings() and workers_of(make_settings({})) is None
     assert workers_of(make_settings({"scale": {"address": "local"}})) is not None
@@ -201,9 +202,11 @@ class InParts(HashEmbedder):
 
 def test_parts_are_kept_as_they_come(tmp_path: Path) -> None:
     texts = ["end", "b", "c", "d", "e"]
-    cached = CachedEmbedder(InParts(), tmp_path / "vectors.sqlite", 2**30)
+    cached = CachedEmbedder(InParts(), tmp_path / "cache.vectors", 2**30)
     assert np.array_equal(cached.embed(["x", "y", "z", "x"]), HashEmbedder().embed(["x", "y", "z", "x"]))
     with pytest.raises(ModelError, match="the end"):
         cached.embed(texts)
-    kept = [row for (row,) in cached._db.execute("SELECT count(*) FROM vectors")]
-    assert kept == [3 + 3]  # x y z, and e, c d
+    cached.close()
+    keys = np.frombuffer(b"".join(sha256(text.encode()).digest()[:16] for text in [*"xyz", *texts]), "<u8")
+    known = VectorFile(tmp_path / "cache.vectors", 256).read(keys.reshape(-1, 2))[1]
+    assert known.tolist() == [True] * 3 + [text in "cde" for text in texts]

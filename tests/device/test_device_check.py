@@ -16,7 +16,7 @@ ABSENT = {"sanitizer", "tests", "tiles", "cugraph"}  # of a dry run: other progr
 LACKING = """
 import sys, runpy
 # what an image with torch, triton, CuPy, PyG and transformers does not have
-sys.modules.update(dict.fromkeys(("Stemmer", "bm25s", "ahocorasick", "jsonschema", "faiss", "vllm", "pylibcugraph")))
+sys.modules.update(dict.fromkeys(("Stemmer", "bm25s", "duckdb", "jsonschema", "faiss", "vllm", "pylibcugraph")))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

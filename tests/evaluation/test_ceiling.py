@@ -15,22 +15,36 @@ from gpu_rag.errors import UsageError
 from gpu_rag.evaluation import ceiling as ceilings
 from gpu_rag.evaluation.ceiling import ceiling_scores, oracle_of
 from gpu_rag.evaluation.compare import compare
-from gpu_rag.methods.bubblerag.asks import stated_by_gold
+from gpu_rag.methods.bubblerag.asks import ENOUGH, GROUPS, Grouping, Sorted, stated_by_gold
 from gpu_rag.methods.bubblerag.graph import node_text
+from gpu_rag.methods.bubblerag.rules import Keyword
 from gpu_rag.methods.higra.asks import of_gold
 from gpu_rag.methods.higra.graph import entity_options, passages_of_entities
 from gpu_rag.methods.registry import load_method
 from gpu_rag.models.ask import Choose
 from gpu_rag.program.decide import decide
 from gpu_rag.program.oracle import Gold, Known, Oracle
+from gpu_rag.program.questions import planned
 from gpu_rag.program.run import Run
+from gpu_rag.program.search import Ranking
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 
-CHOOSING = ("hoprag", "bubblerag", "higra-retriever", "higra-agent")
+CHOOSING = ("hoprag", "bubblerag", "higra-retriever", "higra-agent", "fused")
 BORN = "Where was the designer of the Halden Bridge born?"
-METHODS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "dual-agent", "higra-agent")
+METHODS = (
+    "dense",
+    "bm25",
+    "hybrid",
+    "ppr",
+    "hoprag",
+    "bubblerag",
+    "higra-retriever",
+    "dual-agent",
+    "higra-agent",
+    "fused",
+)
 ARTICLES = (
     ("Halden Bridge", "The Halden Bridge was designed by Marta Orlo. It crosses the river Ves."),
     ("Marta Orlo", "Marta Orlo was an engineer born in Tamsin. She studied under Piet Ruyven."),
@@ -126,6 +140,40 @@ def test_decisions_without_gold_are_by_rule_and_listed(index: gpu_rag.Index) -> 
     document = compare(index.engine(SETTINGS), ["hoprag", "dual-agent"], rows, at=(2,), p_oracle=1.0).document
     assert document["methods"]["hoprag"]["by_rule"] == []
     assert document["methods"]["dual-agent"]["by_rule"] == []  # retrieval alone: it plans nothing
+    document = compare(index.engine(SETTINGS), ["bubblerag"], rows, at=(2,), p_oracle=1.0).document
+    assert document["methods"]["bubblerag"]["by_rule"] == ["keywords", "relax", "specialise"]
+
+
+def test_the_gold_plan_is_the_decomposition_that_a_question_brings(index: gpu_rag.Index) -> None:
+    def plan_of(decomposition: Any, p: float = 1.0) -> list[tuple[str, tuple[int, ...]]]:
+        async def program(question: Question, run: Run, params: Any) -> Draft:
+            plan = await planned(run, question.text)
+            return Draft(json.dumps([[step.question, list(step.depends_on)] for step in plan.steps]))
+
+        oracle = Oracle({"q": Gold(frozenset(), meta={"decomposition": decomposition})}, p)
+        found = index.engine(SETTINGS).run("dense", [Question("q", BORN)], program=program, decider=oracle).answers
+        return [(text, tuple(needs)) for text, needs in json.loads(found[0].text or "")]
+
+    steps = [{"question": "Who made the bridge?"}, {"question": "#1 >> place of birth"}]
+    assert plan_of(steps) == [("Who made the bridge?", ()), ("#1 >> place of birth", (1,))]
+    rules = plan_of(None)
+    assert rules[0][0] == "Who is the designer of the Halden Bridge?" and plan_of(steps, p=0.0) == rules
+    for bad in ([{"question": "Where was #2 born?"}], [{"question": 3}], [], "no list", ["no object"], steps * 5):
+        assert plan_of(bad) == rules
+
+
+def test_gold_of_bubblerags_groups_and_of_whether_passages_suffice(index: gpu_rag.Index) -> None:
+    known = Known(index, frozenset({1}), Gold(frozenset({"d1"})))
+    names = list(index.entity_names)
+    bridge, engineer = names.index("Halden Bridge"), names.index("Marta Orlo")
+    pools = [Ranking((bridge,), (1.0,)), Ranking((bridge, engineer), (1.0, 0.5))]
+    fields = {"keywords": [Keyword("bridge"), Keyword("engineer")], "pools": pools, "candidates": [bridge, engineer]}
+    assert GROUPS.gold is not None and ENOUGH.helps is not None
+    assert GROUPS.gold(known, **fields) == Grouping((Sorted("engineer", 1.0, (2,)),))
+    assert GROUPS.gold(replace(known, passages=frozenset()), **fields) is None
+    for rows, right in (((0, 1), 1), ((0,), 0)):
+        assert [ENOUGH.helps(known, i, rows) for i in (0, 1)] == [right == 0, right == 1]
+    assert not ENOUGH.helps(Known(index, frozenset(), Gold(frozenset())), 1, (0,))
 
 
 # --- stages ------------------------------------------------------------------------------------------

@@ -31,18 +31,18 @@ def digest(folder: Path) -> str:
 
 
 def test_equal_builds_have_equal_digests_and_a_second_run_skips_all(tiny_corpus: Path, tmp_path: Path) -> None:
-    first = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
+    first = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST).report
     gpu_rag.build(tiny_corpus, tmp_path / "b", settings=FAST)
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
     assert not any(stage.skipped for stage in first.stages.values())
-    again = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
+    again = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST).report
     assert all(stage.skipped for stage in again.stages.values())
     assert first.count("passages") == 6
 
 
 def test_a_setting_makes_only_its_own_stages_stale(tiny_corpus: Path, tmp_path: Path) -> None:
     gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
-    report = gpu_rag.build(tiny_corpus, tmp_path / "a", settings={**FAST, "index": {"synonym_threshold": 0.95}})
+    report = gpu_rag.build(tiny_corpus, tmp_path / "a", settings={**FAST, "index": {"synonym_threshold": 0.95}}).report
     assert report.stages["entity_vectors"].skipped and report.stages["mentions"].skipped
     assert not report.stages["synonyms"].skipped
 
@@ -200,11 +200,11 @@ def test_a_damaged_block_of_an_unfinished_stage_is_made_anew(tmp_path):
         return np.arange(3, dtype=np.float16)
 
     work = Work(tmp_path, tmp_path, {}, Settings(), Sources(), None, Silent(), StageReport())  # type: ignore[arg-type]
-    work.array_block(7, make)
+    work.array_block("7", make)
     (path,) = tmp_path.glob("block-*")
     data = path.read_bytes()
-    assert work.array_block(7, make).tolist() == [0, 1, 2] and len(made) == 1
+    assert work.array_block("7", make).tolist() == [0, 1, 2] and len(made) == 1
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        assert work.array_block(7, make).tolist() == [0, 1, 2] and len(made) == at + 2
+        assert work.array_block("7", make).tolist() == [0, 1, 2] and len(made) == at + 2
     assert path.read_bytes() == data

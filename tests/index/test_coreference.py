@@ -65,7 +65,7 @@ def answer(request: Request) -> Any:
 
 def extract(bench: Any, llm: Any) -> list[dict[str, Any]]:
     bench.put_passages(list(TEXTS.values()), list(TEXTS))
-    bench.run(extraction_stage, {"alignment": {"coref": "llm"}}, llm=llm)
+    bench.run(extraction_stage, {"index": {"coref": "llm"}}, llm=llm)
     return bench.rows("extraction")
 
 
@@ -92,13 +92,13 @@ def test_without_coreference_nothing_is_asked_and_nothing_depends_on_it(bench: A
     layer = extraction_stage
     plain = layer.params(make_settings({}), Sources())
     assert plain == {"extractor": "patterns"} and layer.roles(make_settings({})) == ()
-    other = make_settings({"alignment": {"coref": "llm"}})
+    other = make_settings({"index": {"coref": "llm"}})
     assert layer.params(other, Sources()) != plain and layer.roles(other) == ("llm",)
 
 
 def test_imported_results_take_no_coreference() -> None:
-    settings = make_settings({"index": {"extractor": "import"}, "alignment": {"coref": "llm"}})
-    with pytest.raises(UsageError, match="leave out alignment.coref"):
+    settings = make_settings({"index": {"extractor": "import", "coref": "llm"}})
+    with pytest.raises(UsageError, match="leave out index.coref"):
         extraction_stage.params(settings, Sources())
 
 
@@ -119,7 +119,7 @@ def test_fastcoref_is_imported_when_asked_for(bench: Any, monkeypatch: pytest.Mo
     module.FCoref = FCoref  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fastcoref", module)
     bench.put_passages([ANN])
-    settings = {"alignment": {"coref": "fastcoref"}, "models": {"device": "cpu"}}
+    settings = {"index": {"coref": "fastcoref"}, "models": {"device": "cpu"}}
     bench.run(extraction_stage, settings)
     assert bench.counts["coref_changed"] == 1
 

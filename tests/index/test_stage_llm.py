@@ -15,13 +15,14 @@ import gpu_rag
 from gpu_rag.errors import GpuRagError, IndexMismatch, RequestFailed
 from gpu_rag.index.build import BuildReport
 from gpu_rag.index.index import Index
-from gpu_rag.index.stages.extraction import SCHEMA
+from gpu_rag.index.stages.extraction import Extracted
 from gpu_rag.index.stages.requests import _within
 from gpu_rag.index.verify import verify
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.text.lenient import REPAIR
 from gpu_rag.text.replies import parse_json
+from gpu_rag.text.structs import schema_of
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
 ANN = {"name": "Ann", "aliases": ["Annie"], "types": ["person"], "description": "friend of Bo"}
@@ -72,7 +73,7 @@ def write_cases(path: Path, names: list[str]) -> Path:
 
 def build(corpus: Path, out: Path, llm: ScriptedLLM, **index: Any) -> BuildReport:
     settings = {"models": {"embedder": "hash", "max_batch": 1}, "index": {"extractor": "llm", "block": 8, **index}}
-    return gpu_rag.build(corpus, out, settings=settings, llm=llm)
+    return gpu_rag.build(corpus, out, settings=settings, llm=llm).report
 
 
 def statuses(out: Path) -> dict[str, str]:
@@ -130,7 +131,9 @@ def test_a_repair_asks_the_unread_ones_once_more_and_warmer(cases: Path, tmp_pat
     unread = {"malformed", "wrong-shape", "names-alone", "cut", "repaired", "failed-later"}
     unread |= {"repaired-to-nothing", "cut-then-repaired", "cut-then-malformed"}
     assert {r.prompt.split("Title: ")[1].split("\n")[0] for r in second.values()} == unread
-    assert {(r.max_tokens, r.constraint, r.temperature) for r in first.values()} == {(77, JsonSchema(SCHEMA), 0.0)}
+    assert {(r.max_tokens, r.constraint, r.temperature) for r in first.values()} == {
+        (77, JsonSchema(schema_of(Extracted)), 0.0)
+    }
     assert {(r.temperature, r.max_tokens) for r in second.values()} == {(0.3, 154)}
     assert all("could not be read: " in r.prompt for r in second.values())
     assert len({r.system for r in llm.calls}) == 1  # one shared prefix
@@ -215,9 +218,9 @@ def test_a_reply_that_repeats_itself_ends_within_its_tokens() -> None:
         entity = {"name": name, "aliases": [], "types": ["person"], "description": "engineer"}
         return json.dumps({"entities": [entity], "triples": [[name, "designed", "Halden Bridge"]] * n})
 
-    assert isinstance(parse_json(reply(30), SCHEMA), dict)
+    assert isinstance(parse_json(reply(30), schema_of(Extracted)), dict)
     for endless in (reply(31), reply(1, "Orlo " * 50)):
-        assert isinstance(parse_json(endless, SCHEMA), Malformed)
+        assert isinstance(parse_json(endless, schema_of(Extracted)), Malformed)
 
 
 def test_a_short_context_lowers_the_limit_to_what_it_leaves() -> None:

@@ -21,8 +21,8 @@ def run_layer(
 ) -> list[Mention]:
     """The mentions in the order of the table, after checks of that order and of the counts."""
     bench.put_passages(texts)
-    bench.put_extractions(found)
     bench.put_entities(names, aliases)
+    bench.put_extracted(found)
     counts = bench.run(mentions_stage)
     ids = [row["id"] for row in bench.rows("entities")]
     rows = bench.rows("mentions")

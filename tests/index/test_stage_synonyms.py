@@ -37,7 +37,7 @@ def run_layer(bench: Any, names: Sequence[str], vectors: np.ndarray, threshold: 
     rows = bench.rows("synonyms")
     keys = [(row["left"], row["right"]) for row in rows]
     assert keys == sorted(set(keys)) and all(left < right for left, right in keys)  # each pair once, no self pair
-    assert counts == {"synonyms": len(rows)}
+    assert counts["synonyms"] == len(rows)
     return {(names[row["left"]], names[row["right"]]): row["score"] for row in rows}
 
 
@@ -105,6 +105,23 @@ def test_blocks_of_queries_do_not_show(benches: Iterator[Any], monkeypatch: pyte
     assert len(whole) > 30
     monkeypatch.setattr("gpu_rag.index.stages.graph._ROWS", 7)
     assert run_layer(next(benches), names, vectors) == whole
+
+
+def test_candidates_above_a_size(benches: Iterator[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly the exact pairs, the same k, and a count of what a sample of names misses."""
+    generator = np.random.default_rng(5)
+    vectors = unit(np.repeat(generator.normal(size=(60, 24)), 5, 0) + generator.normal(size=(300, 24)) * 0.3)
+    names = sorted(f"name{chr(97 + i // 26)}{chr(97 + i % 26)}" + " 1" * (i % 7 == 0) for i in range(300))
+    exact = run_layer(next(benches), names, vectors)
+    monkeypatch.setattr("gpu_rag.index.stages.graph.EXACT_NAMES", 100)
+    bench = next(benches)
+    found = run_layer(bench, names, vectors)
+    assert found.items() <= exact.items() and len(found) >= 0.9 * len(exact) > 100
+    sampled, held = (bench.counts[name] for name in ("synonyms_sampled", "synonyms_sampled_and_found"))
+    assert 0.9 * sampled <= held <= sampled
+    nearest = run_layer(next(benches), names, vectors, k=1)
+    best = {name: max((score for pair, score in found.items() if name in pair), default=0.0) for name in names}
+    assert all(score in (best[left], best[right]) for (left, right), score in nearest.items()) and nearest
 
 
 WORD = st.sampled_from(["ann", "bo", "carl", "d", "ves", "ümit"])

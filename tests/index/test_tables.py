@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
-from gpu_rag.errors import StorageError
+from gpu_rag.errors import IndexCorrupt, StorageError
 from gpu_rag.index import tables
 from gpu_rag.text.bm25 import Bm25
 
@@ -67,3 +68,38 @@ def test_arrays_and_words_that_the_disk_refuses_are_a_storage_error(tmp_path: Pa
     words._arrays["data"] = np.zeros(10_000, np.float32)
     with pytest.raises(StorageError, match="BM25"):
         words.save(tmp_path / "bm25")
+
+
+def test_arrays_are_safetensors_byte_for_byte_and_are_read_by_mapping(tmp_path: Path) -> None:
+    arrays = {
+        "weight": np.linspace(0, 1, 7, dtype=np.float32), "indptr": np.arange(5), "flag": np.array([True, False]),
+        "half": np.ones((2, 3), np.float16), "empty": np.zeros((0, 4), np.float16), "a": np.arange(3, dtype=np.int32),
+    }  # fmt: skip
+    tables.write_arrays(tmp_path / "ours", arrays)
+    save_file(arrays, tmp_path / "theirs")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    found = tables.read_arrays(tmp_path / "ours")
+    assert found.keys() == arrays.keys() and all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    assert all(found[name].dtype == arrays[name].dtype for name in arrays)
+    found["weight"][0] = 9
+    assert tables.read_arrays(tmp_path / "ours")["weight"][0] == 0
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{", b"[]", b'{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}',
+        b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}}',
+        b'{"x":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}',
+        b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}}',
+        b'{"x":{"dtype":"V4","shape":[1],"data_offsets":[0,4]}}',
+    ],
+)  # fmt: skip
+def test_arrays_of_a_strange_file_are_refused(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 8)
+    with pytest.raises(IndexCorrupt, match=r"x\.safetensors"):
+        tables.read_arrays(path)
+    path.write_bytes(b"\xff" * 16)
+    with pytest.raises(IndexCorrupt):
+        tables.read_arrays(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.api import Index
+from gpu_rag import Index
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models import packaged
 from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
-from gpu_rag.types import FALLBACKS, Answer
+from gpu_rag.models.misbehave.personas import PERSONAS
+from gpu_rag.types import FALLBACKS, Answer, Question
 
 FACTS = """Marta Orlo\tdesigned\tHalden Bridge
 Halden Bridge\tcrosses\tVes
@@ -37,8 +39,8 @@ QUESTIONS = [
     "At which university did the teacher of Marta Orlo teach?",
     "Which river passes Kerling?",
 ]
-WRITTEN = {"index": {"extractor": "llm", "min_yield": 0.0}, "hops": {"simulate": "llm"}}
-WRITTEN["alignment"] = {"coref": "llm", "decider": "llm", "tau": 0.9, "link_radius": 0.9}
+WRITTEN = {"index": {"extractor": "llm", "min_yield": 0.0, "coref": "llm"}, "hops": {"simulate": "llm"}}
+WRITTEN["alignment"] = {"decider": "llm", "tau": 0.9, "link_radius": 0.9}
 READS = [name for name in method_names() if name not in ("dense", "bm25", "hybrid", "auto")]
 Serve = Callable[..., MisbehavingServer]
 
@@ -138,7 +140,7 @@ def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None
     for run in range(2):
         server = serve(seed=2)
         settings = {**WRITTEN, "models": models(server.url)}
-        report = gpu_rag.build((), out=tmp_path / f"ix{run}", methods=["all"], settings=settings, **given)
+        report = gpu_rag.build((), out=tmp_path / f"ix{run}", methods=["all"], settings=settings, **given).report
         digests.append(report.manifest.digest())
         counts = {name: stage for name, stage in report.stages.items() if stage.replies_read}
         assert {"extraction", "hop_questions"} <= set(counts)
@@ -149,3 +151,81 @@ def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None
         assert sum(server.done.values()) - server.done[""] > 5
         server.close()
     assert len(set(digests)) == 1
+
+
+# --- servers by name ------------------------------------------------------------------------------
+
+BY_PERSONA = dict(zip(PERSONAS, ("hoprag", "hydrarag", "bubblerag", "higra-agent", "hybgrag", "hydrarag")))
+MANNERS = ("429", "500", "reset", "half_closed", "not_json", "error_200")  # each passes, and is never a reply
+
+
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_each_kind_of_server_gives_rows_and_exact_accounts(sound: Path, serve: Serve, persona: str) -> None:
+    """Whatever it refuses, ignores or sends in place of a reply: the rows are those of the same server that is calm."""
+    rows = []
+    for share in (0.0, 0.4):
+        server = serve(seed=5, share=share, persona=persona, faults=MANNERS)
+        settings = {"models": models(server.url), "runtime": {"driver": "streaming"}}
+        engine = Index.open(sound).engine(settings)
+        with closing(engine.models):
+            run = engine.run(BY_PERSONA[persona], [Question(str(i), text) for i, text in enumerate(QUESTIONS)])
+            [account] = engine.models.servers()
+        usages = [answer.usage for answer in run.answers]
+        assert all(answer.status in ("answered", "unsupported") and not answer.error for answer in run.answers)
+        assert account.requests == server.n_replies > 0 and (share == 0 or account.failures > 0)
+        assert account.prompt_tokens == sum(usage.prompt_tokens for usage in usages) > 0
+        assert account.generated_tokens == sum(usage.generated_tokens for usage in usages) > 0
+        n_calls = sum(usage.llm_calls for usage in usages)
+        assert account.estimated == (0 if PERSONAS[persona].counts else n_calls)
+        assert account.other_model == (n_calls if PERSONAS[persona].named else 0)
+        rows.append([(answer.status, answer.text, answer.evidence) for answer in run.answers])
+    assert rows[0] == rows[1]
+
+
+def test_a_budget_of_tokens_binds_at_a_server_that_counts_none(sound: Path, serve: Serve) -> None:
+    for persona in ("vllm", "proxy"):
+        settings = {"models": models(serve(share=0.0, persona=persona).url), "runtime": {"max_tokens": 200}}
+        for answer in Index.open(sound).answer(QUESTIONS, method="hydrarag", settings=settings):
+            assert answer.usage.llm_calls <= 4 and answer.usage.prompt_tokens > 0
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_a_job_with_errors_of_status_200_heals_by_the_same_command(
+    sound: Path, serve: Serve, tmp_path: Path, driver: str
+) -> None:
+    from gpu_rag.cli.main import main
+
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps({"id": q, "question": q}) + "\n" for q in QUESTIONS))
+    server = serve(share=0.6, seed=1, faults=("wrong_type", "empty", "error_200"))
+    out = tmp_path / "a.jsonl"
+    command = ["answer", str(sound), str(tmp_path / "q.jsonl"), "--method", "hydrarag", "--out", str(out)]
+    command += ["--driver", driver, "--max-fallbacks", "100%"]
+    for name, value in models(server.url).items():
+        command += ["--set", f"models.{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    assert main(command) == 0
+    first = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sum(row["usage"]["malformed"] for row in first) > 0 and server.done["error_200"] > 0
+    port = int(server.url.split(":")[2].split("/")[0])
+    server.close()
+    calm = serve(port=port, share=0.0)
+    assert main(command) == 0 and not calm.done, "all rows are there"
+    assert main([*command, "--retry-unread"]) == 0
+    healed = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(healed) == len(QUESTIONS) and not any(row["usage"]["malformed"] for row in healed) and calm.done[""] > 0
+
+
+def test_an_index_heals_by_the_same_command(tmp_path: Path, serve: Serve) -> None:
+    given, target = sources(tmp_path), tmp_path / "ix"
+    server = serve(share=0.7, seed=2, faults=("wrong_type", "empty", "error_200", "not_json"))
+    settings = {**WRITTEN, "models": models(server.url)}
+    first = gpu_rag.build((), out=target, methods=["hoprag"], settings=settings, **given)
+    lost = [name for name, n in first.manifest.stages["extraction"].counts.items() if name.endswith("malformed") and n]
+    assert lost, first.manifest.stages["extraction"].counts
+    server.close()
+    calm = serve(share=0.0, port=int(server.url.split(":")[2].split("/")[0]))
+    gpu_rag.build((), out=target, methods=["hoprag"], settings=settings, **given)
+    assert not calm.done, "a stage that stands is not made again"
+    second = gpu_rag.build((), out=target, methods=["hoprag"], settings=settings, retry_unread=True, **given)
+    counts = second.manifest.stages["extraction"].counts
+    still = [name for name, n in counts.items() if name.endswith(("malformed", "truncated", "failed")) and n]
+    assert not still and 0 < calm.done[""] <= 30

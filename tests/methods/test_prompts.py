@@ -15,15 +15,16 @@ import pytest
 import gpu_rag
 from gpu_rag.evaluation import judge
 from gpu_rag.index.stages import coreference, extraction
-from gpu_rag.methods.bubblerag import groups, keywords
-from gpu_rag.methods.higra import librarian, seeker
+from gpu_rag.methods.bubblerag import asks as bubblerag
+from gpu_rag.methods.higra import asks as higra
 from gpu_rag.methods.higra.stages import links, merge
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
 from gpu_rag.methods.hybgrag.crag import asks as crag_asks
 from gpu_rag.methods.hybgrag.examples import read_examples
 from gpu_rag.methods.hybgrag.route_prompt import route_schema
-from gpu_rag.methods.hydrarag import analysis, answer, program, texts
-from gpu_rag.methods.hydrarag.state import SUMMARY_TOKENS
+from gpu_rag.methods.hydrarag import replies
+from gpu_rag.methods.hydrarag.asks import SUMMARY_TOKENS
 from gpu_rag.models.budget import longest, reply_tokens
 from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -48,20 +49,20 @@ STEPS: dict[str, str] = {
     "bubblerag/answer": TEXT,
     "bubblerag/enough": CHOICE,
     "bubblerag/expand": CHOICE,
-    "bubblerag/groups": groups.SCHEMA,
-    "bubblerag/keywords": keywords.LISTED,
-    "bubblerag/relax": keywords.REWRITTEN,
-    "bubblerag/specialise": keywords.REWRITTEN,
-    "evaluation/judge": judge._SCHEMA,
-    "higra/librarian": librarian.SCHEMA,
+    "bubblerag/groups": schema_of(bubblerag.Grouping),
+    "bubblerag/keywords": schema_of(bubblerag.Listed),
+    "bubblerag/relax": schema_of(bubblerag.Rewording),
+    "bubblerag/specialise": schema_of(bubblerag.Rewording),
+    "evaluation/judge": schema_of(judge.Judgement),
+    "higra/librarian": schema_of(higra.Told),
     "higra/link": links.relations_schema(20),
     "higra/merge": merge.groups_schema(20),
     "higra/seeds": CHOICE,
-    "higra/seeker": seeker.ACTION_SCHEMA,
-    "higra/seeker_final": seeker.FINAL_SCHEMA,
+    "higra/seeker": schema_of(higra.Action),
+    "higra/seeker_final": schema_of(higra.LastWord),
     "hoprag/choose": CHOICE,
-    "hoprag/hop_in": hop_questions.SCHEMAS["in"],
-    "hoprag/hop_out": hop_questions.SCHEMAS["out"],
+    "hoprag/hop_in": schema_of(hop_questions.InQuestions),
+    "hoprag/hop_out": schema_of(hop_questions.OutQuestions),
     "hybgrag/comment": CHOICE,
     "hybgrag/crag_answer": schema_of(crag_asks.Answered),
     "hybgrag/crag_comment": CHOICE,
@@ -70,38 +71,39 @@ STEPS: dict[str, str] = {
     "hybgrag/module": CHOICE,
     "hybgrag/route": route_schema(TYPES, RELATIONS),
     "hybgrag/validate": CHOICE,
-    "hydrarag/analysis": analysis.ANALYSIS_SCHEMA,
-    "hydrarag/answer": answer.ANSWER_SCHEMA,
-    "hydrarag/answer_last": answer.ANSWER_SCHEMA,
+    "hydrarag/analysis": schema_of(replies.Analysed),
+    "hydrarag/answer": schema_of(replies.Answered),
+    "hydrarag/answer_last": schema_of(replies.Answered),
     "hydrarag/knowledge": TEXT,
-    "hydrarag/predict": program.PREDICT_SCHEMA,
+    "hydrarag/predict": schema_of(replies.Predicted),
     "hydrarag/refine": TEXT,
-    "hydrarag/refined": program.REFINE_SCHEMA,
+    "hydrarag/refined": schema_of(replies.FollowUp),
     "hydrarag/select": CHOICE,
     "hydrarag/sources": CHOICE,
-    "hydrarag/text_paths": texts.PATHS_SCHEMA,
-    "hydrarag/topics": analysis.TOPICS_SCHEMA,
+    "hydrarag/text_paths": schema_of(replies.TextPaths),
+    "hydrarag/topics": schema_of(replies.Topics),
     "hydrarag/web": CHOICE,
     "program/clarify": schema_of(questions.Rewritten),
     "program/condense": schema_of(questions.Rewritten),
     "program/decompose": schema_of(questions.Planned),
     "program/reader": TEXT,
     "program/rerank": CHOICE,
-    "stages/coreference": coreference.COREF_SCHEMA,
-    "stages/extract": extraction.SCHEMA,
+    "stages/coreference": schema_of(coreference.Resolved),
+    "stages/extract": schema_of(extraction.Extracted),
 }
 ROOMS = {  # of replies whose room is fixed
     CHOICE: 80,
     TEXT: SETTINGS.reader.max_tokens,
     "hydrarag/knowledge": SUMMARY_TOKENS,
     "hydrarag/refine": SUMMARY_TOKENS,
+    "bubblerag/keywords": bubblerag.KEYWORD_TOKENS,
     "evaluation/judge": 160,
-    "hoprag/hop_in": SETTINGS.hops.tokens,
-    "hoprag/hop_out": SETTINGS.hops.tokens,
+    "hoprag/hop_in": HopSettings.tokens,
+    "hoprag/hop_out": HopSettings.tokens,
     "program/clarify": questions.MAX_TOKENS_QUESTION,
     "program/condense": questions.MAX_TOKENS_QUESTION,
     "program/decompose": questions.MAX_TOKENS_PLAN,
-    "stages/coreference": SETTINGS.alignment.coref_tokens,
+    "stages/coreference": SETTINGS.index.coref_tokens,
     "stages/extract": SETTINGS.index.extract_tokens,
 }
 JSON = [name for name, schema in STEPS.items() if schema not in (CHOICE, TEXT)]
@@ -157,7 +159,7 @@ SAMPLES: dict[str, str] = {
     "kind": "comparison (things are compared); the answer changes within years; encyclopedia",
     "sources": "graph or text",
     "history": "\n\n".join(f"[{i}] {QUESTION}\nanswers: Marta Orlo\nevidence: {PASSAGE}" for i in range(1, 3)),
-    "notice": seeker.UNRESOLVED.format(questions=QUESTION),
+    "notice": higra.UNRESOLVED.format(questions=QUESTION),
     "action": "module: hybrid\nentity: Marta Orlo (person) along directed_by",
     "examples": "\n\n".join(e.route() for e in read_examples(None, "routes", False)),
 }
@@ -287,4 +289,4 @@ def test_its_words_say_how_many_items_its_schema_takes(name: str) -> None:
 def test_the_room_of_paths_in_a_text_covers_what_was_cut(model: ScriptedLLM) -> None:
     step = {"subject": "Halden Bridge", "relation": "designed by", "object": "Marta Orlo"}
     six = json.dumps({"paths": [{"sentence": 1, "steps": [step] * 3}] * 6})
-    assert model.count_tokens(six) < reply_tokens(model, texts.PATHS_SCHEMA)
+    assert model.count_tokens(six) < reply_tokens(model, schema_of(replies.TextPaths))

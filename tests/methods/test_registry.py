@@ -12,6 +12,7 @@ from installed import install, python
 
 import gpu_rag
 from gpu_rag.errors import UsageError
+from gpu_rag.index.manifest import Manifest
 from gpu_rag.methods import registry
 from gpu_rag.methods.method import Method
 
@@ -19,18 +20,74 @@ SETTINGS = {"models": {"embedder": "hash", "llm": "none"}}
 LONGEST = {
     "longest/__init__.py": """
 from gpu_rag.methods.method import Method
-METHODS = (Method("longest", ("lengths",)),)
+METHODS = (
+    Method(
+        "longest", ("lengths",), settings={"lengths": "settings:LengthSettings"}, stages="stages:stages",
+        verify="stages:CHECKS", explain="explain:WORDS", report="report", commands={"lengths": "command"},
+        profiles={"by-words": "by-words.toml"},
+    ),
+)
+""",
+    "longest/settings.py": """
+from dataclasses import dataclass
+from typing import Annotated, Literal
+from gpu_rag.settings.check import Declared
+
+@dataclass(frozen=True)
+class LengthSettings(Declared):
+    unit: Annotated[Literal["characters", "words", "nothing"], "what is counted"] = "characters"
+""",
+    "longest/by-words.toml": "[lengths]\nunit = 'words'\n",
+    "longest/explain.py": 'WORDS = {"by_length": "passages by their length, of {n}"}\n',
+    "longest/report.py": """
+def figures(report):
+    return {"lengths": report.count("lengths")}
+
+def summary(document):
+    return [f"lengths of {document['lengths']} passages"]
+
+def section(document, page):
+    return [page.heading("Lengths")]
+""",
+    "longest/command.py": """
+import json
+from gpu_rag.cli.options import add_index
+
+HELP = "Print the lengths of passages."
+EXAMPLE = "gpu-rag lengths my-index"
+
+def add_arguments(parser):
+    add_index(parser)
+
+def run(options):
+    from gpu_rag.index.index import Index
+    found = json.loads((Index.open(options.index).folder("lengths") / "lengths.json").read_text())
+    return 0, {"lengths": found}, " ".join(map(str, found))
 """,
     "longest/stages.py": """
 import json
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
+from longest.settings import LengthSettings
 
-@stage("lengths", needs=("passages",))
+def _params(settings, sources):
+    return {"unit": settings.section(LengthSettings).unit}
+
+@stage("lengths", needs=("passages",), params=_params)
 def lengths_stage(work):
     table = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-    (work.out / "lengths.json").write_text(json.dumps([len(text) for text in table["text"].to_pylist()]))
+    words = work.settings.section(LengthSettings).unit == "words"
+    found = [len(text.split()) if words else len(text) for text in table["text"].to_pylist()]
+    found = [] if work.settings.section(LengthSettings).unit == "nothing" else found
+    (work.out / "lengths.json").write_text(json.dumps(found))
     return {"lengths": table.num_rows}
+
+def _lengths(index):
+    found = json.loads((index.folder("lengths") / "lengths.json").read_text())
+    if len(found) != index.n_passages:
+        yield f"lengths: {len(found)} for {index.n_passages} passages"
+
+CHECKS = {"lengths": _lengths}
 
 def stages():
     return [lengths_stage]
@@ -54,7 +111,7 @@ def by_length(index, queries, k, shortest):
     return [Ranking(tuple(rows), tuple(float(lengths[row]) for row in rows)) for _ in queries]
 
 async def retrieve(question, run, params):
-    return Support(run.evidence(await by_length(question.text, run.limit, params.shortest), "is long"))
+    return Support(run.evidence(await by_length(question.text, run.limit, params.shortest), "is long", "by_length"))
 """,
 }
 # Build, list and ask in a process that has the package on its path.
@@ -88,13 +145,48 @@ def test_a_method_of_another_package_is_built_and_asked(tiny_corpus: Path, tmp_p
     assert steps == "{'by_length': {3: 1}}"
 
 
+def test_each_hook_of_a_method_of_another_package_is_asked(tiny_corpus: Path, tmp_path: Path) -> None:
+    install(tmp_path / "site", "longest", LONGEST, {"longest": "longest"})
+    none = ("--set", "models.embedder=hash", "--set", "models.llm=none")
+
+    def cli(*words: object, status: int = 0) -> list[str]:
+        """The lines that a command prints in a process that has the package."""
+        code = (
+            "import sys\nfrom gpu_rag.cli.main import main\ntry: print(main(sys.argv[1:]))\nexcept SystemExit: print(0)"
+        )
+        lines = python(code, *words, site=tmp_path / "site").splitlines()
+        assert lines[-1] == str(status), lines
+        return lines[:-1]
+
+    out = tmp_path / "ix"
+    build = ("index", tiny_corpus, "--out", out, "--for", "longest", "--profile", "by-words")
+    lines = cli(*build, "--report", tmp_path / "built.html", *none)
+    n = len(json.loads(cli("lengths", out, "--json")[-1])["lengths"])
+    assert f"lengths of {n} passages" in lines and "<h2>Lengths</h2>" in (tmp_path / "built.html").read_text()
+    settings = Manifest.read(out).settings
+    assert settings == {"models": {"embedder": "hash"}, "lengths": {"unit": "words"}}
+    assert "passages by their length" in "\n".join(cli("ask", out, "Who?", "--method", "longest", "--explain", *none))
+    assert any(line.split()[:1] == ["lengths"] for line in cli("--help"))
+    # a build without the package keeps what its settings are, and so does one with it that does not name them
+    gpu_rag.build(tiny_corpus, out, methods=["bm25"], settings=SETTINGS)
+    assert Manifest.read(out).settings == settings
+    cli(*build[:6], *none)
+    assert Manifest.read(out).settings == settings
+    assert json.loads(cli("lengths", out, "--json")[-1])["lengths"] == [
+        len(text.split()) for text in gpu_rag.Index.open(out).passages["text"].to_pylist()
+    ]
+    assert "sound" in cli("verify", out)[-1]
+    cli(*build[:6], "--set", "lengths.unit=nothing", *none)
+    assert f"lengths: 0 for {n} passages" in cli("verify", out, "--json", status=1)[-1]
+
+
 # --- packages that are no methods --------------------------------------------------------------------
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """installed(files, entries): a package in this process, until the end of the test."""
-    caches = (registry._packages, registry._found, registry.all_stages)
+    caches = (registry._installed, registry.all_stages)
 
     def put(files: dict[str, str], entries: dict[str, str]) -> None:
         install(tmp_path, "other", files, entries)
@@ -179,7 +271,7 @@ def test_the_package_imports_no_torch() -> None:
 def test_help_imports_no_method() -> None:
     code = "from gpu_rag.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass"
     modules = loaded(code)
-    assert files_of_methods(modules) == set() and "torch" not in modules
+    assert {name.split(".")[-1] for name in files_of_methods(modules)} == {"command"} and "torch" not in modules
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import hydrarag_case
 import pytest
 
 import gpu_rag
@@ -35,31 +38,44 @@ METHODS = [
     "dual-agent",
     "higra-agent",
     "fused",
+    "hydrarag",
+    "hydrarag-e",
     "hybgrag",
     "hybgrag-crag",
 ]
+DIALOGUE = ("clarify", "plan", "seeker/action")
+DECIDED = {
+    "hoprag": ("hop",),
+    "bubblerag": ("enough", "keywords", "specialise", "relax", "groups", "expand"),
+    "higra-retriever": ("seeds",),
+    "dual-agent": DIALOGUE,
+    "higra-agent": (*DIALOGUE, "seeds"),
+    "hydrarag": ("text_paths",),
+    "hydrarag-e": ("predict",),
+    "hybgrag": ("hybgrag_route", "hybgrag_module", "hybgrag_validator"),  # rules accept where they would comment
+    "hybgrag-crag": ("crag_route", "crag_answer", "crag_validator", "crag_commentor"),
+}
 
 
-UNKNOWN = "unknown"
 READ = {"hybgrag-crag": "Marta Orlo"}  # what the reader says: this method judges it
 
 
 @dataclass
 class Spoken:
     """A decider whose model says the rule's reply to every decision. replies: by the seed of the request, which tells
-    gathered siblings apart. wrong: say another option in place of the first."""
+    gathered siblings apart. wrong: say another option in place of the first; instead: other replies, by decision."""
 
     wrong: bool = False
-    read: str = UNKNOWN
+    instead: Mapping[str, Any] = field(default_factory=dict)
+    read: str = ""  # what the reader says in any case
     replies: dict[int, str] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
-    asks_model: bool = False  # decisions that are no values yet stay with the rules
 
     def engine(self) -> ScriptedLLM:
         return ScriptedLLM(lambda request: self._said(request), context_tokens=1 << 20)
 
     def _said(self, request: Request) -> str:
-        return self.replies.get(request.seed, self.read)  # the reader is no decision
+        return self.replies.get(request.seed) or self.read or read(request)  # reading is no decision
 
     def _speaks(self, run: Run, name: str, text: str) -> None:
         self.asked[name] += 1
@@ -67,10 +83,11 @@ class Spoken:
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Mapping[str, Any]) -> Taken:
         taken = await RULE.reply(run, ask, fields)
-        self._speaks(run, ask.name, taken.value if isinstance(taken.value, str) else json_of(taken.value))
+        text = taken.value if isinstance(taken.value, str) else json_of(taken.value)
+        self._speaks(run, ask.name, json.dumps(self.instead[ask.name]) if ask.name in self.instead else text)
         spoken = await MODEL.reply(run, ask, fields)
         assert spoken.by == "model", f"{ask.name}: the rule says what the reply cannot hold"
-        assert spoken.value == taken.value
+        assert (spoken.value == taken.value) == (ask.name not in self.instead)
         return spoken
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Mapping[str, Any]) -> Taken:
@@ -84,6 +101,16 @@ class Spoken:
         return await MODEL.choice(run, choose, options, fields)
 
 
+def read(request: Request) -> str:
+    """What a reader says, by its request alone: the first name of the passages that the question does not hold."""
+    passages, question = request.prompt.rsplit("\n\nQuestion: ", 1)
+    names = re.findall(r"[A-Z][a-z]+(?: [A-Z][a-z]+)+", passages.split("\n\n", 1)[-1])
+    answer = next((name for name in names if name not in question), "unknown")
+    if request.constraint is None:
+        return answer
+    return json.dumps({"evidence": "it stands there", "answers": [answer], "passages": [1]})
+
+
 def row(answer: Answer) -> Any:
     """All of an answer but its costs and its notes, which say who decided."""
     assert answer.error is None, answer.error
@@ -91,10 +118,15 @@ def row(answer: Answer) -> Any:
 
 
 def answers(
-    index: gpu_rag.Index, method: str, decider: Any, llm: ScriptedLLM, settings: Mapping[str, Any]
+    index: gpu_rag.Index,
+    method: str,
+    decider: Any,
+    llm: ScriptedLLM,
+    settings: Mapping[str, Any],
+    texts: Sequence[str] = QUESTIONS,
 ) -> list[Any]:
     engine = index.engine(settings, llm=llm)
-    questions = [Question(f"q{i}", text) for i, text in enumerate(QUESTIONS)]
+    questions = [Question(f"q{i}", text) for i, text in enumerate(texts)]
     found = engine.run(method, questions, decider=decider).answers
     return [row(answer) for answer in found]
 
@@ -104,19 +136,12 @@ def test_a_spoken_rule_is_the_rule(
     build: Callable[..., gpu_rag.Index], facts: Any, fast: dict[str, Any], method: str
 ) -> None:
     index = build(facts, methods=[method, "bubblerag"] if method == "fused" else [method], named=True)
-    spoken = Spoken(read=READ.get(method, UNKNOWN))
+    spoken = Spoken(read=READ.get(method, ""))
     by_model = answers(index, method, spoken, spoken.engine(), fast)
-    by_rule = answers(index, method, RULE, ScriptedLLM(lambda _: spoken.read), fast)
+    by_rule = answers(index, method, RULE, ScriptedLLM(lambda request: spoken.read or read(request)), fast)
     assert by_model == by_rule
-    decided = {
-        "hoprag": "hop",
-        "bubblerag": "expand",
-        "higra-retriever": "seeds",
-        "dual-agent": "plan",
-        "hybgrag": "hybgrag_route hybgrag_module hybgrag_validator",  # rules accept where they would comment
-        "hybgrag-crag": "crag_route crag_answer crag_validator crag_commentor",
-    }
-    assert all(spoken.asked[name] > 0 for name in decided.get(method, "").split()), spoken.asked
+    assert set(DECIDED.get(method, ())) <= spoken.asked.keys(), spoken.asked
+    assert method.startswith("hybgrag") or any(answer.status == "answered" for answer in by_rule)
 
 
 @pytest.mark.parametrize("method", ["higra-retriever", "hybgrag", "hybgrag-crag"])
@@ -125,6 +150,95 @@ def test_another_reply_is_another_row(
 ) -> None:
     """The comparison sees a reply that is not the rule's."""
     index, rows = build(facts, methods=[method], named=True), []
-    for spoken in (Spoken(read=READ.get(method, UNKNOWN)), Spoken(True, READ.get(method, UNKNOWN))):
+    for spoken in (Spoken(read=READ.get(method, "")), Spoken(True, read=READ.get(method, ""))):
         rows.append(answers(index, method, spoken, spoken.engine(), fast))
     assert rows[0] != rows[1]
+
+
+def test_a_dialogue_without_an_answer_closes_alike(build: Callable[..., gpu_rag.Index], facts: Any, fast: Any) -> None:
+    """The Seeker asks once more, gives up, and speaks its last word; the Librarian finds nothing."""
+    index, rows = build(facts, methods=["dual-agent"], named=True), []
+    for spoken in (Spoken(), None):
+        engine = spoken.engine() if spoken else ScriptedLLM(lambda _: "unknown")
+        engine = ScriptedLLM(silent(engine))
+        rows.append(answers(index, "dual-agent", spoken or RULE, engine, fast))
+        assert spoken is None or {"seeker/action", "seeker/final"} <= spoken.asked.keys()
+    assert rows[0] == rows[1] and all(answer.status == "unsupported" for answer in rows[0])
+
+
+def silent(engine: ScriptedLLM) -> Callable[[Request], str]:
+    """The engine's decisions; its reading finds nothing."""
+
+    def reply(request: Request) -> str:
+        if "Question: " in request.prompt and request.constraint is None:
+            return "unknown"
+        if request.constraint is not None and '"passages"' in getattr(request.constraint, "schema", ""):
+            return json.dumps({"evidence": "nothing", "answers": [], "passages": []})
+        return engine.complete([request])[0].text
+
+    return reply
+
+
+# --- over a knowledge base ------------------------------------------------------------------------
+
+GRAPH = [
+    ("Halden Bridge", "designed by", "Marta Orlo"),
+    ("Halden Bridge", "planned by", "Marta Orlo"),
+    ("Halden Bridge", "crosses", "Ves"),
+    ("Marta Orlo", "born in", "Tamsin"),
+    ("Marta Orlo", "studied under", "Piet Ruyven"),
+    ("Piet Ruyven", "studied under", "Ada Brink"),
+    ("Ada Brink", "born in", "Tamsin"),
+    ("Tamsin", "twin town of", "Kerling"),
+    ("Kerling", "lies on", "Ves"),
+]
+PAGES = {"Tamsin": "Tamsin is a port. Marta Orlo was born in Tamsin. It lies at the sea.", "Ves": "The Ves is long."}
+KB_QUESTIONS = [
+    *QUESTIONS,
+    "Where was the designer of the Halden Bridge born?",
+    "Which town lies on the Ves and is a twin town of Tamsin?",
+    "What do the Halden Bridge and Ada Brink share?",
+    "what was founded long ago",
+    "?",
+]
+DECISIONS = {"topics", "analysis", "paths", "refine", "answer", "follow_up", "predict"}
+TEXT_DECISIONS = {"source_selector", "web_results", "text_paths"}
+CHAIN = {"entities": ["kerling", "ANSWER"], "relations": ["lies on"]}
+INSTEAD: dict[str, Any] = {
+    "topics": {"topics": ["Kerling"]},
+    "analysis": {"subquestions": [], **CHAIN},
+    "follow_up": {"question": "Who founded the University of Loss?", **CHAIN},
+    "predict": {"predictions": [{"answer": "University of Loss", **CHAIN}]},
+    "text_paths": {"paths": [{"sentence": 1, "steps": [{"subject": "Ves", "relation": "at", "object": "Tamsin"}]}]},
+    "answer": {"reason": "", "settled": [], "sufficient": True, "answer": "Kerling"},
+}
+
+
+@pytest.fixture(params=["graph alone", "graph, texts and web"])
+def base(request: pytest.FixtureRequest, tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any) -> gpu_rag.Index:
+    if request.param != "graph alone":
+        return hydrarag_case.build(tiny_corpus, tmp_path, facts, GRAPH, PAGES, fast)
+    (tmp_path / "facts.tsv").write_text("".join("\t".join(triple) + "\n" for triple in GRAPH))
+    gpu_rag.build((), tmp_path / "ix", methods=["hydrarag"], kg=[tmp_path / "facts.tsv"], settings=fast)
+    return gpu_rag.Index.open(tmp_path / "ix")
+
+
+@pytest.mark.parametrize("method", ["hydrarag", "hydrarag-e"])
+def test_a_spoken_rule_is_the_rule_over_a_knowledge_base(base: gpu_rag.Index, fast: Any, method: str) -> None:
+    spoken = Spoken()
+    by_model = answers(base, method, spoken, spoken.engine(), fast, KB_QUESTIONS)
+    by_rule = answers(base, method, RULE, ScriptedLLM(lambda _: "unknown"), fast, KB_QUESTIONS)
+    assert by_model == by_rule
+    assert spoken.asked.keys() >= (DECISIONS | TEXT_DECISIONS if base.n_passages else DECISIONS)
+    assert any(answer.text for answer in by_rule) and any(answer.nodes for answer in by_rule)
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_each_reply_matters_over_a_knowledge_base(
+    tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any, name: str
+) -> None:
+    index = hydrarag_case.build(tiny_corpus, tmp_path, facts, GRAPH, PAGES, fast)
+    spoken, other = Spoken(), Spoken(instead={name: INSTEAD[name]})
+    question = ["Where was the teacher of the designer of the Halden Bridge born?"]
+    rows = [answers(index, "hydrarag", one, one.engine(), fast, question) for one in (spoken, other)]
+    assert name in spoken.asked and rows[0] != rows[1]

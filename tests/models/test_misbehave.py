@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpu_rag.errors import BadInput, RequestFailed, StorageError
-from gpu_rag.models.llm.http_style import find_style, kept_style
-from gpu_rag.models.llm.http_wire import Style, body, read_answer, thought
+from gpu_rag.models.llm.http import find_style, kept_style
+from gpu_rag.models.llm.http_wire import Style, body, read_answer, read_completion, thought
 from gpu_rag.models.misbehave import CONTENT, FAULTS, MODEL, Manners, MisbehavingServer
 from gpu_rag.text.lenient import EXACT, Read, read_reply
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -47,7 +47,7 @@ def serve() -> Iterator[Open]:
 
 
 def post(url: str) -> Callable[[dict[str, Any]], Any]:
-    """What the server says to a body: JSON, None for what is none; RequestFailed for any other trouble."""
+    """The chat completion of the server for a body; RequestFailed for any trouble."""
 
     def send(content: dict[str, Any]) -> Any:
         request = urllib.request.Request(f"{url}/chat/completions", json.dumps(content).encode())
@@ -56,10 +56,10 @@ def post(url: str) -> Callable[[dict[str, Any]], Any]:
                 text = answer.read()
         except (OSError, HTTPException) as error:
             raise RequestFailed("no reply", given=error) from error
-        try:
-            return json.loads(text)
-        except ValueError:
-            return None
+        answer = read_completion(text)
+        if not isinstance(answer, dict):
+            raise RequestFailed("no reply", given=answer)
+        return answer
 
     return send
 
@@ -98,7 +98,15 @@ def test_each_fault_shows(serve: Open, fault: str) -> None:
     try:
         answer = post(server.url)(body(MODEL, ASKED, Style()))
     except RequestFailed:
-        assert fault in ("429", "500", "reset", "half_closed") and server.done == {fault: 1}
+        assert fault in (
+            "429",
+            "500",
+            "reset",
+            "half_closed",
+            "not_json",
+            "no_choices",
+            "error_200",
+        ) and server.done == {fault: 1}
         return
     reply = read_answer(ASKED, answer)
     found = read_reply(reply, ASKED.constraint)
@@ -118,7 +126,7 @@ def test_a_thought_takes_the_room_of_the_answer_or_is_switched_off(serve: Open) 
     for style in (Style(thinks=True, quiet=True), Style(thinks=True)):
         answer = send(body(MODEL, ASKED, style, think_tokens=1024))
         assert isinstance(read_reply(read_answer(ASKED, answer), ASKED.constraint), Read)
-        assert thought(answer) == (not style.quiet)
+        assert bool(thought(answer)) == (not style.quiet)
 
 
 # --- the styles of servers ------------------------------------------------------------------------

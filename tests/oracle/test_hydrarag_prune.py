@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_index import run
 
-from gpu_rag.methods.hydrarag import pruning as hydra_prune
-from gpu_rag.methods.hydrarag.pruning import RHO, Candidates, Pruned, prune_paths
+from gpu_rag.methods.hydrarag.batched import prune as hydra_prune
+from gpu_rag.methods.hydrarag.batched.prune import RHO, Candidates, Pruned, prune_paths
 from gpu_rag.methods.hydrarag.state import KINDS, FoundPath, Params, Scores
 
 

@@ -8,9 +8,10 @@ import re
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpu_rag.index.stages.extraction import SCHEMA
+from gpu_rag.index.stages.extraction import Extracted
 from gpu_rag.program.reader import clean_answer
 from gpu_rag.text.replies import canonical_schema, parse_json
+from gpu_rag.text.structs import schema_of
 from gpu_rag.types import Malformed
 
 pytestmark = pytest.mark.slow
@@ -117,7 +118,7 @@ def run(mutator, schema, seed, n):
 
 
 def test_replies_under_the_schema_of_extraction(mutator):
-    run(mutator, SCHEMA, EXTRACTION, N)
+    run(mutator, schema_of(Extracted), EXTRACTION, N)
 
 
 def test_replies_under_small_schemas(mutator):

@@ -19,8 +19,12 @@ from msgspec import Meta
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.folder import canonical_json
+from gpu_rag.index.saved_settings import settings_to_save
+from gpu_rag.methods.higra.settings import AlignmentSettings
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.registry import load_method, method_names
 from gpu_rag.settings import (
+    CORE,
     IndexSettings,
     ModelSettings,
     ReaderSettings,
@@ -206,7 +210,8 @@ def annotation(where: str, name: str) -> Any:
 def make(where: str, values: dict[str, Any]) -> Any:
     """As the command line does it: a section by make_settings, a method by its own parameters."""
     if where in SECTIONS:
-        return getattr(make_settings({where: values}), where)
+        made = make_settings({where: values})
+        return getattr(made, where) if where in CORE else made.section(CLASSES[where])
     return checked(CLASSES[where], values, where)
 
 
@@ -289,7 +294,8 @@ def test_settings_that_are_fixed_now_are_left_out_of_what_an_index_has_saved() -
         assert make_settings({}, saved) == make_settings({})
     saved = {"hops": {"tokens": 512, "edge_budget": 2}, "index": {"bm25_b": 0.5, "chunk_words": 99}}
     made = make_settings({"index": {"chunk_words": 80}}, saved)
-    assert (made.hops.edge_budget, made.hops.tokens, made.index.chunk_words, made.index.bm25_b) == (2.0, 256, 80, 0.75)
+    hops = made.section(HopSettings)
+    assert (hops.edge_budget, hops.tokens, made.index.chunk_words, made.index.bm25_b) == (2.0, 256, 80, 0.75)
 
 
 def test_every_setting_of_a_section_has_its_help() -> None:
@@ -307,14 +313,24 @@ def test_the_page_of_settings_is_what_the_declarations_say() -> None:
 
 def test_a_section_of_a_method_is_read_and_changed_like_the_others() -> None:
     made = make_settings({"hops": {"simulate": "llm"}})
-    assert made.hops.simulate == "llm" and made.alignment == section_class("alignment")()
+    assert made.section(HopSettings).simulate == "llm" and made.section(AlignmentSettings) == AlignmentSettings()
     changed = made.changed("hops", edge_budget=2.0).changed("models", threads=3)
-    assert (changed.hops.simulate, changed.hops.edge_budget, changed.models.threads) == ("llm", 2.0, 3)
+    hops = changed.section(HopSettings)
+    assert (hops.simulate, hops.edge_budget, changed.models.threads) == ("llm", 2.0, 3)
     assert copy.deepcopy(changed) == copy.copy(changed) == changed != made
-    with pytest.raises(AttributeError, match="hop"):
-        _ = made.hop
     with pytest.raises(OutOfRange, match="edge_budget is out of range"):
         made.changed("hops", edge_budget=-1.0)
+
+
+def test_saved_sections_of_methods_that_are_not_installed_are_kept_as_they_are() -> None:
+    saved = {"index": {"chunk_words": 99}, "absent": {"depth": 3, "words": ["a"]}}
+    made = make_settings({"index": {"overlap_words": 9}}, saved)
+    assert made.kept == {"absent": {"depth": 3, "words": ["a"]}} and made.index.chunk_words == 99
+    assert settings_to_save(made) == {
+        "models": {"embedder": "minilm"}, "index": {"chunk_words": 99, "overlap_words": 9}, "absent": saved["absent"],
+    }  # fmt: skip
+    with pytest.raises(UsageError, match="unknown section; given absent"):
+        make_settings({"absent": {"depth": 4}}, saved)
 
 
 def test_a_method_without_settings_says_so() -> None:

@@ -21,17 +21,23 @@ from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
+from gpu_rag.text.normalise import normalise_name
 
 FILES = {
     "passages": ("passages.parquet", tables.PASSAGES),
     "documents": ("documents.parquet", tables.DOCUMENTS),
     "extraction": ("extractions.parquet", tables.EXTRACTIONS),
     "entities": ("entities.parquet", tables.ENTITIES),
+    "extracted": ("extracted.parquet", tables.EXTRACTED),
     "relations": ("relations.parquet", tables.RELATIONS),
     "mentions": ("mentions.parquet", tables.MENTIONS),
     "synonyms": ("synonyms.parquet", tables.SYNONYMS),
 }
-HOME = {"documents": "passages", "relations": "entities"}  # tables that lie in another table's stage
+HOME = {
+    "documents": "passages",
+    "relations": "entities",
+    "extracted": "entities",
+}  # tables that lie in another table's stage
 
 
 @dataclass
@@ -76,6 +82,16 @@ class Bench:
         ways = {name: list((aliases or {}).get(name, [name])) for name in names}
         rows = [{"id": n, "name": ways[n][0], "aliases": ways[n][1:], "n_passages": 1} for n in sorted(names)]
         self.put("entities", rows)
+
+    def put_extracted(self, found: Sequence[tuple[Sequence[str], Sequence[tuple[str, str, str]]]]) -> None:
+        """Where the entities that were put are stated; found: as of `put_extractions`."""
+        row_of = {row["id"]: i for i, row in enumerate(self.rows("entities"))}
+        stated = [
+            {normalise_name(name) for name in [*names, *(end for s, _, o in triples for end in (s, o))]}
+            for names, triples in found
+        ]
+        pairs = sorted((i, row_of[key]) for i, keys in enumerate(stated) for key in keys if key in row_of)
+        self.put("extracted", [{"passage": passage, "entity": entity} for passage, entity in pairs])
 
     def put_vectors(self, stage: str, vectors: np.ndarray) -> None:
         tables.write_arrays(self.folder(stage) / "vectors.safetensors", {"vectors": vectors.astype(np.float16)})

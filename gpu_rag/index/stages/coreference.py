@@ -5,26 +5,37 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
+from msgspec import Struct
+
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.index.stages.requests import ask, text_requests
+from gpu_rag.index.stages.requests import decided
 from gpu_rag.index.work import Work
+from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import clean_text
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.tokens import STOP_WORDS
 
-COREF_SCHEMA = canonical_schema(object_of({"text": {"type": "string"}}))
-Texts = Sequence[str]
+PROMPT = "gpu_rag.index.stages.prompts:coreference"
 Rewrite = tuple[str, str]  # why there is none, or "" and the text
 Span = tuple[int, int]
+
+
+class Resolved(Struct, frozen=True):
+    """A text with names in place of pronouns."""
+
+    text: str
+
+
+COREFERENCE: Ask[Resolved] = Ask("coreference", Resolved, rule=lambda passages: passages, prompt=PROMPT)
 
 _POSSESSIVES = frozenset({"his", "its", "their", "hers", "theirs"})
 PRONOUNS = frozenset({"he", "she", "it", "they", "him", "her", "them"}) | _POSSESSIVES
 KEPT_SHARE = 0.8  # least share of the content words that a rewrite keeps
+AT_ONCE = 512  # texts that fastcoref is given
 GROWTH = 2.0  # greatest length of a rewrite, as a multiple of the original's
 _WORD = re.compile(r"\w+")
 _WORD_AFTER = re.compile(r"\s+[^\W\d_]")
@@ -32,62 +43,61 @@ _WORD_AFTER = re.compile(r"\s+[^\W\d_]")
 
 def coreference_params(settings: Settings) -> dict[str, Any]:
     """The settings of coreference, on which extraction depends; nothing without coreference."""
-    kind = settings.alignment.coref
+    kind = settings.index.coref
     if kind == "none":
         return {}
     if settings.index.extractor == "import":
         raise UsageError(
             "coreference serves extraction, and imported results are not extracted here",
-            given=f"alignment.coref={kind} with index.extractor=import",
-            do="leave out alignment.coref",
+            given=f"index.coref={kind} with index.extractor=import",
+            do="leave out index.coref",
         )
     if kind == "fastcoref":
         return {"coref": kind}
-    prompt = Prompt.read("gpu_rag.index.stages.prompts", "coreference")
-    return {"coref": kind, "coref_prompt": prompt.digest, "coref_tokens": settings.alignment.coref_tokens}
+    return {"coref": kind, "coref_prompt": read_prompt(PROMPT).digest, "coref_tokens": settings.index.coref_tokens}
 
 
-def resolved_texts(work: Work, titles: Texts, texts: Texts) -> tuple[list[str], dict[str, int]]:
-    """The texts for extraction, and counts of passages: coref_changed, coref_same, coref_rejected, coref_unread,
-    coref_failed.
+def resolved(work: Work, passages: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+    """Passages with the texts for extraction, and counts of passages: coref_changed, coref_same, coref_rejected,
+    coref_unread, coref_failed.
 
     A rewrite that loses text (see `keeps_text`) is rejected; then, and where the reply could not be read (unread) or
-    the request failed, the original is used. Without coreference the texts as they are, and no counts.
+    the request failed, the original is used. Without coreference the passages as they are, and no counts.
     """
-    kind = work.settings.alignment.coref
+    kind = work.settings.index.coref
     if kind == "none":
-        return list(texts), {}
-    work.progress.start("coreference", len(texts), "passages")
-    rewrites = (_by_fastcoref if kind == "fastcoref" else _by_llm)(work, titles, texts)
+        return COREFERENCE.rule(passages), {}
+    work.progress.start("coreference", passages.num_rows, "passages")
+    texts = passages["text"].to_pylist()
+    rewrites = _by_fastcoref(work, texts) if kind == "fastcoref" else _by_llm(work, passages["title"], texts)
     counts = dict.fromkeys((f"coref_{status}" for status in ("changed", "same", "rejected", "unread", "failed")), 0)
-    resolved = []
+    chosen = []
     for text, (status, rewrite) in zip(texts, rewrites, strict=True):
         if not status:
             status = "same" if rewrite == text else "changed" if keeps_text(text, rewrite) else "rejected"
         counts[f"coref_{status}"] += 1
-        resolved.append(rewrite if status == "changed" else text)
-    return resolved, counts
+        chosen.append(rewrite if status == "changed" else text)
+    return passages.set_column(passages.schema.get_field_index("text"), "text", pa.array(chosen, pa.string())), counts
 
 
-def _by_llm(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
-    prompt = Prompt.read("gpu_rag.index.stages.prompts", "coreference")
-    tokens, seed = work.settings.alignment.coref_tokens, work.settings.runtime.seed
-    requests = text_requests(prompt, titles, texts, schema=COREF_SCHEMA, max_tokens=tokens, seed=seed)
-    return [
-        ("failed" if said == "failed" else "unread", "") if isinstance(said, str) else ("", clean_text(said["text"]))
-        for said in ask(work, requests, "coreference")
-    ]
+def _by_llm(work: Work, titles: pa.ChunkedArray, texts: Sequence[str]) -> Iterator[Rewrite]:
+    tokens = work.settings.index.coref_tokens
+    rows = zip(titles.to_pylist(), texts, strict=True)
+    fields = ({"title": title, "text": text, "max_tokens": tokens} for title, text in rows)
+    for reply in decided(work, COREFERENCE, fields):
+        if isinstance(reply, str):
+            yield "failed" if reply == "failed" else "unread", ""
+        else:
+            yield "", clean_text(reply.text)
 
 
-def _by_fastcoref(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
+def _by_fastcoref(work: Work, texts: Sequence[str]) -> Iterator[Rewrite]:
     model = load_fastcoref(work.settings.models.device)
-    found: list[Rewrite] = []
-    for _, block in work.blocks(len(texts)):
-        part = list(texts[block])
+    for start in range(0, len(texts), AT_ONCE):
+        part = list(texts[start : start + AT_ONCE])
         predictions = model(part)
-        found += [("", replace_pronouns(text, clusters)) for text, clusters in zip(part, predictions, strict=True)]
+        yield from (("", replace_pronouns(text, clusters)) for text, clusters in zip(part, predictions, strict=True))
         work.progress.advance(len(part))
-    return found
 
 
 def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[int, int]]]]]:
@@ -97,8 +107,8 @@ def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[in
     except ImportError as error:
         raise MissingBackend(
             "coreference by fastcoref needs a package that is not installed",
-            given=f"alignment.coref=fastcoref ({error})",
-            do="run: pip install fastcoref; or use alignment.coref=llm or none",
+            given=f"index.coref=fastcoref ({error})",
+            do="run: pip install fastcoref; or use index.coref=llm or none",
         ) from error
     try:
         model = fastcoref.FCoref(device="cuda:0" if device.startswith("cuda") else "cpu")
@@ -106,7 +116,7 @@ def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[in
         raise MissingBackend(
             "the model of fastcoref is not on this machine",
             given=str(error)[:200],
-            do="download biu-nlp/f-coref once with the Hugging Face client, or use alignment.coref=llm or none",
+            do="download biu-nlp/f-coref once with the Hugging Face client, or use index.coref=llm or none",
         ) from error
     return lambda texts: [item.get_clusters(as_strings=False) for item in model.predict(texts=texts)]
 

@@ -3,53 +3,84 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Meta, Struct
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.coreference import coreference_params, resolved_texts
+from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_of_nodes, content_hash
 from gpu_rag.index.stages.rejected import Rejects
-from gpu_rag.index.stages.requests import ask, text_requests
+from gpu_rag.index.stages.requests import decided
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.rules.extraction.relations import ALSO_CALLED
-from gpu_rag.types import Extraction, Profile, Reject, Request
+from gpu_rag.text.structs import schema_of
+from gpu_rag.types import Extraction, Profile, Reject
 
-Row = tuple[Extraction, str]  # what was found, and its status
+Row = tuple[Extraction, str]  # of a passage, and its status
 _NOTHING = Extraction((), ())
+FOUND = pa.schema(  # of a batch of passages; profiles: of entities of which more than the name is known
+    [
+        *(tables.EXTRACTIONS.field(name) for name in ("entities", "triples", "status")),
+        ("profiles", pa.list_(pa.struct(list(tables.PROFILES)[1:]))),
+    ]
+)
 
 # Small models repeat a fact or a name until they are stopped: bounds that end such a reply as valid JSON, within
 # `index.extract_tokens`, keep what it said before.
 _MOST = 30
-_NAME = {"type": "string", "maxLength": 200}
+Name = Annotated[str, Meta(max_length=200)]
 
-_ENTITY = object_of(
-    {
-        "name": _NAME,
-        "aliases": {"type": "array", "items": _NAME, "maxItems": 8},
-        "types": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": 4},
-        "description": {"type": "string", "maxLength": 300},
-    }
-)
-_TRIPLE = {"type": "array", "items": _NAME, "minItems": 3, "maxItems": 3}
-SCHEMA = canonical_schema(
-    object_of(
-        {
-            "entities": {"type": "array", "items": _ENTITY, "maxItems": _MOST},
-            "triples": {"type": "array", "items": _TRIPLE, "maxItems": _MOST},
-        }
-    )
+
+class Named(Struct, frozen=True):
+    """An entity that a passage names."""
+
+    name: Name
+    aliases: Annotated[tuple[Name, ...], Meta(max_length=8)]
+    types: Annotated[tuple[Annotated[str, Meta(max_length=60)], ...], Meta(max_length=4)]
+    description: Annotated[str, Meta(max_length=300)]
+
+
+class Extracted(Struct, frozen=True):
+    """The entities and the (subject, relation, object) triples of a passage."""
+
+    entities: Annotated[tuple[Named, ...], Meta(max_length=_MOST)]
+    triples: Annotated[
+        tuple[Annotated[tuple[Name, ...], Meta(min_length=3, max_length=3)], ...], Meta(max_length=_MOST)
+    ]
+
+
+def extract_batch(passages: pa.RecordBatch) -> pa.RecordBatch:
+    """Our own open information extraction for English, no model: FOUND of passages with `title` and `text`.
+
+    "X, also called Y" makes Y an alias of X.
+    """
+    rows: list[Row] = []
+    for title, text in zip(passages["title"].to_pylist(), passages["text"].to_pylist()):
+        extraction = extract_patterns(title, text)
+        aliases: dict[str, list[str]] = {}
+        for subject, label, name in extraction.triples:
+            if label == ALSO_CALLED:
+                aliases.setdefault(subject, []).append(name)
+        profiles = tuple(Profile(name, tuple(also)) for name, also in aliases.items())
+        rows.append((replace(extraction, profiles=profiles), _status(extraction)))
+    return _batch(rows)
+
+
+EXTRACT: Ask[Extracted] = Ask(
+    "extraction", Extracted, rule=extract_batch, prompt="gpu_rag.index.stages.prompts:extract"
 )
 
 
@@ -65,9 +96,9 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
             raise UsageError(what, given="none", expected="--openie FILE, as when the index was made", do=do)
         params["openie"] = content_hash(sources.openie)
     if extractor == "llm":
-        prompt = Prompt.read("gpu_rag.index.stages.prompts", "extract")
+        prompt = read_prompt("gpu_rag.index.stages.prompts:extract")
         params["prompt"] = [prompt.system, prompt.render(title="", text="")]
-        params["schema"], params["max_tokens"] = SCHEMA, settings.index.extract_tokens
+        params["schema"], params["max_tokens"] = schema_of(Extracted), settings.index.extract_tokens
     return params
 
 
@@ -77,7 +108,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     version=3,
     retry=("extraction_failed", "coref_failed"),
     params=_params,
-    roles=lambda settings: ("llm",) if "llm" in (settings.index.extractor, settings.alignment.coref) else (),
+    roles=lambda settings: ("llm",) if "llm" in (settings.index.extractor, settings.index.coref) else (),
+    size="extracted",
 )
 def extraction_stage(work: Work) -> dict[str, int]:
     """Table `extractions`, one row a passage, with a status: ok, empty, truncated, malformed, failed or absent.
@@ -93,57 +125,83 @@ def extraction_stage(work: Work) -> dict[str, int]:
     if not work.settings.index.extract_nodes:
         chosen = np.flatnonzero(~are_of_nodes(work.stage_folders["passages"], passages["doc_id"]))
         passages = passages.take(pa.array(chosen))
-    texts, coref = resolved_texts(work, passages["title"].to_pylist(), passages["text"].to_pylist())
-    passages = passages.set_column(passages.schema.get_field_index("text"), "text", pa.array(texts, pa.string()))
+    passages, coref = resolved(work, passages)
     work.progress.start("extraction", passages.num_rows, "passages")
     extractor = {"patterns": by_patterns, "llm": by_llm, "import": by_import}[work.settings.index.extractor]
-    found_of = dict(zip(chosen.tolist(), extractor(work, passages), strict=True))
-    rows = [found_of.get(row, (_NOTHING, "skipped")) for row in range(n_passages)]
-    columns = {
-        "passage": list(range(len(rows))),
-        "entities": [list(found.entities) for found, _ in rows],
-        "triples": [[list(triple) for triple in found.triples] for found, _ in rows],
-        "status": [status for _, status in rows],
-    }
-    tables.write_table(work.out / "extractions.parquet", tables.EXTRACTIONS, columns)
-    tables.write_rows(work.out / "profiles.parquet", tables.PROFILES, _profile_rows(rows))
-    statuses = sorted(Counter(status for _, status in rows).items())
-    counts = {**coref, **{f"extraction_{status}": n for status, n in statuses}}
+    statuses = _write(work, _with_skipped(extractor(work, passages), chosen, n_passages))
+    counts = {**coref, **{f"extraction_{status}": n for status, n in sorted(statuses.items())}}
     if work.settings.index.extractor == "import":
         counts = {"rejects": (work.out / "rejects.jsonl").read_bytes().count(b"\n"), **counts}
     return counts
 
 
-def _profile_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    for passage, (found, _) in enumerate(rows):
-        for profile in found.profiles:
-            if profile.aliases or profile.types or profile.description:
-                yield {"passage": passage, **vars(profile)}
+def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int) -> Iterator[pa.RecordBatch]:
+    """The batches with a row for every passage of n; chosen: rows of those that were extracted from, ascending."""
+    skipped = _batch([(_NOTHING, "skipped")])
+    begin = at = 0
+    for batch in (*batches, None):
+        rows = chosen[at : at + (0 if batch is None else len(batch))]
+        end = n if batch is None else int(rows[-1]) + 1
+        if batch is None:
+            batch = skipped.slice(0, 0)
+        order = np.full(end - begin, len(batch))
+        order[rows - begin] = np.arange(len(batch))
+        if len(order):
+            yield pa.concat_batches([batch, skipped]).take(pa.array(order))
+        begin, at = end, at + len(rows)
+
+
+def _write(work: Work, batches: Iterable[pa.RecordBatch]) -> Counter[str]:
+    """Writes both tables; returns how many passages have each status."""
+    statuses: Counter[str] = Counter()
+    n = 0
+    with (
+        tables.TableWriter(work.out / "extractions.parquet", tables.EXTRACTIONS) as extractions,
+        tables.TableWriter(work.out / "profiles.parquet", tables.PROFILES) as profiles,
+    ):
+        for batch in batches:
+            passage = pa.array(np.arange(n, n + len(batch)), pa.int32())
+            extractions.add([passage, batch["entities"], batch["triples"], batch["status"]])
+            fields = batch["profiles"].flatten().flatten()
+            profiles.add([passage.take(pc.list_parent_indices(batch["profiles"])), *fields])
+            statuses.update({row["values"]: row["counts"] for row in batch["status"].value_counts().to_pylist()})
+            n += len(batch)
+    return statuses
+
+
+def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows of passages as FOUND."""
+    columns = [
+        [extraction.entities for extraction, _ in rows],
+        [extraction.triples for extraction, _ in rows],
+        [status for _, status in rows],
+        [[vars(p) for p in e.profiles if p.aliases or p.types or p.description] for e, _ in rows],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, FOUND)]
+    return pa.RecordBatch.from_arrays(arrays, schema=FOUND)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    rows = iter(rows)
+    while part := list(islice(rows, tables.ROWS_A_GROUP)):
+        yield _batch(part)
 
 
 def _status(found: Extraction) -> str:
     return "ok" if found.entities else "empty"
 
 
-def by_patterns(work: Work, passages: pa.Table) -> list[Row]:
-    """Our own open information extraction for English, no model. "X, also called Y" makes Y an alias of X."""
-    rows: list[Row] = []
-    for title, text in zip(passages["title"].to_pylist(), passages["text"].to_pylist()):
-        found = extract_patterns(title, text)
-        aliases: dict[str, list[str]] = {}
-        for subject, label, name in found.triples:
-            if label == ALSO_CALLED:
-                aliases.setdefault(subject, []).append(name)
-        found = replace(found, profiles=tuple(Profile(name, tuple(also)) for name, also in aliases.items()))
-        rows.append((found, _status(found)))
-        work.progress.advance(1)
-    return rows
+def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
+    """FOUND of the passages by the rule, batch by batch."""
+    for batch in passages.to_batches(max_chunksize=work.settings.index.block):
+        yield extract_batch(batch)
+        work.progress.advance(len(batch))
 
 
 # --- ready results ---------------------------------------------------------------------------------
 
 
-def by_import(work: Work, passages: pa.Table) -> list[Row]:
+def by_import(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     """Ready OpenIE results, matched by passage id or document id; rows that match nothing become rejects.
 
     A document of several passages: each name and triple goes to the passages that hold it verbatim, else to the first.
@@ -166,7 +224,9 @@ def by_import(work: Work, passages: pa.Table) -> list[Row]:
             for row, part in _distribute(item, rows_of[item.id], texts):
                 found[row] = _joined(found.get(row), part)
             work.progress.advance(1)
-    return [(found[row], _status(found[row])) if row in found else (_NOTHING, "absent") for row in range(len(ids))]
+    return _batches(
+        (found[row], _status(found[row])) if row in found else (_NOTHING, "absent") for row in range(len(ids))
+    )
 
 
 def _openie(work: Work, rows_of: dict[str, list[int]]) -> Iterator[OpenIERow | Reject]:
@@ -203,42 +263,37 @@ def _joined(old: Extraction | None, new: Extraction) -> Extraction:
 # --- by an LLM -------------------------------------------------------------------------------------
 
 
-def by_llm(work: Work, passages: pa.Table) -> list[Row]:
+def by_llm(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     """One schema-constrained request a passage, one repair try for a reply that cannot be read.
 
-    Every finished reply is in the durable cache: a run after a killed one reuses it.
+    Every finished reply is in the durable cache: a run after a killed one reuses it. Raises GpuRagError when fewer
+    passages than `index.min_yield` gave entities.
     """
-    titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
-    rows = [_row(said) for said in ask(work, extraction_requests(titles, texts, work.settings), "extraction")]
-    _check_yield(rows, work.settings.index.min_yield)
-    return rows
+    rows = zip(passages["title"].to_pylist(), passages["text"].to_pylist())
+    tokens = work.settings.index.extract_tokens
+    fields = ({"title": title, "text": text, "max_tokens": tokens} for title, text in rows)
+    statuses: Counter[str] = Counter()
+    for batch in _batches(_row(reply) for reply in decided(work, EXTRACT, fields)):
+        statuses.update(batch["status"].to_pylist())
+        yield batch
+    _check_yield(statuses, work.settings.index.min_yield)
 
 
-def extraction_requests(titles: Sequence[str], texts: Sequence[str], settings: Settings) -> list[Request]:
-    """The request to an LLM about each passage."""
-    prompt, tokens = Prompt.read("gpu_rag.index.stages.prompts", "extract"), settings.index.extract_tokens
-    return text_requests(prompt, titles, texts, schema=SCHEMA, max_tokens=tokens, seed=settings.runtime.seed)
-
-
-def _row(said: dict[str, Any] | str) -> Row:
+def _row(reply: Extracted | str) -> Row:
     """The extraction in a reply, and its status."""
-    if isinstance(said, str):
-        return _NOTHING, said
-    profiles = tuple(
-        Profile(e["name"], tuple(e["aliases"]), tuple(e["types"]), e["description"]) for e in said["entities"]
-    )
-    triples = tuple((s, r, o) for s, r, o in said["triples"])
-    found = Extraction(tuple(profile.name for profile in profiles), triples, profiles)
-    return found, _status(found)
+    if isinstance(reply, str):
+        return _NOTHING, reply
+    profiles = tuple(Profile(e.name, e.aliases, e.types, e.description) for e in reply.entities)
+    triples = tuple((s, r, o) for s, r, o in reply.triples)
+    extraction = Extraction(tuple(profile.name for profile in profiles), triples, profiles)
+    return extraction, _status(extraction)
 
 
-def _check_yield(rows: list[Row], floor: float) -> None:
-    n_ok = sum(status == "ok" for _, status in rows)
-    if rows and n_ok < floor * len(rows):
-        statuses = dict(Counter(status for _, status in rows))
+def _check_yield(statuses: Counter[str], floor: float) -> None:
+    if statuses["ok"] < floor * statuses.total():
         raise GpuRagError(
             "the extraction found entities in too few passages",
-            given=f"{n_ok} of {len(rows)} ({statuses})",
+            given=f"{statuses['ok']} of {statuses.total()} ({dict(statuses)})",
             expected=f"at least {floor:.0%}",
             do="use a stronger model, --set index.extractor=patterns, or lower index.min_yield; replies are kept",
         )

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
+import xxhash
 
 from gpu_rag.graph.common.arrays import to_host
-from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.nearest.index import NearestRows
+from gpu_rag.graph.nearest.pairs import close_pairs
 from gpu_rag.index import tables
-from gpu_rag.index.stage import stage
+from gpu_rag.index.database import database
+from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
 
+_log = logging.getLogger(__name__)
 _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities searched at once: bounds memory, not the result
+EXACT_NAMES = 150_000  # up to so many, and on a GPU, every name is compared with every other
+SAMPLE = 256  # names whose exact neighbours say how many pairs the candidates miss
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -28,76 +39,140 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
 
 
-@stage("synonyms", needs=("entities", "entity_vectors"), params=_params)
+@stage(
+    "synonyms",
+    needs=("entities", "entity_vectors"),
+    params=_params,
+    size="entities",
+    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] ** 2),
+)
 def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names are near-equal by cosine.
 
     Names of fewer than three letters, and names whose numbers differ (1941 and 1942 have close vectors), never pair.
-    Searched on the device of the models: scores are the same on every device.
+    Searched on the device of the models: scores are the same on every device. Above EXACT_NAMES names on a CPU, pairs
+    are candidates by hashed projections, see `graph.nearest.pairs`; the share of the exact pairs that they hold is
+    measured on a sample and counted. Memory: that of `close_pairs`; vectors are mapped.
     """
     index = work.settings.index
-    names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
+    numbers, usable = _may_pair(work.stage_folders["entities"] / "entities.parquet")
     arrays = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")
     base = torch.from_numpy(arrays["vectors"]).to(pick_device(work.settings.models.device))
+    work.progress.start("synonyms", len(numbers), "names")
+    counts = {}
+    if len(numbers) <= EXACT_NAMES or base.device.type != "cpu":
+        pairs = _of_neighbours(work, base, np.arange(len(numbers)), numbers, usable)
+    else:
+        alone = np.arange(len(numbers), dtype=np.uint64)  # the group of a name that never pairs
+        found = close_pairs(base, np.where(usable, numbers, alone), index.synonym_threshold)
+        pairs, rows = _nearest_of_each(*found, index.synonym_k), np.flatnonzero(usable)
+        sample = rows[np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(np.int64)]
+        left, right, _ = _of_neighbours(work, base, sample, numbers, usable)
+        n = len(numbers)
+        held = np.isin(left * n + right, pairs[0] * n + pairs[1])
+        counts = {"synonyms_sampled": len(held), "synonyms_sampled_and_found": int(held.sum())}
+        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", held.sum(), len(held))
+        work.progress.advance(n)
+    columns = dict(zip(("left", "right", "score"), pairs))
+    return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}
+
+
+RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Ascending pairs of rows i64[P], the first the lower one, and their scores f32[P]."""
+
+
+def _may_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """u64[n], equal for names with the same numbers in the same order, and bool[n], the names with enough letters."""
+    numbers, usable = [np.zeros(0, np.uint64)], [np.zeros(0, bool)]
+    for batch in tables.read_batches(path, tables.ENTITIES, ("id",)):
+        names = batch["id"].to_pylist()
+        digits = (" ".join(_DIGITS.findall(name)) for name in names)
+        numbers.append(np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in digits), np.uint64, len(names)))
+        letters = (sum(map(str.isalpha, name)) >= _MIN_LETTERS for name in names)
+        usable.append(np.fromiter(letters, bool, len(names)))
+    return np.concatenate(numbers), np.concatenate(usable)
+
+
+def _of_neighbours(
+    work: Work, base: torch.Tensor, rows: np.ndarray, numbers: np.ndarray, usable: np.ndarray
+) -> RowPairs:
+    """Pairs of `rows` with the `synonym_k` rows of `base` nearest to each."""
+    threshold, k = work.settings.index.synonym_threshold, min(work.settings.index.synonym_k + 1, len(numbers))
     nearest = NearestRows(base)
-    numbers = [tuple(_DIGITS.findall(name)) for name in names]
-    usable = [sum(c.isalpha() for c in name) >= _MIN_LETTERS for name in names]
-    pairs: dict[tuple[int, int], float] = {}
-    work.progress.start("synonyms", len(names), "names")
-    for start in range(0, len(names), _ROWS):
-        queries = base[start : start + _ROWS].float()
-        top = nearest.search(queries, min(index.synonym_k + 1, len(names)))
-        ids, scores = (part.numpy() for part in to_host(top.ids, top.scores))
-        for row, column in zip(*np.nonzero((scores >= index.synonym_threshold) & (ids >= 0))):
-            a, b = start + int(row), int(ids[row, column])
-            if a != b and usable[a] and usable[b] and numbers[a] == numbers[b]:
-                key = (min(a, b), max(a, b))
-                pairs[key] = max(pairs.get(key, 0.0), float(scores[row, column]))
-        work.progress.advance(len(queries))
-    keys = sorted(pairs)
-    columns = {"left": [a for a, _ in keys], "right": [b for _, b in keys], "score": [pairs[k] for k in keys]}
-    return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns)}
+    lefts, rights, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        top = nearest.search(base[torch.from_numpy(part).to(base.device)].float(), k)
+        ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
+        row, column = np.nonzero((score >= threshold) & (ids >= 0))
+        a, b = part[row], ids[row, column].astype(np.int64)
+        good = (a != b) & usable[a] & usable[b] & (numbers[a] == numbers[b])
+        lefts.append(np.minimum(a, b)[good])
+        rights.append(np.maximum(a, b)[good])
+        scores.append(score[row, column][good])
+        work.progress.advance(len(part))
+    left, right, score = (np.concatenate(array) for array in (lefts, rights, scores))
+    order = np.lexsort((-score, right, left))  # scores of faiss differ in a bit by which of the two is the query
+    first = np.ones(len(order), bool)
+    first[1:] = (np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)
+    return left[order[first]], right[order[first]], score[order[first]]
 
 
-@stage("graph", needs=("passages", "entities", "mentions", "synonyms"))
+def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> RowPairs:
+    """The pairs of which one row is among the k best of the other, by (-score, row)."""
+    row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
+    order = np.lexsort((other, -score[pair], row))
+    starts = np.searchsorted(row[order], row[order])
+    kept = np.unique(pair[order[np.arange(len(order)) - starts < k]])
+    return left[kept], right[kept], score[kept]
+
+
+_PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) AS weight FROM (
+    SELECT least(subject, object) AS low, greatest(subject, object) AS high, 1::FLOAT AS weight FROM relations
+    UNION ALL SELECT least("left", "right"), greatest("left", "right"), score FROM synonyms
+    UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM mentions
+    ) WHERE low <> high GROUP BY low, high"""
+_BOTH = """CREATE VIEW edges AS
+    SELECT low AS src, high AS dst, weight FROM pairs UNION ALL SELECT high, low, weight FROM pairs"""
+_DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM edges GROUP BY src ORDER BY src"
+_EDGES = "SELECT dst, weight FROM edges ORDER BY src, dst"
+
+
+@stage("graph", needs=("passages", "entities", "mentions", "synonyms"), size="links", graph=True)
 def graph_stage(work: Work) -> dict[str, int]:
     """The adjacency over the nodes [entities | passages], undirected, both directions stored (safetensors).
 
     An edge joins two entities of a relation (weight 1), two synonyms (weight: their cosine) and an entity with
     each passage that mentions it (weight 1); of several reasons for one edge the strongest counts.
+    Memory: `index.memory`, and 8 bytes a node.
     """
     folders = work.stage_folders
-    n_entities = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES).num_rows
-    n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
-    relations = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
-    mentions = tables.read_table(folders["mentions"] / "mentions.parquet", tables.MENTIONS)
-    synonyms = tables.read_table(folders["synonyms"] / "synonyms.parquet", tables.SYNONYMS)
-    src = [_ints(relations["subject"]), _ints(synonyms["left"]), _ints(mentions["entity"])]
-    dst = [_ints(relations["object"]), _ints(synonyms["right"]), _ints(mentions["passage"]) + n_entities]
-    weight = [np.ones(len(src[0])), synonyms["score"].to_numpy().astype(np.float64), np.ones(len(src[2]))]
-    a, b, w = strongest(np.concatenate(src), np.concatenate(dst), np.concatenate(weight))
-    n = n_entities + n_passages
-    csr = csr_from_edges(
-        torch.from_numpy(a), torch.from_numpy(b), n, torch.from_numpy(w.astype(np.float32)), undirected=True
-    )
-    weights = torch.ones(csr.m) if csr.weight is None else csr.weight
-    arrays = {"indptr": csr.indptr.numpy(), "indices": csr.indices.numpy(), "weight": weights.numpy()}
-    arrays["ranges"] = np.asarray([0, n_entities, n_entities, n], np.int64)  # [entities | relations: none | passages]
+    n_entities = tables.n_rows(folders["entities"] / "entities.parquet")
+    n = n_entities + tables.n_rows(folders["passages"] / "passages.parquet")
+    indptr = np.zeros(n + 1, np.int64)
+    with database(work) as db:
+        for name, stage_name in (("relations", "entities"), ("synonyms", "synonyms"), ("mentions", "mentions")):
+            db.view(name, folders[stage_name] / f"{name}.parquet")
+        db.run(_PAIRS.format(n_entities=n_entities), _BOTH)
+        for batch in db.batches(_DEGREES):
+            indptr[1 + batch["src"].to_numpy()] = batch["degree"].to_numpy()
+        np.cumsum(indptr, out=indptr)
+        indices, weight = _spooled(work, db.batches(_EDGES), ("dst", "weight"))
+    ranges = np.asarray([0, n_entities, n_entities, n], np.int64)  # [entities | relations: none | passages]
+    arrays = {"indptr": indptr, "indices": indices, "weight": weight, "ranges": ranges}
     tables.write_arrays(work.out / "graph.safetensors", arrays)
     work.progress.advance(n)
-    return {"nodes": n, "edges": csr.m}
+    return {"nodes": n, "edges": len(indices)}
 
 
-def _ints(column: Any) -> np.ndarray:
-    return column.to_numpy().astype(np.int64)
-
-
-def strongest(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One edge a pair of different nodes (smaller first), with the greatest weight among its reasons; sorted."""
-    low, high = np.minimum(src, dst), np.maximum(src, dst)
-    order = np.lexsort((-weight, high, low))
-    low, high, weight = low[order], high[order], weight[order]
-    first = np.ones(len(low), bool)
-    first[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-    first &= low != high
-    return low[first], high[first], weight[first]
+def _spooled(work: Work, batches: Iterator[pa.RecordBatch], columns: tuple[str, str]) -> list[np.ndarray]:
+    """Columns i32 and f32 of a stream as mapped files in the work space."""
+    types, paths = (np.int32, np.float32), [work.partial / f"{name}.raw" for name in columns]
+    with storage_errors(work.partial), ExitStack() as stack:
+        work.partial.mkdir(parents=True, exist_ok=True)
+        files = [stack.enter_context(path.open("wb")) for path in paths]
+        for batch in batches:
+            for file, name, kind in zip(files, columns, types):
+                tables.write_raw(file, batch[name].to_numpy().astype(kind, copy=False))
+    sizes = [path.stat().st_size for path in paths]
+    return [np.memmap(path, kind, "r") if size else np.zeros(0, kind) for path, kind, size in zip(paths, types, sizes)]

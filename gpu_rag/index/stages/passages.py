@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
-from gpu_rag.sources.corpus import read_corpus, reader_versions
+from gpu_rag.sources.corpus import files_to_read, read_corpus, reader_versions
+from gpu_rag.sources.corpus.folder import unreadable
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
@@ -58,17 +59,41 @@ def _write(parts: Sequence[Parts], name: str, files: Mapping[Path, pa.Schema]) -
 TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
 
 
+def corpus_hash(paths: tuple[Path, ...]) -> str:
+    """One hash of a corpus: the names of its files, and the bytes of those that are read."""
+    return _hash_of(paths, files_to_read)
+
+
 def content_hash(paths: tuple[Path, ...]) -> str:
     """One hash of the names and bytes of all files below `paths`, whatever folder they lie in."""
+    return _hash_of(paths, _all_files)
+
+
+def _hash_of(paths: tuple[Path, ...], files_of: Callable[[Path], Iterable[tuple[str, Path | None]]]) -> str:
     total = hashlib.sha256()
     for path in paths:
         if not path.exists():
             raise BadInput("no such corpus", given=path, expected="a file or folder that exists")
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        for file in files:
-            name = file.relative_to(path).as_posix() if path.is_dir() else file.name
-            total.update(f"{path.name}\0{name}\0{file_sha256(file)}\n".encode("utf-8", "surrogateescape"))
+        for name, file in files_of(path):
+            content = "" if file is None else _file_hash(file)
+            total.update(f"{path.name}\0{name}\0{content}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
+
+
+def _all_files(path: Path) -> Iterator[tuple[str, Path | None]]:
+    if not path.is_dir():
+        yield path.name, path
+        return
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        yield file.relative_to(path).as_posix(), None if unreadable(file, path) else file
+
+
+def _file_hash(path: Path) -> str:
+    """sha256 of a file; "" of one that says that it is empty, as those of /proc do, or that cannot be read."""
+    try:
+        return file_sha256(path) if path.stat().st_size else ""
+    except OSError:
+        return ""  # the stage that reads it says why it cannot
 
 
 def read_passages(sources: Sources, settings: Settings) -> Iterator[Parts | Reject]:
@@ -172,7 +197,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     more = {"named": [[s.name, s.kind, content_hash((s.path,))] for s in named]} if named else {}
     return {
         **more,
-        "corpus": content_hash(sources.corpus),
+        "corpus": corpus_hash(sources.corpus),
         "readers": reader_versions(sources.corpus),
         "chunk_words": index.chunk_words,
         "overlap_words": index.overlap_words,
@@ -180,7 +205,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     }
 
 
-@stage("passages", version=3, params=_params)
+@stage("passages", version=3, params=_params, size="characters")
 def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl; with named sources of documents
     or knowledge bases `origins`, the source of each document; where documents have metadata, `metadata`.

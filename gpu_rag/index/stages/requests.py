@@ -1,60 +1,56 @@
-"""Requests of stages to a language model: many under one schema each, replies read as in programs, costs counted."""
+"""Decisions of stages by a language model: many requests of one Ask, replies read as in programs, costs counted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index.work import Work
+from gpu_rag.models.ask import Ask, Fields
 from gpu_rag.models.llm.interface import LLM, StreamingLLM, fits
-from gpu_rag.text.lenient import CUT_OFF, EXACT, Read, read_reply, repairs
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.types import JsonSchema, Malformed, Reply, Request
+from gpu_rag.text.lenient import CUT_OFF, EXACT, repairs
+from gpu_rag.types import Malformed, Reply, Request
 
 WINDOW = 8192  # requests that are open or wait for an earlier one: bounds memory
 POLL_S = 1.0
 REPAIR_TEMPERATURE = 0.3  # a little warmer: the same words again would be as bad
 
-Said = dict[str, Any] | str
+R = TypeVar("R", bound=msgspec.Struct)
 Outcome = Reply | RequestFailed
 
 
-def text_requests(
-    prompt: Prompt, titles: Iterable[str], texts: Iterable[str], *, schema: str, max_tokens: int, seed: int
-) -> list[Request]:
-    """The same question about each titled text, to be replied under one JSON Schema (canonical text).
+@dataclass(frozen=True)
+class _Sent:
+    """A request, and the fields that it was made of."""
 
-    prompt: with the slots `title` and `text`. Raises ValueError where titles and texts differ in number.
+    request: Request
+    fields: Fields
+
+
+def decided(work: Work, ask: Ask[R], rows: Iterable[Fields]) -> Iterator[R | str]:
+    """The model's reply to each decision, in order, or why there is none: malformed | truncated | failed.
+
+    A reply is read leniently, see `text.lenient`; one that cannot be read is requested once more, with what was wrong,
+    more room, and a little warmer. An engine that takes requests while others run gets them so, repairs mixed in; any
+    other gets windows of `WINDOW`. Finished replies are in the durable cache: a run after a killed one reuses them. A
+    reply that stays unread counts as a failure of the stage, under the name of the Ask.
     """
-    constraint = JsonSchema(schema)
-    return [
-        Request(prompt.system, prompt.render(title=title, text=text), constraint, max_tokens=max_tokens, seed=seed)
-        for title, text in zip(titles, texts, strict=True)
-    ]
-
-
-def ask(work: Work, requests: Iterable[Request], step: str) -> Iterator[Said]:
-    """For each request, in order, the object that was replied, or why there is none: malformed | truncated | failed.
-
-    Every request has a JsonSchema. A reply is read leniently, see `text.lenient`; one that cannot be read is requested
-    once more, with what was wrong, more room, and a little warmer. An engine that takes requests while others run gets
-    them so, repairs mixed in; any other gets windows of `WINDOW`. Finished replies are in the durable cache: a run
-    after a killed one reuses them. A reply that stays unread counts as a failure of the stage. step: in the counts.
-    """
-    llm = work.models.llm()  # loading it is not asking it
-    requests = (_within(llm, request) for request in requests)
-    found = _in_windows(work, llm, requests, step)
+    llm, seed = work.models.llm(), work.settings.runtime.seed  # loading it is not asking it
+    sent = (_Sent(_within(llm, ask.request(fields, llm, seed)), fields) for fields in rows)
+    replies = _in_windows(work, llm, sent, ask)
     if isinstance(llm, StreamingLLM) and isinstance(
         getattr(llm, "llm", llm), StreamingLLM
     ):  # behind a cache, its engine
-        found = _streamed(work, llm, requests, step)
-    for said in found:
-        work.report.failures += isinstance(said, str)
-        yield said
+        replies = _streamed(work, llm, sent, ask)
+    for reply in replies:
+        work.report.failures += isinstance(reply, str)
+        yield reply
 
 
 def _within(llm: LLM | StreamingLLM, request: Request) -> Request:
@@ -65,13 +61,14 @@ def _within(llm: LLM | StreamingLLM, request: Request) -> Request:
     return replace(request, max_tokens=max(room, request.max_tokens // 4))
 
 
-def _in_windows(work: Work, llm: LLM, requests: Iterator[Request], step: str) -> Iterator[Said]:
-    while window := list(islice(requests, WINDOW)):
-        found = [_read(work, request, reply, step) for request, reply in zip(window, _complete(work, llm, window))]
-        again = {i: _repair(llm, window[i], said) for i, said in enumerate(found) if isinstance(said, Malformed)}
-        for (i, request), reply in zip(again.items(), _complete(work, llm, list(again.values()))):
-            found[i] = _second(found[i], _read(work, request, reply, step))
-        yield from (_settled(work, said, step) for said in found)
+def _in_windows(work: Work, llm: LLM, sent: Iterator[_Sent], ask: Ask[R]) -> Iterator[R | str]:
+    while window := list(islice(sent, WINDOW)):
+        replies = _complete(work, llm, [item.request for item in window])
+        read = [_read(work, item, reply, ask) for item, reply in zip(window, replies)]
+        again = {i: _repair(llm, window[i], reply) for i, reply in enumerate(read) if isinstance(reply, Malformed)}
+        for (i, item), reply in zip(again.items(), _complete(work, llm, [item.request for item in again.values()])):
+            read[i] = _second(read[i], _read(work, item, reply, ask))
+        yield from (_settled(work, reply, ask) for reply in read)
 
 
 def _complete(work: Work, llm: LLM, requests: Sequence[Request]) -> list[Outcome]:
@@ -81,28 +78,28 @@ def _complete(work: Work, llm: LLM, requests: Sequence[Request]) -> list[Outcome
     return replies
 
 
-def _streamed(work: Work, llm: StreamingLLM, requests: Iterator[Request], step: str) -> Iterator[Said]:
-    running: dict[int, Request] = {}
+def _streamed(work: Work, llm: StreamingLLM, sent: Iterator[_Sent], ask: Ask[R]) -> Iterator[R | str]:
+    running: dict[int, _Sent] = {}
     first: dict[int, Malformed] = {}  # what a repair under way is for
-    done: dict[int, Said] = {}
+    done: dict[int, R | str] = {}
     n_sent = n_given = 0
     started = perf_counter()
     while True:
-        for request in islice(requests, WINDOW - len(running) - len(done)):
-            llm.submit(n_sent, request)
-            running[n_sent] = request
+        for item in islice(sent, WINDOW - len(running) - len(done)):
+            llm.submit(n_sent, item.request)
+            running[n_sent] = item
             n_sent += 1
         if not running:
             break
-        for i, reply in llm.poll(POLL_S):
-            request = running.pop(i)
-            _advance(work, request, reply)
-            said = _read(work, request, reply, step)
-            if isinstance(said, Malformed) and i not in first:
-                first[i], running[i] = said, _repair(llm, request, said)
-                llm.submit(i, running[i])
+        for i, outcome in llm.poll(POLL_S):
+            item = running.pop(i)
+            _advance(work, item.request, outcome)
+            reply = _read(work, item, outcome, ask)
+            if isinstance(reply, Malformed) and i not in first:
+                first[i], running[i] = reply, _repair(llm, item, reply)
+                llm.submit(i, running[i].request)
             else:
-                done[i] = _settled(work, _second(first.pop(i), said) if i in first else said, step)
+                done[i] = _settled(work, _second(first.pop(i), reply) if i in first else reply, ask)
         while n_given in done:
             yield done.pop(n_given)
             n_given += 1
@@ -115,38 +112,36 @@ def _advance(work: Work, request: Request, reply: Outcome) -> None:
     work.progress.advance(int(request.attempt == 0), tokens)
 
 
-def _repair(llm: LLM | StreamingLLM, request: Request, malformed: Malformed) -> Request:
-    ways = repairs(request.prompt, request.max_tokens, malformed)
-    prompt, max_tokens = next((way for way in ways if fits(llm, request.system, *way)), ways[-1])
-    return replace(request, prompt=prompt, max_tokens=max_tokens, attempt=1, temperature=REPAIR_TEMPERATURE)
+def _repair(llm: LLM | StreamingLLM, item: _Sent, malformed: Malformed) -> _Sent:
+    ways = repairs(item.request.prompt, item.request.max_tokens, malformed)
+    prompt, max_tokens = next((way for way in ways if fits(llm, item.request.system, *way)), ways[-1])
+    request = replace(item.request, prompt=prompt, max_tokens=max_tokens, attempt=1, temperature=REPAIR_TEMPERATURE)
+    return replace(item, request=request)
 
 
-def _read(work: Work, request: Request, reply: Outcome, step: str) -> Said | Malformed:
-    """What one reply says, its costs booked."""
-    report = work.report
-    report.replies_read += request.attempt == 0
-    if isinstance(reply, RequestFailed):
+def _read(work: Work, item: _Sent, outcome: Outcome, ask: Ask[R]) -> R | str | Malformed:
+    """A reply as its type, its costs booked; "failed" where none came."""
+    report, attempt = work.report, item.request.attempt
+    report.replies_read += attempt == 0
+    if isinstance(outcome, RequestFailed):
         return "failed"
-    report.llm_calls += not reply.from_cache
-    report.prompt_tokens += reply.n_prompt
-    report.cached_tokens += reply.n_cached
-    report.generated_tokens += reply.n_generated
-    found = read_reply(reply, request.constraint)
-    if not isinstance(found, Read):
-        return found
-    if request.attempt or found.how != EXACT:
-        report.count(step, "repaired" if request.attempt else found.how)
-    said: dict[str, Any] = found.value
-    return said
+    report.llm_calls += not outcome.from_cache
+    report.prompt_tokens += outcome.n_prompt
+    report.cached_tokens += outcome.n_cached
+    report.generated_tokens += outcome.n_generated
+    reply, how = ask.read(outcome, item.fields)
+    if not isinstance(reply, Malformed) and (attempt or how != EXACT):
+        report.count(ask.name, "repaired" if attempt else how)
+    return reply
 
 
-def _second(first: Said | Malformed, second: Said | Malformed) -> Said | Malformed:
+def _second(first: R | str | Malformed, second: R | str | Malformed) -> R | str | Malformed:
     """What two tries gave: the second where it can be read, else what was wrong with the first."""
-    return second if isinstance(second, dict) else first
+    return first if isinstance(second, (str, Malformed)) else second
 
 
-def _settled(work: Work, said: Said | Malformed, step: str) -> Said:
-    if not isinstance(said, Malformed):
-        return said
-    work.report.count(step, "rule")
-    return "truncated" if said.reason.startswith(CUT_OFF) else "malformed"
+def _settled(work: Work, reply: R | str | Malformed, ask: Ask[R]) -> R | str:
+    if not isinstance(reply, Malformed):
+        return reply
+    work.report.count(ask.name, "rule")
+    return "truncated" if reply.reason.startswith(CUT_OFF) else "malformed"

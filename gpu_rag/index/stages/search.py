@@ -2,40 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import pyarrow as pa
 
 from gpu_rag.index import tables
+from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25
 
+CHARS_A_TEXT = 256  # on average, in a full window: of longer texts it has fewer
 
-def passage_texts(folder: Path) -> list[str]:
+
+@dataclass(frozen=True)
+class TextRows(Sequence[str]):
+    """n texts that are made when they are read. make(rows): the texts of a range of rows."""
+
+    n: int
+    make: Callable[[slice], list[str]]
+
+    def __len__(self) -> int:
+        return self.n
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            start, stop, _ = at.indices(self.n)
+            return self.make(slice(start, stop))
+        return self.make(slice(at, at + 1))[0]
+
+
+def passage_texts(folder: Path) -> TextRows:
     """Title and text of each passage, as both searches see it."""
-    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES)
-    pairs = zip(table["title"].to_pylist(), table["text"].to_pylist())
-    return [f"{title}\n{text}" if title else text for title, text in pairs]
+    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES).select(["title", "text"])
+
+    def make(rows: slice) -> list[str]:
+        part = table.slice(rows.start, rows.stop - rows.start)
+        pairs = zip(part["title"].to_pylist(), part["text"].to_pylist())
+        return [f"{title}\n{text}" if title else text for title, text in pairs]
+
+    return TextRows(len(table), make)
 
 
-def entity_texts(folder: Path) -> list[str]:
+def entity_texts(folder: Path) -> TextRows:
     """The written name of each entity."""
-    return tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"].to_pylist()
+    names = tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"]
+    return TextRows(len(names), lambda rows: names.slice(rows.start, rows.stop - rows.start).to_pylist())
 
 
-def relation_texts(folder: Path) -> list[str]:
+def relation_texts(folder: Path) -> TextRows:
     """Each relation as "subject label object", with the entities' written names."""
-    return triple_texts(entity_texts(folder), tables.read_table(folder / "relations.parquet", tables.RELATIONS))
+    names = tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"]
+    return triple_texts(names, tables.read_table(folder / "relations.parquet", tables.RELATIONS))
 
 
-def triple_texts(names: Sequence[str], table: pa.Table) -> list[str]:
+def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
     """Each row of a table of relations as "subject label object"; names: of the rows of its ends."""
-    rows = zip(table["subject"].to_pylist(), table["label"].to_pylist(), table["object"].to_pylist())
-    return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]
+    names, columns = tables.whole_text(names), table.select(["subject", "label", "object"])
+
+    def make(rows: slice) -> list[str]:
+        part = columns.slice(rows.start, rows.stop - rows.start)
+        subjects, objects = (names.take(part[end]).to_pylist() for end in ("subject", "object"))
+        return [f"{s} {label} {o}" for s, label, o in zip(subjects, part["label"].to_pylist(), objects)]
+
+    return TextRows(len(columns), make)
+
+
+def _windows(texts: Sequence[str], most: int) -> Iterator[tuple[int, Sequence[str]]]:
+    """(first row, texts): at most `most` texts each, and at most 256 times as many characters unless it is one text."""
+    start = 0
+    while start < len(texts):
+        some = texts[start : start + most]
+        ends = np.cumsum([len(text) for text in some])
+        n = max(int(np.searchsorted(ends, CHARS_A_TEXT * most, "right")), 1)
+        yield start, some[:n]
+        start += n
 
 
 def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
@@ -46,31 +96,59 @@ def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
         work.progress.advance(n_done - done)
         done = n_done
 
-    return work.models.embedder().embed(texts, on_batch).astype(np.float16)
+    vectors = work.models.embedder().embed(texts, on_batch).astype(np.float16)
+    on_batch(len(texts))  # equal texts are computed once
+    return vectors
 
 
 def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
-    """Vectors f16[len(texts), D], block by block; blocks that an earlier run finished come from disk."""
-    parts = [work.array_block(number, partial(_embed, work, texts[rows])) for number, rows in work.blocks(len(texts))]
-    dim = int(work.models.describe("embedder")["dim"])
-    return np.concatenate(parts) if parts else np.zeros((0, dim), np.float16)
+    """Vectors f16[len(texts), D], mapped from a file of the stage's work space.
+
+    Texts are embedded in windows of `index.block` texts, of long ones fewer; the embedder sorts those of a window by
+    length. Windows that an earlier run finished come from disk. Memory: a window and its vectors.
+    """
+    dim, path = int(work.models.describe("embedder")["dim"]), work.partial / "vectors.f16"
+    if not len(texts):
+        return np.zeros((0, dim), np.float16)
+    with storage_errors(path):
+        work.partial.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for start, window in _windows(texts, work.settings.index.block):
+                name = f"{start}-{len(window)}"
+                file.write(np.ascontiguousarray(work.array_block(name, partial(_embed, work, window))).data)
+    return np.memmap(path, np.float16, "r", shape=(len(texts), dim))
 
 
 @stage(
-    "bm25", needs=("passages",), params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
+    "bm25",
+    needs=("passages",),
+    params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
+    size="characters",
 )
 def bm25_stage(work: Work) -> dict[str, int]:
-    """A BM25 index over the passages."""
-    texts = passage_texts(work.stage_folders["passages"])
-    Bm25.build(texts, k1=work.settings.index.bm25_k1, b=work.settings.index.bm25_b).save(work.out)
-    work.progress.advance(len(texts))
+    """A BM25 index over the passages, whose texts are read by block."""
+    path, index = work.stage_folders["passages"] / "passages.parquet", work.settings.index
+
+    def texts() -> Iterator[str]:
+        for batch in tables.read_batches(path, tables.PASSAGES, ("title", "text")):
+            for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist()):
+                yield f"{title}\n{text}" if title else text
+            work.progress.advance(batch.num_rows)
+
+    Bm25.build(texts(), k1=index.bm25_k1, b=index.bm25_b).save(work.out)
     return {}
 
 
-def vector_stage(name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequence[str]]) -> Stage:
-    """Unit vectors (float16) of texts; resumes at the block where a run died.
+def vector_stage(
+    name: str,
+    needs: tuple[str, ...],
+    texts_of: Callable[..., Sequence[str]],
+    size: str = "passages",
+    graph: bool = False,
+) -> Stage:
+    """Unit vectors (float16) of texts; resumes at the window where a run died.
 
-    texts_of(folder of each needed stage, in the order of `needs`): the texts.
+    texts_of(folder of each needed stage, in the order of `needs`): the texts. size, graph: as of `Stage`.
     """
 
     def run(work: Work) -> dict[str, int]:
@@ -79,4 +157,4 @@ def vector_stage(name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequ
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts)})
         return {}
 
-    return Stage(name, run, needs, roles=the_embedder)
+    return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph)

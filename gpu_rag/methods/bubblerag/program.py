@@ -1,10 +1,8 @@
 """BubbleRAG (Pan et al. 2026): small trees that join what a question speaks of, found by growing bubbles in the graph.
 
-Pre-retrieval by dense search, and whether it suffices; keywords (`keywords`); groups of anchors, entities and
-relations (`groups`); candidate trees by bubble expansion (`batched`); ranking and hop by hop growth
-(`trees`); passages, paths and the answer. Every step has a rule without a model, which
-stands at the head of its file. Whether the pre-retrieved passages suffice is asked by `choose`; by similarity they
-never do, since a cosine cannot tell.
+Pre-retrieval by dense search, and whether it suffices; keywords, and groups of anchors, entities and relations
+(`anchors`); candidate trees by bubble expansion (`batched`); ranking and hop by hop growth (`trees`); passages, paths
+and the answer. The decisions stand in `asks`, what they are without a model in `rules`.
 
 Passages by `order`:
   walk    a random walk with restart over entities, relations and passages, from the nodes of the graphs, from the
@@ -23,24 +21,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_rag.graph.bubble import ALONE, INSIDE
+from gpu_rag.methods.bubblerag.anchors import find_groups, find_keywords
+from gpu_rag.methods.bubblerag.asks import ANSWER, ENOUGH, ENOUGH_OPTIONS
 from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_passages, bubble_trees, bubble_walk
 from gpu_rag.methods.bubblerag.graph import node_text, passages_of
-from gpu_rag.methods.bubblerag.groups import Group, find_groups
-from gpu_rag.methods.bubblerag.keywords import find_keywords
+from gpu_rag.methods.bubblerag.rules import Group
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
-from gpu_rag.program.ask import ask, choose, packed
+from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
 from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Path, Question
 
-ENOUGH = ("no, more has to be found", "yes, they tell the answer")
 DEPTH = 100  # of each ranking that is fused
-ROOM = 128  # tokens kept free beside the passages that are judged
 
 
 @dataclass(frozen=True)
@@ -121,26 +117,12 @@ async def ranking(question: Question, run: Run, params: Params) -> Ranking:
 
 async def _enough(run: Run, question: str, before: Before) -> Draft | None:
     """The answer of the pre-retrieved passages, where they are said to suffice and the reader finds one."""
-    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "enough")
-    blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
-    if run.model_chooses:  # by similarity the prompt is not written
-        fields = {"question": question, "options": "\n".join(ENOUGH)}
-        _, n_shown, cut = packed(run, prompt, fields, "passages", blocks, max_tokens=ROOM)
-        blocks = blocks[: n_shown - 1 if cut else n_shown]  # whole passages: half a one cannot be judged
-    if not blocks:
+    if not before.shown:
         return None
-    chosen = await choose(
-        run,
-        prompt,
-        {"question": question, "passages": "\n\n".join(blocks)},
-        ENOUGH,
-        query=question,
-        scores=(1.0, 0.0),
-        name="enough",
-    )
-    if ENOUGH[chosen[0]] == ENOUGH[0]:
-        return None
-    draft = await read(run, question, Support(before.shown))
+    rows = before.ranking.rows[: len(before.shown)]
+    fields = {"question": question, "evidence": before.shown, "rows": rows}
+    (choice,) = await decide(run, ENOUGH, options=ENOUGH_OPTIONS, **fields)
+    draft = await read(run, question, Support(before.shown)) if choice == 1 else Draft(None)
     return draft if draft.text is not None else None
 
 
@@ -151,29 +133,12 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     if early is not None:
         return early
     support, lines = await _found(run, question, before, params, params.n_passages)
-    if not run.models.language_model.capable or not support.evidence:
-        return await read(run, question.text, support)
-    return await _answered(run, question.text, support, lines)
-
-
-async def _answered(run: Run, question: str, support: Support, lines: Sequence[str]) -> Draft:
-    """What a capable model says to the facts and all passages."""
-    support = Support(*await reranked(run, question, support.evidence, support.paths))
-    blocks = ["Facts\n" + "\n".join(f"- {line}" for line in lines)] if lines else []
-    blocks += [passage_block(i, e) for i, e in enumerate(support.evidence, 1)]
-    reply = await ask(
-        run,
-        Prompt.read("gpu_rag.methods.bubblerag.prompts", "answer"),
-        {"question": question},
-        schema=None,
-        max_tokens=run.reader.max_tokens,
-        evidence=blocks,
-        name="answer",
-    )
-    answer = clean_answer(str(reply))
-    if not is_answer(answer):
-        return Draft(None, support.evidence, support.paths, "unsupported")
-    return Draft(answer, support.evidence, support.paths)
+    evidence, found = await reranked(run, question.text, support.evidence, support.paths)
+    if not evidence:
+        return Draft(None, (), found, "unsupported")
+    fields = {"question": question.text, "facts": lines, "evidence": evidence}
+    answer = clean_answer(await decide(run, ANSWER, run=run, max_tokens=run.reader.max_tokens, **fields))
+    return Draft(answer, evidence, found) if is_answer(answer) else Draft(None, evidence, found, "unsupported")
 
 
 # --- passages and paths of evidence graphs --------------------------------------------------------

@@ -4,8 +4,8 @@ Score(T) = 1 / (Cost_sem(T) * exp(alpha * r_miss) + 1e-6), r_miss = the sum of t
 times `intra_penalty` where T joins two anchors of one group. alpha is the dial from OR (0) to AND (5). `rank`:
   score   the trees of highest score
   first   the first connected trees, which are the shortest ways to join most groups, or to join any
-  auto    score where a model has weighed the groups, else first: without weights that mean something the mean cost
-          decides, and it prefers long trees that pass through names near the question
+  auto    score where the groups are weighed otherwise than by the rules, else first: rarity does not say what the
+          question needs, so the mean cost would decide, and it prefers long trees through names near the question
 A hop shows the decider at most `n_neighbours` relations that end at the frontier, the nearest to the question, as
 "A - R - B", and takes at most `max_picks`; by similarity those of a cosine of `pick_threshold` or more. What is taken
 brings both its entities along; the new ones are the next frontier. It ends where there is none, or after `depth` hops.
@@ -24,7 +24,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.asks import EXPAND
 from gpu_rag.methods.bubblerag.batched import Params, Tree, bubble_neighbours
 from gpu_rag.methods.bubblerag.graph import is_relation, node_text
-from gpu_rag.methods.bubblerag.groups import Group
+from gpu_rag.methods.bubblerag.rules import Group
 from gpu_rag.program.decide import decide
 from gpu_rag.program.run import Run
 

@@ -3,4 +3,12 @@
 from gpu_rag.methods.method import Method
 
 NEEDS = ("passage_vectors", "relation_vectors", "bm25", "entity_vectors", "mentions", "graph")
-METHODS = (Method("fused", NEEDS), Method("auto", NEEDS, program="auto"))
+USES = ("ppr", "bubblerag")
+INEXACT = ("pagerank", "neighbours")
+METHODS = (
+    Method(
+        "fused", NEEDS, USES, explain="explain:WORDS", tune={"auto": "tune:tune_auto", "fused": "tune:tune_fused"},
+        inexact=INEXACT, auto=90, order=80,
+    ),
+    Method("auto", NEEDS, USES, program="auto", inexact=INEXACT, order=80),
+)  # fmt: skip

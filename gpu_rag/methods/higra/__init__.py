@@ -12,7 +12,18 @@ NEEDS = (
     "higra_relation_vectors",
 )
 METHODS = (
-    Method("higra-retriever", NEEDS, program="retriever", sections=("alignment",)),
-    Method("dual-agent", ("passage_vectors", "bm25"), program="dual_agent"),
-    Method("higra-agent", NEEDS, program="agent"),
-)
+    Method(
+        "higra-retriever", NEEDS, program="retriever", settings={"alignment": "settings:AlignmentSettings"},
+        stages="stages:stages", verify="verify:CHECKS", narrow="narrow:NARROW", explain="explain:WORDS",
+        report="report", relations="relations:stated", commands={"merges": "command"},
+        profiles={"higra": "profiles/higra.toml", "higra-no-refinement": "profiles/higra-no-refinement.toml"},
+        inexact=("ops", "neighbours"), shown=True, auto=60, order=70,
+    ),
+    Method(
+        "dual-agent", ("passage_vectors", "bm25"), program="dual_agent", inexact=("neighbours",), ranks_as="hybrid",
+        order=70,
+    ),
+    Method(
+        "higra-agent", NEEDS, program="agent", inexact=("ops", "neighbours"), ranks_as="higra-retriever", order=70
+    ),
+)  # fmt: skip

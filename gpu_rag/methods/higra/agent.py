@@ -7,8 +7,8 @@ from functools import partial
 from typing import Annotated
 
 from gpu_rag.methods.higra import retriever
-from gpu_rag.methods.higra.dual_agent import converse
 from gpu_rag.methods.higra.retriever import retrieve
+from gpu_rag.methods.higra.seeker import converse
 from gpu_rag.program.run import Run
 from gpu_rag.settings.ranges import COUNT
 from gpu_rag.types import Draft, Question

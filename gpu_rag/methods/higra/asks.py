@@ -1,12 +1,35 @@
-"""The decision of HiGraRetriever: which entities to start from."""
+"""The decisions of HiGraAgent: entities to start from, the Librarian's replies, and the Seeker's actions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
+from msgspec import Meta, Struct
+
+from gpu_rag.methods.higra.dialogue import Answered, Dialogue, SubQuestions
 from gpu_rag.methods.higra.graph import passages_of_entities
-from gpu_rag.models.ask import Choose
+from gpu_rag.methods.higra.rules import MAX_ASKS, short_answer
+from gpu_rag.models.ask import Ask, Choose, Packed, Refused
 from gpu_rag.program.oracle import Known
+from gpu_rag.program.reader import UNKNOWN, Support, is_answer, passage_block, read, read_blocks
+from gpu_rag.program.run import Run
+from gpu_rag.text.rules.decomposition import references
+from gpu_rag.types import Evidence, Path
+
+PROMPTS = "gpu_rag.methods.higra.prompts"
+ASK: Final = "ask_librarian"
+ANSWER: Final = "answer"
+MAX_ANSWERS, MAX_CITED, MAX_EVIDENCE = 5, 10, 20
+UNRESOLVED = (
+    "\nYour last action was sent back: {questions}. The librarian does not know what #1 is. "
+    "Replace every reference by the answer found.\n"
+)
+_EVIDENCE_CHARS = 600
+
+Number = Annotated[int, Meta(ge=1)]
+Text = Annotated[str, Meta(max_length=500)]
+Numbers = Annotated[tuple[Number, ...], Meta(max_length=MAX_EVIDENCE)]
 
 
 def of_gold(gold: Known, position: int, candidates: Sequence[int]) -> bool:
@@ -14,4 +37,155 @@ def of_gold(gold: Known, position: int, candidates: Sequence[int]) -> bool:
     return not gold.passages.isdisjoint(passages_of_entities(gold.index).get(candidates[position], ()))
 
 
-SEEDS = Choose("seeds", "gpu_rag.methods.higra.prompts:seeds", none=True, helps=of_gold)
+SEEDS = Choose("seeds", f"{PROMPTS}:seeds", none=True, helps=of_gold)
+
+
+# --- the Librarian ---------------------------------------------------------------------------------
+
+
+class Told(Struct, frozen=True):
+    """The Librarian's reply. passages: numbers, from 1, of the passages that it rests on."""
+
+    evidence: Annotated[str, Meta(max_length=600)]
+    answers: Annotated[tuple[Annotated[str, Meta(max_length=200)], ...], Meta(max_length=MAX_ANSWERS)]
+    passages: Annotated[tuple[Number, ...], Meta(max_length=MAX_CITED)]
+
+
+def _library(passages: Sequence[Evidence], paths: Sequence[Path]) -> list[str]:
+    """The relations as one block, where there are some, then the passages."""
+    facts = ["Facts\n" + "\n".join(f"- {path.text}" for path in paths)] if paths else []
+    return [*facts, *(passage_block(i, e) for i, e in enumerate(passages, 1))]
+
+
+def _told(reply: Told, paths: Sequence[Path], shown: Sequence[int]) -> Told:
+    """The reply with white space folded, each answer that says something once, and passages that were shown."""
+    n_shown = len(shown) - bool(paths)
+    answers = (" ".join(answer.split()) for answer in reply.answers)
+    return Told(
+        " ".join(reply.evidence.split()),
+        tuple(dict.fromkeys(answer for answer in answers if is_answer(answer))),
+        tuple(number for number in dict.fromkeys(reply.passages) if number <= n_shown),
+    )
+
+
+async def _read(run: Run, question: str, passages: Sequence[Evidence]) -> Told:
+    """The one short answer of the shared reader, from the passages that it shows, without the relations."""
+    shown = passages[: run.reader.passages]
+    text = await read_blocks(run, question, [passage_block(i, e) for i, e in enumerate(shown, 1)], final=False)
+    if text is None:
+        return Told("the reader found no support", (), ())
+    answer = short_answer(text, question)
+    cited = [i for i, e in enumerate(shown, 1) if answer.casefold() in f"{e.title}\n{e.text}".casefold()]
+    words = f"its words stand in {'the passages' if cited else 'no passage that was read'}"
+    return Told(words, (answer,), tuple(cited[:MAX_CITED]))
+
+
+LIBRARIAN = Ask(
+    "librarian/reply",
+    Told,
+    rule=_read,
+    prompt=f"{PROMPTS}:librarian",
+    show=lambda question, passages, paths: {"question": question, "library": Packed(_library(passages, paths))},
+    check=_told,
+    unread=lambda: Told("the reply could not be read", (), ()),
+    reads="capable",
+)
+
+
+# --- the Seeker ------------------------------------------------------------------------------------
+
+
+class Action(Struct, frozen=True):
+    """What the Seeker does next. evidence: numbers of the findings that the answer rests on."""
+
+    action: Literal["ask_librarian", "answer"]
+    subquestions: Annotated[tuple[Annotated[str, Meta(min_length=3, max_length=500)], ...], Meta(max_length=MAX_ASKS)]
+    answer: Text
+    evidence: Numbers
+
+
+class LastWord(Struct, frozen=True):
+    """The answer that closes a dialogue, and the numbers of the findings that it rests on."""
+
+    answer: Text
+    evidence: Numbers
+
+
+def _history(dialogue: Dialogue) -> Packed:
+    """The findings so far, as a prompt shows them."""
+    return Packed(
+        [
+            f"[{number}] {found.question}\nanswers: {'; '.join(found.answers) or 'none'}\n"
+            f"evidence: {found.evidence[:_EVIDENCE_CHARS]}"
+            for number, found in enumerate(dialogue.findings, 1)
+        ]
+    )
+
+
+def as_action(asks: SubQuestions, answer: Answered | None) -> Action:
+    """What the rules do as an action; an empty answer where they have nothing left to ask or to say."""
+    if asks or answer is None:
+        return Action(ASK if asks else ANSWER, tuple(step.question for step in asks), "", ())
+    return Action(ANSWER, (), answer.text, answer.cited[:MAX_EVIDENCE])
+
+
+def unresolved(reply: Action, rules: Action) -> list[str]:
+    """The sub-questions with references to answers in them. What the rules ask has none: a "#1" there is a word."""
+    return [text for text in reply.subquestions if references(text) and text not in rules.subquestions]
+
+
+def _usable(reply: Action, dialogue: Dialogue, rules: Action, sent_back: Sequence[str]) -> Action | Refused:
+    """The action with what can be asked, and with findings that exist.
+
+    Sub-questions with references are sent back once, then left out. To those that were asked before the Librarian
+    would say the same. An empty answer closes the dialogue where the rules do nothing either.
+    """
+    if reply.action == ANSWER:
+        if not is_answer(reply.answer) and (rules.subquestions or rules.answer):
+            return Refused("the answer is empty")
+        cited = tuple(n for n in dict.fromkeys(reply.evidence) if n <= len(dialogue.findings))
+        return Action(ANSWER, (), " ".join(reply.answer.split()), cited)
+    asked = Action(ASK, tuple(dict.fromkeys(" ".join(text.split()) for text in reply.subquestions)), "", ())
+    if not asked.subquestions:
+        return Refused("no sub-question was given")
+    left_out = unresolved(asked, rules)
+    if left_out and not sent_back:
+        return asked
+    own = {text.casefold() for text in rules.subquestions}
+    before = {found.question.casefold() for found in dialogue.findings} - own
+    rest = tuple(text for text in asked.subquestions if text not in left_out)
+    new = tuple(text for text in rest if text.casefold() not in before)
+    return Refused("it asks only what was asked before") if rest and not new else Action(ASK, new, "", ())
+
+
+NEXT = Ask(
+    "seeker/action",
+    Action,
+    rule=lambda rules: rules,
+    prompt=f"{PROMPTS}:seeker",
+    show=lambda dialogue, sent_back: {
+        "question": dialogue.question,
+        "plan": "\n".join(f"#{step.id} {step.question}" for step in dialogue.plan.steps),
+        "notice": UNRESOLVED.format(questions="; ".join(sent_back)) if sent_back else "",
+        "history": _history(dialogue),
+    },
+    check=_usable,
+    words=lambda reply: (),
+)
+
+
+async def _read_once_more(run: Run, dialogue: Dialogue) -> LastWord:
+    """The answer of the shared reader, from the passages of all findings."""
+    draft = await read(run, dialogue.question, Support(dialogue.readable()))
+    return LastWord(draft.text or UNKNOWN, ())
+
+
+LAST = Ask(
+    "seeker/final",
+    LastWord,
+    rule=_read_once_more,
+    prompt=f"{PROMPTS}:seeker_final",
+    show=lambda dialogue: {"question": dialogue.question, "history": _history(dialogue)},
+    unread=lambda: LastWord(UNKNOWN, ()),
+    words=lambda reply: (),
+)

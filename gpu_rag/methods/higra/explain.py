@@ -6,10 +6,9 @@ WORDS = {
     "ask_librarian": "the Seeker asks the Librarian",
     "librarian": "the Librarian says",
     "librarian/reply": "the model speaks as the Librarian",
-    "seeker/action": "the model says what the Seeker does next",
-    "seeker/final": "the model answers as the Seeker",
+    "seeker/action": "what the Seeker does next",
+    "seeker/final": "the Seeker's last word",
     "seeker/sent_back": "sent back to the Seeker: references without an answer in them",
-    "seeker/rules": "the Seeker goes on by rules",
     "seeker/answer": "the Seeker answers",
     "seeker/forced_answer": "no turn or question is left: the Seeker must answer",
 }

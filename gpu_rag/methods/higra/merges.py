@@ -1,6 +1,6 @@
 """Merges of names: the log of a finished index, and edits by hand that the next build applies.
 
-Edits are kept in `merges.jsonl` in the index: names that never become one (reject), and names made one (force).
+Edits are kept in `edits/merges.jsonl` in the index: names that never become one (reject), and names made one (force).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import msgspec
 from msgspec import Meta
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.index.folder import WriteLock, write_atomic
+from gpu_rag.index.folder import EDITS, WriteLock, write_atomic
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.report import pair_coverage
 from gpu_rag.methods.higra.tables import Row, read_of
 from gpu_rag.text.normalise import normalise_name
 
-FILE = "merges.jsonl"
+FILE = f"{EDITS}/merges.jsonl"
 EXACT, SEMANTIC, FORCED = "exact", "semantic", "forced"
 QUARANTINED = "quarantined"  # names that would be too many for one entity: they were left apart
 REJECT: Final = "reject"
@@ -98,9 +98,14 @@ def name_pairs(groups: Iterable[Sequence[str]]) -> frozenset[frozenset[str]]:
     return frozenset(frozenset(pair) for members in groups for pair in combinations(members, 2))
 
 
+def file_of(sources: Sources) -> Path | None:
+    """The file of edits of a build."""
+    return sources.edits / Path(FILE).name if sources.edits is not None else None
+
+
 def edits_params(sources: Sources) -> dict[str, Any]:
     """The edits that a stage depends on, in any order of making; nothing where there are none."""
-    edits = read_edits(sources.merges)
+    edits = read_edits(file_of(sources))
     return {"edits": sorted([e.action, *sorted(e.members)] for e in edits)} if edits else {}
 
 
@@ -154,6 +159,7 @@ class Merges:
     def save(self) -> None:
         """Writes the edits beside the manifest. Raises IndexLocked while a build runs, StorageError."""
         with WriteLock(self._index.path):
+            self.path.parent.mkdir(exist_ok=True)
             write_edits(self.path, self.edits)
 
     def entity(self, name: str) -> str:

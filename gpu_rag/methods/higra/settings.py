@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from gpu_rag.settings.check import Declared, section
+from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COSINE, COSINE_DISTANCE, COUNT, NATURAL, SHARE, Range
 
 
-@section("alignment")
 @dataclass(frozen=True)
 class AlignmentSettings(Declared):
     """Refinement of the graph; the defaults are the paper's values, but for `windows` and `aliases`."""
 
-    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
     tau: Annotated[float, COSINE_DISTANCE, "radius, a cosine distance, of the clusters of names that may be one"] = 0.15
     windows: Annotated[
         Literal["neighbours", "clusters"],
@@ -37,5 +35,3 @@ class AlignmentSettings(Declared):
         Literal["auto", "llm", "similarity"], "who merges and relates; auto: the LLM where it is capable"
     ] = "auto"
     min_cosine: Annotated[float, COSINE, "least cosine of two names that `similarity` merges"] = 0.85
-
-    coref_tokens: ClassVar[int] = 1024  # of a passage without pronouns

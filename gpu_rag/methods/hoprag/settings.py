@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from gpu_rag.settings.check import Declared, section
+from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import NATURAL
 
 
-@section("hops")
 @dataclass(frozen=True)
 class HopSettings(Declared):
     """Vertices, questions and edges of the graph."""

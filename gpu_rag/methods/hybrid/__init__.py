@@ -2,4 +2,5 @@
 
 from gpu_rag.methods.method import Method
 
-METHODS = (Method("hybrid", ("passage_vectors", "bm25")),)
+NEEDS = ("passage_vectors", "bm25")
+METHODS = (Method("hybrid", NEEDS, inexact=("neighbours",), compared=True, shown=True, auto=40, order=30),)

@@ -1,4 +1,4 @@
-"""HydraRAG, step I and II by rules: paths along the chains of relations that a question asks for.
+"""HydraRAG, step II: paths along the chains of relations that a question asks for.
 
 A beam by cosine loses them among thousands of walks. A chain that the question plainly says comes before whatever is
 near by cosine; one of several that it may say has a little more than its cosine. Of several topics the chains meet.
@@ -17,7 +17,7 @@ from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, asked_chain
 from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.relations.hops import n_relations, relation_words
+from gpu_rag.text.rules.relations.hops import n_relations
 
 N_CHAINS, N_PATHS = 3, 30  # chains that are walked where none is sure, paths of a chain
 
@@ -27,8 +27,7 @@ async def asked_paths(analysis: Analysis, sources: Sources, search: Search) -> l
     mentions = [mention for mention in analysis.mentions if mention.matches]
     if not mentions or not sources.graphs:
         return []
-    common = search.run.index.loaded("words of relations", lambda _: relation_words(search.kb.relation_texts))
-    asked = [_asked(analysis, mention, common) for mention in mentions]
+    asked = [_asked(analysis, mention, search.relation_words) for mention in mentions]
     read = await gather(*(asked_chains(one, search.params.d_max, N_CHAINS) for one in asked))
     known = [(one.nodes, found.chains) for one, found in zip(asked, read) if found.chains]
     lines = [f"{'asked' if c.sure else 'perhaps'}: {c.text(search.kb)}" for _, chains in known for c in chains]

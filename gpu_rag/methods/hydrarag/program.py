@@ -4,53 +4,49 @@ explored in three phases, pruned by relevance and by what other kinds of sources
 Step I (`analysis`) names topics, sub-questions and the skyline indicator, and picks sources. Step II (`graphs`,
 `texts`) explores: first at the predicted depth in the picked sources, then at the greatest depth in all of them with a
 follow-up question, then with predicted answers as further topics. Step III (`pruning`) prunes, step IV (`answer`) tries
-to answer; the first accepted answer ends the search. Rules (`rules`) stand in for a model that is not capable.
+to answer; the first accepted answer ends the search. The decisions are `asks`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index.index import Index
-from gpu_rag.methods.hydrarag.analysis import (
-    CHAIN,
-    NAME,
-    SENTENCE,
-    allowed_sources,
-    analysed,
-    available,
-    by_chain,
-    json_list,
-    linked,
-    read_chain,
-    selected,
-)
-from gpu_rag.methods.hydrarag.answer import Attempt, attempt, evidence_of, ranked_nodes
+from gpu_rag.methods.hydrarag import rules
+from gpu_rag.methods.hydrarag.analysis import allowed_sources, analysed, available, by_chain, linked, selected
+from gpu_rag.methods.hydrarag.answer import Attempt, attempt
+from gpu_rag.methods.hydrarag.asks import FOLLOW_UP, KNOWLEDGE, PREDICT
 from gpu_rag.methods.hydrarag.chains import asked_paths
+from gpu_rag.methods.hydrarag.evidence import evidence_of
 from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
-from gpu_rag.methods.hydrarag.state import ANSWER, KINDS, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
+from gpu_rag.methods.hydrarag.replies import FollowUp, Prediction
+from gpu_rag.methods.hydrarag.state import (
+    ANSWER,
+    KINDS,
+    Analysis,
+    Chain,
+    FoundPath,
+    Mention,
+    Params,
+    Search,
+    Sources,
+)
 from gpu_rag.methods.hydrarag.texts import explore_texts
+from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.reader import clean_answer, is_answer
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
-from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Draft, Path, Question
 
 __all__ = ["Params", "check", "program", "retrieve"]
 
 INITIAL, REFINED, PREDICTED, TOGETHER = "initial", "refined", "predicted", "together"
-PHASE_CALLS = 4  # the least that a phase needs: one to begin it, then pruning, summary and answer
-MOST_PREDICTIONS = 3
-_PREDICTION = object_of({"answer": NAME, **CHAIN})
-REFINE_SCHEMA = canonical_schema(object_of({"question": SENTENCE, **CHAIN}))
-PREDICT_SCHEMA = canonical_schema(object_of({"predictions": json_list(_PREDICTION, MOST_PREDICTIONS, 1)}))
 
 
 def check(index: Index, params: Params) -> None:
@@ -62,24 +58,21 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     """Steps I to IV of one question: explore until an answer is accepted; `unsupported` where there is none."""
     search = Search(run, params)
     analysis, sources = await analysed(question.text, search)
-    asked = () if run.model_decides else await asked_paths(analysis, sources, search)
+    asked = await asked_paths(analysis, sources, search)
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
-        if name != INITIAL and search.run.model_decides and not search.may_ask(PHASE_CALLS):
-            search.run.note("requests_spent", 0, (f"{name}: left out",))
-            break
         (query,) = await embed([analysis.indicator])
-        found = [*(asked if name == INITIAL else ()), *await phase(analysis, sources, query, search)]
-        search.found.extend(found)
-        chosen = await pruned(analysis, found, query, name, search)
+        paths = [*(asked if name == INITIAL else ()), *await phase(analysis, sources, query, search)]
+        search.found.extend(paths)
+        chosen = await pruned(analysis, paths, query, name, search)
         search.chosen.extend(chosen)
         tried = await attempt(analysis, chosen, False, search)
         if tried.accepted and (tried.text is not None or search.run.models.llm is None):
             return _ended(tried, chosen, name, sources, search)
-    search.ending = True
+    search.release_reserve()
     (query,) = await embed([analysis.indicator])
     chosen = await pruned(analysis, search.found, query, TOGETHER, search)
-    if not chosen and search.params.knowledge and search.run.models.llm is not None:
+    if not chosen and search.params.knowledge:
         return await _known(analysis, sources, search)
     return _ended(await attempt(analysis, chosen, True, search), chosen, TOGETHER, sources, search)
 
@@ -89,8 +82,7 @@ retrieve = program  # by rules and similarity: the paths that are left, and the 
 
 async def _known(analysis: Analysis, sources: Sources, search: Search) -> Draft:
     """What the model knows by itself, where no source has a path: never supported, whatever else the draft holds."""
-    said = await search.ask("knowledge", {"question": analysis.question}, None, "knowledge", warm=False)
-    text = clean_answer(said) if isinstance(said, str) else ""
+    text = clean_answer(await decide(search.run, KNOWLEDGE, question=analysis.question))
     draft = _ended(Attempt(text if is_answer(text) else None, False), [], TOGETHER, sources, search)
     return replace(draft, status="unsupported", source="model" if draft.text is not None else "")
 
@@ -144,83 +136,51 @@ async def _both(
 
 
 async def _refined(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
-    """A follow-up question drives documents and web, its indicator also the graphs; by rule both stay."""
-    texts, indicator = analysis, query
-    if search.run.model_decides:
-        texts = await _follow_up(analysis, search)
-        (indicator,) = await embed([texts.indicator])
-        more = available(texts, search)
+    """A follow-up question drives documents and web, its indicator also the graphs; the old one changes nothing."""
+    facts = [path.text for path in search.chosen]
+    reply = await decide(search.run, FOLLOW_UP, analysis=analysis, facts=facts)
+    follow_up, indicator = analysis, query
+    if reply != rules.follow_up(analysis):
+        follow_up = await _follow_up(reply, analysis, search)
+        (indicator,) = await embed([follow_up.indicator])
+        more = available(follow_up, search)
         kinds = tuple(kind for kind in KINDS if kind in sources.kinds + more.kinds)
         sources = Sources(tuple(sorted({*sources.graphs, *more.graphs})), kinds)
-    return await _both(analysis, texts, sources, (search.params.d_max, False), indicator, search)
+    return await _both(analysis, follow_up, sources, (search.params.d_max, False), indicator, search)
 
 
-async def _follow_up(analysis: Analysis, search: Search) -> Analysis:
-    """The follow-up question with its own topics and indicator; the old ones where the reply cannot be used."""
-    reply = await _ask("refined", REFINE_SCHEMA, "follow_up", analysis, search)
-    chain = read_chain(reply, [mention.text for mention in analysis.mentions]) if reply else None
-    if reply is None or chain is None:
-        return analysis
-    mentions = await linked([entity for entity in chain.entities if entity != ANSWER], search)
-    question = " ".join(reply["question"].split())
-    search.run.note("follow_up/question", 0, (question, chain.text))
-    found = by_chain(analysis.question, mentions or analysis.mentions, chain, analysis.subquestions, chain.text)
-    return replace(found, follow_up=question)
-
-
-async def _ask(prompt: str, schema: str, name: str, analysis: Analysis, search: Search) -> dict[str, Any] | None:
-    """A request that shows what was found so far."""
-    facts = [f"- {path.text}" for path in search.chosen] or ["nothing"]
-    reply = await search.ask(prompt, analysis.shown, schema, name, facts)
-    return reply if isinstance(reply, dict) else None
+async def _follow_up(reply: FollowUp, analysis: Analysis, search: Search) -> Analysis:
+    """The follow-up question with topics and an indicator of its own."""
+    chain = Chain(reply.entities, reply.relations)
+    mentions = await linked([entity for entity in chain.entities if entity != ANSWER], search) or analysis.mentions
+    made = by_chain(analysis.question, mentions, chain, analysis.subquestions, analysis.indicator)
+    return replace(made, follow_up=reply.question)
 
 
 async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
     """Paths through the topics and each predicted answer, which counts as one more topic."""
-    made = await _by_model(analysis, search) if search.run.model_decides else None
-    predictions = await _by_rule(analysis, search) if made is None else made
-    while predictions and not search.may_ask(2 * len(predictions)) and search.run.model_decides:
-        predictions.pop()  # each may choose pages and read sentences
-    names = tuple(one.predicted.text for one in predictions if one.predicted is not None)
-    search.run.note("predictions", len(predictions), names)
-    found = await gather(*(_explore(one, sources, search) for one in predictions))
-    return [path for some in found for path in some]
+    facts = [path.text for path in search.chosen]
+    reply = await decide(search.run, PREDICT, analysis=analysis, facts=facts, search=search)
+    names = list(dict.fromkeys(prediction.answer for prediction in reply.predictions))
+    mentions = {mention.text: mention for mention in await linked(names, search)}
+    known = [p for p in reply.predictions if p.answer in mentions]
+    predictions = [_with_prediction(analysis, mentions[p.answer], p) for p in known]
+    search.run.note("predictions", len(predictions), tuple(p.answer for p in known))
+    searches = search.siblings(len(predictions))
+    paths = await gather(*(_explore(one, sources, own) for one, own in zip(predictions, searches)))
+    return [path for some in paths for path in some]
 
 
 async def _explore(analysis: Analysis, sources: Sources, search: Search) -> list[FoundPath]:
     (query,) = await embed([analysis.indicator])
-    own = replace(search, documents=dict(search.documents))  # siblings run side by side: none may see another's
-    return await _both(analysis, analysis, sources, (search.params.d_max, False), query, own)
+    return await _both(analysis, analysis, sources, (search.params.d_max, False), query, search)
 
 
-async def _by_model(analysis: Analysis, search: Search) -> list[Analysis] | None:
-    reply = await _ask("predict", PREDICT_SCHEMA, "predict", analysis, search)
-    if reply is None:
-        return None
-    names = list(dict.fromkeys(" ".join(one["answer"].split()) for one in reply["predictions"]))
-    mentions = {mention.text: mention for mention in await linked(names, search)}
-    topics = [mention.text for mention in analysis.mentions]
-    found = []
-    for one in reply["predictions"]:
-        name = " ".join(one["answer"].split())
-        chain = read_chain(one, [*topics, name])
-        if name in mentions and chain is not None:
-            placed = tuple(name if entity == ANSWER else entity for entity in chain.entities)
-            found.append(_prediction(analysis, mentions[name], Chain(placed, chain.relations)))
-    return found
-
-
-async def _by_rule(analysis: Analysis, search: Search) -> list[Analysis]:
-    """The first answers of what was kept so far."""
-    names = [node.name for node in ranked_nodes(search.chosen, search)][:MOST_PREDICTIONS]
-    chain = Chain(tuple(mention.text for mention in analysis.mentions), ())
-    found = (_prediction(analysis, mention, chain) for mention in await linked(names, search))
-    return [replace(one, indicator=analysis.indicator) for one in found]
-
-
-def _prediction(analysis: Analysis, answer: Mention, chain: Chain) -> Analysis:
+def _with_prediction(analysis: Analysis, answer: Mention, prediction: Prediction) -> Analysis:
     """The analysis with a predicted answer as a topic, in the order of its own indicator; both ends closed."""
+    entities = tuple(answer.text if entity == ANSWER else entity for entity in prediction.entities)
+    chain = Chain(entities, prediction.relations)
     known = {mention.text for mention in analysis.mentions}
     mentions = [*analysis.mentions, *([answer] if answer.text not in known else [])]
-    made = by_chain(analysis.question, mentions, chain, analysis.subquestions, chain.text or analysis.indicator)
+    made = by_chain(analysis.question, mentions, chain, analysis.subquestions, analysis.indicator)
     return replace(made, opens=False, closes=len(mentions) == 1, predicted=answer)

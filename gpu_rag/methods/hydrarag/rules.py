@@ -1,11 +1,16 @@
-"""Rules in place of a capable model in HydraRAG: topics, depth and order by rules over the question's words.
+"""The replies of HydraRAG's rules.
 
 Topics are names of nodes that stand in the question, and its names by capitals, quotes and "_". A name of common words
 alone in small letters ("director", "film genre") is dropped: words of the graph's own relations, nouns of roles, verbs,
 stop words; so is one word in small letters beside a longer name ("movies"). Where none is left, the runs of other words
 are names that nodes may have in other writing ("john f kennedy"); where there are no such words either, they stay.
 The answer stands behind the only topic, or between the first topic and the second. D_predict is the number of relations
-that the question names (`n_relations`), with several topics one less. Sub-questions are the plan of `text.decompose`.
+that the question names (`n_relations`), with several topics one less; the relations of the chain are not known.
+Sub-questions are the plan of `plan_by_rules`. The likely answers are the best answers of the paths so far.
+
+A path settles the question where the question asks for its relations, or where it goes through all topics and its
+relevance is at least `enough`. The answer stands at its answer place, and at that of every path of the same relations.
+A path without such a place (out of a text) is read by the shared reader.
 """
 
 from __future__ import annotations
@@ -14,9 +19,37 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
+from gpu_rag.methods.hydrarag.batched.names import names_in
+from gpu_rag.methods.hydrarag.evidence import alike, evidence_of, ranked_nodes
+from gpu_rag.methods.hydrarag.replies import (
+    ANSWER_CHARS,
+    MOST_PREDICTIONS,
+    NAME_CHARS,
+    NOT_ANSWERED,
+    SENTENCE_CHARS,
+    Analysed,
+    Answered,
+    FollowUp,
+    Predicted,
+    Prediction,
+    Topics,
+    folded,
+)
+from gpu_rag.methods.hydrarag.state import (
+    ANSWER,
+    MOST_TOPICS,
+    RELATED,
+    SURE,
+    Analysis,
+    Chain,
+    FoundPath,
+    Params,
+    Search,
+)
+from gpu_rag.program.reader import passage_block, read_blocks
 from gpu_rag.text.keywords import names
 from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.rules.decomposition import plan_by_rules
 from gpu_rag.text.rules.decomposition.phrases import (
     AUX,
     BASE_VERBS,
@@ -32,7 +65,101 @@ from gpu_rag.text.tokens import STOP_WORDS
 _WORD = re.compile(r"\w+")
 _WORDS_OF_NAMES = re.compile(r"[\w'.&-]*\w")
 _AS_ONE = re.compile(r"\w+_\w+")  # "More_Than_Ever"
+_SHOWN_ANSWERS = 10
 _FUNCTION = FUNCTION_WORDS | QUESTION_WORDS | AUX | STOP_WORDS
+
+
+async def topics(question: str, search: Search) -> Topics:
+    """Names in the question, see `mentions_by_rules`."""
+    known = await names_in(question.replace("_", " "))
+    names = mentions_by_rules(question, known, search.relation_words)
+    return Topics(tuple(name for name in map(folded, names) if len(name) <= NAME_CHARS))
+
+
+def analysis(question: str, topics: Sequence[str], search: Search) -> Analysed:
+    """The plan of the question, and a chain without known relations."""
+    chain = chain_by_rules(question, topics, search.params.d_max, search.relation_words)
+    steps = [step.question[:SENTENCE_CHARS] for step in plan_by_rules(question).steps]
+    return Analysed(tuple(steps[:MOST_TOPICS]), chain.entities, chain.relations)
+
+
+def follow_up(analysis: Analysis) -> FollowUp:
+    """The question again."""
+    return FollowUp(folded(analysis.question)[:SENTENCE_CHARS], (ANSWER,), ())
+
+
+def predictions(analysis: Analysis, search: Search) -> Predicted:
+    """The best answers of the paths so far."""
+    names = [folded(node.name)[:NAME_CHARS] for node in ranked_nodes(search.chosen, search)][:MOST_PREDICTIONS]
+    return Predicted(tuple(prediction(name, analysis) for name in names if name))
+
+
+def prediction(name: str, analysis: Analysis) -> Prediction:
+    """A likely answer behind all topics."""
+    topics = tuple(mention.text for mention in analysis.mentions)
+    return Prediction(name, (*topics, ANSWER), (RELATED,) * len(topics))
+
+
+async def answer(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search) -> Answered:
+    """The answer of the best path, see the module; "" while no path settles the question and the search goes on."""
+    settled = any(_settles(path, analysis) for path in chosen)
+    if not (settled or last):
+        return NOT_ANSWERED
+    best = next((path for path in chosen if path.answers), chosen[0])
+    names = _names(best, search)
+    if names and best.kind == "kg" and best.asked < SURE:
+        text = _with_relations(chosen, search)
+    elif names:
+        text = joined_answers(names)
+    else:
+        text = await _read(analysis.question, chosen, search)
+    return Answered("", (), settled, text)
+
+
+def _names(path: FoundPath, search: Search) -> list[str]:
+    """The first answers of a path and of those like it."""
+    return [folded(search.kb.node_names[node]) for node in alike(path, search.found)[:_SHOWN_ANSWERS]]
+
+
+def _with_relations(chosen: Sequence[FoundPath], search: Search) -> str:
+    """The answers of each kind of path that is left, with their relations: the question does not say which it is."""
+    kinds = dict[str, list[str]]()
+    for path in (path for path in chosen if path.answers):
+        kinds.setdefault(" ".join(path.relations), _names(path, search))
+    room = (max(0, ANSWER_CHARS - len(relations) - 3) for relations in kinds)
+    texts = [f"{_joined('; ', names, n)} ({relations})" for (relations, names), n in zip(kinds.items(), room)]
+    return _joined(" | ", texts, ANSWER_CHARS)
+
+
+def joined_answers(names: Sequence[str]) -> str:
+    """As many of the first names as an answer can hold."""
+    return _joined("; ", names, ANSWER_CHARS)
+
+
+def _joined(separator: str, texts: Sequence[str], most: int) -> str:
+    """As many of the first texts as fit; of the first one, its beginning."""
+    text = texts[0][:most]
+    for other in texts[1:]:
+        if len(text) + len(separator) + len(other) > most:
+            break
+        text += separator + other
+    return text
+
+
+def _settles(path: FoundPath, analysis: Analysis) -> bool:
+    """Whether a path settles the question."""
+    if path.asked >= SURE:
+        return True
+    may_answer = bool(path.answers or path.names) and path.scores.rel >= Params.enough
+    return may_answer and all(set(path.nodes) & set(mention.nodes) for mention in analysis.mentions)
+
+
+async def _read(question: str, chosen: Sequence[FoundPath], search: Search) -> str:
+    """The reader's answer out of the paths and the passages that they are from."""
+    facts = "\n".join(path.text for path in chosen)
+    evidence = evidence_of(chosen, search, search.run.reader.passages)
+    blocks = [f"Facts\n{facts}", *(passage_block(i, e) for i, e in enumerate(evidence, 1))]
+    return folded(await read_blocks(search.run, question, blocks) or "")[:ANSWER_CHARS]
 
 
 def mentions_by_rules(question: str, known: Sequence[str], common: frozenset[str]) -> list[str]:
@@ -88,4 +215,4 @@ def chain_by_rules(question: str, topics: Sequence[str], deepest: int, common: f
     steps = n_relations(question, topics, common)
     depth = min(max(1, steps if len(topics) < 2 else steps - 1), deepest)
     entities = [*topics[:1], *["?"] * (depth - 1), ANSWER, *topics[1:]]
-    return Chain(tuple(entities), tuple("related to" for _ in entities[1:]))
+    return Chain(tuple(entities), (RELATED,) * (len(entities) - 1))

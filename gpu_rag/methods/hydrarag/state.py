@@ -6,36 +6,31 @@ words, and `types.Path` in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.models.budget import reply_tokens
-from gpu_rag.program.ask import ask, choose
-from gpu_rag.program.decide import RULE
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, Range, check_filled
 from gpu_rag.sources.web import is_server
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.types import Malformed, Pool
+from gpu_rag.text.rules.relations.hops import relation_words
+from gpu_rag.types import Pool
 
-PROMPTS = "gpu_rag.methods.hydrarag.prompts"
-SPENT = Malformed("the model requests of this question are spent", "")
 KINDS = ("kg", "document", "web")
-ANSWER = "ANSWER"  # where the answer stands in a chain
+ANSWER, RELATED = "ANSWER", "related to"  # in a chain: the place of the answer, and a relation that is not known
 SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared topics
 CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
 SURE, LIKELY = 1.0, 0.1  # added to a path whose relations the question asks for, or may ask for
 PHASES = 3
 MOST_DEPTH = 4
-SUMMARY_TOKENS = 256  # of the facts summed up, six short sentences
 MOST_CALLS = 36  # model requests of a question, repairs included; then rules decide
 END_CALLS = 6  # of these for the last pruning and answer
+SIBLING_CALLS = 4  # for the pages and the sentences of one predicted answer, each with a repair
 MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
 
 
@@ -127,6 +122,10 @@ class Chain:
         """ "A - r - ANSWER - s - B"."""
         steps = zip(self.relations, self.entities[1:])
         return " - ".join([*self.entities[:1], *(word for step in steps for word in step)])
+
+    def indicator(self, otherwise: str) -> str:
+        """The text that paths are compared with: another where the chain says no relation."""
+        return self.text if any(relation != RELATED for relation in self.relations) else otherwise
 
     def depth(self, topics: Sequence[str]) -> int:
         """D_predict: the greatest distance from the answer to a topic; 1 where either is missing."""
@@ -236,9 +235,9 @@ class FoundPath:
 
 @dataclass
 class Search:
-    """One question's search. found: the paths of all phases so far; chosen: what each pruning left; kept: the W2 of the
-    last one, the chosen first; documents: passage rows that were read, with their cosines; pools: for
-    `answer_on_path`; missing: kinds of sources that failed, and why; ending: whether the last requests are made."""
+    """The search of one question. run: bounded in its model requests; found: the paths of all phases so far; chosen:
+    what each pruning left; kept: the W2 of the last pruning, the chosen paths first; documents: passage rows that were
+    read, with their cosines; pools: for `answer_on_path`; missing: kinds of sources that failed, and why."""
 
     run: Run
     params: Params
@@ -248,14 +247,29 @@ class Search:
     documents: dict[int, float] = field(default_factory=dict)
     pools: list[Pool] = field(default_factory=list)
     missing: dict[str, GpuRagError] = field(default_factory=dict)
-    ending: bool = False
 
-    def may_ask(self, n: int = 1) -> bool:
-        """Whether n more requests, each with a repair, leave as many as the end needs."""
-        return self.ending or self.run.ctx.usage.llm_calls + 2 * n + END_CALLS <= MOST_CALLS
+    def __post_init__(self) -> None:
+        self.bound(MOST_CALLS - END_CALLS)
+
+    def bound(self, most_calls: int) -> None:
+        """Let rules decide as soon as the question has made so many model requests."""
+        self.run = replace(self.run, most_calls=most_calls)
+
+    def release_reserve(self) -> None:
+        """Let the last pruning and answer make the requests that were kept for them."""
+        self.bound(MOST_CALLS)
+
+    def siblings(self, n: int) -> list[Search]:
+        """Searches that run side by side, with documents of their own. Rules decide in those that the requests left do
+        not suffice for, so that their order of running changes nothing."""
+        left = (self.run.most_calls or 0) - self.run.ctx.usage.llm_calls
+        searches = [replace(self, documents=dict(self.documents)) for _ in range(n)]
+        for i, search in enumerate(searches, 1):
+            search.bound((self.run.most_calls or 0) if i * SIBLING_CALLS <= left else 0)
+        return searches
 
     def lost(self, kind: str, error: GpuRagError) -> None:
-        """A kind of source failed: it is left out from then on, and the others answer."""
+        """Leave out a kind of source that failed from now on; the others answer."""
         self.missing.setdefault(kind, error)
 
     @cached_property
@@ -264,37 +278,6 @@ class Search:
         return kb_of(self.run.index)
 
     @property
-    def warm(self) -> Run:
-        """The run at the temperature of exploration; pruning and answers do not sample."""
-        return replace(self.run, models=replace(self.run.models, temperature=self.params.temperature))
-
-    async def ask(
-        self,
-        prompt: str,
-        fields: Mapping[str, str],
-        schema: str | None,
-        name: str,
-        paths: Sequence[str] | None = None,
-        warm: bool = True,
-    ) -> str | dict[str, Any] | Malformed:
-        """The reply to a prompt of this method; SPENT where no request is left. paths: facts, best first, for its slot;
-        warm: whether it explores."""
-        if not self.may_ask():
-            return SPENT
-        run, text = self.warm if warm else self.run, Prompt.read(PROMPTS, prompt)
-        room = SUMMARY_TOKENS if schema is None else reply_tokens(run.models.language_model, schema)
-        return await ask(run, text, fields, schema=schema, max_tokens=room, evidence=paths, slot="paths", name=name)
-
-    async def choose(
-        self,
-        prompt: str,
-        analysis: Analysis,
-        options: Sequence[str],
-        k: int,
-        name: str,
-        scores: Sequence[float] | None = None,
-    ) -> list[int]:
-        """Positions of the k best options for a question. scores: else by similarity to the indicator."""
-        text, query = Prompt.read(PROMPTS, prompt), analysis.indicator
-        run = self.run if self.may_ask() else replace(self.run, decider=RULE)
-        return await choose(run, text, analysis.shown, options, query=query, k=k, scores=scores, name=name)
+    def relation_words(self) -> frozenset[str]:
+        """The words of the relations of the knowledge base."""
+        return self.run.index.loaded("words of relations", lambda _: relation_words(self.kb.relation_texts))

@@ -1,45 +1,38 @@
 """HydraRAG, step II in texts: documents of the topics and web pages, their best sentences, and paths out of these.
 
-Every sentence is searched by BM25, and by vectors the MOST_EMBEDDED of a document that BM25 puts first. By a capable
-model the best sentences become paths in one request a phase, document by document: each has its best sentence in it
-before any has its second. By rule a path is one triple: one that the index's own extraction found in the passage, else
-one of the patterns, where both ends stand in a chosen sentence; the title counts as said. Entities of text paths are
-linked to nodes as topics are.
+Every sentence is searched by BM25, and by vectors the MOST_EMBEDDED of a document that BM25 puts first. A triple that
+the index's own extraction found in the passage, or else the patterns in the sentence, is a path where both its ends
+stand in a chosen sentence; the title counts as said. The decider may write more paths, in one request a phase over the
+best sentences, document by document: each has its best sentence in it before any has its second. Entities of text paths
+are linked to nodes as topics are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gpu_rag.errors import RequestFailed
-from gpu_rag.methods.hydrarag.analysis import NAME, RELATION, json_list, matches_of
+from gpu_rag.methods.hydrarag.analysis import matches_of
+from gpu_rag.methods.hydrarag.asks import TEXT_PATHS, WEB_RESULTS
 from gpu_rag.methods.hydrarag.batched.names import passages_of, stated_triples
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.batched.web import web_read, web_search
-from gpu_rag.methods.hydrarag.state import PROMPTS, Analysis, FoundPath, Search, Sources
-from gpu_rag.models.budget import reply_tokens
-from gpu_rag.program.ask import ask_text, packed
+from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search, Sources
+from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.search import search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.sentences import split_sentences
 
 MOST_EMBEDDED = 1000  # sentences of a document
 MOST_RESULTS = 10  # of a web search
 TOGETHER, MOST_CHARS = 27, 600  # sentences of a request, characters of one
-MOST_PATHS, MOST_HOPS = 12, 3  # of a reply
-_STEP = object_of({"subject": NAME, "relation": RELATION, "object": NAME})
-_PATH = object_of({"sentence": {"type": "integer", "minimum": 1}, "steps": json_list(_STEP, MOST_HOPS, 1)})
-PATHS_SCHEMA = canonical_schema(object_of({"paths": json_list(_PATH, MOST_PATHS)}))
 Triple = tuple[str, str, str]
 
 
@@ -113,7 +106,8 @@ async def _pages(analysis: Analysis, search: Search) -> list[Document]:
     if not results:
         return []
     options = [f"{result.title}: {result.snippet}" for result in results]
-    chosen = await search.choose("web", analysis, options, search.params.w_max, "web_results")
+    fields = {**analysis.shown, "query": analysis.indicator, "k": search.params.w_max}
+    chosen = await decide(search.run, WEB_RESULTS, options=options, **fields)
     pages = await web_read(tuple(results[i].url for i in chosen), search.params.web)
     search.run.note("web_pages", len(results), tuple(f"{page.url} {page.problem}".strip() for page in pages))
     if pages and all(page.problem for page in pages):
@@ -144,14 +138,20 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in some sentences, each once."""
-    by_model = search.run.model_decides and search.may_ask()
-    made = await _paths_by_model(analysis, sentences, search) if by_model else _paths_by_rule(sentences)
-    once = {(document.where, steps): (document, steps) for document, steps in made}
-    return list(once.values())
+    paths: list[Said] = [(one.of, (triple,)) for one in sentences for triple in triples_in(one.text, one.of)]
+    paths += await _written(analysis, sentences, search)
+    return list({(document.where, steps): (document, steps) for document, steps in paths}.values())
 
 
-def _paths_by_rule(sentences: Sequence[Sentence]) -> list[Said]:
-    return [(one.of, (triple,)) for one in sentences for triple in triples_in(one.text, one.of)]
+async def _written(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
+    """The paths that the decider writes down from the best sentences."""
+    best = sorted(range(len(sentences)), key=lambda i: sentences[i].rank)[:TOGETHER]
+    part = [sentences[i] for i in sorted(best)]
+    texts = [f"{one.of.title}: {one.text[:MOST_CHARS]}" for one in part]
+    fields = {"analysis": analysis, "sentences": texts, "places": [one.rank for one in part]}
+    reply = await decide(search.run, TEXT_PATHS, **fields)
+    paths = ((part[path.sentence - 1].of, path.steps) for path in reply.paths)
+    return [(document, tuple((s.subject, s.relation, s.object) for s in steps)) for document, steps in paths]
 
 
 def triples_in(sentence: str, document: Document) -> list[Triple]:
@@ -164,33 +164,6 @@ def triples_in(sentence: str, document: Document) -> list[Triple]:
 
     known = document.triples or extract_patterns(document.title, sentence, connect=False).triples
     return [triple for triple in known if stands(triple)]
-
-
-async def _paths_by_model(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
-    """The paths in some sentences, by one request; by rule where its reply cannot be read."""
-    run, prompt = search.warm, Prompt.read(PROMPTS, "text_paths")
-    room = reply_tokens(run.models.language_model, PATHS_SCHEMA)
-    topics = "; ".join(mention.text for mention in analysis.mentions) or "none"
-    fields = {**analysis.shown, "topics": topics}
-
-    def shown(some: Sequence[Sentence]) -> tuple[str, int, int]:
-        lines = [f"[{i}] {one.of.title}: {one.text[:MOST_CHARS]}" for i, one in enumerate(some, 1)]
-        return packed(run, prompt, fields, "sentences", lines, max_tokens=room, separator="\n")
-
-    best = sorted(sentences, key=lambda one: one.rank)[:TOGETHER]  # the first of every document, then the second
-    _, n, n_cut = shown(best)
-    fitting = set(map(id, best[: max(1, n - (n_cut > 0))]))
-    part = [one for one in sentences if id(one) in fitting]
-    text, _, _ = shown(part)
-    reply = await ask_text(run, prompt, text, schema=PATHS_SCHEMA, max_tokens=room, name="text_paths/model")
-    if not isinstance(reply, dict):
-        return _paths_by_rule(part)
-    said = ((path["sentence"] - 1, tuple(map(_triple, path["steps"]))) for path in reply["paths"])
-    return [(part[at].of, steps) for at, steps in said if at < len(part)]
-
-
-def _triple(step: dict[str, Any]) -> Triple:
-    return " ".join(step["subject"].split()), " ".join(step["relation"].split()), " ".join(step["object"].split())
 
 
 async def _linked(paths: Sequence[Said], graph: QuestionGraph | None, search: Search) -> tuple[FoundPath, ...]:

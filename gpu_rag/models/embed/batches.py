@@ -18,6 +18,25 @@ from gpu_rag.models.embed.interface import OnBatch
 NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set models.device=cpu"
 
 
+PIECE_CHARS = 1 << 18  # of texts that are tokenized together
+
+
+def pieces_by_length(texts: Sequence[str], chars: int = PIECE_CHARS) -> list[list[int]]:
+    """The rows of `texts` in order of their number of characters, then of their place, cut into pieces.
+
+    A piece ends before it has more than `chars` characters; each text counts 16 more, so that empty ones are bounded.
+    """
+    pieces, size = list[list[int]](), chars + 1
+    for row in sorted(range(len(texts)), key=lambda row: len(texts[row])):
+        weight = len(texts[row]) + 16
+        if size + weight > chars:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(row)
+        size += weight
+    return pieces
+
+
 def fixed_batches(lengths: Sequence[int], size: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
     """Yield (length, rows) in order of length; at most `size(length)` row numbers, all of that same length.
 

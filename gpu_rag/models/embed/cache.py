@@ -1,114 +1,209 @@
-"""Vectors kept by text hash in one SQLite file a model, shared by all indexes and methods of this machine."""
+"""Vectors kept by text hash in one file a model, shared by all indexes and methods of this machine."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
+import struct
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import xxhash
 
 from gpu_rag.errors import IndexCorrupt, StorageError
-from gpu_rag.models.embed.interface import Embedder, OnBatch
-from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
+from gpu_rag.models.embed.interface import Embedder, OnBatch, Parts
+
+MAGIC = b"gpuragV1"
+_HEADER = struct.Struct("<8sIIQ")  # magic, vectors, their dimension, checksum of the keys
+_KEY = np.dtype([("low", "<u8"), ("high", "<u8"), ("sum", "<u8")])  # of a text's hash; checksum of its vector
+_DO = "clear it: gpu-rag doctor --clear-vector-cache"
 
 
 def cache_file(folder: Path, content_hash: str) -> Path:
     """The file of one model's vectors below the cache folder."""
-    return folder / "vectors" / f"{content_hash[:16]}.sqlite"
-
-
-def _key(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+    return folder / "vectors" / f"{content_hash[:16]}.vectors"
 
 
 class CachedEmbedder:
     """An embedder with a cache on disk: a text is embedded once, whichever index or question needs it.
 
     The file belongs to one model by content hash, so another model never meets these vectors. Vectors are stored as
-    float32, so what comes from the file has the bits that the model gave. Once the file holds `limit_bytes`, new texts
-    are still embedded but no longer kept. Only embedders whose rows do not depend on their batch may be wrapped.
+    float32, so what comes from the file has the bits that the model gave. Once the file would grow beyond
+    `limit_bytes`, new texts are still embedded but no longer kept. The rows of an embedder should not depend on their
+    batch; those of a server may, and are kept as they came first.
     """
 
     def __init__(self, embedder: Embedder, path: Path, limit_bytes: int):
         """Opens or creates `path`. Raises StorageError when the disk refuses, IndexCorrupt for another kind of file."""
-        self._embedder, self._path, self._limit = embedder, path, limit_bytes
+        self._embedder, self._limit = embedder, limit_bytes
         self.name, self.content_hash, self.dim = embedder.name, embedder.content_hash, embedder.dim
         self.device, self.row_identical = embedder.device, embedder.row_identical
         self.n_truncated = 0  # among the texts embedded by this process
-        self._lock = threading.Lock()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            given, do = f"{path}: {error.strerror}", "set GPU_RAG_CACHE, or --set models.vector_cache_gib=0"
-            raise StorageError("the vector cache cannot be written", given=given, do=do) from error
-        self._file = SqliteFile(path, "vector cache", "clear it: gpu-rag doctor --clear-vector-cache")
-        self._db = self._file.connect()
-        with self._file.errors(), self._db:
-            self._db.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+        self._file = VectorFile(path, self.dim)
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]; only texts that the file lacks are computed."""
-        keys = [_key(text) for text in texts]
-        known = dict(self._read(list(dict.fromkeys(keys))))
-        missing = {key: text for key, text in zip(keys, texts) if key not in known}
+        place: dict[bytes, int] = {}
+        first: list[str] = []  # the distinct texts
+        index = []
+        for text in texts:
+            key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+            row = place.setdefault(key, len(place))
+            if row == len(first):
+                first.append(text)
+            index.append(row)
+        keys = np.frombuffer(b"".join(place), np.dtype("<u8")).reshape(-1, 2)
+        vectors, known = self._file.read(keys)
+        missing = (~known).nonzero()[0]
         n_known = len(texts) - len(missing)
         if on_batch is not None and n_known:
             on_batch(n_known)
-        if missing:
+        if len(missing):
             report = None if on_batch is None else (lambda n_done: on_batch(n_known + n_done))
-            with closing(self._computed(missing, report)) as computed:
-                for some, fresh in computed:
+            with closing(self._computed([first[row] for row in missing], report)) as computed:
+                for rows, fresh in computed:
                     self.n_truncated = self._embedder.n_truncated
-                    self._write(some, fresh)
-                    known.update(zip(some, fresh))
-        if not texts:
-            return np.zeros((0, self.dim), dtype=np.float32)
-        return np.stack([known[key] for key in keys])
+                    vectors[missing[rows]] = fresh
+                    self._file.append(keys[missing[rows]], fresh, self._limit)
+        return vectors[index]
 
-    def _computed(
-        self, missing: dict[bytes, str], on_batch: OnBatch | None
-    ) -> Generator[tuple[list[bytes], np.ndarray], None, None]:
-        """(keys, their vectors): as they are finished where the embedder gives out parts, else all at once."""
-        keys, texts = list(missing), list(missing.values())
+    def _computed(self, texts: list[str], on_batch: OnBatch | None) -> Parts:
+        """(rows, their vectors): as they are finished where the embedder gives out parts, else all at once."""
         parts = getattr(self._embedder, "parts", None)
         if parts is None:
-            yield keys, self._embedder.embed(texts, on_batch)
+            yield list(range(len(texts))), self._embedder.embed(texts, on_batch)
             return
         with closing(parts(texts, on_batch)) as finished:
-            for rows, vectors in finished:
-                yield [keys[row] for row in rows], vectors
+            yield from finished
 
     def close(self) -> None:
         """Closes the file."""
+        self._file.close()
+
+
+class _Run(NamedTuple):
+    """Keys sorted by the low half of the hash, and where their vectors begin in the file."""
+
+    keys: np.ndarray
+    places: np.ndarray
+
+
+class VectorFile:
+    """Blocks of vectors, appended whole: a header, a hash and a checksum for each vector, the vectors.
+
+    Processes share a file: they append under a lock, and read what others appended. A block that was cut off by a kill
+    is overwritten by the next; a vector that does not fit its checksum counts as missing. Memory: 40 bytes a vector.
+    """
+
+    def __init__(self, path: Path, dim: int):
+        """Open or create `path`. Raises StorageError, IndexCorrupt."""
+        self._path, self._dim, self._lock = path, dim, threading.Lock()
+        self._runs: list[_Run] = []  # each longer than all behind it together, so that adding stays cheap
+        self._end = 0  # of the last whole block
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            given, do = f"{path}: {error.strerror}", "set GPU_RAG_CACHE, or --set models.vector_cache_gib=0"
+            raise StorageError("the vector cache cannot be written", given=given, do=do) from error
+        if (start := os.pread(self._fd, len(MAGIC), 0)) != MAGIC[: len(start)]:
+            os.close(self._fd)
+            raise IndexCorrupt("not a vector cache, or a damaged one", given=path, do=_DO)
+
+    def read(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(f32[n, D], bool[n]): the vectors of hashes u64[n, 2], and which of them there are; others are zeros."""
+        vectors, known = np.zeros((len(keys), self._dim), np.float32), np.zeros(len(keys), bool)
+        with self._lock, self._errors():
+            self._catch_up()
+            for keys_there, places in self._runs:
+                spot = np.minimum(np.searchsorted(keys_there["low"], keys[:, 0]), len(keys_there) - 1)
+                there = (keys_there["low"][spot] == keys[:, 0]) & (keys_there["high"][spot] == keys[:, 1])
+                wanted = there.nonzero()[0]
+                for row in wanted[np.argsort(places[spot[wanted]])].tolist():  # in the order of the file
+                    content = os.pread(self._fd, 4 * self._dim, places[spot[row]])
+                    if xxhash.xxh3_64_intdigest(content) == keys_there["sum"][spot[row]]:
+                        vectors[row], known[row] = np.frombuffer(content, "<f4"), True
+        return vectors, known
+
+    def append(self, keys: np.ndarray, vectors: np.ndarray, limit_bytes: int) -> None:
+        """Keep vectors as one block, unless the file would grow beyond its limit."""
+        content = np.ascontiguousarray(vectors, "<f4")
+        index = np.zeros(len(keys), _KEY)
+        index["low"], index["high"] = keys.T
+        index["sum"] = [xxhash.xxh3_64_intdigest(row) for row in content]
+        header = _HEADER.pack(MAGIC, len(keys), self._dim, xxhash.xxh3_64_intdigest(index.tobytes()))
+        with self._lock, self._errors(), self._locked():
+            self._catch_up()
+            block, n_written = header + index.tobytes() + content.tobytes(), 0
+            if not len(keys) or self._end + len(block) > limit_bytes:
+                return
+            os.ftruncate(self._fd, self._end)
+            while n_written < len(block):
+                n_written += os.pwrite(self._fd, block[n_written:], self._end + n_written)
+
+    def close(self) -> None:
+        """Close the file."""
         with self._lock:
-            self._db.close()
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
 
-    def _read(self, keys: list[bytes]) -> Iterator[tuple[bytes, np.ndarray]]:
-        with self._lock, self._file.errors():
-            for key, blob in rows_of_keys(self._db, "SELECT key, vector FROM vectors WHERE key", keys):
-                if len(blob) != 4 * self.dim:
-                    raise IndexCorrupt("a cached vector has another length", given=f"{self._path}, {len(blob)} bytes")
-                yield key, np.frombuffer(blob, dtype="<f4")
+    def _catch_up(self) -> None:
+        """Take note of the blocks behind the last one known."""
+        new_keys, new_places, size = [], [], os.fstat(self._fd).st_size
+        while self._end + _HEADER.size <= size:
+            magic, n, dim, checksum = _HEADER.unpack(os.pread(self._fd, _HEADER.size, self._end))
+            first = self._end + _HEADER.size + n * _KEY.itemsize
+            end = first + 4 * n * self._dim
+            if magic != MAGIC or dim != self._dim or end > size:
+                break
+            index = os.pread(self._fd, n * _KEY.itemsize, self._end + _HEADER.size)
+            if xxhash.xxh3_64_intdigest(index) != checksum:
+                break
+            new_keys.append(np.frombuffer(index, _KEY))
+            new_places.append(first + 4 * self._dim * np.arange(n))
+            self._end = end
+        if new_keys:
+            self._add_run(np.concatenate(new_keys), np.concatenate(new_places))
 
-    def _write(self, keys: list[bytes], vectors: np.ndarray) -> None:
-        if self._path.stat().st_size >= self._limit:
-            return
-        rows = zip(keys, (np.ascontiguousarray(row, dtype="<f4").tobytes() for row in vectors))
-        with self._lock, self._file.errors(), self._db:
-            self._db.executemany("INSERT OR IGNORE INTO vectors (key, vector) VALUES (?, ?)", rows)
+    def _add_run(self, keys: np.ndarray, places: np.ndarray) -> None:
+        while self._runs and len(self._runs[-1].keys) <= len(keys):
+            before = self._runs.pop()
+            keys, places = np.concatenate([before.keys, keys]), np.concatenate([before.places, places])
+        order = np.argsort(keys["low"], kind="stable")
+        self._runs.append(_Run(keys[order], places[order]))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among all that append, forked processes too; the lock goes with its descriptor."""
+        lock = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError("the vector cache cannot be used", given=f"{self._path}: {error.strerror}") from error
 
 
 def cached_bytes(folder: Path) -> int:
     """Bytes of all vector caches below the cache folder."""
-    return sum(path.stat().st_size for path in (folder / "vectors").glob("*.sqlite*"))
+    return sum(path.stat().st_size for path in (folder / "vectors").glob("*.vectors"))
 
 
 def clear(folder: Path) -> int:
     """Removes all vector caches below the cache folder; returns the bytes freed."""
     freed = cached_bytes(folder)
-    for path in (folder / "vectors").glob("*.sqlite*"):
+    for path in (folder / "vectors").glob("*.vectors"):
         path.unlink(missing_ok=True)
     return freed

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 OnBatch = Callable[[int], None]
+Parts = Generator[tuple[list[int], np.ndarray], None, None]  # (rows, their vectors)
 
 
 class Embedder(Protocol):

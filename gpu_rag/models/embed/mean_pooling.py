@@ -1,36 +1,46 @@
-"""A BERT-like encoder with mean pooling, through plain transformers: the packaged MiniLM and models shaped like it."""
+"""A BERT encoder with mean pooling: the packaged MiniLM and models shaped like it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from gpu_rag.errors import BadInput, ModelError
-from gpu_rag.models.device import check_device, choose_dtype, pack_linear_layers, use_threads
-from gpu_rag.models.embed.batches import NO_ROOM, embed_batches
-from gpu_rag.models.embed.interface import OnBatch, distinct
+from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
+from gpu_rag.models.embed.batches import NO_ROOM, embed_batches, pieces_by_length
+from gpu_rag.models.embed.bert import TILE, BertEncoder
+from gpu_rag.models.embed.interface import OnBatch, Parts, distinct
 from gpu_rag.models.fingerprint import folder_hash
-from gpu_rag.models.pretrained import load_model, load_tokenizer
+from gpu_rag.models.pretrained import missing_transformers
 
-CODE_VERSION = 1
-LENGTH_STEP = 16
-CPU_ROWS = 8
+CODE_VERSION = 2
+CPU_TOKENS = 2048  # computed together: more are no faster
 GPU_TOKENS = 1 << 15  # of a batch, pads included: enough to fill a GPU
+LENGTH_STEP = 8  # of padded lengths on a GPU
+
+Ids = Sequence[Sequence[int]]
 
 
 class MeanPoolingEmbedder:
     """Unit vectors v = m / |m|, m the mean over a text's tokens of the encoder's last hidden states.
 
     Pooling and the maximal length come from the model's own sentence-transformers settings. Longer texts are cut there
-    and counted in `n_truncated`. A batch has one padded length, a multiple of 16 with at least one pad, and always 8
-    rows, on a GPU as many as make 32,768 tokens: a text's shape depends on itself alone, so its row is bit-equal alone
-    or in any batch. On a GPU the host waits once a call: batches are copied from pinned memory while others are
-    computed, and vectors leave the device together. Hidden states are in `dtype` (bfloat16 by default), pooling and
-    scaling in float32.
+    and counted in `n_truncated`. A text's row is bit-equal alone or in any batch:
+    - on a CPU texts lie end to end, without pads between them: each matrix product has 128 tokens whoever they
+      belong to, and attention sees each text by itself (see `BertEncoder`);
+    - on a GPU a batch has one padded length, a multiple of 8, and as many rows as make 32,768 tokens. The host waits
+      once a piece of the texts: batches are copied from pinned memory while others are computed.
+    A thread tokenizes the next piece meanwhile. Hidden states are in `dtype` (bfloat16 where the processor computes in
+    it), pooling and scaling in float32.
     """
 
     def __init__(self, folder: Path, *, name: str, device: str = "cpu", threads: int = 1, dtype: str = "auto"):
@@ -41,14 +51,10 @@ class MeanPoolingEmbedder:
         self.max_tokens = _max_tokens(folder)
         self.content_hash = folder_hash(folder, CODE_VERSION, {"pooling": "mean", "max_tokens": self.max_tokens})
         use_threads(self._torch_device, threads)
-        self._tokenizer = load_tokenizer(folder)
-        self._model = load_model("embedding", "AutoModel", folder, self._torch_device, NO_ROOM, dtype=self.dtype)
-        self._cls, self._sep, self._pad = (
-            int(self._tokenizer.convert_tokens_to_ids(t))
-            for t in (self._tokenizer.cls_token, self._tokenizer.sep_token, self._tokenizer.pad_token)
-        )
-        pack_linear_layers(self._model)
-        self.dim = int(self._model.config.hidden_size)
+        self._tokenizer = _tokenizer(folder)
+        self._model = BertEncoder(folder, self._torch_device, self.dtype, NO_ROOM)
+        self._cls, self._sep, self._pad = (self._tokenizer.token_to_id(t) for t in ("[CLS]", "[SEP]", "[PAD]"))
+        self.dim = self._model.dim
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once.
@@ -57,45 +63,105 @@ class MeanPoolingEmbedder:
         the device has no memory left for a batch.
         """
         once, index = distinct(texts)
-        return self.embed_ids(self.token_ids(once), on_batch)[index]
+        vectors = np.zeros((len(once), self.dim), dtype=np.float32)
+        with closing(self.parts(once, on_batch)) as parts:
+            for rows, part in parts:
+                vectors[rows] = part
+        return vectors[index]
 
-    def embed_ids(self, ids: Sequence[Sequence[int]], on_batch: OnBatch | None = None) -> np.ndarray:
+    def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
+        """(rows, f32[len(rows), D]) of distinct texts, a piece of like length at a time, the shortest first."""
+        pieces, n_done = pieces_by_length(texts), 0
+        with ThreadPoolExecutor(1, "tokenizer") as ahead:
+            waiting = [ahead.submit(self.token_ids, [texts[row] for row in piece]) for piece in pieces[:1]]
+            for number, rows in enumerate(pieces):
+                ids = waiting.pop().result()
+                if number + 1 < len(pieces):
+                    waiting.append(ahead.submit(self.token_ids, [texts[row] for row in pieces[number + 1]]))
+                before = n_done
+                report = None if on_batch is None else (lambda n, before=before: on_batch(before + n))
+                yield rows, self.embed_ids(ids, report)
+                n_done += len(rows)
+
+    def embed_ids(self, ids: Ids, on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D] of texts as `token_ids` gives them."""
-        # one pad at least: a batch without any would be computed without a mask, by another kernel
-        padded = [(len(row) // LENGTH_STEP + 1) * LENGTH_STEP for row in ids]
+        if self._torch_device.type == "cpu":
+            return self._end_to_end(ids, on_batch)
+        padded = [-(-len(row) // LENGTH_STEP) * LENGTH_STEP for row in ids]
         return embed_batches(
-            padded, self._rows, self.dim, lambda rows, length: self._forward([ids[r] for r in rows], length), on_batch
+            padded, _gpu_rows, self.dim, lambda rows, length: self._padded([ids[r] for r in rows], length), on_batch
         )
-
-    def _rows(self, length: int) -> int:
-        """Rows of a batch of texts of that padded length."""
-        return CPU_ROWS if self._torch_device.type == "cpu" else max(CPU_ROWS, GPU_TOKENS // length)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, cut at the model's limit, with the marks of beginning and end."""
-        if not texts:
-            return []
         plain = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate has no bytes
-        encoded = self._tokenizer(plain, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
         limit = self.max_tokens - 2
+        encoded = [row.ids for row in self._tokenizer.encode_batch_fast(plain, add_special_tokens=False)]
         self.n_truncated += sum(len(row) > limit for row in encoded)
         return [[self._cls, *row[:limit], self._sep] for row in encoded]
 
-    def _forward(self, ids: Sequence[Sequence[int]], length: int) -> torch.Tensor:
+    # --- on a CPU: texts end to end ---
+
+    def _end_to_end(self, ids: Ids, on_batch: OnBatch | None) -> np.ndarray:
+        out = np.zeros((len(ids), self.dim), dtype=np.float32)
+        n_done = 0
+        for rows in _runs(ids):
+            with room_for(f"{len(rows)} texts of up to {len(ids[rows[-1]])} tokens", NO_ROOM):
+                out[rows] = self._unpadded([ids[row] for row in rows]).numpy()
+            n_done += len(rows)
+            if on_batch is not None:
+                on_batch(n_done)
+        return out
+
+    def _unpadded(self, ids: Ids) -> torch.Tensor:
+        """f32[n, D]: the unit vectors of texts in order of length; the last tile is filled up."""
+        groups, n_tokens = [], 0  # (first token, texts, tokens of each)
+        for length, rows in groupby(map(len, ids)):
+            n_rows = len(list(rows))
+            groups.append((n_tokens, n_rows, length))
+            n_tokens += n_rows * length
+        filled = -(-n_tokens // TILE) * TILE
+        tokens, places = np.full(filled, self._pad, np.int64), np.zeros(filled, np.int64)
+        tokens[:n_tokens] = [token for row in ids for token in row]
+        for first, n_rows, length in groups:
+            places[first : first + n_rows * length] = np.tile(np.arange(length), n_rows)
+
+        def attend(qkv: torch.Tensor) -> torch.Tensor:
+            mixed = torch.zeros_like(qkv[:, 0])
+            for first, n_rows, length in groups:
+                part = slice(first, first + n_rows * length)
+                mixed[part] = _attention(qkv[part].unflatten(0, (n_rows, length))).flatten(0, 1)
+            return mixed
+
+        with torch.inference_mode():
+            hidden = self._model(torch.from_numpy(tokens), torch.from_numpy(places), attend).float()
+            means = [
+                hidden[first : first + n_rows * length].unflatten(0, (n_rows, length)).mean(1)
+                for first, n_rows, length in groups
+            ]
+            return F.normalize(torch.cat(means), dim=1)
+
+    # --- on a GPU: batches of one padded length ---
+
+    def _padded(self, ids: Ids, length: int) -> torch.Tensor:
         """f32[n, D] on the device: the unit vectors of one batch, which is filled up with empty texts."""
-        rows = self._rows(length)
+        rows = _gpu_rows(length)
         tokens = np.full((rows, length), self._pad, np.int64)
         sizes = np.full(rows, 2, np.int64)
         sizes[: len(ids)] = [len(row) for row in ids]
         tokens[len(ids) :, :2] = self._cls, self._sep
-        places = np.arange(length) < sizes[:, None]
-        tokens[: len(ids)][places[: len(ids)]] = [token for row in ids for token in row]
-        on_device, mask = self._sent(tokens), self._sent(places.astype(np.int64))
+        inside = np.arange(length) < sizes[:, None]
+        tokens[: len(ids)][inside[: len(ids)]] = [token for row in ids for token in row]
+        on_device, mask = self._sent(tokens), self._sent(inside)
+        places = torch.arange(length, device=mask.device).repeat(rows)
+
+        def attend(qkv: torch.Tensor) -> torch.Tensor:
+            return _attention(qkv.unflatten(0, (rows, length)), mask[:, None, None, :]).flatten(0, 1)
+
         with torch.inference_mode():
-            hidden = self._model(input_ids=on_device, attention_mask=mask).last_hidden_state.float()
+            hidden = self._model(on_device.flatten(), places, attend).float().unflatten(0, (rows, length))
             keep = mask.unsqueeze(-1).float()
-            mean = (hidden * keep).sum(1) / keep.sum(1)
-            return torch.nn.functional.normalize(mean, dim=1)[: len(ids)]
+            return F.normalize((hidden * keep).sum(1) / keep.sum(1), dim=1)[: len(ids)]
 
     def _sent(self, array: np.ndarray) -> torch.Tensor:
         """The array on the device; torch keeps the pinned memory until it is copied, so nobody waits."""
@@ -103,6 +169,46 @@ class MeanPoolingEmbedder:
         if self._torch_device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self._torch_device, non_blocking=True)
+
+
+def _attention(qkv: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """[texts, length, heads, width] of queries, keys and values [texts, length, 3, heads, width]."""
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
+
+
+def _runs(ids: Ids) -> Iterator[list[int]]:
+    """Rows in order of length, in runs of about CPU_TOKENS tokens."""
+    run, n_tokens = list[int](), 0
+    for row in sorted(range(len(ids)), key=lambda row: len(ids[row])):
+        if run and n_tokens + len(ids[row]) > CPU_TOKENS:
+            yield run
+            run, n_tokens = [], 0
+        run.append(row)
+        n_tokens += len(ids[row])
+    if run:
+        yield run
+
+
+def _gpu_rows(length: int) -> int:
+    """Rows of a batch of texts of that padded length."""
+    return GPU_TOKENS // length
+
+
+def _tokenizer(folder: Path) -> Any:
+    """The tokenizer in `folder`, which neither pads nor cuts. Raises MissingBackend, ModelError."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise missing_transformers(error) from error
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_buffer(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError("the tokenizer could not be loaded", given=f"{path}: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def _max_tokens(folder: Path) -> int:

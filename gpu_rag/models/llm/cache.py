@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import xxhash
 
 from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
+from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.interface import (
     LLM,
     OnReply,
@@ -30,7 +31,8 @@ from gpu_rag.models.llm.interface import (
 )
 from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
-from gpu_rag.types import Reply, Request
+from gpu_rag.text.lenient import read_reply
+from gpu_rag.types import Malformed, Reply, Request
 
 FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ class ReplyFile:
         return found
 
     def write(self, replies: Sequence[tuple[str, Reply]]) -> None:
-        """Add replies, durably; a key that is there keeps its reply, unless that is damaged."""
+        """Add replies, durably; a key that is there keeps its reply, unless that is damaged or to be replaced."""
         if not replies:
             return
         rows = [(key, _record(key, reply)) for key, reply in replies]
@@ -96,6 +98,10 @@ class ReplyFile:
                 "DELETE FROM replies WHERE key = ?", [(key,) for key, _ in rows if key in self._damaged]
             )
             self.db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
+
+    def replace(self, keys: Collection[str]) -> None:
+        """Have the next write of each of these keys replace the reply that is there."""
+        self._damaged.update(keys)
 
     def mend(self) -> None:
         """Looks at the whole file, and takes out what is damaged, each named in a warning. O(bytes)."""
@@ -279,16 +285,19 @@ JOIN_S = 5.0
 class CachedLLM:
     """An engine with a cache: it computes only what `path` does not have yet, by `complete` and by `submit` alike.
 
-    Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that are
-    equal within a batch, or open at the same time, are computed once. A reply from the file, and the second and later
-    of equal requests, has from_cache=True. Failures are not kept. A reply is committed within 10 ms, with those that
-    came meanwhile: in `complete`, 32 at most, however long the engine is at the next one; by a thread where the caller
-    of `poll` is away, in a long batch of its own. `poll` gives out what is committed, nothing else.
+    Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. A reply that
+    cannot be read has the style of the server in its key, so that another server at the same address is asked; with
+    `retry_unread` it counts for nothing, and is asked again once a run. Requests that are equal within a batch, or open
+    at the same time, are computed once. A reply from the file, and the second and later of equal requests, has
+    from_cache=True. Failures are not kept. A reply is committed within 10 ms, with those that came meanwhile: in
+    `complete`, 32 at most, however long the engine is at the next one; by a thread where the caller of `poll` is away,
+    in a long batch of its own. `poll` gives out what is committed, nothing else.
     """
 
-    def __init__(self, llm: LLM, path: Path):
+    def __init__(self, llm: LLM, path: Path, retry_unread: bool = False):
         """Open or create `path`. Raises IndexCorrupt (not such a file), IndexMismatch (newer), StorageError."""
         self.llm, self.path = llm, Path(path)
+        self._retry_unread, self._tried = retry_unread, set[str]()  # keys that were asked in this run
         self.name, self.content_hash = llm.name, llm.content_hash
         self.context_tokens, self.capable = llm.context_tokens, llm.capable
         self.file = ReplyFile(self.path)
@@ -311,7 +320,7 @@ class CachedLLM:
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order, from the file where it has them."""
         keys = [reply_key(self.llm, request) for request in requests]
-        known: dict[str, Reply | RequestFailed] = dict(self.file.read(list(dict.fromkeys(keys))))
+        known: dict[str, Reply | RequestFailed] = dict(self._known(dict(zip(keys, requests, strict=True))))
         first: dict[str, int] = {}
         for i, key in enumerate(keys):
             if key not in known:
@@ -342,14 +351,14 @@ class CachedLLM:
         """Hand over a request; a kept reply is there for the next `poll`. Raises UsageError for a key that is open."""
         check_key(key, self._waits, self._ready)
         name = reply_key(self.llm, request)
-        known = self.file.read([name])
+        known = self._known({name: request})
         if known:
             self._ready[key] = known[name]
             return
         sent = self._sent.get(name)
         if sent is None:
             self._n_sent += 1
-            sent = _Sent(name, self._n_sent, [])
+            sent = _Sent(name, self._n_sent, [], request)
             with self._turn:
                 self._streaming().submit(sent.number, request)
                 self._sent[name] = self._running[sent.number] = sent
@@ -404,6 +413,37 @@ class CachedLLM:
         """The number of replies in the file."""
         return len(self.file)
 
+    def _known(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
+        """The kept replies to requests, by their keys."""
+        replies = self.file.read(list(requests))
+        lost = {key for key, reply in replies.items() if self._is_lost(key, reply, requests[key])}
+        replies = {key: reply for key, reply in replies.items() if key not in lost}
+        unread = {self._unread_name(key): key for key in requests if key not in replies}
+        if not self._retry_unread or not self._tried.isdisjoint(unread.values()):
+            for name, reply in self.file.read(list(unread)).items():
+                if name != unread[name] and not self._is_lost(unread[name], reply, requests[unread[name]]):
+                    replies[unread[name]] = reply
+        if self._retry_unread:
+            lost |= {self._unread_name(key) for key in requests if key not in replies}
+        self.file.replace(lost)
+        return replies
+
+    def _is_lost(self, key: str, reply: Reply, request: Request) -> bool:
+        """Whether a kept reply counts for nothing: none at all, as earlier versions kept, or unread and due again."""
+        if reply.finish_reason == "malformed":
+            return True
+        return self._retry_unread and key not in self._tried and _is_unread(reply, request)
+
+    def _kept_as(self, key: str, request: Request, reply: Reply) -> str:
+        """The key of a new reply in the file."""
+        if self._retry_unread:
+            self._tried.add(key)
+        return self._unread_name(key) if _is_unread(reply, request) else key
+
+    def _unread_name(self, key: str) -> str:
+        style = getattr(self.llm, "style", None)
+        return key if style is None else text_hash("unread", key, repr(style))
+
     def _streaming(self) -> StreamingLLM:
         if self._stream is None:
             self._stream = as_streaming(self.llm)
@@ -416,7 +456,8 @@ class CachedLLM:
         if self._running and not self._arrived:
             found = self._streaming().poll(timeout_s)
             self._arrived = [(self._running.pop(number), reply) for number, reply in found]
-        self.file.write([(sent.name, reply) for sent, reply in self._arrived if isinstance(reply, Reply)])
+        replies = [(sent, reply) for sent, reply in self._arrived if isinstance(reply, Reply)]
+        self.file.write([(self._kept_as(sent.name, sent.request, reply), reply) for sent, reply in replies])
         self._kept += self._arrived
         self._arrived = []
 
@@ -439,7 +480,7 @@ class CachedLLM:
 
         def keep(i: int, reply: Reply | RequestFailed) -> None:
             if isinstance(reply, Reply):
-                commits.add(keys[i], reply)
+                commits.add(self._kept_as(keys[i], requests[places[i]], reply), reply)
             if on_reply is not None:
                 on_reply(places[i], reply)
 
@@ -450,6 +491,10 @@ class CachedLLM:
         finally:  # an engine that gives up half-way has still finished these
             commits.close()
         return dict(zip(keys, replies, strict=True))
+
+
+def _is_unread(reply: Reply, request: Request) -> bool:
+    return isinstance(read_reply(reply, request.constraint), Malformed)
 
 
 class _Commits:
@@ -500,6 +545,7 @@ class _Sent:
     name: str
     number: int
     keys: list[int]
+    request: Request
 
 
 def _again(reply: Reply | RequestFailed) -> Reply | RequestFailed:

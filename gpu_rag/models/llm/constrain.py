@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import MissingBackend, RequestFailed
-from gpu_rag.models.llm.http_wire import JSON_LAYOUT
+from gpu_rag.models.llm.interface import JSON_LAYOUT
 from gpu_rag.types import Choice, JsonSchema
 
 

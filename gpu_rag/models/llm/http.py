@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import queue
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,26 +23,41 @@ from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.http_servers import Address, Card, Job, Patience, Servers
-from gpu_rag.models.llm.http_style import find_style, kept_style
-from gpu_rag.models.llm.http_wire import Style, body, can_rank, check_constraint, read_answer, thought
+from gpu_rag.models.llm.http_wire import (
+    CHOICE_STYLES,
+    OBJECT_STYLES,
+    PLAIN_STYLES,
+    TEMPLATE_TOKENS,
+    Completion,
+    FormRefused,
+    Style,
+    body,
+    can_rank,
+    certificates_for,
+    check_constraint,
+    read_answer,
+    thought,
+)
 from gpu_rag.models.llm.interface import ApiKeys, OnReply, ServerAccount, check_key, estimate_tokens, in_order
-from gpu_rag.models.llm.own_server import OwnServer
+from gpu_rag.models.llm.own_server import Keeper, OwnServer
 from gpu_rag.models.llm.service import StreamingEngine
-from gpu_rag.models.packaged import cache_dir
+from gpu_rag.models.packaged import cache_dir, keep_json
 from gpu_rag.settings.ranges import MOST_INTEGER
-from gpu_rag.text.lenient import spoken
-from gpu_rag.types import Rank, Reply, Request
+from gpu_rag.text.lenient import Read, read_reply, spoken
+from gpu_rag.text.prompts import break_template_tokens
+from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 
 CODE_VERSION = 1
 CONTEXT_TOKENS = 4096
-# Chat templates add some tokens a message, and the server counts them.
-TEMPLATE_TOKENS = 64
 THINK_TOKENS = 2048
 MOST_STARVED = 8  # replies in a row that were all thought: more are no accident
+READ_AGAIN = 16  # the last replies under a constraint: when most are unread, the style is learnt anew
+MOST_LEARNT = 4  # times that a style is learnt anew: servers of two styles behind one address change it for ever
 CONNECTIONS = 256
 JOIN_S = 20.0  # servers of our own take some seconds to end
 
-_Item = tuple[int, Request, "bytes | Reply | GpuRagError", "Job | None"]  # no job: it could not be sent
+_log = logging.getLogger(__name__)
+_Item = tuple[int, Request, "Completion | Reply | GpuRagError", "Job | None"]  # no job: it could not be sent
 _Finished = queue.SimpleQueue[_Item]
 _Reply = tuple[int, "Reply | RequestFailed"]
 
@@ -52,18 +69,20 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     model are one engine: a request goes to the least loaded, and to another one when its server dies. model: its id
     there; "" takes the only one served. On opening, GET /models must list it; context_tokens is the least that a server
     says there (max_model_len, as vLLM does), else 4,096, less 64 for the template. api_key: for all addresses, or keys
-    by address, of which each goes to its own address only.
-    A request fails alone (RequestFailed) after its retries; the engine is dead (ModelError) when no server answers.
-    A reply comes as it was said, whether it keeps to its constraint or not: some servers accept one and ignore it, and
-    an answer that is no chat completion is a reply without text. style: what the servers understand; None tries it once
-    and keeps it. think_tokens: room beside max_tokens for the thought of a model that cannot be kept from thinking; one
-    that is found to think by a reply that holds nothing else is sent the request again. extra_body: merged into every
-    body. Rank asks for the letter of the best of at most 20 listed options and scores each by
-    its letter's log-probability: the model's opinion of the choice, not of the option's wording.
-    content_hash knows the server's model id and the revision alone: what the server says of it, else `revision`; give
-    another one when the weights behind the same id change. A server that says another than given, or another one later,
-    is refused. The name has the first address. Counts are the server's; count_tokens is a cautious estimate unless
-    `tokenizer` names a folder. Environment variables (proxies, keys) are not read.
+    by address, of which each goes to its own address only. A request fails alone (RequestFailed) after its retries; the
+    engine is dead (ModelError) when no server answers. A reply comes as it was said, whether it keeps to its constraint
+    or not: some servers accept one and ignore it; an answer that is no chat completion is a failure, and tried again.
+    style: what the servers understand; None tries it once, keeps it, and tries it anew when a server refuses a form or
+    most replies cannot be read. think_tokens: room beside max_tokens for the thought of a model that is not kept from
+    thinking; one that is found to think by a reply that holds nothing else is sent the request again. extra_body:
+    merged into every body. Rank asks for the letter of the best of at most 20 listed options and scores each by its
+    letter's log-probability: the model's opinion of the choice, not of the option's wording. content_hash knows the
+    server's model id and the revision alone: what the server says of it, else `revision`; give another one when the
+    weights behind the same id change. A server that says another than given, or another one later, is refused. The name
+    has the first address. Counts are the server's, else estimated and marked; count_tokens is a cautious estimate
+    unless `tokenizer` names a folder. Tokens of chat templates are broken up in every message: those of the known
+    families, and those of the served model's own folder where it can be read here. ca_file: certificates beside the
+    usual ones, PEM. Environment variables (proxies, keys) are not read.
 
     One thread runs an event loop for all connections; replies are read in the caller's thread, after the next request
     is on its way. A process forked from this one opens connections of its own.
@@ -87,13 +106,16 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         think_tokens: int = THINK_TOKENS,
         extra_body: Mapping[str, Any] | None = None,
         tokenizer: str | None = None,
+        ca_file: str = "",
     ):
         """Look the model up on the servers. Raises BadInput (address, option), ModelError (server, model id)."""
         super().__init__()
         addresses = [_address(one, api_key) for one in ([url] if isinstance(url, str) else url)]
         _check_settings(addresses, max_connections, retries)
+        if ca_file:
+            certificates_for("https:", ca_file)
         patience = Patience(timeout_s, connect_timeout_s, retries, backoff_s)
-        start = partial(_Thread, revision=revision, connections=max_connections, patience=patience)
+        start = partial(_Thread, revision=revision, connections=max_connections, patience=patience, ca_file=ca_file)
         # a forked process speaks to the same servers, whose owner is its parent
         self._start = partial(start, [replace(address, own=None) for address in addresses])
         self._thread, cards = _opened(partial(start, addresses), model)
@@ -107,10 +129,14 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         root = str(cards[0].get("root") or "")  # vLLM tells here what a served alias stands for
         self.capable = is_capable(f"{self.model} {Path(root).name}") if capable is None else capable
         self._count = estimate_tokens if tokenizer is None else _token_counter(tokenizer)
+        self._template_tokens = template_tokens(Path(tokenizer or root)) if tokenizer or root else ()
         self._n_starved = 0
+        self._learns, self._n_learnt = style is None, 0
+        self._unread: deque[bool] = deque(maxlen=READ_AGAIN)
+        self._other_models: set[str] = set()
         try:
             self.style = style or Style()
-            if style is None:
+            if self._learns:
                 self.learn()
         except BaseException:
             self._thread.close()
@@ -121,27 +147,45 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         self.style = kept_style(cache_dir(), self.name.partition("#")[0], self.model, self.find_style, fresh)
 
     def find_style(self) -> Style | None:
-        """What the servers understand, tried now; None where they answer nothing."""
+        """The style that the servers have now, by trying; None where they answer nothing."""
         return find_style(self.model, self._post, self._think_tokens)
+
+    def _is_stale(self, style: Style) -> bool:
+        """Whether the servers now understand other forms than `style`; they are tried anew if nobody has yet."""
+        if self._learns and self.style == style and self._n_learnt < MOST_LEARNT:
+            self._n_learnt += 1
+            self._unread.clear()
+            self._keep(self.find_style() or style)
+            if self.style == style:
+                self._n_learnt = MOST_LEARNT  # the servers are not what is wrong
+            else:
+                _log.warning("model server %s is another one than before: %s", self.name, self.style)
+        return self.style != style
+
+    def _keep(self, style: Style) -> None:
+        """Use a style from now on, in later runs too."""
+        self.style = style
+        if self._learns:
+            keep_style(cache_dir(), self.name.partition("#")[0], self.model, style)
 
     def accounts(self) -> list[ServerAccount]:
         """What each server did, the trial of its style too."""
-        self._thread.run(Servers.count)
+        self._thread.run(Keeper.count)
         return [server.report() for server in self._thread.servers.servers]
 
     def sleep(self) -> None:
         """Have idle servers of our own free the memory of their GPUs until their next request, where they can."""
-        self._thread.run(Servers.sleep)
+        self._thread.run(Keeper.sleep)
 
     def _post(self, content: dict[str, Any]) -> Any:
-        """The JSON that a server answers to a body, None for anything else. Raises RequestFailed, ModelError."""
-        answers: queue.SimpleQueue[bytes | GpuRagError] = queue.SimpleQueue()
-        job = Job(lambda: msgspec.json.encode(content | self._extra), lambda _, outcome: answers.put(outcome))
+        """The chat completion that a server answers to a body. Raises RequestFailed, ModelError."""
+        answers: queue.SimpleQueue[Completion | GpuRagError] = queue.SimpleQueue()
+        job = Job(lambda _: msgspec.json.encode(content | self._extra), lambda _, outcome: answers.put(outcome))
         _add(self._running(), [job])
         outcome = answers.get()
         if isinstance(outcome, GpuRagError):
             raise outcome
-        return _json(outcome)
+        return outcome
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` by the given tokenizer, else the estimate of `estimate_tokens`."""
@@ -212,16 +256,19 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         # A thought that cannot be switched off may come in the text itself: nobody reads it as it comes.
         on_text = None if chosen.thinks and not chosen.quiet else request.on_text
         job = Job(
-            lambda: self._body(request, style, streamed=job.on_text is not None),
+            lambda job: self._body(job, request, style or self.style),
             lambda job, outcome: finished.put((key, request, outcome, job)),
             again=style is not None,
             on_text=on_text,
         )
         return job
 
-    def _body(self, request: Request, style: Style | None, streamed: bool) -> bytes:
-        content = body(self.model, request, style or self.style, self._think_tokens) | self._extra
-        if streamed:
+    def _body(self, job: Job, request: Request, style: Style) -> bytes:
+        job.style = style
+        content = body(self.model, request, style, self._think_tokens) | self._extra
+        for message in content["messages"]:
+            message["content"] = break_template_tokens(message["content"], self._template_tokens)
+        if job.on_text is not None:
             content |= {"stream": True, "stream_options": {"include_usage": True}}
         try:
             return msgspec.json.encode(content)
@@ -238,41 +285,158 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         place among `jobs`. After several in a row all requests get room.
         """
         key, request, outcome, job = item
+        if isinstance(outcome, FormRefused) and job is not None and not job.again and self._is_stale(job.style):
+            self._again(key, request, jobs, finished)
+            return None
         if isinstance(outcome, (Reply, RequestFailed)):
             return key, outcome
         if isinstance(outcome, GpuRagError):
             raise outcome
-        answer = _json(outcome)
-        reply = read_answer(request, answer)
         assert job is not None and job.tried is not None
-        job.tried.account.add_tokens(reply.n_prompt, reply.n_cached, reply.n_generated)
+        reply = read_answer(request, outcome, self.count_tokens)
+        job.tried.account.add_reply(reply)
+        self._note_model(job, outcome)
         if job.again:  # its reply says nothing of requests without that room
             return key, reply
-        if reply.finish_reason != "length" or spoken(reply.text).strip() or not thought(answer):
+        if reply.finish_reason != "length" or spoken(reply.text).strip() or not thought(outcome):
             self._n_starved = 0
-            return key, reply
+            if not self._is_lost(job, request, reply):
+                return key, reply
+            self._again(key, request, jobs, finished)
+            return None
         self._n_starved += 1
         thinking = replace(self.style, thinks=True, quiet=False)
         if self._n_starved >= MOST_STARVED:
-            self.style = thinking
-        jobs[key] = job = self._job(key, request, finished, thinking)
+            self._keep(thinking)
+        self._again(key, request, jobs, finished, thinking)
+        return None
+
+    def _again(
+        self, key: int, request: Request, jobs: dict[int, Job | None], finished: _Finished, style: Style | None = None
+    ) -> None:
+        """Send a request once more, in another style."""
+        jobs[key] = job = self._job(key, request, finished, style)
         _add(self._running(), [job] if job is not None else [])
-        return None
+
+    def _note_model(self, job: Job, answer: Completion) -> None:
+        """Count a reply in another model's name; each such name is said once."""
+        said = answer.get("model")
+        if isinstance(said, str) and said and said != self.model and job.tried is not None:
+            job.tried.account.other_model += 1
+            if said not in self._other_models:
+                self._other_models.add(said)
+                _log.warning("model server %s replies as %r; asked was %r", job.tried.name, said[:100], self.model)
+
+    def _is_lost(self, job: Job, request: Request, reply: Reply) -> bool:
+        """Whether a reply cannot be read and its server is now known to understand another style than that of the
+        request. The style is learnt anew when most of the last replies under a constraint cannot be read."""
+        is_current = job.style == self.style
+        if not self._learns or not isinstance(request.constraint, (JsonSchema, Choice)):
+            return False
+        if is_current and self._n_learnt >= MOST_LEARNT:
+            return False
+        is_unread = isinstance(read_reply(reply, request.constraint), Malformed)
+        if is_current:
+            self._unread.append(is_unread)
+            if len(self._unread) == READ_AGAIN and 2 * sum(self._unread) > READ_AGAIN:
+                self._is_stale(self.style)
+        return is_unread and job.style != self.style
 
 
-def _json(content: bytes) -> Any:
-    """The value of a JSON text, None for anything else."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):  # also bytes that are not text
+# --- styles ---------------------------------------------------------------------------------------
+
+STYLE_VERSION = 1
+TRIES = 3  # of each form: a server that stumbles once may still know it
+TRIAL = "Reply with the word hello and nothing else."
+_SCHEMA = '{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"],"additionalProperties":false}'
+_TRIAL_TOKENS = 64
+Post = Callable[[dict[str, Any]], Any]
+
+
+def find_style(model: str, post: Post, think_tokens: int) -> Style | None:
+    """The style of a server: some short requests, each asking in words for one word and demanding another form.
+
+    post: the chat completion for a body, or raises RequestFailed; what else it raises ends the trial. A form counts as
+    understood where a reply keeps to it although the words say otherwise, because some servers accept a form and
+    ignore it. A form that no server understands is asked for in words. None where the server answers not even plain
+    words.
+    """
+
+    def answers(style: Style, request: Request) -> Iterator[Any]:
+        for _ in range(TRIES):
+            try:
+                yield post(body(model, request, style, think_tokens))
+            except RequestFailed as error:  # after all of its tries
+                refusals.append(error)
+                return
+
+    def keeps(style: Style, constraint: JsonSchema | Choice | Rank) -> bool:
+        request = Request("", TRIAL, constraint, max_tokens=_TRIAL_TOKENS)
+        replies = (read_reply(read_answer(request, answer), constraint) for answer in answers(style, request))
+        return any(isinstance(reply, Read) for reply in replies)
+
+    refusals: list[RequestFailed] = []
+    plain = Request("", TRIAL, max_tokens=_TRIAL_TOKENS)
+    for style in PLAIN_STYLES:
+        if seen := list(answers(style, plain)):
+            break
+        if not isinstance(refusals[-1], FormRefused):
+            return None
+    else:
         return None
+    style = replace(style, thinks=any(map(thought, seen)))
+    if style.thinks:
+        silent = replace(style, quiet=True)
+        style = replace(style, quiet=not all(map(thought, answers(silent, plain))))
+    forms = (replace(style, objects=form) for form in OBJECT_STYLES)
+    style = next(form for form in forms if form.objects == "prompt" or keeps(form, JsonSchema(_SCHEMA)))
+    forms = (replace(style, choices=form) for form in CHOICE_STYLES)
+    style = next(form for form in forms if form.choices == "prompt" or keeps(form, Choice(("yes", "no"))))
+    return replace(style, ranks=keeps(style, Rank(("yes", "no"))))
+
+
+def kept_style(folder: Path, url: str, model: str, find: Callable[[], Style | None], fresh: bool = False) -> Style:
+    """The style of a server as an earlier run found it, else as `find` does now; it is written below `folder`.
+
+    A server of which `find` learns nothing is taken for vLLM's until the next run. Raises StorageError.
+    """
+    path = _style_file(folder, url, model)
+    if path.is_file() and not fresh:
+        try:
+            return Style(**json.loads(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            pass  # a file that cannot be read is written anew
+    style = find()
+    if style is None:
+        return Style()
+    keep_style(folder, url, model, style)
+    return style
+
+
+def keep_style(folder: Path, url: str, model: str, style: Style) -> None:
+    """Keep the style of a server for later runs. Raises StorageError."""
+    keep_json(_style_file(folder, url, model), asdict(style))
+
+
+def _style_file(folder: Path, url: str, model: str) -> Path:
+    return folder / "servers" / f"{text_hash('style', STYLE_VERSION, url, model)[:16]}.json"
+
+
+# --- the thread -----------------------------------------------------------------------------------
 
 
 class _Thread:
     """One daemon thread with an event loop and the servers on it."""
 
     def __init__(
-        self, addresses: Sequence[Address], model: str, *, revision: str, connections: int, patience: Patience
+        self,
+        addresses: Sequence[Address],
+        model: str,
+        *,
+        revision: str,
+        connections: int,
+        patience: Patience,
+        ca_file: str,
     ):
         self.process, self.closed = os.getpid(), False
         self._loop = asyncio.new_event_loop()
@@ -282,7 +446,7 @@ class _Thread:
         self._lock = threading.Lock()  # nothing is called after the end
 
         async def make() -> Servers:
-            return Servers(addresses, model, revision, connections, patience)
+            return Servers(addresses, model, revision, connections, patience, ca_file)
 
         self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
@@ -290,12 +454,12 @@ class _Thread:
         """`Servers.open`."""
         return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
 
-    def run(self, work: Callable[[Servers], Coroutine[Any, Any, None]]) -> None:
+    def run(self, work: Callable[[Keeper], Coroutine[Any, Any, None]]) -> None:
         """Wait for work of the servers of our own; nothing after the end, or without such servers."""
         with self._lock:
             if self.closed or not any(server.own for server in self.servers.servers):
                 return
-            done = asyncio.run_coroutine_threadsafe(work(self.servers), self._loop)
+            done = asyncio.run_coroutine_threadsafe(work(self.servers.keeper), self._loop)
         done.result()
 
     def call(self, method: Callable[[Servers, list[Job]], None], jobs: list[Job]) -> bool:
@@ -395,3 +559,15 @@ def _token_counter(folder: str) -> Callable[[str], int]:
 
     tokenizer = load_tokenizer(Path(folder))
     return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def template_tokens(folder: Path) -> tuple[str, ...]:
+    """The tokens of its own that a model folder's tokenizer names, as a chat template writes them; () where it has none
+    that can be read."""
+    try:
+        added = json.loads((folder / "tokenizer.json").read_bytes())["added_tokens"]
+        return tuple(
+            sorted({str(token["content"]) for token in added if token["special"] and len(token["content"]) > 1})
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ()

@@ -13,24 +13,17 @@ from functools import partial
 from typing import Any
 
 from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
-from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, Failure, Outcome
+from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Asked, Completion, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ServerAccount, aborted
-from gpu_rag.models.llm.own_server import OwnServer
+from gpu_rag.models.llm.own_server import Keeper, OwnServer
 
 LOOK_S = 10.0  # for GET /models, and for a trial
 BURST = 16  # requests begun at once
 CLOSE_S = 5.0  # for connections to end
-START_S = 1800.0  # for a server of our own to answer
-START_LOOK_S = 0.2
-ATTEND_S = 0.5  # between looks whether a server of our own still runs
-RESTARTS = 4  # of a server of our own in a row, without a reply between them
-RESTART_S = 1.0  # before the first of them; doubled each time: a driver or a device may need time
-GROUPS = 16  # after a death, the requests that ran are tried again in so many groups, one after the other
+LOAD_S = 900.0  # for a server that answers HTTP 503, and nothing else, to load its model
+LOAD_PAUSE_S = 8.0  # at most, between tries meanwhile
 # A server that refused for want of capacity gets one more request, and 2 % more, in the time of one reply.
 GROWTH = 0.02
-
-PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total(?:\{.*\})? (\S+)$", re.MULTILINE)
-QUEUED_S = re.compile(r"^vllm:request_queue_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 REVISION = ("revision", "model_sha", "sha", "digest")  # where servers say which weights they serve
 _SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/?$")  # of the Hugging Face cache
@@ -58,13 +51,16 @@ class Job:
     """A request on its way. body: makes what is sent; done(job, outcome) is called once, in the event loop's thread.
 
     again: an earlier job asked the same. on_text: see `Exchanger.post`; None once a server has refused to stream.
+    style: the style of the body that was sent last.
     """
 
-    body: Callable[[], bytes]
-    done: Callable[[Job, bytes | GpuRagError], None]
+    body: Callable[[Job], bytes]
+    done: Callable[[Job, Completion | GpuRagError], None]
     again: bool = False
+    style: Any = None
     on_text: Callable[[str], None] | None = None
     n_tries: int = 0
+    n_waits: int = 0  # tries that count for nothing, since the server was loading its model
     deaths: int = 0  # of servers of our own, while it ran there
     sent_at: float = 0.0  # at first when it was taken
     tried: Server | None = None  # the server that it was sent to last
@@ -108,6 +104,8 @@ class Server:
     live: bool = True
     down: ModelError | None = None
     paused_until: float = 0.0
+    unready_since: float | None = None  # the first HTTP 503 since its last reply
+    is_waiting: bool = False  # whether that was said
     cut_at: float = 0.0
     floor: float = 1.0
     n_sent: int = 0
@@ -151,7 +149,7 @@ class Server:
             self.busy_since = now
         self.running.add(job)
         self.n_sent += 1
-        if job.n_tries:
+        if job.tried is not None:
             self.account.retries += 1
         else:
             self.account.queue_s += now - job.sent_at
@@ -168,7 +166,7 @@ class Server:
     def answered(self) -> None:
         """A reply came: it may take more."""
         self.account.requests += 1
-        self.n_deaths = 0
+        self.n_deaths, self.unready_since, self.is_waiting = 0, None, False
         self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.most))
 
     def overloaded(self, sent_at: float, now: float) -> None:
@@ -192,26 +190,33 @@ class Servers:
     requests of a server that is down go to the others, and it is looked at now and then. When all are down every job
     ends with a ModelError; the next job begins with a new look at all of them.
 
-    A server of our own is started by `open` and again when it dies or answers no more, at most RESTARTS times without
-    a reply. The requests that ran then are tried again in groups with nothing beside them, after their second death
-    each alone; one that runs alone at its second death or a later one is given up. So a request that kills servers
-    takes no others with it.
+    A server that answers 503 and nothing else, while GET /models is well, loads its model: its requests wait up to
+    LOAD_S, and such tries count for nothing. Servers of our own are in the hands of a `Keeper`.
     """
 
-    def __init__(self, addresses: Sequence[Address], model: str, revision: str, connections: int, patience: Patience):
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        model: str,
+        revision: str,
+        connections: int,
+        patience: Patience,
+        ca_file: str = "",
+    ):
         """revision: of the model, "" takes what a server says. Needs the running event loop."""
-        self.model, self.revision, self._patience = model, revision, patience
+        self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
         for one in addresses:
             limit_s = patience.connect_timeout_s
-            exchanger = Exchanger(one.url, one.key, connect_timeout_s=limit_s, socket=one.socket)
+            exchanger = Exchanger(one.url, one.key, connect_timeout_s=limit_s, socket=one.socket, ca_file=ca_file)
             self.servers.append(
                 Server(exchanger, ServerAccount(one.name), connections, float(connections), own=one.own)
             )
         self._loop = asyncio.get_running_loop()
+        self.keeper = Keeper(self)
         self._waiting: deque[Job] = deque()
         self._open: dict[Job, None] = {}  # in the order of arrival
-        self._called = False  # whether the loop is going to call `_dispatch`
+        self._called = False  # whether the loop is going to call `dispatch`
 
     async def open(self) -> list[Card]:
         """The cards of the model, from all servers that answer. Raises ModelError where one serves another model.
@@ -240,9 +245,9 @@ class Servers:
         self.revision = self.revision or "".join(revisions)
         for server, look in zip(self.servers, looks):
             if isinstance(look, Failure):
-                self._put_down(server, self._silent(server, look))
+                self.put_down(server, self._silent(server, look))
         if any(server.own for server in self.servers):
-            self._attendant = self._loop.create_task(self._attend())
+            self._attendant = self._loop.create_task(self.keeper.attend())
             self._attendant.add_done_callback(self._watched)
         return cards
 
@@ -258,8 +263,8 @@ class Servers:
             for server in self.servers:  # they may be back
                 self._stop_watch(server)
                 server.down = None
-                self._look_at(server)
-        self._dispatch()
+                self.look_at(server)
+        self.dispatch()
 
     def abort(self, jobs: Iterable[Job]) -> None:
         """Try jobs no more: those that are not with a server end with a RequestFailed, the others as they end there.
@@ -269,13 +274,13 @@ class Servers:
         for job in jobs:
             job.unwanted = True
             if job.task is None or (job.tried is not None and job.tried.own is not None):
-                self._end(job, aborted())
+                self.end(job, aborted())
 
     def drop(self, jobs: Iterable[Job]) -> None:
         """End jobs with a RequestFailed; the connections of those that are with a server are closed."""
         for job in jobs:
-            self._end(job, aborted())
-        self._dispatch()
+            self.end(job, aborted())
+        self.dispatch()
 
     async def close(self) -> None:
         """End all jobs and close all connections."""
@@ -289,31 +294,15 @@ class Servers:
         owned = [server.own for server in self.servers if server.own is not None]
         await asyncio.gather(*(asyncio.to_thread(own.close) for own in owned))
 
-    async def sleep(self) -> None:
-        """Have the servers of our own that are idle free the memory of their GPUs until their next request."""
-        for server in self.servers:
-            if server.own is not None and server.live and not server.running and not server.asleep:
-                server.asleep = True
-                await server.exchanger.post("../sleep?level=1", b"", self._patience.timeout_s)
-
-    async def count(self) -> None:
-        """Ask the servers of our own for their preemptions and the time that requests waited in their queues."""
-        for server in self.servers:
-            if server.own is not None and server.live:
-                answer = await server.exchanger.get("../metrics", LOOK_S)
-                if isinstance(answer, bytes):
-                    text = answer.decode("utf-8", "replace")
-                    server.counted = (int(_metric(PREEMPTIONS, text)), _metric(QUEUED_S, text))
-
     def end_all(self, error: GpuRagError) -> None:
         """End all jobs with `error`."""
         for job in list(self._open):
-            self._end(job, error)
+            self.end(job, error)
         self._waiting.clear()
 
     # --- jobs ---
 
-    def _dispatch(self) -> None:
+    def dispatch(self) -> None:
         """Send what waits, as far as servers take it; the first are on their way before the last are begun."""
         n_begun = 0
         for server in self.servers:
@@ -342,7 +331,7 @@ class Servers:
 
     def _dispatch_more(self) -> None:
         self._called = False
-        self._dispatch()
+        self.dispatch()
 
     def _begin(self, job: Job, server: Server, now: float) -> None:
         server.begun(job, now)
@@ -352,8 +341,8 @@ class Servers:
     async def _send(self, job: Job, server: Server) -> None:
         """One try."""
         if server.asleep:
-            await self._wake(server)
-        outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s, job.on_text)
+            await self.keeper.wake(server)
+        outcome = await server.exchanger.ask(job.body(job), self.patience.timeout_s, job.on_text)
         server.left(job, self._loop.time())
         job.task = None
         self._judge(job, server, outcome)
@@ -368,15 +357,15 @@ class Servers:
             job.task = None
             self._send_elsewhere(job, Failure("the server went down"))
         elif (bug := task.exception()) is not None:
-            self._end(job, _bug(bug))
-        self._dispatch()
+            self.end(job, _bug(bug))
+        self.dispatch()
 
-    def _judge(self, job: Job, server: Server, outcome: Outcome) -> None:
-        server.account.failures += not isinstance(outcome, bytes)
+    def _judge(self, job: Job, server: Server, outcome: Asked) -> None:
+        server.account.failures += not isinstance(outcome, dict)
         match outcome:
-            case bytes():
+            case dict():
                 server.answered()
-                self._end(job, outcome)
+                self.end(job, outcome)
             case ModelError():
                 server.refused.append((job, outcome))
                 if server.trial is None:
@@ -384,51 +373,77 @@ class Servers:
                     server.trial.add_done_callback(self._watched)
             case RequestFailed() if job.on_text is not None and not isinstance(outcome, ContextOverflow):
                 job.on_text = None  # it may be what the server refuses
-                self._send_again(job)
+                self.send_again(job)
             case RequestFailed():
-                self._end(job, outcome)
+                self.end(job, outcome)
             case Failure():
                 self._failed(job, server, outcome)
 
     def _failed(self, job: Job, server: Server, failure: Failure) -> None:
-        job.n_tries += 1
+        loads = failure.unready and server.own is None and self._loads(server, failure)
+        job.n_tries, job.n_waits = job.n_tries + (not loads), job.n_waits + loads
         if failure.busy:
             server.overloaded(job.sent_at, self._loop.time())
         if failure.wait_s is not None:
             server.paused_until = max(server.paused_until, self._loop.time() + failure.wait_s)
-            self._loop.call_later(failure.wait_s, self._dispatch)
+            self._loop.call_later(failure.wait_s, self.dispatch)
         may_die = server.own is not None and not failure.alive  # what runs on a dying server is set apart
         if job.unwanted:
-            self._end(job, aborted())
+            self.end(job, aborted())
         elif server.down:
             self._send_elsewhere(job, failure)
-        elif may_die or not failure.again or job.n_tries > self._patience.retries:
+        elif loads:
+            self.look_at(server)
+            pause_s = min(self.patience.pause_s(job.n_waits - 1), LOAD_PAUSE_S)
+            self._loop.call_later(pause_s, self.send_again, job)
+        elif may_die or not failure.again or job.n_tries > self.patience.retries:
             server.in_question.append((job, failure))
-            self._look_at(server)
+            self.look_at(server)
         else:
-            self._loop.call_later(self._patience.pause_s(job.n_tries - 1), self._send_again, job)
+            self.try_again(job, failure)
             if failure.broken:
-                self._look_at(server)
+                self.look_at(server)
+
+    def _loads(self, server: Server, failure: Failure) -> bool:
+        """Whether a server that answers 503 may still be loading its model; said once, when it takes a while."""
+        now = self._loop.time()
+        if server.unready_since is None:
+            server.unready_since = now
+        waited_s = now - server.unready_since
+        if waited_s > 2 * self.patience.backoff_s and not server.is_waiting:
+            server.is_waiting = True
+            words = "model server %s is not ready, as while it loads a model; waiting up to %.0f minutes: %s"
+            _log.warning(words, server.name, LOAD_S / 60, failure.why)
+        return waited_s < LOAD_S
+
+    def try_again(self, job: Job, failure: Failure) -> None:
+        """Send a job again after a pause, or give it up where another try makes no sense or it has had them all."""
+        if not failure.again or job.n_tries > self.patience.retries:
+            self._give_up(job, failure)
+        else:
+            self._loop.call_later(self.patience.pause_s(job.n_tries - 1), self.send_again, job)
 
     def _send_elsewhere(self, job: Job, failure: Failure) -> None:
         """Send a job again whose server went down, unless it has used up its tries: it may be what takes them down."""
-        if job.n_tries > self._patience.retries:
+        if job.n_tries > self.patience.retries:
             self._give_up(job, failure)
         else:
-            self._send_again(job)
+            self.send_again(job)
 
     def _give_up(self, job: Job, failure: Failure) -> None:
         given = f"{failure.why}, {job.n_tries} times" if job.n_tries > 1 else failure.why
-        self._end(job, RequestFailed("the server did not complete the request", given=given))
+        self.end(job, RequestFailed("the server did not complete the request", given=given))
 
-    def _send_again(self, job: Job) -> None:
+    def send_again(self, job: Job) -> None:
+        """Send a job again, before those that were not sent yet."""
         if job.unwanted:
-            self._end(job, aborted())
+            self.end(job, aborted())
         elif not job.over:
             self._waiting.appendleft(job)
-            self._dispatch()
+            self.dispatch()
 
-    def _end(self, job: Job, outcome: bytes | GpuRagError) -> None:
+    def end(self, job: Job, outcome: Completion | GpuRagError) -> None:
+        """A job has its outcome; one that has one already keeps it."""
         if job.over:
             return
         job.over = True
@@ -442,20 +457,21 @@ class Servers:
     async def _try(self, server: Server) -> None:
         """Send a server a request that no filter minds: where that is refused too, all are."""
         content = {"model": self.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-        limit_s = min(LOOK_S, self._patience.timeout_s)
+        limit_s = min(LOOK_S, self.patience.timeout_s)
         outcome = await server.exchanger.post("/chat/completions", json.dumps(content).encode(), limit_s)
         server.trial = None
         refused, server.refused = server.refused, []
         if isinstance(outcome, ModelError):
-            self._put_down(server, outcome)
+            self.put_down(server, outcome)
         for job, error in refused:
             if isinstance(outcome, ModelError):
-                self._send_again(job)
+                self.send_again(job)
             else:
-                self._end(job, RequestFailed("the server refused the request", given=error.given))
-        self._dispatch()
+                self.end(job, RequestFailed("the server refused the request", given=error.given))
+        self.dispatch()
 
-    def _look_at(self, server: Server, pause_s: float = 0.0) -> None:
+    def look_at(self, server: Server, pause_s: float = 0.0) -> None:
+        """Find out whether a server is there, after a pause; nothing while somebody does."""
         if server.watch is None:
             server.watch = self._loop.create_task(self._watch(server, pause_s))
             server.watch.add_done_callback(self._watched)
@@ -472,18 +488,21 @@ class Servers:
     async def _watch(self, server: Server, pause_s: float) -> None:
         """Look at a server until it answers; it counts as down after as many looks as a request has tries."""
         if server.own is not None:
-            await self._tend(server, server.own)
+            await self.keeper.tend(server, server.own)
             return
         await asyncio.sleep(pause_s)
         n_looks = 0
-        while not isinstance(look := await self._look(server), dict):
+        while not isinstance(look := await self.look(server), dict):
             if isinstance(look, Failure) and look.alive:
                 break
-            n_looks += 1
             server.live = False
-            if isinstance(look, ModelError) or n_looks > self._patience.retries:
-                self._put_down(server, look if isinstance(look, ModelError) else self._silent(server, look, n_looks))
-            await asyncio.sleep(self._patience.pause_s(n_looks - 1))
+            if isinstance(look, Failure) and look.loading and self._loads(server, look):
+                await asyncio.sleep(min(self.patience.pause_s(n_looks), LOAD_PAUSE_S))
+                continue
+            n_looks += 1
+            if isinstance(look, ModelError) or n_looks > self.patience.retries:
+                self.put_down(server, look if isinstance(look, ModelError) else self._silent(server, look, n_looks))
+            await asyncio.sleep(self.patience.pause_s(n_looks - 1))
         server.watch = None
         if server.down:
             _log.warning("model server %s answers again", server.name)
@@ -491,127 +510,21 @@ class Servers:
         questions, server.in_question = server.in_question, []
         for job, failure in questions:
             self._give_up(job, failure)
-        self._dispatch()
-
-    # --- servers of our own ---
+        self.dispatch()
 
     async def _first_look(self, server: Server) -> Card | Failure | ModelError:
         if server.own is None:
             return await self._patient_look(server)
-        return await self._start(server, server.own)
+        return await self.keeper.start(server, server.own)
 
-    async def _start(self, server: Server, own: OwnServer) -> Card | ModelError:
-        """Start a server; its card, once it answers."""
-        own.start()
-        until = self._loop.time() + START_S
-        while not own.ended() and self._loop.time() < until:
-            await asyncio.sleep(START_LOOK_S)
-            if not isinstance(await server.exchanger.get("../health", LOOK_S), bytes):
-                continue
-            if not isinstance(card := await self._look(server), Failure):
-                return card
-        given = f"{server.name}: {own.last_words()}" if own.ended() else f"no answer in {START_S:g} s"
-        await asyncio.to_thread(own.stop)
-        return ModelError("the model server did not start", given=given)
-
-    async def _attend(self) -> None:
-        """Look now and then whether the servers still run."""
-        while True:
-            await asyncio.sleep(ATTEND_S)
-            for server in self.servers:
-                if server.own is not None and server.live and server.own.ended():
-                    self._look_at(server)
-
-    async def _tend(self, server: Server, own: OwnServer) -> None:
-        """Find out whether a server lives, which is in doubt; start one anew that does not."""
-        if not await self._is_well(server, own):
-            await self._revive(server, own)
-            return
-        server.watch = None
-        questions, server.in_question = server.in_question, []
-        for job, failure in questions:
-            if not failure.again or job.n_tries > self._patience.retries:
-                self._give_up(job, failure)
-            else:
-                self._loop.call_later(self._patience.pause_s(job.n_tries - 1), self._send_again, job)
-        self._dispatch()
-
-    async def _is_well(self, server: Server, own: OwnServer) -> bool:
-        for n_before in range(self._patience.retries + 1):
-            answer = await server.exchanger.get("../health", LOOK_S)
-            if own.ended() or isinstance(answer, bytes):
-                return not own.ended()
-            await asyncio.sleep(self._patience.pause_s(n_before))
-        return False
-
-    async def _revive(self, server: Server, own: OwnServer) -> None:
-        """Start a server anew, and set the requests apart that ran when it died."""
-        server.live = False
-        server.n_deaths += 1
-        reason = own.last_words()
-        running = [(job, None) for job in server.running]
-        questions, server.in_question = server.in_question, []
-        suspects = []
-        for job, failure in [*questions, *running]:
-            task, job.task = job.task, None
-            server.left(job, self._loop.time())
-            if task is not None:
-                task.cancel()
-            if failure is not None and failure.unreached:
-                self._send_again(job)
-            else:
-                suspects.append(job)
-        self._suspect(server, suspects, reason)
-        server.before = (server.before[0] + server.counted[0], server.before[1] + server.counted[1])
-        server.counted = (0, 0.0)
-        _log.warning("%s died, %d times since its last reply: %s", server.name, server.n_deaths, reason)
-        await asyncio.to_thread(own.stop)
-        given = f"{server.name}: {reason}; {server.n_deaths} deaths without a reply between them"
-        dead = ModelError("the model server died", given=given, do="run again to go on with what is missing")
-        if server.n_deaths <= RESTARTS:
-            await asyncio.sleep(min(RESTART_S * 2 ** (server.n_deaths - 1), MAX_WAIT_S))
-            card = await self._start(server, own)
-            if isinstance(card, dict):
-                server.live, server.asleep, server.watch = True, False, None
-                self._dispatch()
-                return
-            dead = card
-        server.watch = None
-        self._put_down(server, dead)
-
-    def _suspect(self, server: Server, jobs: list[Job], reason: str) -> None:
-        """Give up the request that killed a server, once that is sure; the others form groups to be tried."""
-        groups: list[list[Job]] = []
-        size = max(1, len(jobs) // GROUPS)
-        for job in jobs:
-            job.deaths += 1
-            if job.unwanted or job.over:
-                self._end(job, aborted())
-            elif job.deaths > 1 and len(jobs) == 1:
-                given = f"{server.name}: {reason}"
-                what = f"the model server died {job.deaths} times while this request ran, at last alone"
-                self._end(job, RequestFailed(what, given=given))
-            elif job.deaths == 1 and groups and len(groups[-1]) < size:
-                groups[-1].append(job)
-            else:
-                groups.append([job])
-        server.suspects.extendleft(reversed(groups))
-
-    async def _wake(self, server: Server) -> None:
-        """Have a server that sleeps take up its work; of several requests the first does it."""
-        if server.waking is None:
-            server.waking = self._loop.create_task(server.exchanger.post("../wake_up", b"", self._patience.timeout_s))
-        await asyncio.shield(server.waking)
-        server.asleep, server.waking = False, None
-
-    def _put_down(self, server: Server, reason: ModelError) -> None:
+    def put_down(self, server: Server, reason: ModelError) -> None:
         """Give a server no more requests, and those that it had to the others. Without others all jobs end."""
         known, server.live, server.down = server.down, False, reason
         if all(other.down for other in self.servers):
             self._end_without_servers()
             return
         if server.own is None:
-            self._look_at(server, MAX_WAIT_S)
+            self.look_at(server, MAX_WAIT_S)
         else:
             heir = next(other for other in self.servers if not other.down)
             heir.suspects.extend(server.suspects)
@@ -641,20 +554,22 @@ class Servers:
 
     def _n_looks(self, failure: Failure) -> int:
         """The looks before a run begins: as many as a request has tries, two where nobody listens at the address."""
-        return min(self._patience.retries, 1 if failure.unreached else self._patience.retries) + 1
+        return min(self.patience.retries, 1 if failure.unreached else self.patience.retries) + 1
 
     async def _patient_look(self, server: Server) -> Card | Failure | ModelError:
-        """The last of `_n_looks`, or the first that says something."""
-        for n_before in range(self._patience.retries):
-            look = await self._look(server)
-            if not isinstance(look, Failure) or n_before + 1 >= self._n_looks(look):
+        """The last of `_n_looks`, or the first that says something; while a server says that it loads, more of them."""
+        n_before = 0
+        while True:
+            look = await self.look(server)
+            loads = isinstance(look, Failure) and look.loading and self._loads(server, look)
+            if not isinstance(look, Failure) or (n_before + 1 >= self._n_looks(look) and not loads):
                 return look
-            await asyncio.sleep(look.wait_s if look.wait_s is not None else self._patience.pause_s(n_before))
-        return await self._look(server)
+            await asyncio.sleep(look.wait_s if look.wait_s is not None else self.patience.pause_s(min(n_before, 4)))
+            n_before += 1
 
-    async def _look(self, server: Server) -> Card | Failure | ModelError:
+    async def look(self, server: Server) -> Card | Failure | ModelError:
         """The card of the model, or of the only one that the server has where none is named."""
-        outcome = await server.exchanger.get("/models", min(LOOK_S, self._patience.timeout_s))
+        outcome = await server.exchanger.get("/models", min(LOOK_S, self.patience.timeout_s))
         if isinstance(outcome, (Failure, ModelError)):
             return outcome
         url = server.name
@@ -688,11 +603,6 @@ def revision_of(card: Card) -> str:
         return said.strip().encode("utf-8", "replace").decode()
     snapshot = _SNAPSHOT.search(str(card.get("root") or ""))  # vLLM says there which folder it serves
     return snapshot[1] if snapshot else ""
-
-
-def _metric(name: re.Pattern[str], text: str) -> float:
-    """The sum of a count over all lines that give it."""
-    return sum(float(number) for number in name.findall(text))
 
 
 def _bug(bug: BaseException) -> ModelError:

@@ -1,33 +1,69 @@
-"""The words of the OpenAI chat completions protocol: requests to JSON bodies, JSON replies to replies."""
+"""Requests as JSON bodies of the OpenAI chat completions protocol, bounded exchanges, and what answers mean."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
-from gpu_rag.errors import ContextOverflow, RequestFailed
-from gpu_rag.models.llm.interface import ranked
+import aiohttp
+
+from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed
+from gpu_rag.models.llm.interface import JSON_LAYOUT, estimate_tokens, ranked
 from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
-# JSON on one line: a small model left free to choose white space writes nothing else. Separators as in json.dumps and
-# in the examples of the prompts: bound to "[" where it would write " [", a model closes the list and replies nothing.
-JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 LABELS = "ABCDEFGHIJKLMNOPQRST"  # as many as top_logprobs can show
 _SEED_BITS = (1 << 63) - 1
-_TOO_LONG = re.compile(r"context.length|maximum (model|context)|max(imum)?.model.len|too many tokens", re.IGNORECASE)
+MAX_REPLY_BYTES = 16 * 2**20  # after decompression
+MAX_ERROR_BYTES = 64 * 2**10  # of the body behind a status from 400 on; the rest is not read
+MAX_WAIT_S = 60.0
+KEEP_ALIVE_S = 30.0  # an idle connection is closed after it
+EVENTS = "text/event-stream"
+ENCODINGS = ("", "identity", "gzip", "x-gzip", "deflate")
+PASSING = (408, 409, 424, 425, 429)  # refusals that another try may not meet; 424: TGI broke off
+TEMPLATE_TOKENS = 64  # chat templates add some tokens a message, and the server counts them
+
+# vLLM, SGLang, llama.cpp, llama-cpp-python, TGI, Gemini, Ollama, LM Studio, Mistral and others.
+_TOO_LONG = re.compile(
+    r"context[ _.-](?:length|size|window)|maximum (?:model|context)|max(?:imum)?.model.len|too many (?:input )?tokens"
+    r"|input token count|`?inputs`? (?:tokens|must have less than)|(?:prompt|input) is too long|longer than the model"
+    r"|exceeds? (?:the )?(?:available )?context|(?:maximum|max) number of tokens allowed|too large for model with",
+    re.IGNORECASE,
+)
+# Words of a refusal that concern the form of a request, not its text.
+_FORM = re.compile(
+    r"response_format|json_schema|json_object|structured_outputs|guided|grammar|\bschema\b|logprobs|chat_template_kwargs"
+    r"|enable_thinking|top_n_tokens|\bseed\b|max_tokens|max_completion_tokens|extra (?:inputs|fields)"
+    r"|unrecognized request|unsupported (?:parameter|value)|not permitted|unknown (?:field|parameter|argument|name)"
+    r"|deserialize",
+    re.IGNORECASE,
+)
+_LOADING = re.compile(r"\bload(?:ing|ed)?\b|warm(?:ing)?[ -]?up|starting|not ready", re.IGNORECASE)
+
+
+class FormRefused(RequestFailed):
+    """The server does not understand the form of a request: another form of it may do."""
+
+
+# --- requests -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Style:
-    """What a server understands beside plain chat, found by `http_style.find_style`.
+    """What a server understands beside plain chat, found by `http.find_style`.
 
     objects: how a JSON Schema travels; choices: how options do ("prompt": in words alone); ranks: whether letters come
     with log-probabilities; thinks: whether replies begin with a thought; quiet: whether that can be switched off;
-    one_line: whether a schema may say how its JSON is laid out, as llguidance reads it.
+    one_line: whether a schema may say how its JSON is laid out, as llguidance reads it; seed: whether a request may
+    have one; limit: the name of the limit of tokens, "" where none may be given.
     """
 
     objects: str = "json_schema"
@@ -36,15 +72,20 @@ class Style:
     thinks: bool = False
     quiet: bool = False
     one_line: bool = False
+    seed: bool = True
+    limit: str = "max_tokens"
 
     def __str__(self) -> str:
         rank = "log-probabilities" if self.ranks else "labels"
         thought = ", thinks first" + (" (switched off)" if self.quiet else "") if self.thinks else ""
-        return f"JSON by {self.objects}, choices by {self.choices}, ranks by {rank}{thought}"
+        plain = ("" if self.seed else ", no seed") + ("" if self.limit == "max_tokens" else f", limit: {self.limit!r}")
+        return f"JSON by {self.objects}, choices by {self.choices}, ranks by {rank}{thought}{plain}"
 
 
 OBJECT_STYLES = ("json_schema", "structured_outputs", "json_object", "prompt")
 CHOICE_STYLES = ("structured_outputs", "json_schema", "prompt")
+PLAIN_STYLES = tuple(Style(seed=seed, limit=limit) for limit in ("max_tokens", "max_completion_tokens", "")
+                     for seed in (True, False))  # fmt: skip
 _IN_WORDS = "\n\nReply with one JSON object and nothing else. It must be valid under this JSON Schema:\n"
 
 
@@ -54,14 +95,13 @@ def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> d
     A JSON Schema travels as response_format json_schema, as structured_outputs of vLLM, or in words, with or without
     response_format json_object. A Choice travels as structured_outputs, as a JSON string of an enum, or in words. Rank
     lists the options under the letters A to T and asks for one token with its 20 most likely alternatives.
-    think_tokens: added to max_tokens of a model that thinks and cannot be switched.
+    think_tokens: added to the limit of a model that thinks and cannot be switched.
     """
-    system, user = request.system, request.prompt
-    extra: dict[str, Any] = {"max_tokens": request.max_tokens}
+    system, user, limit = request.system, request.prompt, request.max_tokens
+    extra: dict[str, Any] = {}
     match request.constraint:
         case JsonSchema(schema):
-            system, form = _object_form(system, schema, style)
-            extra |= form
+            system, extra = _object_form(system, schema, style)
         case Choice(options) if style.choices == "structured_outputs":
             extra["structured_outputs"] = {"choice": list(options)}
         case Choice(options) if style.choices == "json_schema":
@@ -69,16 +109,20 @@ def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> d
         case Choice(options):
             user = f"{user}\n\nReply with exactly one of: {', '.join(options)}"
         case Rank(options):
-            user = f"{user}\n\n{_labelled(options)}"
-            extra = {"max_tokens": 1, "logprobs": True, "top_logprobs": len(LABELS)}
+            user, limit = f"{user}\n\n{_labelled(options)}", 1
+            extra = {"logprobs": True, "top_logprobs": len(LABELS)}
     if style.thinks and style.quiet:
         extra["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}  # by family of models
     elif style.thinks:
-        extra["max_tokens"] += think_tokens
+        limit += think_tokens
     messages = [{"role": "user", "content": user}]
     if system:
         messages.insert(0, {"role": "system", "content": system})
-    sampling = {"temperature": request.temperature, "seed": request.seed & _SEED_BITS}
+    sampling: dict[str, Any] = {"temperature": request.temperature}
+    if style.seed:
+        sampling["seed"] = request.seed & _SEED_BITS
+    if style.limit:
+        sampling[style.limit] = limit
     return {"model": model, "messages": messages, **sampling, **extra}
 
 
@@ -95,118 +139,6 @@ def _object_form(system: str, schema: str, style: Style) -> tuple[str, dict[str,
     return f"{system}{_IN_WORDS}{schema}".lstrip(), form
 
 
-def thought(answer: Any) -> bool:
-    """Whether a chat completion holds a thought, kept apart or in its text."""
-    try:
-        message = answer["choices"][0]["message"]
-        apart = message.get("reasoning_content") or message.get("reasoning")
-        return bool(apart) or spoken(message.get("content") or "") != (message.get("content") or "")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return False
-
-
-def read_answer(request: Request, answer: Any) -> Reply:
-    """The reply in the server's JSON, as it was said: whoever made the request reads what it holds.
-
-    An answer that is no chat completion is a reply without text and the finish reason "malformed". Reasoning content
-    that a server keeps apart is never part of the text. Missing counts are 0. A Rank without the log-probabilities of
-    its letters has no scores. Any finish reason but "length" is "stop".
-    """
-    try:
-        choice = answer["choices"][0]
-        text = choice["message"].get("content")
-        if isinstance(text, list):  # parts, as some servers write them
-            text = "".join(part["text"] for part in text if part.get("type") == "text")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return Reply("", "malformed", *_counts(answer))
-    text, finish = (
-        text if isinstance(text, str) else "",
-        "length" if choice.get("finish_reason") == "length" else "stop",
-    )
-    if isinstance(request.constraint, Choice):
-        text = _unquoted(text)
-    if isinstance(request.constraint, Rank):
-        scores = _scores(request.constraint.options, choice)
-        if scores is not None:
-            n_prompt, n_cached, _ = _counts(answer)
-            return ranked(request.constraint.options, scores, n_prompt, n_cached, 1)
-    return Reply(text, finish, *_counts(answer))
-
-
-class Pieces:
-    """A chat completion that comes piece by piece. ended: whether its last piece has come; error: what the server said
-    in place of the rest."""
-
-    def __init__(self) -> None:
-        self.text, self.error, self.ended = "", "", False
-        self._thought, self._finish, self._usage = "", None, None
-        self._readable = True
-
-    def take(self, data: bytes) -> None:
-        """The data of one event."""
-        if data == b"[DONE]":
-            self.ended = True
-            return
-        try:
-            chunk = json.loads(data)
-            self._usage = chunk.get("usage") or self._usage
-            if chunk.get("error"):
-                self.error = _message(data.decode("utf-8", "replace"))
-            for choice in (chunk.get("choices") or ())[:1]:
-                delta = choice.get("delta") or {}
-                self.text += delta.get("content") or ""
-                self._thought += delta.get("reasoning_content") or delta.get("reasoning") or ""
-                self._finish = choice.get("finish_reason") or self._finish
-                self.ended = self.ended or self._finish is not None
-        except (ValueError, RecursionError, AttributeError, TypeError):
-            self._readable = False
-
-    def whole(self) -> bytes:
-        """What `read_answer` reads; of pieces that cannot be read it is no completion."""
-        if not self._readable:
-            return b"null"
-        message = {"role": "assistant", "content": self.text, "reasoning_content": self._thought or None}
-        choice = {"index": 0, "message": message, "finish_reason": self._finish}
-        return json.dumps({"choices": [choice], "usage": self._usage}).encode()
-
-
-def _unquoted(text: str) -> str:
-    """The text of a JSON string, which is how an option of an enum comes."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, str) else text
-
-
-def _counts(answer: Any) -> tuple[int, int, int]:
-    """Prompt, cached and generated tokens as the server counts; 0 for a number that it does not give."""
-    usage = answer.get("usage") if isinstance(answer, dict) else None
-    usage = usage if isinstance(usage, dict) else {}
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return _count(usage.get("prompt_tokens")), _count(cached), _count(usage.get("completion_tokens"))
-
-
-def _count(number: Any) -> int:
-    return number if isinstance(number, int) and 0 <= number < 2**53 else 0
-
-
-def _scores(options: tuple[str, ...], choice: dict[str, Any]) -> tuple[float, ...] | None:
-    try:
-        return _label_scores(options, choice["logprobs"]["content"][0]["top_logprobs"])
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError):
-        return None
-
-
-def refusal(status: int, text: str) -> RequestFailed:
-    """The failure behind a 4xx status: a prompt that is too long is told apart."""
-    given = f"HTTP {status}: {_message(text)[:300]}"
-    if _TOO_LONG.search(text):
-        return ContextOverflow("the prompt does not fit the server's context", given=given, do="shorten the prompt")
-    return RequestFailed("the server refused the request", given=given)
-
-
 def _schema_format(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema, "strict": True}}
 
@@ -214,41 +146,6 @@ def _schema_format(schema: Any) -> dict[str, Any]:
 def _labelled(options: tuple[str, ...]) -> str:
     lines = [f"{label}. {option}" for label, option in zip(LABELS, options)]
     return "\n".join([*lines, "", "Reply with the letter of the best option only."])
-
-
-def _label_scores(options: tuple[str, ...], alternatives: list[dict[str, Any]]) -> tuple[float, ...] | None:
-    """Log-probability of each option's letter, or None when the model considered none of them.
-
-    "A" and " A" are one letter: their probabilities add up. A letter that is not among the alternatives is less
-    likely than each of them: it gets the lowest one's value less 1. So does one whose number is not finite.
-    """
-    found: dict[str, list[float]] = {}
-    for alternative in alternatives:
-        if math.isfinite(number := float(alternative["logprob"])):
-            found.setdefault(str(alternative["token"]).strip(), []).append(number)
-    labels = LABELS[: len(options)]
-    if not any(label in found for label in labels):
-        return None
-    floor = min(min(values) for values in found.values()) - 1.0
-    return tuple(_log_sum(found[label]) if label in found else floor for label in labels)
-
-
-def _log_sum(values: list[float]) -> float:
-    top = max(values)
-    return top + math.log(sum(math.exp(v - top) for v in values))
-
-
-def _message(text: str) -> str:
-    """The message inside an error body, or the body."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if isinstance(content, dict):
-        inner = content.get("error", content)
-        if isinstance(inner, dict) and "message" in inner:
-            return str(inner["message"])
-    return text
 
 
 def check_constraint(request: Request) -> RequestFailed | None:
@@ -264,3 +161,460 @@ def check_constraint(request: Request) -> RequestFailed | None:
 def can_rank(rank: Rank) -> bool:
     """Whether there are letters for all options."""
     return len(rank.options) <= len(LABELS)
+
+
+# --- completions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exchange that brought no answer to the request.
+
+    broken: no answer at all, so the server may be gone; unreached: not even a connection; busy: the server had too
+    much to do; alive: it said so itself, and did not stand for another one that is gone; again: whether another try
+    makes sense; unready: HTTP 503, as while a model is loaded; loading: it says that itself; wait_s: the pause that
+    the server asks for.
+    """
+
+    why: str
+    broken: bool = False
+    unreached: bool = False
+    busy: bool = False
+    alive: bool = False
+    again: bool = True
+    unready: bool = False
+    loading: bool = False
+    wait_s: float | None = None
+
+
+Completion = dict[str, Any]
+# A body or completion; or a failure that may pass; or an error of this request alone; or one of the whole server.
+Outcome = bytes | Failure | RequestFailed | ModelError
+Asked = Completion | Failure | RequestFailed | ModelError
+
+
+def read_completion(content: bytes) -> Completion | Failure | RequestFailed:
+    """The chat completion in the body behind a status 2xx, or why it is none: an error, a page, a reply broken off.
+
+    Whether a completion keeps to the form asked for is for the reader to see; one without text counts if its model
+    thought, or was cut by its limit.
+    """
+    answer = _json(content)
+    if not isinstance(answer, dict):
+        return _no_completion(content.decode("utf-8", "replace"))
+    error = answer.get("error")
+    try:
+        choice = answer["choices"][0]
+        message, finish = choice["message"], choice.get("finish_reason")
+        text = message.get("content")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return _no_completion(_message(json.dumps(answer)))
+    if error or finish in ("error", "abort"):
+        return _no_completion(_message(json.dumps({"error": error or choice.get("error") or f"it ended by {finish}"})))
+    if isinstance(text, str) or _parts(text) is not None or (text is None and (thought(answer) or finish == "length")):
+        return answer
+    if finish == "content_filter" or message.get("refusal"):
+        return RequestFailed("the server withheld the reply", given=message.get("refusal") or finish)
+    return _no_completion(f"a message without text: {json.dumps(message)}")
+
+
+def _no_completion(said: str) -> Failure | ContextOverflow:
+    if _TOO_LONG.search(said[:MAX_ERROR_BYTES]):
+        return _too_long(200, said)
+    return Failure(f"HTTP 200 without a reply: {' '.join(said[:200].split())}", alive=True)
+
+
+def _json(content: bytes) -> Any:
+    """The value of a JSON text, None for anything else."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):  # also bytes that are not text
+        return None
+
+
+def _parts(content: Any) -> str | None:
+    """The text of content in parts, as some servers write it; None where it is none."""
+    try:
+        return "".join(part["text"] for part in content if part.get("type") == "text")
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def thought(answer: Completion) -> str:
+    """The thought in a chat completion, kept apart or in its text; "" for none."""
+    try:
+        message = answer["choices"][0]["message"]
+        if apart := message.get("reasoning_content") or message.get("reasoning"):
+            return str(apart)
+        content = message.get("content") or ""
+        said = spoken(content)
+        return content if said != content else ""
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return ""
+
+
+def read_answer(request: Request, answer: Completion, count: Callable[[str], int] = estimate_tokens) -> Reply:
+    """The reply in a chat completion, as it was said: whoever made the request reads what it holds.
+
+    Reasoning content that a server keeps apart is never part of the text. A Rank without the log-probabilities of its
+    letters has no scores. Any finish reason but "length" is "stop". count: estimates tokens that the server does not
+    count; such a reply is marked `estimated`.
+    """
+    choice = answer["choices"][0]
+    content = choice["message"].get("content")
+    text = content if isinstance(content, str) else _parts(content) or ""
+    finish = "length" if choice.get("finish_reason") == "length" else "stop"
+    n_prompt, n_cached, n_generated = _counts(answer)
+    hidden = thought(answer)
+    said = text if hidden == text else text + hidden
+    estimated = n_prompt is None or (n_generated is None and bool(said))
+    if n_prompt is None:
+        n_prompt = TEMPLATE_TOKENS + count(request.system) + count(request.prompt)
+    n_generated = (count(said) if said else 0) if n_generated is None else n_generated
+    if isinstance(request.constraint, Choice):
+        text = _unquoted(text)
+    if isinstance(request.constraint, Rank):
+        scores = _scores(request.constraint.options, choice)
+        if scores is not None:
+            return ranked(request.constraint.options, scores, n_prompt, n_cached, 1, estimated)
+    return Reply(text, finish, n_prompt, n_cached, n_generated, estimated=estimated)
+
+
+class Pieces:
+    """A chat completion that comes piece by piece. ended: whether its last piece has come; error: what the server said
+    in place of the rest."""
+
+    def __init__(self) -> None:
+        self.text, self.error, self.ended = "", "", False
+        self._thought, self._finish, self._rest = "", None, dict[str, Any]()
+        self._readable = True
+
+    def take(self, data: bytes) -> None:
+        """The data of one event."""
+        if data == b"[DONE]":
+            self.ended = True
+            return
+        try:
+            chunk = json.loads(data)
+            self._rest |= {name: chunk[name] for name in ("usage", "model") if chunk.get(name)}
+            if chunk.get("error"):
+                self.error = _message(data.decode("utf-8", "replace"))
+            for choice in (chunk.get("choices") or ())[:1]:
+                delta = choice.get("delta") or {}
+                self.text += delta.get("content") or ""
+                self._thought += delta.get("reasoning_content") or delta.get("reasoning") or ""
+                self._finish = choice.get("finish_reason") or self._finish
+                self.ended = self.ended or self._finish is not None
+        except (ValueError, RecursionError, AttributeError, TypeError):
+            self._readable = False
+
+    def whole(self) -> bytes:
+        """The same completion in one piece; of pieces that cannot be read it is none."""
+        if not self._readable:
+            return b"pieces that cannot be read"
+        message = {"role": "assistant", "content": self.text, "reasoning_content": self._thought or None}
+        choice = {"index": 0, "message": message, "finish_reason": self._finish}
+        return json.dumps({"choices": [choice], **self._rest}).encode()
+
+
+def _unquoted(text: str) -> str:
+    """The text of a JSON string, which is how an option of an enum comes."""
+    value = _json(text.encode("utf-8", "surrogatepass"))
+    return value if isinstance(value, str) else text
+
+
+def _counts(answer: Completion) -> tuple[int | None, int, int | None]:
+    """Prompt, cached and generated tokens as the server counts; None for a number that it does not give. No prompt has
+    no tokens, and no text."""
+    usage = answer.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return _count(usage.get("prompt_tokens")), _count(cached) or 0, _count(usage.get("completion_tokens"))
+
+
+def _count(number: Any) -> int | None:
+    """A number of tokens from 1 on, also one that comes as a float or as text."""
+    if isinstance(number, bool):
+        return None
+    try:
+        count = float(number)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return int(count) if 1 <= count < 2**53 and count.is_integer() else None
+
+
+def _scores(options: tuple[str, ...], choice: dict[str, Any]) -> tuple[float, ...] | None:
+    try:
+        return _label_scores(options, choice["logprobs"]["content"][0]["top_logprobs"])
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError):
+        return None
+
+
+def _label_scores(options: tuple[str, ...], alternatives: list[dict[str, Any]]) -> tuple[float, ...] | None:
+    """Log-probability of each option's letter, or None when the model considered none of them.
+
+    "A" and " A" are one letter: their probabilities add up. A letter that is not among the alternatives is less
+    likely than each of them: it gets the lowest one's value less 1. So does one whose number is not finite.
+    """
+    numbers: dict[str, list[float]] = {}
+    for alternative in alternatives:
+        if math.isfinite(number := float(alternative["logprob"])):
+            numbers.setdefault(str(alternative["token"]).strip(), []).append(number)
+    labels = LABELS[: len(options)]
+    if not any(label in numbers for label in labels):
+        return None
+    floor = min(min(values) for values in numbers.values()) - 1.0
+    return tuple(_log_sum(numbers[label]) if label in numbers else floor for label in labels)
+
+
+def _log_sum(values: list[float]) -> float:
+    top = max(values)
+    return top + math.log(sum(math.exp(v - top) for v in values))
+
+
+# --- exchanges ------------------------------------------------------------------------------------
+
+
+class Exchanger:
+    """Sends requests to one address and reads bounded replies; its own event loop alone uses it.
+
+    A time limit covers a whole exchange: connecting, sending, headers and body. Replies end at MAX_REPLY_BYTES.
+    Redirects are not followed, cookies not kept, no environment variable is read. The key goes to this address only.
+    """
+
+    def __init__(self, url: str, key: str | None, *, connect_timeout_s: float, socket: str = "", ca_file: str = ""):
+        """Opens no connection yet. socket: of a Unix socket the path. Needs a running event loop."""
+        self.url, self._connect_timeout_s = url, connect_timeout_s
+        headers = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        if socket:
+            connector: Any = _UnixConnector(socket, limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        else:
+            certificates = certificates_for(url, ca_file)
+            connector = _TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=certificates)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
+
+    async def get(self, path: str, timeout_s: float) -> Outcome:
+        """The outcome of a GET. path: below the address, or with "..": beside its /v1."""
+        return await self._exchange("GET", path, None, timeout_s)
+
+    async def post(
+        self, path: str, body: bytes, timeout_s: float, on_text: Callable[[str], None] | None = None
+    ) -> Outcome:
+        """The outcome of a POST of JSON. on_text: called with the text so far of a chat completion that comes as
+        server-sent events; the outcome is the completion in one piece all the same."""
+        return await self._exchange("POST", path, body, timeout_s, on_text)
+
+    async def ask(self, body: bytes, timeout_s: float, on_text: Callable[[str], None] | None = None) -> Asked:
+        """The chat completion for a body, or why there is none."""
+        outcome = await self.post("/chat/completions", body, timeout_s, on_text)
+        return read_completion(outcome) if isinstance(outcome, bytes) else outcome
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        timeout_s: float,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Outcome:
+        headers = None if body is None else {"Content-Type": "application/json"}
+        limits = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(self._connect_timeout_s, timeout_s))
+        url = self.url.removesuffix("/v1") + path[2:] if path.startswith("..") else self.url + path
+        try:
+            async with self._session.request(
+                method, url, data=body, headers=headers, timeout=limits, allow_redirects=False
+            ) as response:
+                encoding = response.headers.get("Content-Encoding", "").strip().lower()
+                if encoding not in ENCODINGS:
+                    return _encoded(url, encoding)
+                if response.status < 300 and response.content_type == EVENTS:
+                    return await _read_events(response, on_text)
+                if response.status < 300:
+                    content = await _read(response, MAX_REPLY_BYTES)
+                    return _too_large() if len(content) > MAX_REPLY_BYTES else content
+                text = (await _read(response, MAX_ERROR_BYTES)).decode("utf-8", "replace")
+                return refused(response.status, text, response.headers, url)
+        except aiohttp.ConnectionTimeoutError as error:
+            return Failure(f"no connection in time: {error}", broken=True)
+        except TimeoutError:
+            return Failure(f"no answer in time ({timeout_s:g} s)", busy=True, again=False)
+        except (aiohttp.ClientError, OSError) as error:
+            if unknown := re.search(r"content-encoding: \w+ \((\w+)\)", str(error)):
+                return _encoded(url, unknown[1])
+            unreached = isinstance(error, aiohttp.ClientConnectorError)
+            cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            return Failure(f"{type(error).__name__}: {cause}", broken=True, unreached=unreached)
+        # Whatever else the bytes of a server make a library raise is the failure of this exchange alone.
+        except Exception as error:  # noqa: BLE001
+            return Failure(f"{type(error).__name__}: {error}"[:300], broken=True)
+
+
+class _OfOneProcess(aiohttp.BaseConnector):
+    """A pool of connections that a forked process leaves alone.
+
+    They are its parent's: closing one in the child would take it out of the selector that both processes share.
+    """
+
+    def __init__(self, *given: Any, **options: Any):
+        self._process = os.getpid()
+        super().__init__(*given, **options)
+
+    def __del__(self, *options: Any) -> None:
+        if os.getpid() == self._process:
+            super().__del__(*options)
+
+
+class _TCPConnector(_OfOneProcess, aiohttp.TCPConnector):
+    pass
+
+
+class _UnixConnector(_OfOneProcess, aiohttp.UnixConnector):
+    pass
+
+
+def certificates_for(url: str, ca_file: str = "") -> Any:
+    """The certificates that https is checked by: those of httpx, the same on every machine, and those of a file (PEM).
+
+    Raises BadInput for a file without certificates.
+    """
+    if not url.startswith("https:"):
+        return True
+    import httpx
+
+    context = httpx.create_ssl_context(trust_env=False)
+    if ca_file:
+        try:
+            context.load_verify_locations(ca_file)
+        except (OSError, ssl.SSLError) as error:
+            expected = "a file of certificates, PEM"
+            raise BadInput("models.ca_file cannot be read", given=f"{ca_file}: {error}", expected=expected) from error
+    return context
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body, decompressed, up to the piece that makes it longer than `most`."""
+    pieces: list[bytes] = []
+    n_bytes = 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        n_bytes += len(piece)
+        if n_bytes > most:
+            break
+    return b"".join(pieces)
+
+
+async def _read_events(response: aiohttp.ClientResponse, on_text: Callable[[str], None] | None) -> Outcome:
+    """The chat completion that comes as server-sent events, as the server would have sent it in one piece."""
+    completion = Pieces()
+    rest, n_bytes = b"", 0
+    async for piece in response.content.iter_any():
+        n_bytes += len(piece)
+        if n_bytes > MAX_REPLY_BYTES:
+            return _too_large()
+        *lines, rest = (rest + piece).split(b"\n")
+        before = completion.text
+        for line in lines:
+            if line.startswith(b"data:"):
+                completion.take(line.removeprefix(b"data:").strip())
+        if on_text is not None and completion.text != before:
+            on_text(completion.text)
+    if completion.error:
+        return _no_completion(completion.error)
+    if not completion.ended:
+        return Failure("the server broke off in the middle of its events", broken=True)
+    return completion.whole()
+
+
+def _too_large() -> RequestFailed:
+    expected = f"at most {MAX_REPLY_BYTES:,} bytes, decompressed"
+    return RequestFailed("the server's reply is too large", given=f"more than {MAX_REPLY_BYTES:,}", expected=expected)
+
+
+def _encoded(url: str, encoding: str) -> ModelError:
+    given, do = f"{url}: content-encoding {encoding}", "switch that off at the server, or at the proxy before it"
+    return ModelError("the server compresses in a way that nobody asked for", given=given, expected="gzip", do=do)
+
+
+def refused(status: int, text: str, headers: Any, url: str) -> Failure | RequestFailed | ModelError:
+    """The meaning of a status from 300 on; headers: of the response, without regard to case."""
+    message = _message(text)
+    if status == 413 or (status >= 400 and status not in (401, 403, 404) and _TOO_LONG.search(message)):
+        return _too_long(status, message)
+    if status in PASSING or status >= 500:
+        wait_s = retry_after_s(headers.get("Retry-After", ""), headers.get("Date", ""))
+        why, unready = f"HTTP {status}: {text[:200]}", status == 503
+        busy, loading = status == 429 or unready, unready and bool(_LOADING.search(message))
+        return Failure(why, busy=busy, alive=status < 500, unready=unready, loading=loading, wait_s=wait_s)
+    if status in (401, 403):
+        do = "give its key: models.api_keys, or GPU_RAG_API_KEY"
+        return ModelError("the server refuses the API key", given=f"{url}: HTTP {status}", do=do)
+    if status < 400:
+        given = f"{url}: HTTP {status}, Location {headers.get('Location', 'none')[:200]}"
+        return ModelError("the server redirects, which is not followed", given=given, do="name the address itself")
+    if status in (404, 405):
+        do = "the address must end where /chat/completions begins, most often in /v1"
+        return ModelError("no such service at this address", given=f"{url}: HTTP {status}: {text[:200]}", do=do)
+    given = f"HTTP {status}: {message[:300]}"
+    if _FORM.search(text):
+        do = "gpu-rag models probe --fresh finds out what it understands now; then run again"
+        return FormRefused("the server refused the form of the request", given=given, do=do)
+    return RequestFailed("the server refused the request", given=given)
+
+
+def _too_long(status: int, message: str) -> ContextOverflow:
+    given = f"HTTP {status}: {message[:300]}"
+    return ContextOverflow("the prompt does not fit the server's context", given=given, do="shorten the prompt")
+
+
+def _message(text: str) -> str:
+    """The message inside an error body, or the body."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(content, list) and len(content) == 1:  # Gemini
+        content = content[0]
+    if isinstance(content, dict):
+        inner = content.get("error", content)
+        if isinstance(inner, dict) and "message" in inner:
+            return str(inner["message"])
+        if isinstance(inner, str):
+            return inner
+    return text
+
+
+def retry_after_s(text: str, date: str = "") -> float | None:
+    """Seconds that the server asks to wait, bounded; None when it does not say.
+
+    date: of the answer, by the server's own clock; "" takes ours.
+    """
+    if not text.strip():
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        until, now = _moment(text), _moment(date)
+        if until is None:
+            return None
+        seconds = (until - (now or datetime.now(UTC))).total_seconds()
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), MAX_WAIT_S)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

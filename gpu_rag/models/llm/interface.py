@@ -12,6 +12,9 @@ from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 OnReply = Callable[[int, "Reply | RequestFailed"], None]
+# JSON on one line: a small model left free to choose white space writes nothing else. Separators as in json.dumps and
+# in the examples of the prompts: bound to "[" where it would write " [", a model closes the list and replies nothing.
+JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 ApiKeys = str | Mapping[str, str] | None  # one key for all model servers, or keys by address
 
 
@@ -98,7 +101,8 @@ class ServerAccount:
 
     requests: replies that it gave. busy_s: seconds with a request there; queue_s: seconds that requests waited for a
     place there, all together. failures: tries without a reply, or deaths of an engine; retries: tries after another
-    one. preemptions: how often a request gave its place to others; None where the server does not say.
+    one. preemptions: how often a request gave its place to others; None where the server does not say. estimated:
+    replies whose tokens the server did not count; other_model: replies in the name of another model than the one asked.
     """
 
     name: str
@@ -111,12 +115,15 @@ class ServerAccount:
     failures: int = 0
     retries: int = 0
     preemptions: int | None = None
+    estimated: int = 0
+    other_model: int = 0
 
-    def add_tokens(self, n_prompt: int, n_cached: int, n_generated: int) -> None:
-        """Add what one request cost."""
-        self.prompt_tokens += n_prompt
-        self.cached_tokens += n_cached
-        self.generated_tokens += n_generated
+    def add_reply(self, reply: Reply) -> None:
+        """Add what one reply cost."""
+        self.prompt_tokens += reply.n_prompt
+        self.cached_tokens += reply.n_cached
+        self.generated_tokens += reply.n_generated
+        self.estimated += reply.estimated
 
 
 def in_order(
@@ -132,11 +139,16 @@ def in_order(
 
 
 def ranked(
-    options: Sequence[str], scores: Sequence[float], n_prompt: int, n_cached: int, n_generated: int = 0
+    options: Sequence[str],
+    scores: Sequence[float],
+    n_prompt: int,
+    n_cached: int,
+    n_generated: int = 0,
+    estimated: bool = False,
 ) -> Reply:
     """The reply to a Rank: the option of the highest score, of equals the first."""
     best = max(range(len(scores)), key=scores.__getitem__)
-    return Reply(options[best], "rank", n_prompt, n_cached, n_generated, tuple(scores))
+    return Reply(options[best], "rank", n_prompt, n_cached, n_generated, tuple(scores), estimated=estimated)
 
 
 def on_growth(
@@ -219,6 +231,8 @@ def reply_record(reply: Reply) -> dict[str, Any]:
     }
     if reply.scores:
         record["scores"] = list(reply.scores)
+    if reply.estimated:
+        record["estimated"] = True
     return record
 
 
@@ -231,6 +245,7 @@ def reply_from_record(record: dict[str, Any], *, from_cache: bool = False) -> Re
         n_cached=int(record["n_cached"]),
         n_generated=int(record["n_generated"]),
         scores=tuple(float(s) for s in record.get("scores", ())),
+        estimated=bool(record.get("estimated", False)),
         from_cache=from_cache,
     )
 

@@ -1,7 +1,14 @@
-"""A model server that this process starts, restarts and stops: its processes, its socket, its log."""
+"""Model servers that this process starts, restarts and stops: their processes, sockets, logs, and what a death means.
+
+usage: python own_server.py PARENT COMMAND...      Run a command in this process group, and end the whole group with it
+or with the process that started this one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import logging
 import os
 import re
 import secrets
@@ -14,13 +21,31 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpu_rag.models.llm import guard
+from gpu_rag.errors import ModelError, RequestFailed
 
-STOP_S = guard.GRACE_S + 5.0
+if TYPE_CHECKING:  # as a program this file begins at once, without the rest
+    from gpu_rag.models.llm.http_servers import Card, Job, Server, Servers
+    from gpu_rag.models.llm.http_wire import Failure
+
+GRACE_S = 5.0  # for a command to end by itself, once it is told to
+STOP_S = GRACE_S + 5.0
+PR_SET_PDEATHSIG = 1
+START_S = 1800.0  # for a server to answer
+START_LOOK_S = 0.2
+LOOK_S = 10.0  # for GET /health and /metrics
+ATTEND_S = 0.5  # between looks whether a server still runs
+RESTARTS = 4  # in a row, without a reply between them
+RESTART_S = 1.0  # before the first of them; doubled each time: a driver or a device may need time
+MOST_RESTART_S = 60.0
+GROUPS = 16  # after a death, the requests that ran are tried again in so many groups, one after the other
+PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total(?:\{.*\})? (\S+)$", re.MULTILINE)
+QUEUED_S = re.compile(r"^vllm:request_queue_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
 LONGEST_SOCKET = 100  # bytes of a path; the system's own limit is 104 to 108
 _LOG_BYTES = 256 * 2**10  # read from the end of a log
 _ERROR = re.compile(r"\b(?:\w*(?:Error|Exception)|error): .+|the server ended with status .+")
+_log = logging.getLogger(__name__)
 
 
 class OwnServer:
@@ -28,7 +53,7 @@ class OwnServer:
 
     command: the server's program and options, without the place where it listens; environment: variables beside ours;
     key_name: the variable by which it learns its API key. Where the path of a socket would be too long it listens on a
-    free port of the loopback address. `guard` ends the whole group when this process ends, however it ends.
+    free port of the loopback address. `main` ends the whole group when this process ends, however it ends.
     """
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], key_name: str):
@@ -50,7 +75,7 @@ class OwnServer:
         Path(self.socket or self._log).unlink(missing_ok=True)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", guard.__file__, str(os.getpid()), *self._command, *place],
+                [sys.executable, "-I", __file__, str(os.getpid()), *self._command, *place],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -105,3 +130,188 @@ def _free_port() -> int:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
         return port
+
+
+class Keeper:
+    """Starts, restarts and stops the servers of our own among `servers`, in the thread of their event loop.
+
+    A server is started by `start` and again when it dies or answers no more, at most RESTARTS times without a reply.
+    The requests that ran then are tried again in groups with nothing beside them, after their second death each alone;
+    one that runs alone at its second death or a later one is given up. So a request that kills servers takes no others
+    with it.
+    """
+
+    def __init__(self, servers: Servers):
+        self._servers = servers
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self, server: Server, own: OwnServer) -> Card | ModelError:
+        """Start a server; its card, once it answers."""
+        own.start()
+        until = self._loop.time() + START_S
+        while not own.ended() and self._loop.time() < until:
+            await asyncio.sleep(START_LOOK_S)
+            if not isinstance(await server.exchanger.get("../health", LOOK_S), bytes):
+                continue
+            card = await self._servers.look(server)
+            if isinstance(card, (dict, ModelError)):
+                return card
+        given = f"{server.name}: {own.last_words()}" if own.ended() else f"no answer in {START_S:g} s"
+        await asyncio.to_thread(own.stop)
+        return ModelError("the model server did not start", given=given)
+
+    async def attend(self) -> None:
+        """Look now and then whether the servers still run."""
+        while True:
+            await asyncio.sleep(ATTEND_S)
+            for server in self._servers.servers:
+                if server.own is not None and server.live and server.own.ended():
+                    self._servers.look_at(server)
+
+    async def tend(self, server: Server, own: OwnServer) -> None:
+        """Find out whether a server lives, which is in doubt; start one anew that does not."""
+        if not await self._is_well(server, own):
+            await self._revive(server, own)
+            return
+        server.watch = None
+        questions, server.in_question = server.in_question, []
+        for job, failure in questions:
+            self._servers.try_again(job, failure)
+        self._servers.dispatch()
+
+    async def sleep(self) -> None:
+        """Have servers that are idle free the memory of their GPUs until their next request."""
+        for server in self._servers.servers:
+            if server.own is not None and server.live and not server.running and not server.asleep:
+                server.asleep = True
+                await server.exchanger.post("../sleep?level=1", b"", self._servers.patience.timeout_s)
+
+    async def wake(self, server: Server) -> None:
+        """Have a server that sleeps take up its work; of several requests the first does it."""
+        if server.waking is None:
+            asked = server.exchanger.post("../wake_up", b"", self._servers.patience.timeout_s)
+            server.waking = self._loop.create_task(asked)
+        await asyncio.shield(server.waking)
+        server.asleep, server.waking = False, None
+
+    async def count(self) -> None:
+        """Ask the servers for their preemptions and the time that requests waited in their queues."""
+        for server in self._servers.servers:
+            if server.own is not None and server.live:
+                answer = await server.exchanger.get("../metrics", LOOK_S)
+                if isinstance(answer, bytes):
+                    text = answer.decode("utf-8", "replace")
+                    server.counted = (int(_metric(PREEMPTIONS, text)), _metric(QUEUED_S, text))
+
+    async def _is_well(self, server: Server, own: OwnServer) -> bool:
+        patience = self._servers.patience
+        for n_before in range(patience.retries + 1):
+            answer = await server.exchanger.get("../health", LOOK_S)
+            if own.ended() or isinstance(answer, bytes):
+                return not own.ended()
+            await asyncio.sleep(patience.pause_s(n_before))
+        return False
+
+    async def _revive(self, server: Server, own: OwnServer) -> None:
+        """Start a server anew, and set the requests apart that ran when it died."""
+        server.live = False
+        server.n_deaths += 1
+        reason = own.last_words()
+        self._suspect(server, self._took_part(server), reason)
+        server.before = (server.before[0] + server.counted[0], server.before[1] + server.counted[1])
+        server.counted = (0, 0.0)
+        _log.warning("%s died, %d times since its last reply: %s", server.name, server.n_deaths, reason)
+        await asyncio.to_thread(own.stop)
+        given = f"{server.name}: {reason}; {server.n_deaths} deaths without a reply between them"
+        dead = ModelError("the model server died", given=given, do="run again to go on with what is missing")
+        if server.n_deaths <= RESTARTS:
+            await asyncio.sleep(min(RESTART_S * 2 ** (server.n_deaths - 1), MOST_RESTART_S))
+            card = await self.start(server, own)
+            if isinstance(card, dict):
+                server.live, server.asleep, server.watch = True, False, None
+                self._servers.dispatch()
+                return
+            dead = card
+        server.watch = None
+        self._servers.put_down(server, dead)
+
+    def _took_part(self, server: Server) -> list[Job]:
+        """The requests that ran when a server died; those that never reached it are sent again at once."""
+        running: list[tuple[Job, Failure | None]] = [(job, None) for job in server.running]
+        questions, server.in_question = server.in_question, []
+        suspects = []
+        for job, failure in [*questions, *running]:
+            task, job.task = job.task, None
+            server.left(job, self._loop.time())
+            if task is not None:
+                task.cancel()
+            if failure is not None and failure.unreached:
+                self._servers.send_again(job)
+            else:
+                suspects.append(job)
+        return suspects
+
+    def _suspect(self, server: Server, jobs: list[Job], reason: str) -> None:
+        """Give up the request that killed a server, once that is sure; the others form groups to be tried."""
+        groups: list[list[Job]] = []
+        size = max(1, len(jobs) // GROUPS)
+        for job in jobs:
+            job.deaths += 1
+            if job.unwanted or job.over:
+                self._servers.abort([job])
+            elif job.deaths > 1 and len(jobs) == 1:
+                given = f"{server.name}: {reason}"
+                what = f"the model server died {job.deaths} times while this request ran, at last alone"
+                self._servers.end(job, RequestFailed(what, given=given))
+            elif job.deaths == 1 and groups and len(groups[-1]) < size:
+                groups[-1].append(job)
+            else:
+                groups.append([job])
+        server.suspects.extendleft(reversed(groups))
+
+
+def _metric(name: re.Pattern[str], text: str) -> float:
+    """The sum of a count over all lines that give it."""
+    return sum(float(number) for number in name.findall(text))
+
+
+# --- the program that a server runs under ---------------------------------------------------------
+
+
+class Ended(Exception):
+    """The parent is gone, or has asked for the end."""
+
+
+def end_with_parent(number: int) -> None:
+    """Have the system send this process a signal when its parent ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Ended
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Run the command. Never returns: the group is killed, this process too."""
+    child = None
+    try:
+        signal.signal(signal.SIGTERM, _end)
+        end_with_parent(signal.SIGTERM)
+        if os.getppid() != parent:
+            raise Ended
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=lambda: end_with_parent(signal.SIGKILL))
+        print(f"the server ended with status {child.wait()}", flush=True)
+    except Ended:
+        if child is not None:
+            child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE_S)
+    finally:
+        sys.stdout.flush()
+        os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -20,11 +20,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from gpu_rag.errors import BadInput
+from gpu_rag.models.misbehave.personas import PERSONAS, Persona
 from gpu_rag.models.misbehave.replies import completion, reasons, spoiled, well_formed
 
 MODEL = "misbehaving-7B"
 CONTENT = ("cut", "cut_silently", "empty", "fenced", "chatty", "wrong_id", "wrong_type", "megabyte", "whitespace")
-ENVELOPE = ("thinking", "not_json", "no_choices")
+ENVELOPE = ("thinking", "not_json", "no_choices", "error_200")
 TRANSPORT = ("429", "500", "reset", "slow", "half_closed")
 FAULTS = (*CONTENT, *ENVELOPE, *TRANSPORT)
 NAMED = ("dripping",)  # committed only where it is named: each takes a client's whole patience
@@ -36,7 +37,8 @@ DRIP_S = 1.0  # between bytes
 class Manners:
     """How a server misbehaves. share: of the requests, in [0, 1]; faults: which, evenly; thinks: every reply thinks.
 
-    upstream: an address up to and with /v1 whose replies are spoiled in place of our own.
+    persona: the kind of server that it is, see `personas`; "" for one that understands all forms. upstream: an address
+    up to and with /v1 whose replies are spoiled in place of our own.
     """
 
     seed: int = 0
@@ -44,8 +46,11 @@ class Manners:
     faults: tuple[str, ...] = FAULTS
     thinks: bool = False
     upstream: str = ""
+    persona: str = ""
 
     def __post_init__(self) -> None:
+        if self.persona not in ("", *PERSONAS):
+            raise BadInput("no such kind of server", given=self.persona, expected=", ".join(PERSONAS))
         if not 0 <= self.share <= 1:
             raise BadInput("not a share", given=self.share, expected="0 to 1")
         if unknown := set(self.faults) - {*FAULTS, *NAMED}:
@@ -67,10 +72,13 @@ class MisbehavingServer:
     host: str = "127.0.0.1"
     port: int = 0
     done: Counter[str] = field(default_factory=Counter)
+    n_replies: int = 0  # completions that were sent whole
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: Counter[bytes] = Counter()
+        self.persona = PERSONAS.get(self.manners.persona, Persona({"max_model_len": 32768}))
+        self._n_loads = self.persona.loads
         self._httpd = _Server((self.host, self.port), _handler(self))
         self.url = f"http://{self.host}:{self._httpd.server_address[1]}/v1"
         serve = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -80,6 +88,17 @@ class MisbehavingServer:
         """Stop listening; connections that are open are dropped."""
         self._httpd.shutdown()
         self._httpd.server_close()
+
+    def is_loading(self) -> bool:
+        """Whether one more request meets a model that is not loaded."""
+        with self._lock:
+            self._n_loads -= 1
+            return self._n_loads >= 0
+
+    def sent_reply(self) -> None:
+        """Count a completion that was sent whole."""
+        with self._lock:
+            self.n_replies += 1
 
     def next_fault(self, body: bytes) -> str:
         """The fault of a request that has just come."""
@@ -115,26 +134,38 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             model = server.manners.upstream or MODEL
-            self._send(200, json.dumps({"object": "list", "data": [{"id": model, "max_model_len": 32768}]}).encode())
+            card = {"id": model, "object": "model", **server.persona.card}
+            self._send(200, json.dumps({"object": "list", "data": [card]}).encode())
 
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if server.is_loading():
+                return self._answer(*server.persona.busy)
+            body, refusal = server.persona.takes(json.loads(raw))
+            if refusal is not None:
+                return self._answer(*refusal)
             fault = server.next_fault(raw)
             if fault in TRANSPORT and fault != "slow" and fault != "half_closed":
                 return self._refuse(fault)
             if fault == "slow":
                 time.sleep(SLOW_S)
-            body = json.loads(raw)
-            answer = server.said(body, raw)
+            answer = server.persona.dressed(server.said(body, raw))
             if server.manners.thinks or fault == "thinking":
                 answer = reasons(body, answer, always=fault == "thinking")
             if fault == "not_json":
                 return self._send(200, b"<html>It works!</html>")
+            if fault == "error_200":
+                return self._answer(200, server.persona.broken or {"error": {"message": "out of memory"}})
             if fault in (*CONTENT, "no_choices"):
                 answer = spoiled(answer, fault)
             if fault == "dripping":
                 return self._drip(json.dumps(answer).encode())
+            if fault not in ("no_choices", "half_closed"):
+                server.sent_reply()
             self._send(200, json.dumps(answer).encode(), half=fault == "half_closed")
+
+        def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+            self._send(status, content if isinstance(content, bytes) else json.dumps(content).encode(), headers)
 
         def _refuse(self, fault: str) -> None:
             if fault == "reset":
@@ -143,7 +174,7 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
                 self.connection.close()
                 return
             headers = {"Retry-After": "0"} if fault == "429" else {}
-            self._send(int(fault), json.dumps({"error": {"message": f"fault {fault}"}}).encode(), headers)
+            self._answer(*(server.persona.busy if fault == "429" else server.persona.failed), headers)
 
         def _drip(self, body: bytes) -> None:
             self.send_response(200)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file
+from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file, unreadable
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.pages import brings_pages, pages_of
 from gpu_rag.sources.corpus.parser import Parser, kind_of, missing_reader, require_reader, versions_for
@@ -25,7 +25,6 @@ from gpu_rag.sources.formats import (
     TABLE_SUFFIXES,
     TSV_SUFFIXES,
     has_suffix,
-    leads_out,
     reader_of,
     refuse_leading_out,
 )
@@ -33,6 +32,7 @@ from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.parquet import read_parquet
 from gpu_rag.sources.rows import (
     LIMITS,
+    MAX_TITLE_CHARS,
     Limits,
     RowError,
     SeenIds,
@@ -132,6 +132,9 @@ def _unique(readers: list[_Reader], limits: Limits) -> Iterator[Document | Rejec
     seen = SeenIds()
     with closing(Parser(limits)) as parser:
         for found, repeatable, other_id in (item for reader in readers for item in reader(limits, parser)):
+            if isinstance(found, Document) and len(found.title) > MAX_TITLE_CHARS:
+                reason = f"title has {len(found.title)} characters; expected at most {MAX_TITLE_CHARS}"
+                found = Reject(found.file, found.line, reason, found.id)
             same, reason = (True, "") if isinstance(found, Reject) else seen.claim_document(found)
             if other_id and not same and isinstance(found, Document):
                 found = replace(found, id=other_id)
@@ -197,9 +200,9 @@ def _folder_reader(folder: Path) -> _Reader:
 
 def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[_Found]:
     for name in names:
-        path = Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
-        if leads_out(path, folder):
-            yield _Found(Reject(shown(path), 0, "a link that leads out of the folder is not followed"))
+        path = _path_in(folder, name)
+        if problem := unreadable(path, folder):
+            yield _Found(Reject(shown(path), 0, problem))
         elif has_ending(name, DOCUMENT_SUFFIXES):
             yield from map(_Found, read_file(path, name, limits, parser))
         elif has_ending(name, _ENDINGS):
@@ -207,6 +210,21 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
                 yield item._replace(other_id=f"{name.decode('utf-8', 'backslashreplace')}:{item.found.id}")
         else:
             yield _Found(Reject(shown(path), 0, f"in a folder only {', '.join(_ENDINGS)} files are read"))
+
+
+def _path_in(folder: Path, name: bytes) -> Path:
+    return Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
+
+
+def files_to_read(path: Path) -> Iterator[tuple[str, Path | None]]:
+    """(relative name, path) of each file of a corpus, sorted; path: None for a file whose content is not read."""
+    corpora = _corpora(path) if path.is_dir() else [path]
+    for file in corpora:
+        yield file.name, file
+    for name in [] if corpora else list_files(path):
+        file = _path_in(path, name)
+        is_read = has_ending(name, _ENDINGS) and not unreadable(file, path)
+        yield os.fsdecode(name), file if is_read else None
 
 
 # Beside a corpus.jsonl they say that the other files of the folder are no documents.

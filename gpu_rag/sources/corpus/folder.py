@@ -8,11 +8,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpu_rag.errors import MissingBackend
+from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, kind_of, require_reader
+from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.lines import read_whole
-from gpu_rag.sources.rows import Limits, RowError, document_text, id_text, shown
+from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_text, id_text, shown
 from gpu_rag.types import Document, Reject
 
 DOCUMENT_SUFFIXES = (".txt", ".md", *PARSED_SUFFIXES)
@@ -21,19 +22,45 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 def list_files(folder: Path) -> list[bytes]:
-    """The paths of all files below `folder`, relative, "/" between parts, sorted as bytes; names that begin with "."
-    are left out, and links to folders are listed as if they were files.
+    """Relative paths of all files below `folder`, with "/" between parts, sorted as bytes.
 
-    Bytes, because a name read through the locale would be another name on another machine.
+    Names that begin with "." are left out. Links to folders, and folders that cannot be listed, are in the list as if
+    they were files: `unreadable` says why. Bytes, because a name read through the locale would be another name on
+    another machine. Raises BadInput where `folder` itself cannot be listed.
     """
     root = os.fsencode(folder)
-    found: list[bytes] = []
-    for base, folders, files in os.walk(root):
+    paths: list[bytes] = []
+
+    def keep(error: OSError) -> None:
+        paths.append(error.filename)
+
+    for base, folders, files in os.walk(root, onerror=keep):
         links = [name for name in folders if os.path.islink(os.path.join(base, name))]
         folders[:] = [name for name in folders if not name.startswith(b".") and name not in links]
-        names = (name for name in files + links if not name.startswith(b"."))
-        found.extend(os.path.relpath(os.path.join(base, name), root) for name in names)
-    return sorted(found)
+        paths += (os.path.join(base, name) for name in files + links if not name.startswith(b"."))
+    if root in paths:
+        raise BadInput("the folder cannot be read", given=f"{folder}: {unreadable(folder, folder)}")
+    return sorted(os.path.relpath(path, root) for path in paths)
+
+
+def unreadable(path: Path, folder: Path) -> str:
+    """Why an entry of `folder` cannot be read, whatever its type; "" where it can be opened.
+
+    Opening is tried, because rights do not say it: a file may lie on a disk that fails.
+    """
+    try:
+        if leads_out(path, folder):
+            return "a link that leads out of the folder is not followed"
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            os.scandir(path).close()
+            return "a link to a folder is not followed"
+        if not stat.S_ISREG(mode):
+            return "not a regular file"
+        path.open("rb").close()
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    return ""
 
 
 def has_ending(name: bytes, suffixes: tuple[str, ...]) -> bool:
@@ -46,13 +73,12 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
 
     `name` becomes the id. The text of .txt and .md is the file's, unchanged, in whatever charset (see `charset`); that
     of the others is what the module of their kind says. Title: the file's own (of .md the first heading "# ...",
-    outside code fences), otherwise the file name without its ending.
+    outside code fences), otherwise, and where that is longer than 1,000 characters, the file
+    name without its ending.
     """
     file = shown(path)
     try:
         id = _id_of(name)
-        if stat.S_ISDIR(path.stat().st_mode):
-            raise RowError("a link to a folder is not followed")
         found = _parsed(path, parser) if kind_of(id) else _as_written(path, name, limits)
     except RowError as error:
         yield Reject(file, 0, str(error))
@@ -60,7 +86,8 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
     except OSError as error:
         yield Reject(file, 0, f"the file cannot be read: {error.strerror}")
         return
-    yield Document(id, found.title or Path(id).stem, found.text, file, 0, found.pages, found.metadata)
+    title = found.title if len(found.title) <= MAX_TITLE_CHARS else ""  # a paragraph that is marked as a heading
+    yield Document(id, title or Path(id).stem, found.text, file, 0, found.pages, found.metadata)
     yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in found.problems)
 
 

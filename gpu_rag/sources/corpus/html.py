@@ -54,6 +54,8 @@ _COOKIE_WORDS = ("cookie", "consent", "gdpr", "onetrust")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _MOST_FRAME, _MOST_COOKIE = 600, 3000  # characters; what is longer is text, unless a quarter of it is links
 _SOFT_HYPHEN = "\xad"
+MOST_ATTRIBUTES = 1000
+_TAG_START = re.compile(r"</?[A-Za-z][^\s/>]{0,64}")
 
 
 def read_html(data: bytes, limits: Limits) -> Parsed:
@@ -71,7 +73,7 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
         raise RowError("the file holds a NUL character")
     # Without events: they serve pages that change while they are shown. Scripting: noscript is then one piece of text.
     try:
-        tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS, scripting=True)
+        tree = LexborHTMLParser(_without_floods(markup), options=LexborDocumentOptions.WO_EVENTS, scripting=True)
     except (SelectolaxError, RuntimeError) as error:
         raise RowError(f"the page cannot be parsed, or not within the memory it may take: {error}") from error
     body = tree.body
@@ -83,6 +85,23 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
     if not text:
         raise RowError("the page has no text")
     return Parsed(_title(tree, limits), text)
+
+
+def _without_floods(markup: str) -> str:
+    """The page with tags of more than MOST_ATTRIBUTES attributes as bare tags: comparing all with all would take hours.
+
+    Between two ">" the first "<" before a letter begins the tag, as in the HTML Standard. Linear.
+    """
+    parts = markup.split(">")
+    for number, part in enumerate(parts):
+        if len(part) > 2 * MOST_ATTRIBUTES and (tag := _TAG_START.search(part)):
+            attributes = part[tag.end() :]
+            if (
+                len(attributes.split(maxsplit=MOST_ATTRIBUTES)) > MOST_ATTRIBUTES
+                or attributes.count("=") > MOST_ATTRIBUTES
+            ):
+                parts[number] = part[: tag.end()]
+    return ">".join(parts)
 
 
 def _text_of(body: LexborNode, limits: Limits, main_only: bool = False) -> str:

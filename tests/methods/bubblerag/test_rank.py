@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING
+from gpu_rag.methods.bubblerag.asks import Grouping, Listed, Sorted, as_groups, as_keywords
 from gpu_rag.methods.bubblerag.batched import Tree, TreePassage
-from gpu_rag.methods.bubblerag.groups import Group, weighted
-from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, NAME, OPEN, Keyword, by_rules
 from gpu_rag.methods.bubblerag.program import appended, fused
+from gpu_rag.methods.bubblerag.rules import BOUND, CONCEPT, NAME, OPEN, Group, Keyword, keywords_by_rules
 from gpu_rag.methods.bubblerag.trees import best_trees, missing, score
 from gpu_rag.program.search import Ranking
 
@@ -77,13 +77,20 @@ def test_equal_scores_keep_the_order_and_without_ranking_the_first_connected_one
     assert best_trees([], GROUPS, 3, **options) == []
 
 
-def test_weights_sum_to_one_and_the_sixteen_heaviest_stay() -> None:
-    groups = weighted([Group(str(i), (i,), float(i)) for i in range(20)])
-    assert [g.anchors[0] for g in groups] == list(range(19, 3, -1))
-    assert math.fsum(g.weight for g in groups) == pytest.approx(1)
-    assert groups[0].weight == pytest.approx(19 / sum(range(4, 20)))
-    assert [g.weight for g in weighted([Group("a", (1,), 0.0), Group("b", (2,), 0.0)])] == [0.5, 0.5]
-    assert weighted([]) == []
+def test_groups_are_ordered_and_their_weights_sum_to_one() -> None:
+    def weights(*given: float) -> list[tuple[int, float]]:
+        reply = Grouping(tuple(Sorted(str(i), weight, (i + 1, i + 1)) for i, weight in enumerate(given)))
+        return [(group.anchors[0], group.weight) for group in as_groups(reply, [10, 11, 12])]
+
+    assert weights(0.2, 0.6, 0.2) == [(11, pytest.approx(0.6)), (10, pytest.approx(0.2)), (12, pytest.approx(0.2))]
+    assert weights(0.0, 0.0) == [(10, 0.5), (11, 0.5)] and weights() == []
+    assert as_groups(Grouping((Sorted("a", 1.0, (2, 1, 2)),)), [7, 8]) == [Group("a", (8, 7), 1.0)]
+
+
+def test_a_listed_keyword_that_the_rules_know_is_of_their_kind() -> None:
+    rules = [Keyword("Jaws", NAME), Keyword("Where was born?", OPEN)]
+    found = as_keywords(Listed(("Where was born?", "director", "Where was born?")), rules)
+    assert found == [Keyword("Where was born?", OPEN), Keyword("director", CONCEPT)]
 
 
 def test_passages_are_fused_by_reciprocal_ranks_or_appended() -> None:
@@ -102,13 +109,13 @@ def test_passages_are_fused_by_reciprocal_ranks_or_appended() -> None:
 
 def test_names_are_extended_to_entities_and_sub_questions_are_bound_or_open() -> None:
     text = "Where was the director of Jump for Glory born?"
-    assert by_rules(text, ["Jump for Glory", "director"], specialise=True) == [
+    assert keywords_by_rules(text, ["Jump for Glory", "director"], specialise=True) == [
         Keyword("Jump for Glory", NAME),
         Keyword("Who is the director of Jump for Glory?", BOUND),
         Keyword("Where was born?", OPEN),
     ]
-    assert by_rules(text, [], specialise=True)[:2] == [Keyword("glory", NAME), Keyword("jump", NAME)]
-    assert by_rules(text, ["Jump for Glory"], specialise=False) == [
+    assert keywords_by_rules(text, [], specialise=True)[:2] == [Keyword("glory", NAME), Keyword("jump", NAME)]
+    assert keywords_by_rules(text, ["Jump for Glory"], specialise=False) == [
         Keyword("Jump for Glory", NAME),
         Keyword("director"),
         Keyword("born"),
@@ -116,12 +123,13 @@ def test_names_are_extended_to_entities_and_sub_questions_are_bound_or_open() ->
 
 
 def test_what_has_no_keyword_is_looked_for_as_a_whole() -> None:
-    assert by_rules("?!", [], specialise=True) == [Keyword("?!", BOUND)]
-    assert by_rules("what is it", [], specialise=False) == [Keyword("what is it", BOUND)]
-    assert all(k.kind == CONCEPT for k in by_rules("which river is long", [], specialise=False))
+    assert keywords_by_rules("?!", [], specialise=True) == [Keyword("?!", BOUND)]
+    assert keywords_by_rules("what is it", [], specialise=False) == [Keyword("what is it", BOUND)]
+    assert all(k.kind == CONCEPT for k in keywords_by_rules("which river is long", [], specialise=False))
     many = ", ".join(
         f"Port {name}" for name in ("Abel", "Bono", "Cato", "Dano", "Elmo", "Fado", "Gato", "Hugo", "Igor")
     )
-    assert (
-        len(by_rules(f"Where are {many}, and Port Juno, Port Kilo, Port Lima, Port Mono?", [], specialise=True)) <= 12
-    )
+    question = f"Where are {many}, and Port Juno, Port Kilo, Port Lima, Port Mono?"
+    assert len(keywords_by_rules(question, [], specialise=True)) <= 12
+    long = f"Where was {'a ' * 2000} born?"
+    assert max(len(keyword.text) for keyword in keywords_by_rules(long, [], specialise=True)) == 1000

@@ -12,9 +12,9 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.evaluation import tune as tuning
 from gpu_rag.index.folder import TUNED
 from gpu_rag.index.tuned import keep, tuned
+from gpu_rag.methods.fused import tune as tuning
 from gpu_rag.methods.fused.batched import ABSENT, NAMES, Asked, Candidates, columns, fused_candidates
 from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped, trained, untrained
 from gpu_rag.methods.fused.program import Params
@@ -275,12 +275,12 @@ def rows(n: int) -> list[QuestionRow]:
 
 def test_few_questions_are_refused(index: gpu_rag.Index, fast: Any) -> None:
     with pytest.raises(BadInput, match=r"too few questions.*given 49 with gold_ids; expected at least 50"):
-        tuning.tune(index.engine(fast), rows(49), ["ppr"])
+        tuning.fitted(index.engine(fast), rows(49), ["ppr"])
 
 
 def test_tune_learns_what_helps_and_says_how_much(index: gpu_rag.Index, fast: Any) -> None:
     engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
-    found = tuning.tune(engine, rows(60), ["bm25", "ppr"])
+    found = tuning.fitted(engine, rows(60), ["bm25", "ppr"])
     recall = found.document["recall"]
     assert recall["fused"]["recall@2"] > recall["ppr"]["recall@2"] + 0.05 and found.document["changed"]
     assert found.document["gain"]["fused"]["recall@2"]["low"] > 0
@@ -302,7 +302,7 @@ def test_the_score_is_of_questions_that_were_left_out(index: gpu_rag.Index, fast
     start = model_of(shipped()[""], NAMES, TUNED)  # type: ignore[arg-type]
     noise = replace(plain.learnt, values=start.mean + start.scale * g.normal(size=plain.learnt.values.shape))
     monkeypatch.setattr(tuning, "examples", lambda *_: replace(plain, learnt=noise))
-    found = tuning.tune(engine, asked_rows, ["ppr"])
+    found = tuning.fitted(engine, asked_rows, ["ppr"])
     in_sample = fit(start, noise, 1e-6).scores(noise.values)
     assert plain.recall(in_sample, [2])[:, 0].mean() > 0.6  # by heart
     assert found.document["recall"]["fused"]["recall@2"] < 0.4  # a third by chance
@@ -310,7 +310,7 @@ def test_the_score_is_of_questions_that_were_left_out(index: gpu_rag.Index, fast
 
 def test_the_order_of_the_file_changes_nothing(index: gpu_rag.Index, fast: Any) -> None:
     engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
-    first, second = (tuning.tune(engine, given, ["ppr"]) for given in (rows(50), rows(50)[::-1]))
+    first, second = (tuning.fitted(engine, given, ["ppr"]) for given in (rows(50), rows(50)[::-1]))
     assert first.document["recall"]["fused"] == pytest.approx(second.document["recall"]["fused"])
 
 

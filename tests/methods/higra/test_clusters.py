@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
 from gpu_rag.methods.higra.stages import windows as higra_windows
-from gpu_rag.methods.higra.stages.clusters import SMALLEST_EPS, near_clusters
 from gpu_rag.methods.higra.stages.merge import Joined
-from gpu_rag.methods.higra.stages.windows import covering, entity_windows, n_together, near_pairs, nearest_only
+from gpu_rag.methods.higra.stages.windows import (
+    SMALLEST_EPS,
+    covering,
+    entity_windows,
+    n_together,
+    near_clusters,
+    near_pairs,
+    nearest_only,
+)
 from gpu_rag.settings import make_settings
 
 Clusters = list[list[int]]

@@ -269,9 +269,8 @@ def test_merges_by_alias_are_logged_and_can_be_rejected(bench: Any, tmp_path: An
         "samuel clemens",  # written twice, "Mark Twain" once
     )
     assert set(entities) == {"samuel clemens", "huck"}
-    edits = tmp_path / "merges.jsonl"
-    write_edits(edits, (Edit(merge["id"], REJECT, tuple(merge["members"])),))
-    entities = run_layer(bench, corpus, Sources(merges=edits))
+    write_edits(tmp_path / "merges.jsonl", (Edit(merge["id"], REJECT, tuple(merge["members"])),))
+    entities = run_layer(bench, corpus, Sources(edits=tmp_path))
     assert set(entities) == {"mark twain", "samuel clemens", "huck"}
     assert read(bench, "higra_exact_merges", HIGRA_MERGES) == []
 

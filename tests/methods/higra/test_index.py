@@ -17,8 +17,9 @@ from gpu_rag.errors import BadInput, MissingLayer, UsageError
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
-from gpu_rag.methods.higra.merges import open_merges
-from gpu_rag.methods.registry import stage_checks
+from gpu_rag.methods.higra.merges import FILE, open_merges
+from gpu_rag.methods.higra.settings import AlignmentSettings
+from gpu_rag.methods.registry import profiles, stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings, read_profile
 from gpu_rag.types import Request
@@ -235,8 +236,7 @@ def test_a_triple_may_end_in_an_alias_of_an_entity_of_its_passage(tiny_corpus: P
 
 @pytest.mark.parametrize("name", ["higra", "higra-no-refinement"])
 def test_the_profiles_hold_the_values_of_the_paper(name: str) -> None:
-    path = Path(__file__).resolve().parents[3] / "configs" / f"{name}.toml"
-    chosen = make_settings(read_profile(path)).alignment
+    chosen = make_settings(read_profile(profiles()[name])).section(AlignmentSettings)
     assert (chosen.tau, chosen.min_samples, chosen.max_cluster, chosen.link_radius) == (0.15, 2, 20, 0.3)
     assert (chosen.confidence, chosen.theta, chosen.top_words) == (0.8, 100, 1000)
     assert chosen.refine is (name == "higra")
@@ -295,7 +295,7 @@ def test_edits_that_mean_nothing_are_refused(build: Callable[..., Path]) -> None
     with pytest.raises(BadInput, match="no edit has this id"):
         merges.undo(["m_0"])
     for line in ("no json", '{"id": "m", "action": "merge", "members": ["a", "b"]}', '{"id": "m", "action": "force"}'):
-        (folder / "merges.jsonl").write_text(line + "\n")
+        (folder / FILE).write_text(line + "\n")
         with pytest.raises(BadInput, match=r"merges.jsonl:1"):
             build()
 
@@ -313,8 +313,8 @@ def test_edits_survive_a_fresh_build(build: Callable[..., Path], tiny_corpus: Pa
 
 LLM = {
     "models": {"embedder": "hash", "max_batch": 1},
-    "index": {"block": 8},
-    "alignment": {"decider": "llm", "coref": "llm", "tau": 0.6, "link_radius": 0.9, "max_cluster": 3},
+    "index": {"block": 8, "coref": "llm"},
+    "alignment": {"decider": "llm", "tau": 0.6, "link_radius": 0.9, "max_cluster": 3},
 }
 
 

@@ -14,9 +14,11 @@ import pytest
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
+from gpu_rag.index.stage import settle
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_edits
-from gpu_rag.methods.higra.stages.clusters import decider_of, entity_text, listed
+from gpu_rag.methods.higra.settings import AlignmentSettings
+from gpu_rag.methods.higra.stages.asks import entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
 from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage
 from gpu_rag.methods.higra.tables import (
@@ -27,6 +29,7 @@ from gpu_rag.methods.higra.tables import (
     HIGRA_SOURCES,
 )
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
 from gpu_rag.text.lenient import REPAIR
 from gpu_rag.types import Request
@@ -75,7 +78,7 @@ def put(bench: Any) -> None:
 def run(bench: Any, settings: Row | None = None, llm: Any = None, edits: Path | None = None) -> dict[str, Row]:
     """The entities by id after the merge."""
     put(bench)
-    bench.run(merge_stage, settings, sources=Sources(merges=edits), llm=llm)
+    bench.run(merge_stage, settings, sources=Sources(edits=edits), llm=llm)
     found = read(bench, "higra_merge", "higra_entities", HIGRA_ENTITIES)
     assert [row["id"] for row in found] == sorted({row["id"] for row in found})
     return {row["id"]: row for row in found}
@@ -197,14 +200,21 @@ def test_a_failed_request_makes_the_stage_run_again(bench: Any) -> None:
 
 
 def test_who_decides() -> None:
-    def decider(models: Row, **alignment: Any) -> str:
-        return decider_of(make_settings({"models": models, "alignment": alignment}))
+    def decider(llm: ScriptedLLM | None, **alignment: Any) -> str:
+        settings = make_settings({"models": {"llm": "smollm2" if llm else "none"}, "alignment": alignment})
+        settled = settle([merge_stage, links_stage], settings, ModelSet(settings.models, llm=llm))
+        return settled.section(AlignmentSettings).decider
 
-    assert decider({"llm": "smollm2"}) == decider({"llm": "none"}) == "similarity"
-    assert decider({"llm": "http://127.0.0.1:8000/v1#Qwen2.5-7B"}) == "llm"
-    assert decider({"llm": "http://127.0.0.1:8000/v1#SmolLM-135M"}) == "similarity"
-    assert decider({"llm": "smollm2", "capable": True}) == "llm"
-    assert decider({"llm": "smollm2"}, decider="llm") == "llm"
+    def by_name(llm: str, **models: Any) -> bool:
+        return ModelSet(make_settings({"models": {"llm": llm, **models}}).models).is_capable()
+
+    assert not by_name("smollm2") and not by_name("none") and not by_name("none", capable=True)
+    assert by_name("http://127.0.0.1:8000/v1#Qwen2.5-7B") and not by_name("http://127.0.0.1:8000/v1#SmolLM-135M")
+    assert by_name("smollm2", capable=True)
+    small = ScriptedLLM(lambda _: "", capable=False)
+    assert decider(None) == decider(small) == "similarity"
+    assert decider(ScriptedLLM(lambda _: "")) == "llm"
+    assert decider(small, decider="llm") == "llm"
 
 
 def test_the_text_of_an_entity() -> None:
@@ -232,7 +242,7 @@ def test_a_prompt_stays_short() -> None:
 def edited(tmp_path: Path, *edits: Edit) -> Path:
     path = tmp_path / "merges.jsonl"
     write_edits(path, edits)
-    return path
+    return tmp_path
 
 
 def reject(*members: str) -> Edit:
@@ -276,9 +286,9 @@ def test_edits_are_part_of_what_a_stage_depends_on(tmp_path: Path) -> None:
     layer = merge_stage
     one, other = force("a", "b"), reject("c", "d")
     plain = layer.params(settings, Sources())
-    assert layer.params(settings, Sources(merges=tmp_path / "none")) == plain
-    first = layer.params(settings, Sources(merges=edited(tmp_path, one, other)))
-    assert first != plain and layer.params(settings, Sources(merges=edited(tmp_path, other, one))) == first
+    assert layer.params(settings, Sources(edits=tmp_path / "none")) == plain
+    first = layer.params(settings, Sources(edits=edited(tmp_path, one, other)))
+    assert first != plain and layer.params(settings, Sources(edits=edited(tmp_path, other, one))) == first
 
 
 # --- inferred relations ----------------------------------------------------------------------------

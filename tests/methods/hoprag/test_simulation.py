@@ -18,12 +18,13 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import templates as question_templates
-from gpu_rag.methods.hoprag.stages.questions import SCHEMAS, is_question
+from gpu_rag.methods.hoprag.stages.questions import SIDES, is_question
 from gpu_rag.methods.hoprag.stages.templates import answered_questions, raised_questions, type_words
 from gpu_rag.methods.hoprag.tables import read_questions
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.structs import schema_of
 from gpu_rag.types import JsonSchema, Reply, Request
 
 Said = str | Reply | RequestFailed
@@ -52,7 +53,7 @@ COUNTS = {"hop_replies_ok": 8, "hop_replies_malformed": 2, "hop_replies_truncate
 
 def side_of(request: Request) -> str:
     assert isinstance(request.constraint, JsonSchema)
-    (side,) = [side for side, schema in SCHEMAS.items() if schema == request.constraint.schema]
+    (side,) = [side for side, ask in SIDES.items() if schema_of(ask.reply) == request.constraint.schema]
     return side
 
 

@@ -100,7 +100,8 @@ def test_an_unsettled_choice_is_an_error_and_no_llm_means_templates() -> None:
         questions_stage.params(settings, Sources())
     settled = questions_stage.settled(settings, ModelSet(settings.models))
     assert (
-        settled.hops.simulate == "templates" and questions_stage.params(settled, Sources())["simulate"] == "templates"
+        settled.section(HopSettings).simulate == "templates"
+        and questions_stage.params(settled, Sources())["simulate"] == "templates"
     )
 
 

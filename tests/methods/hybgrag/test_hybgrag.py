@@ -17,10 +17,10 @@ from project_scripts import script
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.evaluation import tune_kb
 from gpu_rag.index.tuned import keep
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
+from gpu_rag.methods.hybgrag import tune as tune_kb
 from gpu_rag.methods.hybgrag.critic import comment
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
@@ -125,7 +125,7 @@ def run(index: gpu_rag.Index, script: Any, question: str = QUESTION, **params: A
 
 def retrieve(index: gpu_rag.Index, question: str = QUESTION, **params: Any) -> Answer:
     settings = merge(FAST, {"method": {"hybgrag": params}})
-    (answer,) = index.answer(question, method="hybgrag", settings=settings, retrieval_only=True)
+    (answer,) = index.retrieve([question], method="hybgrag", settings=settings)
     assert answer.error is None, answer.error
     return answer
 

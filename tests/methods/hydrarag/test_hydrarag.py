@@ -16,9 +16,10 @@ from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.errors import BadInput, RequestFailed, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
-from gpu_rag.methods.hydrarag.analysis import by_chain, read_chain
+from gpu_rag.methods.hydrarag.analysis import by_chain
 from gpu_rag.methods.hydrarag.batched.subgraphs import Order
 from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
+from gpu_rag.methods.hydrarag.replies import chain_of
 from gpu_rag.methods.hydrarag.rules import mentions_by_rules
 from gpu_rag.methods.hydrarag.state import Chain, Match, Mention, Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -70,8 +71,7 @@ def test_topics_by_rule_are_names_and_no_words_of_relations() -> None:
 
 def test_a_chain_gives_order_depth_and_ends() -> None:
     mentions = [Mention("a", (Match(1, 1.0, (0,)),)), Mention("b", (Match(2, 1.0, (0,)),))]
-    reply = {"entities": ["B", "x", "answer", "A"], "relations": ["r", "s", "t"]}
-    chain = read_chain(reply, ["a", "b"])
+    chain = chain_of(["B", "x", "answer", "A"], ["r", "s", "t"], ["a", "b"])
     assert chain == Chain(("b", "x", "ANSWER", "a"), ("r", "s", "t")) and chain.text == "b - r - x - s - ANSWER - t - a"
     made = by_chain("?", mentions, chain, (), chain.text)
     assert ([m.text for m in made.mentions], made.depth, made.opens, made.closes) == (["b", "a"], 2, False, False)
@@ -80,7 +80,10 @@ def test_a_chain_gives_order_depth_and_ends() -> None:
     before = by_chain("?", mentions, Chain(("ANSWER", "a", "b"), ("r", "s")), (), "")
     assert (before.depth, before.opens, before.closes) == (2, True, False)
     for entities, relations in ((["a"], []), (["a", "ANSWER", "ANSWER"], ["r", "s"]), (["a", "ANSWER"], [])):
-        assert read_chain({"entities": entities, "relations": relations}, ["a"]) is None
+        assert chain_of(entities, relations, ["a"]) is None
+    assert chain_of(["Answer", "ANSWER"], ["r"], ["answer"]) == Chain(("answer", "ANSWER"), ("r",))  # a topic's name
+    unknown = Chain(("a", "ANSWER"), ("related to",))
+    assert by_chain("?", mentions, unknown, (), "what of a").indicator == "what of a"
 
 
 def test_orders_take_every_choice_of_nodes_best_first_and_no_node_twice() -> None:
@@ -131,7 +134,7 @@ def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: 
     for method in ("hydrarag", "hydrarag-e"):  # refused before the run, not in every question
         settings = merge(fast, {"method": {method: {"sources": "facts,moon"}}})
         with pytest.raises(UsageError, match="unknown source of hydrarag; given moon; expected facts"):
-            index.answer(BORN, method=method, settings=settings, retrieval_only=True)
+            index.retrieve([BORN], method=method, settings=settings)
 
 
 def test_hydrarag_e_keeps_one_of_parallel_relations(index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +192,7 @@ def test_an_accepted_answer_ends_the_search_in_the_first_phase(index: Any, fast:
 def test_three_phases_follow_one_another_until_an_answer_is_accepted(index: Any, fast: Any) -> None:
     answer, _, _ = tried(index, fast, {"answer": [NO, REPLIES["answer"]]})
     assert noted(answer, "phase") == [("refined: accepted",)]
-    assert noted(answer, "follow_up/question")[0][0] == "Where was Marta Orlo born?"
+    assert noted(answer, "follow_up/model")[0][0] == "Where was Marta Orlo born?"
     answer, _, names = tried(index, fast, {"answer": [NO, NO, REPLIES["answer"]]})
     assert noted(answer, "phase") == [("predicted: accepted",)] and noted(answer, "predictions") == [("Tamsin",)]
     assert "Tamsin" in found(answer, "predicted w1")
@@ -208,7 +211,7 @@ def test_without_an_accepted_answer_all_paths_are_pruned_together(index: Any, fa
 def test_replies_that_cannot_be_read_are_replaced_by_rules(index: Any, fast: Any) -> None:
     answer, _, _ = tried(index, fast, {name: "no json" for name in REPLIES if name != "refine"})
     assert answer.status == "unsupported" and answer.usage.malformed >= 2 * 6
-    assert noted(answer, "topics")[0] == ("halden bridge -> Halden Bridge",) and noted(answer, "analysis/refused")
+    assert noted(answer, "topics")[0] == ("halden bridge -> Halden Bridge",) and noted(answer, "analysis/fallback")
     assert answer.paths and "Tamsin" in found(answer, "refined w1")
     twice = {**REPLIES["analysis"], "entities": ["ANSWER", "ANSWER"], "relations": ["r"]}
     assert tried(index, fast, {"analysis": twice})[0].text == "Tamsin"
@@ -239,7 +242,7 @@ def test_a_source_that_fails_is_missing_and_the_others_answer(
     assert whole.missing == () and "missing" not in row_of(whole)
     assert "\nmissing   web: " in trace_text(row_of(dead))
     settings = merge(fast, {"method": {"hydrarag": {"web": "http://127.0.0.1:9", "sources": "web"}}})
-    (alone,) = index.answer(BORN, method="hydrarag", settings=settings, retrieval_only=True)
+    (alone,) = index.retrieve([BORN], method="hydrarag", settings=settings)
     assert alone.status == "failed" and alone.error is not None and alone.error["type"] == "RequestFailed"
 
     async def refused(*given: Any) -> None:

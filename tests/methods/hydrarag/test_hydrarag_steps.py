@@ -13,9 +13,10 @@ from answer_notes import found, noted
 from hydrarag_case import ask, build, scripted
 
 import gpu_rag
+from gpu_rag.methods.hydrarag.asks import PROMPTS
 from gpu_rag.methods.hydrarag.graphs import answer_place, taken_as_topics, window
 from gpu_rag.methods.hydrarag.pruning import once
-from gpu_rag.methods.hydrarag.state import PROMPTS, Analysis, FoundPath, Match, Mention, Params
+from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Match, Mention, Params
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.prompts import Prompt

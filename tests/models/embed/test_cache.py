@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gpu_rag.errors import IndexCorrupt
 from gpu_rag.models.embed import load_embedder
-from gpu_rag.models.embed.cache import CachedEmbedder, cache_file, cached_bytes, clear
+from gpu_rag.models.embed.cache import CachedEmbedder, VectorFile, cache_file, cached_bytes, clear
 
 TEXTS = ["the bridge", "the river", "", "the bridge", "größer", "a" * 2000]
 LARGE = 10**9
@@ -32,19 +37,19 @@ class Counting:
 def test_vectors_are_those_of_the_model_and_computed_once(tmp_path: Path) -> None:
     plain = load_embedder("hash").embed(TEXTS)
     inner = Counting()
-    cached = CachedEmbedder(inner, tmp_path / "v.sqlite", LARGE)
+    cached = CachedEmbedder(inner, tmp_path / "v.vectors", LARGE)
     assert np.array_equal(cached.embed(TEXTS), plain)
     assert sorted(inner.asked) == sorted(set(TEXTS))
     cached.close()
     again = Counting()
-    other = CachedEmbedder(again, tmp_path / "v.sqlite", LARGE)
+    other = CachedEmbedder(again, tmp_path / "v.vectors", LARGE)
     assert np.array_equal(other.embed(TEXTS[::-1]), plain[::-1])
     assert again.asked == []
     assert other.embed([]).shape == (0, 256)
 
 
 def test_progress_reaches_the_number_of_texts(tmp_path: Path) -> None:
-    cached = CachedEmbedder(Counting(), tmp_path / "v.sqlite", LARGE)
+    cached = CachedEmbedder(Counting(), tmp_path / "v.vectors", LARGE)
     cached.embed(TEXTS[:2])
     seen: list[int] = []
     cached.embed(TEXTS, seen.append)
@@ -53,7 +58,7 @@ def test_progress_reaches_the_number_of_texts(tmp_path: Path) -> None:
 
 def test_a_full_cache_still_embeds(tmp_path: Path) -> None:
     inner = Counting()
-    cached = CachedEmbedder(inner, tmp_path / "v.sqlite", 1)
+    cached = CachedEmbedder(inner, tmp_path / "v.vectors", 1)
     first = cached.embed(TEXTS[:2])
     assert np.array_equal(cached.embed(TEXTS[:2]), first)
     assert len(inner.asked) == 4  # nothing was kept
@@ -63,10 +68,72 @@ def test_models_have_files_of_their_own_and_clear_removes_them(tmp_path: Path) -
     paths = [cache_file(tmp_path, content) for content in ("a" * 64, "b" * 64)]
     assert paths[0] != paths[1]
     for path in paths:
-        CachedEmbedder(Counting(), path, LARGE).close()
+        CachedEmbedder(Counting(), path, LARGE).embed(["a"])
     assert cached_bytes(tmp_path) > 0
     assert clear(tmp_path) > 0
     assert cached_bytes(tmp_path) == 0
+
+
+def test_a_call_is_one_write_whatever_the_number_of_texts(tmp_path: Path, monkeypatch) -> None:
+    writes: list[int] = []
+    plain = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: writes.append(len(data)) or plain(fd, data, at))
+    CachedEmbedder(Counting(), tmp_path / "v.vectors", LARGE).embed([f"name {i}" for i in range(500)])
+    assert len(writes) == 1 and 500 * 256 * 4 < writes[0] < 500 * (256 * 4 + 32)
+
+
+@pytest.mark.parametrize("n_cut", [1, 1023, 2048, 2100])  # within the last vectors, before all of them, in the header
+def test_a_block_cut_off_by_a_kill_is_written_anew(tmp_path: Path, n_cut: int) -> None:
+    path = tmp_path / "v.vectors"
+    first = CachedEmbedder(Counting(), path, LARGE)
+    first.embed(TEXTS)
+    whole = path.stat().st_size
+    first.embed(["new", "newer"])
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - n_cut)
+    inner = Counting()
+    again = CachedEmbedder(inner, path, LARGE)
+    plain = load_embedder("hash").embed([*TEXTS, "new", "newer"])
+    assert np.array_equal(again.embed([*TEXTS, "new", "newer"]), plain)
+    assert inner.asked == ["new", "newer"] and path.stat().st_size > whole
+    assert np.array_equal(first.embed(["newer"]), plain[-1:])
+
+
+def test_a_damaged_vector_is_computed_anew(tmp_path: Path) -> None:
+    path = tmp_path / "v.vectors"
+    CachedEmbedder(Counting(), path, LARGE).embed(["only"])
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+    inner = Counting()
+    cached = CachedEmbedder(inner, path, LARGE)
+    assert np.array_equal(cached.embed(["only"]), load_embedder("hash").embed(["only"])) and inner.asked == ["only"]
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.vectors"
+    path.write_bytes(b"SQLite format 3\0" * 100)
+    with pytest.raises(IndexCorrupt) as error:
+        CachedEmbedder(Counting(), path, LARGE)
+    assert str(path) in str(error.value) and "--clear-vector-cache" in str(error.value)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.integers(0, 30), unique=True, min_size=1, max_size=12), max_size=12), st.integers(0, 1))
+def test_two_readers_of_a_file_see_what_a_dictionary_holds(tmp_path_factory, blocks: list[list[int]], who: int) -> None:
+    path = tmp_path_factory.mktemp("vectors") / "v.vectors"
+    files, held = [VectorFile(path, 3), VectorFile(path, 3)], dict[int, float]()
+    for number, block in enumerate(blocks):
+        new = [key for key in block if key not in held]
+        held |= {key: number + key / 64 for key in new}
+        keys = np.array([[key, ~key & 7] for key in new], np.uint64).reshape(-1, 2)
+        files[(number + who) % 2].append(keys, np.array([[held[key]] * 3 for key in new]).reshape(-1, 3), LARGE)
+        keys = np.array([[key, ~key & 7] for key in range(31)], np.uint64)
+        for file in files:
+            vectors, known = file.read(keys)
+            assert {key: float(vectors[key, 2]) for key in known.nonzero()[0].tolist()} == held
+    other = np.array([[key, 9] for key in range(31)], np.uint64)  # the same low half, another text
+    assert not files[0].read(other)[1].any()
 
 
 FILL = """
@@ -85,7 +152,7 @@ for i in range(first, first + 40):
 
 
 def test_two_processes_share_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "v.sqlite"
+    path = tmp_path / "v.vectors"
     CachedEmbedder(Counting(), path, LARGE).close()
     workers = [
         subprocess.Popen(

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput, MissingBackend, ModelError
 from gpu_rag.models import packaged
 from gpu_rag.models.embed import load_embedder
-from gpu_rag.models.embed.batches import fixed_batches
+from gpu_rag.models.embed.batches import fixed_batches, pieces_by_length
+from gpu_rag.models.embed.bert import TILE
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.embed.interface import distinct
 from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder
@@ -77,6 +78,18 @@ def test_fixed_batches_hold_every_row_once_and_one_length_each(lengths, size):
     assert sorted(r for _, rows in batches for r in rows) == list(range(len(lengths)))
     assert all(1 <= len(rows) <= size and {lengths[r] for r in rows} == {length} for length, rows in batches)
     assert [length for length, _ in batches] == sorted(length for length, _ in batches)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 90).map("x".__mul__), max_size=40), st.integers(1, 300))
+def test_pieces_hold_every_row_once_by_length_and_are_bounded(texts, chars):
+    pieces = pieces_by_length(texts, chars)
+    rows = [row for piece in pieces for row in piece]
+    assert rows == sorted(range(len(texts)), key=lambda row: (len(texts[row]), row))
+    sizes = [sum(len(texts[row]) + 16 for row in piece) for piece in pieces]
+    assert all(size <= chars or len(piece) == 1 for size, piece in zip(sizes, pieces))
+    firsts = [len(texts[piece[0]]) + 16 for piece in pieces[1:]]
+    assert all(size + first > chars for size, first in zip(sizes, firsts))  # no piece ends early
 
 
 def test_distinct_keeps_order_of_first_appearance():
@@ -157,11 +170,37 @@ def test_minilm_agrees_with_plain_float32_mean_pooling(minilm):
 
 
 def test_minilm_float32_is_exact_to_rounding():
+    """Against transformers' own model, texts of many lengths in one call."""
     folder = packaged.packaged_embedder_folder()
     embedder = MeanPoolingEmbedder(folder, name="minilm", dtype="float32")
-    np.testing.assert_allclose(embedder.embed(["a red door"])[0], reference(folder, "a red door", "mean"), atol=1e-5)
-    assert rows_that_differ(embedder.embed, varied_texts(24)) == 0
+    texts = ["a red door", "", *varied_texts(30), "polonium " * 300]
+    for text, row in zip(texts, embedder.embed(texts)):
+        np.testing.assert_allclose(row, reference(folder, text, "mean"), atol=1e-5)
+    assert rows_that_differ(embedder.embed, texts) == 0
     assert embedder.content_hash == load_embedder("minilm").content_hash
+
+
+def test_minilm_bfloat16_is_near_and_bit_equal_in_any_batch():
+    """In the arithmetic that processors with bfloat16 take; here it may be emulated."""
+    folder = packaged.packaged_embedder_folder()
+    exact, rounded = (MeanPoolingEmbedder(folder, name="minilm", dtype=d) for d in ("float32", "bfloat16"))
+    texts = varied_texts(12)
+    assert (exact.embed(texts) * rounded.embed(texts)).sum(1).min() > 0.999
+    assert rows_that_differ(rounded.embed, texts[:6]) == 0
+
+
+def test_minilm_matrix_products_have_one_shape_and_few_pads(monkeypatch, minilm):
+    """Whoever is in them: rounding depends on the shape. And what is computed is nearly all of use."""
+    shapes: list[tuple[int, ...]] = []
+    plain = torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda one, x: shapes.append(tuple(x.shape)) or plain(one, x))
+    if minilm.dtype != torch.float32:
+        pytest.skip("packed layers are no Linear")
+    ids = minilm.token_ids(varied_texts(300))
+    minilm.embed_ids(ids)
+    assert {rows for rows, _ in shapes} == {TILE}
+    useful = sum(map(len, ids))
+    assert useful <= (n_computed := len(shapes) // 24 * TILE) and useful > 0.9 * n_computed  # 4 products a layer
 
 
 def test_minilm_cuts_at_its_own_limit_and_counts(minilm):
@@ -268,7 +307,7 @@ def out_of_memory(*args, **kwargs):
 def test_a_device_without_room_for_a_batch_is_a_model_error(monkeypatch, minilm, fake, tmp_path):
     """What torch raises is a RuntimeError that nothing above would take for a failure of the model."""
     monkeypatch.setattr(minilm, "_model", out_of_memory)
-    with pytest.raises(ModelError, match=r"out of memory; given 8 texts of 16 tokens; leave the GPU more room"):
+    with pytest.raises(ModelError, match=r"out of memory; given 1 texts of up to 4 tokens; leave the GPU more room"):
         minilm.embed(["a river"])
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     embedder = load_embedder(str(tmp_path))

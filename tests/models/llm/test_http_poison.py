@@ -82,7 +82,7 @@ def test_a_poison_fails_alone_in_both_faces(fakes, connect, poison: str) -> None
     llm = connect(fakes(poisoned), retries=1, backoff_s=0.001)
     before, bad, after = llm.complete([Request("", "before"), Request("", poison), Request("", "after")])
     assert (before.text, after.text) == ("re: before", "re: after")
-    assert isinstance(bad, RequestFailed) or not bad.n_prompt
+    assert isinstance(bad, RequestFailed) or bad.estimated
     for key, prompt in enumerate(("before", poison, "after")):
         llm.submit(key, Request("", prompt))
     streamed = shared.drain(llm)

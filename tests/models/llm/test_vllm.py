@@ -16,7 +16,8 @@ from gpu_rag.models import packaged, stored
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm import load_llm, vllm
 from gpu_rag.models.llm.capability import stored_parameters
-from gpu_rag.models.llm.http_wire import JSON_LAYOUT, body
+from gpu_rag.models.llm.http_wire import body
+from gpu_rag.models.llm.interface import JSON_LAYOUT
 from gpu_rag.models.llm.vllm import STYLE, VllmLLM, environment, options, places, sleeps, visible_gpus, window
 from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import JsonSchema, Reply, Request

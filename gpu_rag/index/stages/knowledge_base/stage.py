@@ -33,7 +33,15 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"named": named, "max_document_chars": settings.index.max_document_chars, **collapsed}
 
 
-@stage("kb", needs=("passages",), corpus_needs=("extraction", "entities", "mentions"), version=3, params=_params)
+@stage(
+    "kb",
+    needs=("passages",),
+    corpus_needs=("extraction", "entities", "mentions"),
+    version=3,
+    params=_params,
+    size="triples",
+    graph=True,
+)
 def kb_stage(work: Work) -> dict[str, int]:
     """Tables `kb_sources`, `kb_types`, `kb_relations`, `kb_nodes`, `kb_records`, `kb_links`, `kb_edges` and
     `kb_passages` (the source of each passage), and rejects.jsonl.

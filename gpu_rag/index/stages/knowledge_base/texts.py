@@ -43,7 +43,7 @@ def _web_params(settings: Settings, sources: Sources) -> dict[str, Any]:
     }
 
 
-@stage("kb_web", params=_web_params)
+@stage("kb_web", params=_web_params, planned=False)
 def kb_web_stage(work: Work) -> dict[str, int]:
     """The pages of web snapshots (see `sources.web.snapshot`): table `web_pages`, and a BM25 index over title and text.
 
@@ -214,7 +214,7 @@ def exact_texts(folder: Path) -> Sequence[str]:
     return texts if len(texts) <= MOST_EXACT else ()
 
 
-@stage("kb_texts", needs=("kb",))
+@stage("kb_texts", needs=("kb",), size="triples")
 def kb_texts_stage(work: Work) -> dict[str, int]:
     """Table `kb_texts`: for each node without any passage "name (type)." and its first edges as sentences.
 
@@ -240,10 +240,10 @@ def kb_stages() -> list[Stage]:
     """The stages of a knowledge base in building order. A method names those that it reads."""
     return [
         kb_stage,
-        vector_stage("kb_name_vectors", ("kb",), node_names),
-        vector_stage("kb_edge_vectors", ("kb",), exact_texts),
-        vector_stage("kb_relation_vectors", ("kb",), relation_texts),
+        vector_stage("kb_name_vectors", ("kb",), node_names, "nodes"),
+        vector_stage("kb_edge_vectors", ("kb",), exact_texts, "triples"),
+        vector_stage("kb_relation_vectors", ("kb",), relation_texts, "kinds of relation"),
         kb_texts_stage,
-        vector_stage("kb_text_vectors", ("kb_texts",), standin_texts),
+        vector_stage("kb_text_vectors", ("kb_texts",), standin_texts, "stand-ins"),
         kb_web_stage,
     ]

@@ -24,12 +24,12 @@ def stages() -> list[Stage]:
     """All of them."""
     return [
         exact_stage,
-        vector_stage("higra_exact_vectors", ("higra_exact",), exact_texts),
+        vector_stage("higra_exact_vectors", ("higra_exact",), exact_texts, "entities"),
         merge_stage,
         links_stage,
         mentions_stage,
-        vector_stage("higra_entity_vectors", ("higra_merge",), entity_texts),
-        vector_stage("higra_relation_vectors", ("higra_merge", "higra_links"), relation_texts),
+        vector_stage("higra_entity_vectors", ("higra_merge",), entity_texts, "entities"),
+        vector_stage("higra_relation_vectors", ("higra_merge", "higra_links"), relation_texts, "relations"),
         search_stage,
         graph_stage,
     ]

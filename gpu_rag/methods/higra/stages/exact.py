@@ -21,10 +21,12 @@ from gpu_rag.methods.higra.merges import (
     REJECT,
     edited,
     edits_params,
+    file_of,
     merge_row,
     name_pairs,
     read_edits,
 )
+from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.tables import Row, by_id, relation_rows, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
@@ -35,16 +37,16 @@ Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases, normal
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    chosen = settings.alignment
+    chosen = settings.section(AlignmentSettings)
     rule = {} if chosen.aliases == "all" else {"aliases": [chosen.aliases, chosen.max_cluster]}
     return {**rule, **edits_params(sources)}
 
 
-@stage("higra_exact", needs=("extraction", "entities"), params=_params)
+@stage("higra_exact", needs=("extraction", "entities"), params=_params, size="characters")
 def exact_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias,
     and those that would be too many (`careful_merge`)."""
-    return exact_tables(work, work.settings.alignment.aliases)
+    return exact_tables(work, work.settings.section(AlignmentSettings).aliases)
 
 
 def exact_tables(work: Work, by: str) -> dict[str, int]:
@@ -57,8 +59,8 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
         tables.read_table(folder / "profiles.parquet", tables.PROFILES),
     )
     names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
-    rejected = name_pairs(edited(read_edits(work.sources.merges), REJECT))
-    keys, most = [item.key for item in items.items], work.settings.alignment.max_cluster
+    rejected = name_pairs(edited(read_edits(file_of(work.sources)), REJECT))
+    keys, most = [item.key for item in items.items], work.settings.section(AlignmentSettings).max_cluster
     quarantined: list[list[str]] = []
     if by == "none":
         group_of = _components(keys, [()] * len(keys))

@@ -15,10 +15,10 @@ from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.search import triple_texts
+from gpu_rag.index.stages.search import TextRows, triple_texts
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.graph import graphs_of
-from gpu_rag.methods.higra.stages.clusters import entity_text
+from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
@@ -36,27 +36,33 @@ def entity_texts(folder: Path) -> list[str]:
     return [entity_text(row, descriptions=False) for row in read(folder, "higra_entities").to_pylist()]
 
 
-def relation_texts(merge: Path, links: Path) -> list[str]:
+def relation_texts(merge: Path, links: Path) -> TextRows:
     """Each relation as "subject label object", with the entities' written names."""
-    return triple_texts(read(merge, "higra_entities")["name"].to_pylist(), read(links, "higra_relations"))
+    return triple_texts(read(merge, "higra_entities")["name"], read(links, "higra_relations"))
 
 
 @stage(
     "higra_search",
     needs=("higra_merge", "higra_links"),
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
+    size="relations",
 )
 def search_stage(work: Work) -> dict[str, int]:
     """BM25 indexes over the entities (name, aliases, types) and over the relations."""
     merge, links = work.stage_folders["higra_merge"], work.stage_folders["higra_links"]
     index = work.settings.index
     for name, texts in (("entities", entity_texts(merge)), ("relations", relation_texts(merge, links))):
-        Bm25.build(texts, k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
+        Bm25.build(texts[:], k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
         work.progress.advance(len(texts))
     return {}
 
 
-@stage("higra_graph", needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"))
+@stage(
+    "higra_graph",
+    needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"),
+    size="links",
+    graph=True,
+)
 def graph_stage(work: Work) -> dict[str, int]:
     """The entity graph and the graph over [entities | passages] as CSR arrays (see `HigraGraph`), and
     `statistics.json`."""

@@ -11,21 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from gpu_rag.index import tables
-from gpu_rag.index.stage import stage
+from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Sources, Work
-from gpu_rag.methods.higra.stages.clusters import (
-    ask_clusters,
-    decider_of,
-    entity_text,
-    is_left_to_the_model,
-    prompt_of,
-    roles_of,
-)
+from gpu_rag.methods.higra.settings import AlignmentSettings
+from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, entity_text, is_left_to_the_model, roles_of
 from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
 from gpu_rag.methods.higra.tables import HIGRA_LINKS, Row, Triple, pairs, read, relation_row, write
+from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.mentions import find_mentions
 from gpu_rag.text.normalise import normalise_name
@@ -37,14 +33,14 @@ MOST_RELATIONS = 20  # of a reply
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The clusters, the prompt and the least confidence; with another decider nothing."""
-    chosen = settings.alignment
+    chosen = settings.section(AlignmentSettings)
     if not roles_of(settings):
-        return {"decider": decider_of(settings) if chosen.refine else "none"}
+        return {"decider": "similarity" if chosen.refine else "none"}
     return {
         "decider": "llm",
         **window_params(chosen, chosen.link_radius),
         "confidence": chosen.confidence,
-        "prompt": prompt_of("link").digest,
+        "prompt": read_prompt(f"{PROMPTS}:link").digest,
     }
 
 
@@ -54,17 +50,19 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("higra_link_failed",),
     params=_params,
     roles=lambda settings: (*roles_of(settings), "embedder") if roles_of(settings) else (),
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
     by_capability=is_left_to_the_model,
+    size="entities",
 )
 def links_stage(work: Work) -> dict[str, int]:
     """Table `relations` (HIGRA_RELATIONS): the extracted ones, and those that a language model infers.
 
-    With the decider `similarity`, or without refinement, there are no inferred ones: that texts are near says that
-    two things may be related, not how. A relation that was extracted too stays as extracted.
+    With the decider `similarity`, or without refinement, there are no inferred ones. A relation that was extracted too
+    stays as extracted.
     """
     folder = work.stage_folders["higra_merge"]
     rows, entities = read(folder, "higra_extracted_relations").to_pylist(), read(folder, "higra_entities").to_pylist()
-    found, counts = _inferred(work, entities) if roles_of(work.settings) and entities else ({}, {})
+    found, counts = _inferred(work, entities) if roles_of(work.settings) and entities else (unrelated(), {})
     known = {(row["subject"], row["label"], row["object"]) for row in rows}
     ids = [entity["id"] for entity in entities]
     new = [relation_row(ids, key, confidence=found[key]) for key in found if key not in known]
@@ -72,18 +70,38 @@ def links_stage(work: Work) -> dict[str, int]:
     return counts | {"higra_relations": write(work.out, "higra_relations", rows), "higra_inferred": len(new)}
 
 
+class Related(Struct, frozen=True):
+    """A relation between two entities of a window, by their numbers from 1."""
+
+    source: int
+    label: str
+    target: int
+    confidence: float
+
+
+class Relations(Struct, frozen=True):
+    """Relations between the entities of a window, the surest first."""
+
+    relations: tuple[Related, ...]
+
+
+def unrelated() -> dict[Triple, float]:
+    """No relation: that texts are near says that two things may be related, not how."""
+    return {}
+
+
 def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float], dict[str, int]]:
     """{(subject, label, object): the greatest confidence}, and counts of requests and of what was left out."""
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     vectors = torch.from_numpy(embed_blocks(work, [entity_text(row) for row in entities]))
     shown = entity_windows(work, vectors, chosen.link_radius)
     work.progress.start("higra_links", len(shown.windows), "windows")
-    replies, unread = ask_clusters(work, entities, shown.windows, "link", relations_schema)
+    replies, unread = ask_windows(work, LINK, entities, shown.windows)
     found: dict[Triple, float] = {}
     n_unsure = 0
-    for cluster, relation in ((cluster, relation) for cluster, reply in replies for relation in reply["relations"]):
-        source, target = cluster[relation["source"] - 1], cluster[relation["target"] - 1]
-        key, confidence = (source, normalise_name(relation["label"]), target), float(relation["confidence"])
+    for window, relation in ((window, relation) for window, reply in replies for relation in reply.relations):
+        source, target = window[relation.source - 1], window[relation.target - 1]
+        key, confidence = (source, normalise_name(relation.label), target), relation.confidence
         if source == target or not key[1] or confidence < chosen.confidence:
             n_unsure += 1
         else:
@@ -107,25 +125,28 @@ def relations_schema(n: int) -> str:
     )
 
 
+LINK: Ask[Relations] = Ask("higra_link", Relations, rule=unrelated, prompt=f"{PROMPTS}:link", schema=relations_schema)
+
+
 # --- to passages -----------------------------------------------------------------------------------
 
 
 def _mention_params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The two limits, and whether to search."""
-    chosen = settings.alignment
+    chosen = settings.section(AlignmentSettings)
     return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
 
 
-@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params)
+@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params, size="mentions")
 def mentions_stage(work: Work) -> dict[str, int]:
     """Table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end); what is not found verbatim has offsets -1.
 
-    A name or alias that stands in a passage links its entity there (Aho-Corasick, whole words). Where the entity was
+    A name or alias that stands in a passage links its entity there (whole words). Where the entity was
     not extracted, only if its NAME occurs fewer than `alignment.theta` times in all texts and is none of the
     `alignment.top_words` commonest words (tested on the name for aliases too, as in the paper); and not at all without
     refinement.
     """
-    folder, chosen = work.stage_folders["higra_merge"], work.settings.alignment
+    folder, chosen = work.stage_folders["higra_merge"], work.settings.section(AlignmentSettings)
     entities = read(folder, "higra_entities")
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     texts: list[str] = passages["text"].to_pylist()

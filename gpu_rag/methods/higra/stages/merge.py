@@ -9,21 +9,17 @@ from itertools import combinations
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from gpu_rag.index import tables
-from gpu_rag.index.stage import stage
+from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra import merges
-from gpu_rag.methods.higra.stages.clusters import (
-    Clusters,
-    ask_clusters,
-    decider_of,
-    is_left_to_the_model,
-    prompt_of,
-    roles_of,
-)
-from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
+from gpu_rag.methods.higra.settings import AlignmentSettings
+from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of
+from gpu_rag.methods.higra.stages.windows import Clusters, entity_windows, window_params
 from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read, relation_rows, write
+from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -35,14 +31,14 @@ BY_HAND, BY_LLM = "by hand", "the model's group"
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The clusters, the decider and what it reads, and the edits made by hand."""
-    chosen, edits = settings.alignment, merges.edits_params(sources)
+    chosen, edits = settings.section(AlignmentSettings), merges.edits_params(sources)
     if not chosen.refine:
         return {"refine": False, **edits}
     limit = {"most": chosen.max_cluster} if chosen.aliases == "unambiguous" else {}
     windows = window_params(chosen, chosen.tau)
-    if decider_of(settings) == "similarity":
+    if not roles_of(settings):
         return {"decider": "similarity", **windows, "min_cosine": chosen.min_cosine, **limit, **edits}
-    return {"decider": "llm", **windows, "prompt": prompt_of("merge").digest, **limit, **edits}
+    return {"decider": "llm", **windows, "prompt": read_prompt(f"{PROMPTS}:merge").digest, **limit, **edits}
 
 
 @stage(
@@ -52,7 +48,9 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("higra_merge_failed",),
     params=_params,
     roles=roles_of,
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
     by_capability=is_left_to_the_model,
+    size="entities",
 )
 def merge_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were extracted)
@@ -60,9 +58,9 @@ def merge_stage(work: Work) -> dict[str, int]:
     exact = work.stage_folders["higra_exact"]
     entities = read(exact, "higra_exact_entities").to_pylist()
     decisions, counts = _decided(work, entities)
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     most = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
-    edits = merges.read_edits(work.sources.merges)
+    edits = merges.read_edits(merges.file_of(work.sources))
     group_of, applied, unapplied = apply_decisions(entities, decisions, edits, most)
     merged, row_of = merged_rows(entities, group_of)
     write(work.out, "higra_entities", merged)
@@ -97,30 +95,37 @@ class SameEntity:
 
 
 def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[str, int]]:
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     if not chosen.refine or not entities:
         return [], {}
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
     vectors = torch.from_numpy(arrays["vectors"])
     shown = entity_windows(work, vectors, chosen.tau)
-    by = by_llm if decider_of(work.settings) == "llm" else by_similarity
-    decisions, counts = by(work, entities, vectors, shown.windows)
+    counts: dict[str, int] = {}
+    if roles_of(work.settings):
+        decisions, counts = by_llm(work, entities, vectors, shown.windows)
+    else:
+        named = _named(work, entities)
+        decisions = agreeing(entities, vectors, shown.windows, named, chosen.min_cosine)
     return decisions, {**shown.counts("merge"), **counts}
 
 
-def by_similarity(
-    work: Work, entities: Sequence[Row], vectors: torch.Tensor, windows: Clusters
-) -> tuple[list[SameEntity], dict[str, int]]:
-    """Pairs of a window that agree by name and by vector: a rule of `NameRules` holds, the cosine is at least
-    `alignment.min_cosine`, and their types, where both have some, are not all different.
-
-    The rules are told whether a passage names both: it was extracted there, or the title is its name.
-    """
+def _named(work: Work, entities: Sequence[Row]) -> list[set[int]]:
+    """The passages that name each entity: it was extracted there, or the title is its name."""
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     titled: dict[str, set[int]] = defaultdict(set)
     for row, (title, text) in enumerate(zip(passages["title"].to_pylist(), passages["text"].to_pylist())):
         titled[normalise_name(title_name(title, text))].add(row)
-    named = [titled.get(normalise_name(row["name"]), set()).union(row["passages"]) for row in entities]
+    return [titled.get(normalise_name(row["name"]), set()).union(row["passages"]) for row in entities]
+
+
+def agreeing(
+    entities: Sequence[Row], vectors: torch.Tensor, windows: Clusters, named: Sequence[set[int]], least: float
+) -> list[SameEntity]:
+    """Pairs of a window that agree by name and by vector: a rule of `NameRules` holds, the cosine is at least `least`,
+    and their types, where both have some, are not all different. named: passages of each entity; the rules are told
+    whether one names both.
+    """
     rules = NameRules([[row["name"], *row["aliases"]] for row in entities])
     types = [{kind.casefold() for kind in row["types"]} for row in entities]
     found = []
@@ -128,9 +133,25 @@ def by_similarity(
         if types[a] and types[b] and not types[a] & types[b]:
             continue
         rule = rules.rule(a, b, bool(named[a] & named[b]))
-        if rule and (score := _cosine(vectors, a, b)) >= work.settings.alignment.min_cosine:
+        if rule and (score := _cosine(vectors, a, b)) >= least:
             found.append(SameEntity((a, b), rule, score))
-    return found, {}
+    return found
+
+
+class Groups(Struct, frozen=True):
+    """Groups of entities of a window that are one, by their numbers from 1."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+
+def groups_schema(n: int) -> str:
+    """Groups of two or more of the numbers 1 to n."""
+    number = {"type": "integer", "minimum": 1, "maximum": n}
+    group = {"type": "array", "items": number, "minItems": 2, "maxItems": n}
+    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": max(2, n // 2)}}))
+
+
+MERGE: Ask[Groups] = Ask("higra_merge", Groups, rule=agreeing, prompt=f"{PROMPTS}:merge", schema=groups_schema)
 
 
 def by_llm(
@@ -142,10 +163,10 @@ def by_llm(
     group with two names whose numbers differ, which is counted.
     """
     work.progress.start("higra_merge", len(windows), "windows")
-    replies, unread = ask_clusters(work, entities, windows, "merge", groups_schema)
+    replies, unread = ask_windows(work, MERGE, entities, windows)
     decisions: list[SameEntity] = []
     n_numbers = 0
-    for window, group in ((window, group) for window, reply in replies for group in reply["groups"]):
+    for window, group in ((window, group) for window, reply in replies for group in reply.groups):
         rows = tuple(sorted({window[number - 1] for number in group}))
         pairs = list(combinations(rows, 2))
         if any(numbers_differ(entities[a]["name"], entities[b]["name"]) for a, b in pairs):
@@ -153,13 +174,6 @@ def by_llm(
         elif pairs:
             decisions.append(SameEntity(rows, BY_LLM, min(_cosine(vectors, a, b) for a, b in pairs)))
     return decisions, ({"higra_merge_numbers_differ": n_numbers} if n_numbers else {}) | unread
-
-
-def groups_schema(n: int) -> str:
-    """Groups of two or more of the numbers 1 to n."""
-    number = {"type": "integer", "minimum": 1, "maximum": n}
-    group = {"type": "array", "items": number, "minItems": 2, "maxItems": n}
-    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": max(2, n // 2)}}))
 
 
 def _cosine(vectors: torch.Tensor, a: int, b: int) -> float:

@@ -7,7 +7,7 @@ Windows overlap, so that each pair is together in one of them.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,12 @@ from gpu_rag.graph.cluster import linked_pairs, radius_clusters
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.settings import AlignmentSettings
-from gpu_rag.methods.higra.stages.clusters import Clusters, near_clusters
 from gpu_rag.models.set import pick_device
 
 MOST_NEAR = 128  # nearest neighbours of a row that count: a dense cloud takes requests by its size, not by its square
 _TILE = 2048
+SMALLEST_EPS = 1e-4  # stored vectors are rounded: below it distances say nothing
+Clusters = list[list[int]]  # rows of entities
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
 
     vectors: f16|f32[N, D], unit rows.
     """
-    chosen = work.settings.alignment
+    chosen = work.settings.section(AlignmentSettings)
     moved = vectors.to(pick_device(work.settings.models.device))
     near, cosine = near_pairs(moved, eps)
     if chosen.windows == "clusters":
@@ -59,6 +60,31 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
     else:
         windows = covering(nearest_only(near, cosine, MOST_NEAR), chosen.max_cluster)
     return Shown(windows, len(near), n_together(near, windows))
+
+
+def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int) -> Clusters:
+    """Clusters of DBSCAN (see `radius_clusters`) with at most `most` rows each, sorted by first row; noise is left out.
+
+    A larger cluster is clustered again by itself with half of eps, and so on; rows that become noise then are left
+    out. A cluster that is too large still when eps falls below 1e-4, of rows that are all but equal, is cut into runs
+    of `most` rows. vectors: f16|f32[N, D], unit rows.
+    """
+    done: Clusters = []
+    todo = [(torch.arange(len(vectors)), eps)]
+    while todo:
+        rows, radius = todo.pop()
+        label = radius_clusters(vectors[rows.to(vectors.device)], radius, min_samples).tolist()
+        members: dict[int, list[int]] = defaultdict(list)
+        for row, of in zip(rows.tolist(), label):
+            members[of].append(row)
+        for found in (found for of, found in members.items() if of >= 0 and len(found) > 1):
+            if len(found) <= most:
+                done.append(found)
+            elif radius / 2 < SMALLEST_EPS:
+                done += [part for at in range(0, len(found), most) if len(part := found[at : at + most]) > 1]
+            else:
+                todo.append((torch.tensor(found), radius / 2))
+    return sorted(done)
 
 
 def near_pairs(vectors: torch.Tensor, eps: float) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import torch
 
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.index import tables
-from gpu_rag.index.stage import stage
+from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, read_lists, read_questions
@@ -25,14 +26,22 @@ from gpu_rag.types import Ragged
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The cut, and how matches are found."""
-    hops = {name: getattr(settings.hops, name) for name in ("edge_budget", "exact_limit", "candidates")}
+    hops = {name: getattr(settings.section(HopSettings), name) for name in ("edge_budget", "exact_limit", "candidates")}
     return {**hops, "neighbours": neighbours_of(settings)}
+
+
+def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
+    """Pairs of questions that are compared; 0 where candidates alone are."""
+    n_in, n_out = sizes["hop_in_questions"], sizes["hop_out_questions"]
+    return n_in * n_out if max(n_in, n_out) <= settings.section(HopSettings).exact_limit else 0.0
 
 
 @stage(
     "hop_edges",
     needs=("passages", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors", "hop_out_vectors"),
     params=_params,
+    pairs=Pairs("questions squared", _pairs),
+    graph=True,
 )
 def edges_stage(work: Work) -> dict[str, int]:
     """Tables `matches` (each out-question's best in-question, before any cut) and `edges` (see `edges_of_matches`), and
@@ -43,7 +52,8 @@ def edges_stage(work: Work) -> dict[str, int]:
     question, sim, mode = _match(work, outs, ins)
     tables.write_table(work.out / "matches.parquet", MATCHES, {"question": question, "sim": sim})
     out_vertex, in_vertex = outs.vertex.cpu().numpy(), ins.vertex.cpu().numpy()
-    edges, n_uncut = edges_of_matches(question, sim, out_vertex, in_vertex, len(ids), work.settings.hops.edge_budget)
+    budget = work.settings.section(HopSettings).edge_budget
+    edges, n_uncut = edges_of_matches(question, sim, out_vertex, in_vertex, len(ids), budget)
     n_edges = tables.write_table(work.out / "edges.parquet", EDGES, edges)
     return {
         "hop_edges": n_edges,
@@ -56,12 +66,13 @@ def edges_stage(work: Work) -> dict[str, int]:
 
 def neighbours_of(settings: Settings) -> str:
     """auto | faiss | torch: `hops.neighbours`, or where that is auto `graph.neighbours`."""
-    return settings.graph.neighbours if settings.hops.neighbours == "auto" else settings.hops.neighbours
+    own = settings.section(HopSettings).neighbours
+    return settings.graph.neighbours if own == "auto" else own
 
 
 def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Best in-question and SIM of every out-question, and the mode as a count."""
-    hops = work.settings.hops
+    hops = work.settings.section(HopSettings)
     if max(len(outs.vertex), len(ins.vertex)) <= hops.exact_limit:
         question, sim = match_exactly(work, outs, ins, read_previous(work.previous))
         tables.write_arrays(work.out / "keys.safetensors", {"in": ins.keys, "out": outs.keys})

@@ -14,6 +14,7 @@ from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pa
 from gpu_rag.graph.nearest.index import Proposer
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.work import Work
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.types import Ragged
 
 EXACT_ROWS = 16_384  # out-questions of one unit of resumable work
@@ -123,7 +124,7 @@ def match_nearly(work: Work, outs: Side, ins: Side, near: Proposer) -> tuple[np.
     Candidates: the `hops.candidates` in-questions with the nearest vectors (and as many more, since those of the same
     vertex are among the nearest), and the holders of its four rarest keywords. Their SIM is exact.
     """
-    k = min(2 * work.settings.hops.candidates, len(ins.vertex))
+    k = min(2 * work.settings.section(HopSettings).candidates, len(ins.vertex))
 
     def block(rows: np.ndarray) -> np.ndarray:
         left = outs.part(torch.from_numpy(rows))
@@ -144,7 +145,7 @@ def _in_blocks(
     parts = [np.zeros((2, 0))]
     for number, start in enumerate(range(0, n, step)):
         rows = np.arange(start, min(start + step, n))
-        parts.append(work.array_block(number, partial(make, rows)))
+        parts.append(work.array_block(str(number), partial(make, rows)))
         work.progress.advance(len(rows))
     question, sim = np.concatenate(parts, axis=1)
     return question.astype(np.int32), sim

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Meta, Struct
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.requests import ask, text_requests
-from gpu_rag.index.work import Models, Sources, Work
+from gpu_rag.index.stage import stage, where_capable
+from gpu_rag.index.stages.requests import decided
+from gpu_rag.index.work import Sources, Work
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.templates import (
     TEMPLATES_VERSION,
     Triple,
@@ -24,47 +27,66 @@ from gpu_rag.methods.hoprag.stages.templates import (
 )
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices, vertex_parts
 from gpu_rag.methods.hoprag.tables import QUESTIONS
+from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.keywords import names
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, object_of
 
-LEAST = {"in": 2, "out": 4}  # questions a request, as in HopRAG
-MOST = 12
+MOST = 12  # questions a reply; at least 2 and 4, as in HopRAG
 _PRONOUN = re.compile(r"\b(he|him|his|she|her|hers|it|its|they|them|their|theirs)\b", re.IGNORECASE)
-Questions = dict[str, list[list[str]]]  # by side ("in", "out"), a list of texts a vertex
+_LISTS = pa.list_(pa.string())
+Text = Annotated[str, Meta(max_length=300)]
 
 
-_TEXTS = {"type": "array", "items": {"type": "string", "maxLength": 300}}
-SCHEMAS = {
-    side: canonical_schema(object_of({"questions": {**_TEXTS, "minItems": n, "maxItems": MOST}}))
-    for side, n in LEAST.items()
-}
+class InQuestions(Struct, frozen=True):
+    """Questions that a passage answers."""
+
+    questions: Annotated[tuple[Text, ...], Meta(min_length=2, max_length=MOST)]
 
 
-def _prompt(side: str) -> Prompt:
-    """What is asked about each vertex: the "in" or the "out" questions."""
-    return Prompt.read("gpu_rag.methods.hoprag.prompts", f"hop_{side}")
+class OutQuestions(Struct, frozen=True):
+    """Questions that a passage raises."""
+
+    questions: Annotated[tuple[Text, ...], Meta(min_length=4, max_length=MOST)]
 
 
-def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Questions, dict[str, int]]:
+def answered_batch(vertices: pa.Table) -> pa.ListArray:
+    """The in-coming questions of vertices with `triples`, a list a vertex."""
+    return pa.array([answered_questions(map(tuple, triples)) for triples in vertices["triples"].to_pylist()], _LISTS)
+
+
+def raised_batch(vertices: pa.Table, types: Mapping[str, str]) -> pa.ListArray:
+    """The out-coming questions of vertices with `names` and `triples`; types: of names, see `type_words`."""
+    kinds = frozenset(types.values())
+    rows = zip(vertices["names"].to_pylist(), vertices["triples"].to_pylist())
+    return pa.array([raised_questions(names, map(tuple, triples), types, kinds) for names, triples in rows], _LISTS)
+
+
+PROMPTS = "gpu_rag.methods.hoprag.prompts"
+IN: Ask[InQuestions] = Ask("hop_in", InQuestions, rule=answered_batch, prompt=f"{PROMPTS}:hop_in")
+OUT: Ask[OutQuestions] = Ask("hop_out", OutQuestions, rule=raised_batch, prompt=f"{PROMPTS}:hop_out")
+SIDES: dict[str, Ask[Any]] = {"in": IN, "out": OUT}
+
+
+def by_llm(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[str, int]]:
     """Two requests a vertex; and how many replies were ok, malformed, truncated or failed, how many questions dropped.
 
     A question that `is_question` refuses is dropped. A vertex whose reply cannot be read after one repair try has no
     questions of that side. Raises GpuRagError when fewer replies than `index.min_yield` could be read.
     """
-    questions: Questions = {side: [] for side in LEAST}
+    questions: dict[str, pa.Array] = {}
     statuses: Counter[str] = Counter()
-    n_written = n_kept = 0
-    seed, tokens = work.settings.runtime.seed, work.settings.hops.tokens
-    for side, lists in questions.items():
-        asks = text_requests(_prompt(side), titles, texts, schema=SCHEMAS[side], max_tokens=tokens, seed=seed)
-        for reply in ask(work, asks, f"hop_{side}"):
+    n_dropped, tokens = 0, work.settings.section(HopSettings).tokens
+    titles, texts = vertex_parts(work.stage_folders["passages"], vertices)
+    for side, ask in SIDES.items():
+        fields = ({"title": title, "text": text, "max_tokens": tokens} for title, text in zip(titles, texts))
+        lists: list[list[str]] = []
+        for reply in decided(work, ask, fields):
             statuses[reply if isinstance(reply, str) else "ok"] += 1
-            written = [] if isinstance(reply, str) else reply["questions"]
+            written = () if isinstance(reply, str) else reply.questions
             lists.append([text for text in written if is_question(text)])
-            n_written, n_kept = n_written + len(written), n_kept + len(lists[-1])
-    total, floor = sum(statuses.values()), work.settings.index.min_yield
+            n_dropped += len(written) - len(lists[-1])
+        questions[side] = pa.array(lists, _LISTS)
+    total, floor = statuses.total(), work.settings.index.min_yield
     if statuses["ok"] < floor * total:
         raise GpuRagError(
             "the model wrote questions for too few passages",
@@ -73,7 +95,7 @@ def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Que
             do="use a stronger model, --set hops.simulate=templates, or lower index.min_yield; replies are kept",
         )
     counts = {f"hop_replies_{status}": n for status, n in sorted(statuses.items())}
-    return questions, counts | {"hop_questions_dropped": n_written - n_kept}
+    return questions, counts | {"hop_questions_dropped": n_dropped}
 
 
 def is_question(text: str) -> bool:
@@ -92,21 +114,14 @@ Found = tuple[list[str], list[Triple]]  # names and triples of a vertex
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """Who writes the questions, and what they are asked."""
-    if settings.hops.simulate == "auto":
+    if settings.section(HopSettings).simulate == "auto":
         raise UsageError("hops.simulate is not settled", given="auto", expected="llm | templates")
-    if settings.hops.simulate == "templates":
+    if settings.section(HopSettings).simulate == "templates":
         return {"simulate": "templates", "templates": TEMPLATES_VERSION}
-    prompts = {side: _prompt(side).digest for side in LEAST}
-    asked = {"schemas": SCHEMAS, "max_tokens": settings.hops.tokens, "seed": settings.runtime.seed}
+    prompts = {side: read_prompt(f"{PROMPTS}:hop_{side}").digest for side in SIDES}
+    schemas = {side: ask.schema_text({}) for side, ask in SIDES.items()}
+    asked = {"schemas": schemas, "max_tokens": settings.section(HopSettings).tokens, "seed": settings.runtime.seed}
     return {"simulate": "llm", "prompts": prompts, **asked}
-
-
-def _settled(settings: Settings, models: Models) -> Settings:
-    """hops.simulate = auto as what it becomes: llm where there is a capable LLM, else templates."""
-    if settings.hops.simulate != "auto":
-        return settings
-    capable = settings.models.llm != "none" and models.llm().capable
-    return settings.changed("hops", simulate="llm" if capable else "templates")
 
 
 @stage(
@@ -115,9 +130,9 @@ def _settled(settings: Settings, models: Models) -> Settings:
     version=2,
     retry=("hop_replies_failed",),
     params=_params,
-    roles=lambda settings: ("llm",) if settings.hops.simulate == "llm" else (),
-    settled=_settled,
-    by_capability=lambda settings: settings.hops.simulate == "auto",
+    roles=lambda settings: ("llm",) if settings.section(HopSettings).simulate == "llm" else (),
+    settled=where_capable(HopSettings, "hops", "simulate", "llm", "templates"),
+    by_capability=lambda settings: settings.section(HopSettings).simulate == "auto",
 )
 def questions_stage(work: Work) -> dict[str, int]:
     """Tables `in_questions` and `out_questions`, sorted by (vertex, text), each text once a vertex.
@@ -125,22 +140,24 @@ def questions_stage(work: Work) -> dict[str, int]:
     Raises GpuRagError when an LLM's yield is too low.
     """
     vertices = read_vertices(work)
-    titles, texts = vertex_parts(work.stage_folders["passages"], vertices)
-    work.progress.start("hop_questions", 2 * len(texts), "question lists")
-    if work.settings.hops.simulate == "llm":
-        questions, counts = by_llm(work, titles, texts)
-    else:
-        questions, counts = by_templates(work, vertices, texts), {}
+    work.progress.start("hop_questions", 2 * vertices.num_rows, "question lists")
+    by = by_llm if work.settings.section(HopSettings).simulate == "llm" else by_templates
+    questions, counts = by(work, vertices)
     for side, lists in questions.items():
-        distinct = [sorted({" ".join(text.split()) for text in found} - {""}) for found in lists]
-        rows = [(v, text) for v, found in enumerate(distinct) for text in found]
+        rows = sorted(
+            {
+                (vertex, text)
+                for vertex, written in zip(pc.list_parent_indices(lists).to_pylist(), lists.flatten().to_pylist())
+                if (text := " ".join(written.split()))
+            }
+        )
         columns = {"vertex": [v for v, _ in rows], "text": [text for _, text in rows]}
         n = tables.write_table(work.out / f"{side}_questions.parquet", QUESTIONS, columns)
         counts[f"hop_{side}_questions"] = n
     return counts
 
 
-def by_templates(work: Work, vertices: pa.Table, texts: Sequence[str]) -> Questions:
+def by_templates(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[str, int]]:
     """Questions from the triples of each vertex, with the types that the whole corpus knows of a name."""
     folder = work.stage_folders["extraction"]
     table = tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS)
@@ -149,14 +166,17 @@ def by_templates(work: Work, vertices: pa.Table, texts: Sequence[str]) -> Questi
     written = zip(profiles["name"].to_pylist(), profiles["types"].to_pylist())
     known = ((name, words) for name, of in written for words in of)  # that an extractor wrote down
     types = type_words((t for row in triples for t in row), known)
-    kinds = frozenset(types.values())
     rows = list(zip(table["entities"].to_pylist(), triples))
-    questions: Questions = {"in": [], "out": []}
-    for found, held in _by_vertex(rows, vertices["passage"].to_pylist(), texts):
-        questions["in"].append(answered_questions(held))
-        questions["out"].append(raised_questions(found, held, types, kinds))
-        work.progress.advance(2)
-    return questions
+    _, texts = vertex_parts(work.stage_folders["passages"], vertices)
+    held = list(_by_vertex(rows, vertices["passage"].to_pylist(), texts))
+    given = pa.table(
+        {
+            "names": pa.array([found for found, _ in held], _LISTS),
+            "triples": pa.array([found for _, found in held], pa.list_(_LISTS)),
+        }
+    )
+    work.progress.advance(2 * given.num_rows)
+    return {"in": answered_batch(given), "out": raised_batch(given, types)}, {}
 
 
 def _by_vertex(rows: Sequence[Found], passages: Sequence[int], texts: Sequence[str]) -> Iterator[Found]:

@@ -12,6 +12,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import stage, the_embedder
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Work
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, read_questions, write_lists
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.sentences import split_sentences
@@ -21,12 +22,12 @@ from gpu_rag.text.sentences import split_sentences
     "hop_vertices",
     needs=("passages",),
     version=2,
-    params=lambda settings, _: {"granularity": settings.hops.granularity},
+    params=lambda settings, _: {"granularity": settings.section(HopSettings).granularity},
 )
 def vertices_stage(work: Work) -> dict[str, int]:
     """Table `vertices`, sorted by (passage, start): one row a passage, or one a sentence. A passage always has one."""
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-    by_sentence = work.settings.hops.granularity == "sentence"
+    by_sentence = work.settings.section(HopSettings).granularity == "sentence"
     rows: list[dict[str, Any]] = []
     for passage, (name, text) in enumerate(zip(passages["id"].to_pylist(), passages["text"].to_pylist())):
         spans = (split_sentences(text) if by_sentence else []) or [(0, len(text))]
@@ -62,7 +63,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
 
     Copies the passages' vectors, or embeds block by block.
     """
-    if work.settings.hops.granularity == "passage":
+    if work.settings.section(HopSettings).granularity == "passage":
         vectors = tables.read_arrays(work.stage_folders["passage_vectors"] / "vectors.safetensors")["vectors"]
         work.progress.advance(len(vectors))
     else:

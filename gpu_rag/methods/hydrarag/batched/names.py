@@ -9,7 +9,7 @@ from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
-from gpu_rag.methods.hydrarag.pruning import GRID, on_grid
+from gpu_rag.methods.hydrarag.batched.prune import GRID, on_grid
 from gpu_rag.methods.hydrarag.state import Match
 from gpu_rag.program.kinds import GRAPH, TEXT
 from gpu_rag.program.knowledge_base.names import node_names

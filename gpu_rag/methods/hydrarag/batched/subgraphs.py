@@ -27,7 +27,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph, facts_of
-from gpu_rag.methods.hydrarag.pruning import on_grid
+from gpu_rag.methods.hydrarag.batched.prune import on_grid
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched

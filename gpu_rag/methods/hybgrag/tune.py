@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_rag.engine import Engine
-from gpu_rag.errors import BadInput, GpuRagError
+from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.evaluation.ceiling import oracle_of
 from gpu_rag.evaluation.kb import SKB_MEASURES, KbGold
 from gpu_rag.index.folder import sha256_text
-from gpu_rag.methods.registry import load_method, part
+from gpu_rag.methods.hybgrag import examples as known
+from gpu_rag.methods.hybgrag.lessons import Lessons
+from gpu_rag.methods.hybgrag.program import retrieve
+from gpu_rag.methods.method import Shown, Tuned
 from gpu_rag.program.decide import MODEL
 from gpu_rag.program.oracle import Oracle
 from gpu_rag.sources.questions import QuestionRow
@@ -30,6 +33,27 @@ class Collected:
 
     document: dict[str, Any]
     examples: dict[str, Any] | None
+
+
+def tune(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | None) -> Tuned:
+    """Examples for the prompts, kept where they help. Raises UsageError where methods to choose among are given,
+    BadInput as `collect`."""
+    if among:
+        raise UsageError("--among is of the method that learns a choice", given="--method hybgrag", do="leave it out")
+    collected = collect(engine, rows)
+    document = collected.document
+    gain = document["gain"]
+    lines = [[name, *(f"{document[when][name]:.3f}" for when in ("before", "after"))] for name in gain]
+    for line, pair in zip(lines, gain.values()):
+        line.append(f"{pair['diff']:+.3f} [{pair['low']:+.3f}, {pair['high']:+.3f}]")
+    counts = ", ".join(f"{n} {name}" for name, n in document["collected"].items())
+    shown: Shown = [
+        f"{document['n']} questions: {counts}; judged on {document['judged']}, by examples of the others",
+        (lines, ["measure", "without", "with examples", "difference, 95 % interval"]),
+    ]
+    if collected.examples is None:
+        return Tuned(document, {}, [*shown, "no examples are kept: answers are no better with them"])
+    return Tuned(document, {"hybgrag": collected.examples}, shown)
 
 
 def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
@@ -52,7 +76,6 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
         )  # fmt: skip
     rows = sorted(rows, key=lambda row: sha256_text(row.question.id))  # by the id alone: the order changes nothing
     learning, judged = rows[::2], rows[1::2]
-    known = part("hybgrag", "examples")
     earlier = known.own_examples(engine.index)
     try:
         engine.index.put(known.OWN, known.NONE)
@@ -76,9 +99,9 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
     return Collected(document, examples if changed else None)
 
 
-def _collected(engine: Engine, rows: Sequence[QuestionRow], gold: KbGold) -> Any:
+def _collected(engine: Engine, rows: Sequence[QuestionRow], gold: KbGold) -> Lessons:
     """Lessons of a loop whose critic knows the gold; the model decides the rest."""
-    lessons = part("hybgrag", "lessons").Lessons()
+    lessons = Lessons()
     _answered(engine, rows, oracle_of(rows, base=gold, otherwise=MODEL, watch=lessons.watch))
     return lessons
 
@@ -87,7 +110,6 @@ def _scores(
     engine: Engine, rows: Sequence[QuestionRow], gold: KbGold, examples: dict[str, Any] | None
 ) -> dict[str, list[float]]:
     """The measures of each question, with these examples and no others."""
-    known = part("hybgrag", "examples")
     own = known.NONE if examples is None else known.examples_of(examples, "collected")
     engine.index.put(known.OWN, own)
     answers = _answered(engine, rows)
@@ -97,8 +119,7 @@ def _scores(
 
 def _answered(engine: Engine, rows: Sequence[QuestionRow], decider: Oracle | None = None) -> dict[str, Any]:
     """Ranked nodes by question, without the reader. Raises GpuRagError where one failed."""
-    program = load_method("hybgrag").retrieve  # type: ignore[attr-defined]
-    answers = engine.run("hybgrag", [row.question for row in rows], program=program, decider=decider).answers
+    answers = engine.run("hybgrag", [row.question for row in rows], program=retrieve, decider=decider).answers
     for answer in answers:
         if answer.error is not None:
             given = f"{answer.question_id}: {answer.error['message']}"

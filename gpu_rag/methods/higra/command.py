@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Makes the edits that the options name, then lists."""
     from gpu_rag.errors import MissingLayer
     from gpu_rag.index.index import Index
-    from gpu_rag.methods.registry import part
+    from gpu_rag.methods.higra.merges import open_merges
 
     if "higra_merge" not in Index.open(options.index).stages:
         raise MissingLayer(
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             do=f"run: gpu-rag index CORPUS --out {options.index} --for higra-retriever "
             "(CORPUS, --kg, --skb, --source, --openie and settings as before)",
         )
-    merges = part("higra", "merges").open_merges(options.index)
+    merges = open_merges(options.index)
     edited = bool(options.reject or options.force or options.undo)
     if edited:
         merges.undo(options.undo)
@@ -65,7 +65,7 @@ def _document(merges: Any, options: argparse.Namespace, edited: bool) -> dict[st
 
 
 def _text(document: dict[str, Any], edited: bool) -> str:
-    from gpu_rag.methods.registry import part
+    from gpu_rag.methods.higra.report import coverage_lines
 
     lines = []
     for row in document["merges"] if not edited else ():
@@ -73,7 +73,7 @@ def _text(document: dict[str, Any], edited: bool) -> str:
         names = " = ".join([row["entity"], *others]) if row["entity"] else " | ".join(others)
         lines.append(f"{row['id']}  {row['why']:8}  {row['score']:.3f}  {names}  ({row['rule']})")
     if not edited:
-        lines += part("higra", "report").coverage_lines(document["pairs"])
+        lines += coverage_lines(document["pairs"])
         lines.append(f"{len(document['merges'])} of {document['n']} merges")
     lines += [f"edit {edit['id']}: {edit['action']} {' = '.join(edit['members'])}" for edit in document["edits"]]
     return "\n".join(lines or ["no edits"])

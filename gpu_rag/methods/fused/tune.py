@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.engine import Engine
-from gpu_rag.errors import BadInput, GpuRagError
+from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.evaluation.compare import DEFAULT_AT, check_gold
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
 from gpu_rag.index.folder import sha256_text
-from gpu_rag.methods.registry import load_method, part
+from gpu_rag.index.tuned import tuned
+from gpu_rag.methods.fused.model import Learnt, Model, fit
+from gpu_rag.methods.fused.program import Params, candidates, model
+from gpu_rag.methods.method import Shown, Tuned
+from gpu_rag.methods.registry import lacks, method_names, method_of
 from gpu_rag.program.run import Run
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Draft, Question
@@ -22,10 +26,10 @@ from gpu_rag.types import Draft, Question
 
 @dataclass(frozen=True)
 class Examples:
-    """Questions, their candidates and the numbers of these. learnt: `model.Learnt`; documents: of each candidate."""
+    """Questions, their candidates and the numbers of these. documents: of each candidate."""
 
     rows: Sequence[QuestionRow]
-    learnt: Any
+    learnt: Learnt
     documents: Sequence[Sequence[str]]
 
     def recall(self, scores: np.ndarray, at: Sequence[int]) -> np.ndarray:
@@ -41,10 +45,10 @@ class Examples:
 def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
     """What `fused` sees of each question, by its settings. Raises BadInput for gold that is no document."""
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
-    fused, seen = load_method("fused"), {}
+    seen = {}
 
-    async def see(question: Question, run: Run, params: Any) -> Draft:
-        seen[question.id] = await fused.candidates(question, run, params)  # type: ignore[attr-defined]
+    async def see(question: Question, run: Run, params: Params) -> Draft:
+        seen[question.id] = await candidates(question, run, params)
         return Draft(None, (), (), "unsupported")
 
     answers = engine.run("fused", [row.question for row in rows], retrieval_only=True, program=see).answers
@@ -57,7 +61,7 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
     documents = [[of[passage] for passage in one.ranking.rows[:width]] for one in found]
     gold = np.array([[name in row.gold_ids for name in names] for names, row in zip(documents, rows)])
     values = np.stack([one.values for one in found])
-    return Examples(rows, part("fused", "model").Learnt(values, gold, np.ones(len(rows))), documents)
+    return Examples(rows, Learnt(values, gold, np.ones(len(rows))), documents)
 
 
 LEAST = 50  # questions with gold: fewer say nothing
@@ -66,15 +70,60 @@ PULLS = (np.inf, 3.0, 0.3, 0.03)  # toward the shipped weights; the first keeps 
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """The outcome. document: that of `tune --json`; weights: for `fused`, as JSON; method: what `auto` is to be."""
+class Fitted:
+    """The outcome. document: for `tune --json`; weights: for `fused`, as JSON; method: what `auto` is to be."""
 
     document: dict[str, Any]
     weights: dict[str, Any]
     method: str
 
 
-def tune(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) -> Tuned:
+def tune_fused(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | None) -> Tuned:
+    """The weights alone. Raises UsageError where methods to choose among are given, BadInput as `fitted`."""
+    if among:
+        raise UsageError("--among is of the method that learns a choice", given="--method fused", do="leave it out")
+    outcome = fitted(engine, rows, ["ppr"])
+    return _tuned(engine, outcome, {**outcome.document, "method": None}, {})
+
+
+def tune_auto(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | None) -> Tuned:
+    """The weights, and the best of `among` and `fused`; without `among` of all methods over passages that the index
+    serves and whose ranking is their own. Raises BadInput as `fitted`."""
+    able = (name for name in method_names() if not lacks(name, engine.index.stages))
+    own = (name for name in able if name not in ("fused", "auto") and not method_of(name).ranks_as)
+    methods = among or [name for name in own if "kb" not in method_of(name).needs]
+    outcome = fitted(engine, rows, methods)
+    return _tuned(engine, outcome, outcome.document, {"auto": {"method": outcome.method}})
+
+
+def _tuned(engine: Engine, outcome: Fitted, document: dict[str, Any], choice: dict[str, Any]) -> Tuned:
+    weights = {**tuned(engine.index.path).get("fused", {}), ",".join(document["lists"]): outcome.weights}
+    return Tuned(document, {"fused": weights, **choice}, _shown(document))
+
+
+def _shown(document: dict[str, Any]) -> Shown:
+    """The outcome in words and tables."""
+    measures = list(document["recall"]["fused"])
+    rows = [[name, *(f"{found[m]:.3f}" for m in measures)] for name, found in document["recall"].items()]
+    pairs = [
+        [f"{name} - ppr", *(f"{pair['diff']:+.3f} [{pair['low']:+.3f}, {pair['high']:+.3f}]" for pair in gain.values())]
+        for name, gain in document["gain"].items()
+    ]
+    changed = "weights of these questions" if document["changed"] else "the weights of the package fit best and stay"
+    lines = [f"fused: {changed}"]
+    if document["gain"]["fused"]["recall@5"]["low"] <= 0:
+        lines.append("no gain of fused over ppr can be shown on these questions")
+    if document["method"]:
+        lines.append(f"auto: {document['method']}")
+    return [
+        f"{document['n']} questions; fused and auto are cross-validated",
+        (rows, ["method", *measures]),
+        (pairs, ["difference, 95 % interval", *measures]),
+        "\n".join(lines),
+    ]
+
+
+def fitted(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) -> Fitted:
     """Fits `fused` to questions, and finds the best of `methods` and it. Raises BadInput for fewer than LEAST.
 
     Recall of `fused` and `auto` is cross-validated: weights, and a choice, made on the other folds judge each one. How
@@ -88,7 +137,7 @@ def tune(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) ->
             do="use the weights that the package brings: --method fused, or ppr",
         )  # fmt: skip
     seen = examples(engine, rows)
-    start = load_method("fused").model(engine.index, engine.params("fused"), own=False)  # type: ignore[attr-defined]
+    start = model(engine.index, engine.params("fused"), own=False)
     digests = [sha256_text(row.question.id) for row in rows]
     folds = np.argsort(np.argsort(digests)) % FOLDS  # by the id alone: the order of the file changes nothing
     scores = np.zeros(seen.learnt.gold.shape)
@@ -105,7 +154,7 @@ def tune(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) ->
     for fold in range(FOLDS):
         best = _best({name: found[folds != fold] for name, found in recalls.items()})
         routed[folds == fold] = recalls[best][folds == fold]
-    chosen, model = _best(recalls), _fitted(start, seen, every, pull)
+    chosen, weights = _best(recalls), _fitted(start, seen, every, pull)
     shown = {**recalls, "fused as shipped": shipped, "auto": routed}
     base = recalls.get("ppr", shipped)
     document = {
@@ -116,7 +165,7 @@ def tune(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) ->
         "changed": bool(np.isfinite(pull)),
         "method": chosen,
     }
-    return Tuned(document, model.document(), chosen)
+    return Fitted(document, weights.document(), chosen)
 
 
 _MEASURES = tuple(f"recall@{k}" for k in DEFAULT_AT)
@@ -141,13 +190,13 @@ def _recalls(engine: Engine, method: str, rows: Sequence[QuestionRow]) -> np.nda
     return np.array([[recall_at(r, row.gold_ids, k) for k in DEFAULT_AT] for r, row in zip(rankings, rows)])
 
 
-def _fitted(start: Any, seen: Examples, questions: np.ndarray, pull: float) -> Any:
+def _fitted(start: Model, seen: Examples, questions: np.ndarray, pull: float) -> Model:
     """The weights of some questions."""
-    return start if np.isinf(pull) else part("fused", "model").fit(start, seen.learnt.part(questions), pull)
+    return start if np.isinf(pull) else fit(start, seen.learnt.part(questions), pull)
 
 
-def _pull(seen: Examples, start: Any, questions: np.ndarray) -> float:
-    """That of PULLS by which folds of these questions are ranked best by the others; of equal ones the stronger."""
+def _pull(seen: Examples, start: Model, questions: np.ndarray) -> float:
+    """The one of PULLS with the best cross-validated recall; ties go to the stronger."""
     folds, quality = np.arange(len(questions)) % INNER, []
     for pull in PULLS:
         scores = np.zeros(seen.learnt.gold.shape)

@@ -1,0 +1,129 @@
+"""Close pairs of rows without comparing all with all: candidates by hashed projections, then exact scores.
+
+Whether a pair is a candidate depends on its two rows and on the size class of N alone, never on order, device or other
+rows, up to the cap on very large buckets. For unit rows x, y at the angle t, a signed projection is equal for both with
+probability p = 1 - t / pi (Charikar, "Similarity estimation techniques from rounding algorithms", 2002), so that
+    P(candidate) = 1 - (1 - p^k)^L    for L tables of k bits each.
+Rows are rounded to integers and projections are -1 or 1: every sum is exact in f32, and bits agree on every machine.
+A second hash of SKETCH bits drops most candidates before their vectors are read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots
+
+RECALL = 0.9  # of pairs that lie at the threshold; closer ones are found more often
+BUCKET = 12  # rows of a bucket, on the average
+MOST_TABLES = 128
+TOGETHER = 16  # tables whose codes are in memory at once
+CAP = 256  # rows of a bucket behind a row that it is compared with
+SKETCH = 256  # bits
+_SPREAD = 3.3  # standard deviations of the sketch's distance that a pair at the threshold may have
+_GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
+_ROWS = 1 << 14  # that are projected at a time
+_PAIRS = 1 << 15  # whose vectors are gathered at a time
+
+
+def plan(n: int, threshold: float) -> tuple[int, int]:
+    """(bits, tables) for n rows: buckets of BUCKET rows on the average, and RECALL at the threshold."""
+    bits = min(max(math.ceil(math.log2(max(n, 2) / BUCKET)), 4), 30)
+    equal = (1 - math.acos(threshold) / math.pi) ** bits
+    return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(equal, 1 - 1e-9))), MOST_TABLES)
+
+
+def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of rows of one group with a dot product of at least `threshold`; most of them, see the module.
+
+    base: f16/f32[N, D] on the CPU, rows of length 1 or 0, D <= 16384. groups: u64[N]. threshold: 0 < threshold <= 1.
+    Returns left i64[P] < right i64[P], ascending, and the exact products f32[P]. Memory: 4 TOGETHER + 40 bytes a row
+    and 24 bytes a pair. Raises BadInput.
+
+    >>> rows = torch.tensor([[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [1.0, 0.0]])
+    >>> left, right, score = close_pairs(rows, np.array([0, 0, 0, 1], np.uint64), 0.9)
+    >>> list(zip(left.tolist(), right.tolist(), score.tolist()))
+    [(0, 2, 1.0)]
+    """
+    check_unit_rows(base, "base")
+    if not 0 < threshold <= 1 or base.shape[1] > 1 << 14 or groups.shape != (len(base),):
+        given = f"threshold {threshold}, {tuple(base.shape)}, groups {groups.shape}"
+        raise BadInput(
+            "close pairs of these rows", given=given, expected="0 < threshold <= 1, D <= 16384, a group a row"
+        )
+    bits, tables = plan(len(base), threshold)
+    sketch, keys = _codes(base, SKETCH // 32, 32, seed=0), np.zeros(0, np.int64)
+    words = np.ascontiguousarray(sketch.T).view(np.uint64)
+    for first in range(0, tables, TOGETHER):
+        codes = _codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
+        found = [pair for code in codes for pair in _candidates(code, groups, words, _most_differing(threshold))]
+        keys = _distinct(np.concatenate([keys, *(_key(left, right, len(base)) for left, right in found)]))
+    left, right = np.divmod(keys, max(len(base), 1))
+    return _scored(base, left, right, threshold)
+
+
+def _most_differing(threshold: float) -> int:
+    """Bits of the sketch in which a pair at the threshold differs, with few exceptions."""
+    share = math.acos(threshold) / math.pi
+    return math.floor(SKETCH * share + _SPREAD * math.sqrt(SKETCH * share * (1 - share)))
+
+
+def _distinct(keys: np.ndarray) -> np.ndarray:
+    """Ascending, each once. `np.unique` takes four times as long."""
+    keys.sort()
+    return keys[np.diff(keys, prepend=-1) > 0]
+
+
+def _key(left: np.ndarray, right: np.ndarray, n: int) -> np.ndarray:
+    return np.minimum(left, right) * n + np.maximum(left, right)
+
+
+def _codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray:
+    """u32[n_codes, N]: the signs of `bits` projections each."""
+    n, dims = base.shape
+    signs = np.random.default_rng(seed).integers(0, 2, (dims, n_codes * bits)) * 2 - 1
+    projections = torch.from_numpy(signs.astype(np.float32))
+    place = np.uint32(1) << np.arange(bits, dtype=np.uint32)
+    codes = np.zeros((n_codes, n), np.uint32)
+    for start in range(0, n, _ROWS):
+        rows = (base[start : start + _ROWS].float() * _GRID).round()
+        positive = (rows @ projections > 0).numpy().reshape(len(rows), n_codes, bits)
+        codes[:, start : start + len(rows)] = (positive * place).sum(2, dtype=np.uint32).T
+    return codes
+
+
+def _candidates(
+    code: np.ndarray, groups: np.ndarray, words: np.ndarray, most: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of one bucket whose sketches, u64[N, W], differ in at most `most` bits; of a bucket of more than CAP rows,
+    those at most CAP apart in the order of sketch and row."""
+    order = np.lexsort((words[:, 0], groups, code))
+    code, group, words = code[order], groups[order], words[order]
+    at = np.arange(len(order))
+    for step in range(1, CAP + 1):
+        at = at[at + step < len(order)]
+        at = at[(code[at] == code[at + step]) & (group[at] == group[at + step])]
+        if not at.size:
+            return
+        near = at[np.bitwise_count(words[at] ^ words[at + step]).sum(1, dtype=np.int32) <= most]
+        yield order[near], order[near + step]
+
+
+def _scored(
+    base: torch.Tensor, left: np.ndarray, right: np.ndarray, threshold: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    kept, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    i, j = torch.from_numpy(left), torch.from_numpy(right)
+    for start in range(0, len(left), _PAIRS):
+        part = slice(start, start + _PAIRS)
+        score = exact_dots(base, i[part], base, j[part]).float().numpy()
+        close = np.flatnonzero(score >= np.float32(threshold))
+        kept.append(start + close)
+        scores.append(score[close])
+    rows = np.concatenate(kept)
+    return left[rows], right[rows], np.concatenate(scores)

@@ -1,0 +1,100 @@
+"""The table engine of the stages: DuckDB over streams of Arrow batches, within a memory limit.
+
+What does not fit spills into the work space of the stage. Every result that is read has a total order, so that neither
+the number of threads nor the limit shows in what a stage writes. Run one join or sort a statement: operators of one
+statement share the limit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import torch
+
+from gpu_rag.errors import GpuRagError, StorageError
+from gpu_rag.graph.memory import free_bytes
+from gpu_rag.index import tables
+from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.work import Work
+
+SHARE = 0.25  # of the free memory, where no limit is set
+LEAST = 256 << 20  # bytes that the engine needs for a join of any size
+ROWS = 8 * tables.ROWS_A_GROUP  # of a batch that is read
+
+
+class Database:
+    """Tables that live as long as one stage. Made by `database`."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection):
+        self._connection = connection
+
+    def add(self, table: str, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows to a table."""
+        rows = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+        self._connection.register("given", rows)
+        self._connection.execute(f"INSERT INTO {table} SELECT * FROM given")
+        self._connection.unregister("given")
+
+    def run(self, *statements: str) -> None:
+        """Run statements that give no rows."""
+        for statement in statements:
+            self._connection.execute(statement).complete()
+
+    def count(self, table: str) -> int:
+        """The number of rows of a table."""
+        return int(self._connection.sql(f"SELECT count(*) FROM {table}").fetchall()[0][0])
+
+    def view(self, name: str, file: Path) -> None:
+        """Name a Parquet file, so that statements read of it the columns they use."""
+        quoted = str(file).replace("'", "''")
+        self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{quoted}')")
+
+    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a query as they come, in batches of at most ROWS. Other statements may run meanwhile."""
+        with closing(self._connection.cursor()) as cursor:
+            yield from cursor.sql(query).to_arrow_reader(ROWS)
+
+    def column(self, query: str) -> np.ndarray:
+        """The one column of a query of numbers."""
+        parts = [batch.column(0).to_numpy() for batch in self.batches(query)]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+
+
+@contextmanager
+def database(work: Work) -> Iterator[Database]:
+    """An empty database for a stage, limited by `index.memory` and `models.threads`.
+
+    Raises GpuRagError where the limit is too low for a statement, StorageError where the disk is full.
+    """
+    spill = work.partial / "spill"
+    limit = memory_limit(work.settings.index.memory)
+    config: dict[str, Any] = {
+        "memory_limit": f"{limit >> 20}MiB", "threads": work.settings.models.threads, "temp_directory": str(spill),
+        "preserve_insertion_order": False, "autoinstall_known_extensions": False, "autoload_known_extensions": False,
+    }  # fmt: skip
+    with storage_errors(spill):
+        spill.mkdir(parents=True, exist_ok=True)
+    connection = duckdb.connect(config=config)
+    try:
+        yield Database(connection)
+    except duckdb.OutOfMemoryException as error:
+        do = "raise index.memory (GiB), or free memory and run again: the build resumes"
+        raise GpuRagError("the tables of a stage exceed the memory limit", given=f"{error}", do=do) from error
+    except duckdb.IOException as error:
+        do = "free space or choose another --out, then run again: the build resumes"
+        raise StorageError("the work space of a stage cannot be written", given=f"{spill}: {error}", do=do) from error
+    finally:
+        connection.close()
+        shutil.rmtree(spill, ignore_errors=True)
+
+
+def memory_limit(gib: float) -> int:
+    """Bytes for the engine: `gib` GiB, or a share of what is free where that is 0; at least LEAST."""
+    return max(round(gib * 2**30) or round(SHARE * free_bytes(torch.device("cpu"))), LEAST)

@@ -1,0 +1,97 @@
+"""Steps 2 and 3 of BubbleRAG: what to look for in the graph, and weighted groups of anchors.
+
+Keywords are listed; with `specialise` those that say too little alone are tied to the others; with `relax` they are
+worded as the pre-retrieved passages word things. Candidates are the k entities and the k relations nearest to a
+keyword. Those of an OPEN keyword are, with `relax`, the nearest relations around the anchors of the others: "was born"
+is said everywhere, and meant there. Where there are none around, those of everywhere stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu_rag.index.index import Index
+from gpu_rag.methods.bubblerag.asks import (
+    GROUPS,
+    KEYWORDS,
+    RELAX,
+    SPECIALISE,
+    Grouping,
+    Sorted,
+    as_groups,
+    as_keywords,
+    reworded,
+)
+from gpu_rag.methods.bubblerag.batched import Params, bubble_anchors, bubble_anchors_near
+from gpu_rag.methods.bubblerag.graph import is_relation, node_text, node_title
+from gpu_rag.methods.bubblerag.rules import OPEN, Group, Keyword, anchors_of, groups_by_rules, keywords_by_rules, once
+from gpu_rag.program.decide import decide
+from gpu_rag.program.embed import embed
+from gpu_rag.program.run import Run
+from gpu_rag.program.search import Ranking
+from gpu_rag.text.mentions import mentioned_names
+
+
+async def find_keywords(run: Run, question: str, passages: Sequence[str], params: Params) -> list[Keyword]:
+    """The keywords of a question, at most 12."""
+    named = [run.index.entity_names[row] for row in mentioned_names(question, run.index.entity_rows)]
+    rules = keywords_by_rules(question, named, specialise=params.specialise)
+    keywords = as_keywords(await decide(run, KEYWORDS, question=question, rules=rules), rules)
+    for ask, wanted in ((SPECIALISE, params.specialise), (RELAX, params.relax)):
+        if wanted:
+            reply = await decide(run, ask, question=question, keywords=keywords, passages=passages)
+            keywords = once(reworded(reply, keywords))
+    return keywords
+
+
+async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], params: Params) -> tuple[list[Group], bool]:
+    """Groups, heaviest first; and whether their weights are others than those of the rules."""
+    vectors = await embed([keyword.text for keyword in keywords])
+    pools = await _candidates(run, keywords, vectors, params)
+    numbers: dict[int, list[str]] = {}  # of the keywords that a candidate was found for
+    for number, pool in enumerate(pools, 1):
+        for v in pool.rows:
+            numbers.setdefault(v, []).append(str(number))
+    candidates = list(numbers)
+    if not candidates:
+        return [], False
+    rules = _numbered(groups_by_rules(run.index, keywords, pools), candidates)
+    reply = await decide(
+        run,
+        GROUPS,
+        question=question,
+        keywords=keywords,
+        lines=[f"{i}. {_line(run.index, v, numbers[v])}" for i, v in enumerate(candidates, 1)],
+        rules=rules,
+        pools=pools,
+        candidates=candidates,
+        index=run.index,
+    )
+    return as_groups(reply, candidates), reply != rules
+
+
+async def _candidates(run: Run, keywords: Sequence[Keyword], vectors: np.ndarray, params: Params) -> list[Ranking]:
+    """The candidates of each keyword, nearest first."""
+    k = params.n_anchors
+    pools = await bubble_anchors(vectors, k)
+    is_open = [i for i, keyword in enumerate(keywords) if keyword.kind == OPEN]
+    settled = (anchors_of(run.index, keywords[i], pool) for i, pool in enumerate(pools) if i not in is_open)
+    around = sorted({v for anchors in settled for v in anchors})
+    if params.relax and is_open and around:
+        local = await bubble_anchors_near((vectors[is_open], tuple(around)), params.near, params.max_local, k)
+        for i, pool in zip(is_open, local):
+            pools[i] = pool if pool.rows else pools[i]
+    return pools
+
+
+def _numbered(groups: Sequence[Group], candidates: Sequence[int]) -> Grouping:
+    number = {v: i for i, v in enumerate(candidates, 1)}
+    return Grouping(tuple(Sorted(g.concept, g.weight, tuple(number[v] for v in g.anchors)) for g in groups))
+
+
+def _line(index: Index, node: int, numbers: Sequence[str]) -> str:
+    """A candidate for the prompt: with its kind, a title that it comes from, and the keywords that it was found for."""
+    kind = "relation" if is_relation(index, node) else "entity"
+    return " | ".join((node_text(index, node), kind, node_title(index, node), ", ".join(numbers)))

@@ -1,0 +1,78 @@
+"""The dialogue of Seeker and Librarian on one question: what was found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+
+from gpu_rag.program.reader import Support
+from gpu_rag.text.rules.decomposition import Plan, PlanStep
+from gpu_rag.types import Evidence, Path
+
+SubQuestions = tuple[PlanStep, ...]  # to the Librarian at the same time; id 0: no step of the plan
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The Librarian's reply to one sub-question. answers: all that are supported, () for none. evidence: in words.
+
+    cited: the passages that it rests on; retrieved: everything that was retrieved. step: that of the plan which it
+    answers, 0 for a free question.
+    """
+
+    question: str
+    answers: tuple[str, ...]
+    evidence: str
+    cited: tuple[Evidence, ...]
+    retrieved: Support
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The Seeker answers. cited: numbers of findings, from 1."""
+
+    text: str
+    cited: tuple[int, ...]
+
+
+@dataclass
+class Dialogue:
+    """One question's dialogue. findings: in the order of the asks; number i (from 1) is findings[i - 1]."""
+
+    question: str
+    plan: Plan
+    findings: list[Finding] = field(default_factory=list)
+
+    def of_step(self, step: int) -> list[int]:
+        """The numbers of the findings for a step of the plan."""
+        return [number for number, found in enumerate(self.findings, 1) if found.step == step]
+
+    def answers_of(self, step: int) -> tuple[str, ...]:
+        """All answers found for a step, each once, in order."""
+        return tuple(dict.fromkeys(text for number in self.of_step(step) for text in self.findings[number - 1].answers))
+
+    def evidence(self, cited: Sequence[int]) -> tuple[Evidence, ...]:
+        """Passages, each once: those that the cited findings rest on, those of the others, then all else retrieved."""
+        order = [*(self.findings[number - 1] for number in cited), *self.findings]
+        return _once(chain(*(found.cited for found in order), *(found.retrieved.evidence for found in order)))
+
+    def readable(self) -> tuple[Evidence, ...]:
+        """Passages for one last reading: what findings rest on, then the first of each finding, the second of each."""
+        turns = zip_longest(*(found.retrieved.evidence for found in self.findings))
+        return _once(chain(*(found.cited for found in self.findings), *turns))
+
+    def paths(self, cited: Sequence[int]) -> tuple[Path, ...]:
+        """The relations that were read for the cited findings (all, where none is cited), each once."""
+        chosen = [self.findings[number - 1] for number in cited] or self.findings
+        return tuple({path.edges: path for found in chosen for path in found.retrieved.paths}.values())
+
+
+def _once(evidence: Iterable[Evidence | None]) -> tuple[Evidence, ...]:
+    """Each passage at its first place."""
+    first: dict[str, Evidence] = {}
+    for item in evidence:
+        if item is not None:
+            first.setdefault(item.passage_id, item)
+    return tuple(first.values())

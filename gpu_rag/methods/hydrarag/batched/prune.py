@@ -1,0 +1,119 @@
+"""The W1 best paths of each question by relevance, and the W2 best by cross-source verification, see `pruning`.
+
+All pools of a batch are one padded block product. Components are taken on a grid of 2^-22, so products are exact in
+f64: bits do not depend on batch, order or device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.common.arrays import to_device
+from gpu_rag.index.index import Index
+from gpu_rag.methods.hydrarag.batched import TILE
+from gpu_rag.methods.hydrarag.state import CROSS, KINDS, OVERLAP, SEMANTIC, FoundPath, Params, Scores
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.runtime.step import batched
+
+GRID = float(2**22)
+RHO = {"kg": Params.rho_kg, "document": Params.rho_document, "web": Params.rho_web}
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The candidate paths of one question. query: f32[D], the indicator; vectors: f32[P, D]; both unit rows.
+
+    topics: for each mention the fused nodes that it may be, no node in two of them.
+    """
+
+    query: np.ndarray
+    vectors: np.ndarray
+    paths: tuple[FoundPath, ...]
+    topics: tuple[tuple[int, ...], ...]
+
+
+Pruned = tuple[list[FoundPath], list[FoundPath]]  # the W1 best by rel; the W2 best with their scores; best first
+
+
+@batched(GRAPH, tile=TILE)
+def prune_paths(index: Index, queries: list[Candidates], w1: int, w_max: int, verified: bool) -> list[Pruned]:
+    """The best paths of each question, see the module; by rel alone unless `verified`."""
+    pool = np.concatenate([one.vectors for one in queries])
+    vectors, indicators = to_device(index.device, pool, np.stack([one.query for one in queries]))  # all in one copy
+    relevance = _relevance(queries, vectors, indicators)
+    asked = [[score + path.asked for score, path in zip(rel, one.paths)] for one, rel in zip(queries, relevance)]
+    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[:w1] for rel in asked]
+    support = _support(queries, chosen, vectors)
+    found = []
+    for one, rel, rows, backed in zip(queries, relevance, chosen, support):
+        judged = [(row, _judged(one.paths[row], rel[row], kinds, w_max)) for row, kinds in zip(rows, backed)]
+        order = sorted(judged, key=lambda j: (-j[1].asked - (j[1].scores.cross if verified else j[1].scores.rel), j[0]))
+        found.append(([one.paths[row] for row in rows], [path for _, path in order[: Params.w2]]))
+    return found
+
+
+def _relevance(queries: Sequence[Candidates], vectors: torch.Tensor, indicators: torch.Tensor) -> list[list[float]]:
+    """rel of every path of every question. vectors: f32[P, D], those of each question in turn."""
+    parts = vectors.split([len(one.paths) for one in queries])
+    cosines = iter(torch.cat([*map(_cosines, parts, indicators)]).tolist())  # one wait for the device
+    shares = [_overlaps(one.topics, [path.nodes for path in one.paths]) for one in queries]
+    return [[SEMANTIC * next(cosines) + OVERLAP * share for share in of] for of in shares]
+
+
+def _cosines(paths: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """f64[P]: the cosine of the query and every path."""
+    paths, query = on_grid(paths), on_grid(query)
+    norm = (paths.square().sum(1) * query.square().sum()).sqrt()
+    return torch.where(norm > 0, (paths * query).sum(1) / norm, 0.0)
+
+
+def _overlaps(topics: Sequence[Sequence[int]], paths: Sequence[Sequence[int]]) -> list[float]:
+    """|T & Ent| / |T or Ent| of each path, a topic being one element whichever of its nodes the path has."""
+    mention = {node: number for number, nodes in enumerate(topics) for node in nodes}
+    found = []
+    for path in paths:
+        entities = set(path)
+        served = len({mention[node] for node in entities if node in mention})
+        found.append(served / max(len(topics) + len(entities) - served, 1))
+    return found
+
+
+def on_grid(vectors: torch.Tensor) -> torch.Tensor:
+    """f64: components as whole numbers of 2^-22."""
+    return vectors.double().mul_(GRID).round_()
+
+
+def _support(
+    queries: Sequence[Candidates], chosen: Sequence[Sequence[int]], pool: torch.Tensor
+) -> list[list[tuple[str, ...]]]:
+    """For each chosen path the other kinds that have a path like it: one product [B, W, D] x [B, D, W]. pool:
+    f32[P, D], the paths of each question in turn."""
+    shape = len(queries), max(map(len, chosen), default=0)
+    at, of_kinds = np.full(shape, -1), np.zeros((2, *shape, len(KINDS)), bool)
+    first = np.cumsum([0, *(len(one.paths) for one in queries)])
+    for b, (one, rows) in enumerate(zip(queries, chosen)):
+        for i, row in enumerate(rows):
+            path, at[b, i] = one.paths[row], first[b] + row
+            of_kinds[:, b, i] = [k in path.kinds for k in KINDS], [k == path.kind for k in KINDS]
+    places, stated, own = to_device(pool.device, at, *of_kinds)
+    vectors = torch.where(places[:, :, None] >= 0, on_grid(pool[places.clamp(min=0)]), 0.0)
+    squares = vectors.square().sum(2)
+    norm = (squares[:, :, None] * squares[:, None, :]).sqrt()
+    near = (torch.bmm(vectors, vectors.mT) >= Params.gamma * norm) & (norm > 0)
+    by_others = torch.stack([(near & stated[:, None, :, k]).any(2) for k in range(len(KINDS))], 2)
+    flags = ((by_others | stated) & ~own).tolist()
+    return [
+        [tuple(name for name, has in zip(KINDS, flags[b][i]) if has) for i in range(len(rows))]
+        for b, rows in enumerate(chosen)
+    ]
+
+
+def _judged(path: FoundPath, rel: float, support: tuple[str, ...], w_max: int) -> FoundPath:
+    """The path with its scores."""
+    f1, f2 = RHO[path.kind], min(len(support), w_max) / w_max
+    ver = (f1 + f2 + path.known) / 3
+    return replace(path, scores=Scores(rel, f1, f2, path.known, ver, CROSS * rel + (1 - CROSS) * ver, support))

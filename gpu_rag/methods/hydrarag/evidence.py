@@ -1,0 +1,71 @@
+"""The answers of HydraRAG's paths: answer nodes in their order, and the passages that paths are from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.methods.hydrarag.state import FoundPath, Search
+from gpu_rag.program.knowledge_base.views import ranked_node
+from gpu_rag.types import Evidence, RankedNode
+
+MOST_ANSWERS = 20
+
+
+def alike(best: FoundPath, paths: Sequence[FoundPath]) -> list[int]:
+    """The answers of the best path, then those of all paths that begin where it does and have its relations."""
+    if not best.answers:
+        return []
+    answers = dict.fromkeys(best.answers)
+    for path in paths:
+        if path.answers and _shape(path) == _shape(best):
+            answers.update(dict.fromkeys(path.answers))
+    return list(answers)
+
+
+def _shape(path: FoundPath) -> tuple[tuple[str, ...], int, int]:
+    """The relations of a path with answers, where it begins, and where it ends unless the answer stands there."""
+    end = path.nodes[-1] if path.answers[0] not in path.nodes[-1:] else -1
+    return path.relations, path.nodes[0], end
+
+
+def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:
+    """Answer nodes, best first: those of the best path and of paths like it, then those of the other kept paths."""
+    ranked: dict[int, tuple[str, float]] = {}
+    for path in [*chosen, *search.kept]:
+        for node in alike(path, search.found):
+            ranked.setdefault(node, (path.sources, path.scores.cross))
+    return tuple(ranked_node(search.kb, node, *of) for node, of in list(ranked.items())[:MOST_ANSWERS])
+
+
+def named_first(
+    text: str, ranked: Sequence[RankedNode], chosen: Sequence[FoundPath], kb: KnowledgeBase
+) -> tuple[RankedNode, ...]:
+    """The nodes that an answer names, then the other ranked ones. A name that stands once is one node: the first ranked
+    one of that name, else the first on a chosen path. Of alternatives ("A (born in) | B (lives in)") only the first
+    counts."""
+    others, named = list(ranked), list[RankedNode]()
+    on_paths = [(node, path) for path in chosen for place in path.places for node in place if node >= 0]
+    for name in [text] if kb.named(text) else text.split(" | ")[0].split("; "):
+        nodes = kb.named(name)
+        ids = {kb.node_ids[node] for node in nodes}
+        first = next((node for node in others if node.id in ids), None)
+        if first is not None:
+            others.remove(first)
+        elif ids.isdisjoint(node.id for node in named):
+            on_path = ((node, path) for node, path in on_paths if node in nodes)
+            first = next((ranked_node(kb, node, path.sources, path.scores.cross) for node, path in on_path), None)
+        named += [first] if first is not None else []
+    return (*named, *others)[:MOST_ANSWERS]
+
+
+def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tuple[Evidence, ...]:
+    """Passages, at most `limit`: those that the paths are from, best path first, then all that was read, by cosine."""
+    passages: dict[int, tuple[float, str]] = {}
+    for path in [*chosen, *search.kept]:
+        for row in path.passages:
+            passages.setdefault(row, (path.scores.cross, "a path that was kept is from it"))
+    for row, score in sorted(search.documents.items(), key=lambda item: (-item[1], item[0])):
+        passages.setdefault(row, (score, "it speaks of a topic of the question"))
+    rows = list(passages.items())[:limit]
+    return tuple(search.run.index.evidence([row], [score], why)[0] for row, (score, why) in rows)

@@ -1,0 +1,97 @@
+"""The replies of a perfect decider to HydraRAG's decisions, from what is known of a question: answers, gold passages,
+`topic_entity`, `path` (triples from the topic to the answer) and `decomposition`. None where that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpu_rag.index.knowledge_base.names import name_key, relation_text
+from gpu_rag.methods.hydrarag import rules
+from gpu_rag.methods.hydrarag.replies import (
+    MOST_PREDICTIONS,
+    MOST_STEPS,
+    NOT_ANSWERED,
+    Analysed,
+    Answered,
+    Predicted,
+    Topics,
+    chain_of,
+    folded,
+)
+from gpu_rag.methods.hydrarag.rules import joined_answers
+from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, FoundPath, Search
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.oracle import Known
+
+
+def topics(known: Known) -> Topics | None:
+    """The gold topics."""
+    given = known.gold.meta.get("topic_entity") or ()
+    names = (given,) if isinstance(given, str) else given.values() if isinstance(given, dict) else given
+    return Topics(tuple(map(folded, map(str, names)))[:MOST_TOPICS]) if names else None
+
+
+def analysis(known: Known, question: str, topics: Sequence[str], search: Search) -> Analysed | None:
+    """The gold chain or the gold sub-questions, beside what the rules say."""
+    reply, meta = rules.analysis(question, topics, search), known.gold.meta
+    steps, chain = meta.get("decomposition") or (), _chain(meta.get("path") or (), topics)
+    if not steps and chain is None:
+        return None
+    subquestions = tuple(folded(step["question"]) for step in steps) or reply.subquestions
+    chain = chain or Chain(reply.entities, reply.relations)
+    return Analysed(subquestions[:MOST_TOPICS], chain.entities, chain.relations)
+
+
+def _chain(path: Sequence[Sequence[str]], topics: Sequence[str]) -> Chain | None:
+    """The chain of a gold path; None for triples that do not follow one another."""
+    if not path or len(path) >= MOST_STEPS or any(one[2] != other[0] for one, other in zip(path, path[1:])):
+        return None
+    keys = {name_key(topic): topic for topic in topics}
+    entities = [keys.get(name_key(head), head) for head, _, _ in path]
+    return chain_of((*entities, ANSWER), [relation_text(relation) for _, relation, _ in path], topics)
+
+
+def predictions(known: Known, analysis: Analysis) -> Predicted | None:
+    """The gold answers."""
+    names = known.gold.answers[:MOST_PREDICTIONS]
+    return Predicted(tuple(rules.prediction(folded(name), analysis) for name in names)) if names else None
+
+
+def has_gold(known: Known, position: int, kinds: Sequence[str]) -> bool:
+    """Whether a kind of source has gold: a graph a node of a gold answer's name, the documents a gold passage."""
+    if kinds[position] == "kg":
+        kb = kb_of(known.index)
+        return any(kb.named(name) for name in known.gold.answers)
+    return kinds[position] == "document" and bool(known.passages)
+
+
+def holds_gold(known: Known, position: int, paths: Sequence[FoundPath]) -> bool:
+    """Whether no path is better than this one: with a gold answer at its answer place, else with one anywhere, else
+    from a gold passage."""
+    worth = [_worth(path, known) for path in paths]
+    return 0 < worth[position] == max(worth)
+
+
+def _worth(path: FoundPath, known: Known) -> int:
+    kb, answers = kb_of(known.index), set(map(name_key, known.gold.answers))
+
+    def stands(nodes: Iterable[int]) -> bool:
+        return any(name_key(kb.node_names[node]) in answers for node in nodes if node >= 0)
+
+    if stands(path.answers):
+        return 3
+    if stands(node for place in path.places for node in place) or not answers.isdisjoint(map(name_key, path.names)):
+        return 2
+    return int(not known.passages.isdisjoint(path.passages))
+
+
+def answer(known: Known, chosen: Sequence[FoundPath]) -> Answered | None:
+    """The gold answers that stand on the chosen paths; none, and the search goes on, where no path holds one."""
+    kb = kb_of(known.index)
+    if not known.gold.answers:
+        return None
+    nodes = [node for path in chosen for place in (path.answers, *path.places) for node in place if node >= 0]
+    names = [*(kb.node_names[node] for node in nodes), *(name for path in chosen for name in path.names)]
+    answers, keys = {name_key(name): folded(name) for name in reversed(names)}, map(name_key, known.gold.answers)
+    right = [answers[key] for key in dict.fromkeys(keys) if key in answers]
+    return Answered("", (), True, joined_answers(right)) if right else NOT_ANSWERED

@@ -1,0 +1,196 @@
+"""Corpora of any size, and what their index costs by stage: processor seconds and peak anonymous memory.
+
+usage: python scripts/bench_large.py make OUT --data FOLDER [--copies N] [--share S]
+       python scripts/bench_large.py index OUT [--methods ppr,bubblerag] [--set index.memory=1 ...]
+       python scripts/bench_large.py ask OUT --data FOLDER [--method ppr] [--questions N]
+
+make writes OUT/corpus.jsonl and OUT/openie.jsonl: N copies of the corpus and of the extractions of FOLDER. A copy
+renames a share of the capitalised words, each always to the same pseudo-word of that copy; words of many passages (the
+hubs) keep their names in every copy. So names grow with the corpus, and hubs gain neighbours, as in a real corpus.
+index builds OUT/index; ask opens it and retrieves. Each prints one JSON line; run each in a process of its own.
+Memory is RssAnon: pages of mapped files are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gpu_rag
+from gpu_rag.index.work import Progress
+from gpu_rag.types import Question
+
+HUB = 12  # passages of a word that no copy renames
+_CAPITAL = re.compile(r"\b[A-Z][a-z]{2,}\b")
+_SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
+
+
+def pseudo_word(word: str, copy: int) -> str:
+    """The name of a word in a copy: two to four syllables drawn by a hash of both."""
+    drawn = hashlib.sha256(f"{copy} {word}".encode()).digest()
+    return "".join(_SYLLABLES[byte % len(_SYLLABLES)] for byte in drawn[: 2 + drawn[-1] % 3]).capitalize()
+
+
+def is_renamed(word: str, share: float) -> bool:
+    """Whether copies rename a word: a share of all words, drawn by a hash."""
+    return hashlib.sha256(word.encode()).digest()[0] < 256 * share
+
+
+def renamer(texts: list[str], share: float) -> Callable[[str, int], str]:
+    """rename(text, copy) for a corpus of `texts`; copy 0 is the corpus itself."""
+    counts = Counter(word for text in texts for word in set(_CAPITAL.findall(text)))
+    renamed = {word for word, n in counts.items() if n < HUB and is_renamed(word, share)}
+
+    def rename(text: str, copy: int) -> str:
+        if not copy:
+            return text
+        return _CAPITAL.sub(lambda m: pseudo_word(m[0], copy) if m[0] in renamed else m[0], text)
+
+    return rename
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON Lines file."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def make(out: Path, data: Path, copies: int, share: float) -> dict[str, Any]:
+    """Writes the corpus and its extractions."""
+    corpus, extracted = rows_of(data / "corpus.jsonl"), rows_of(data / "openie.jsonl")
+    rename = renamer([f"{row['title']} {row['text']}" for row in corpus], share)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "corpus.jsonl").open("w") as texts, (out / "openie.jsonl").open("w") as triples:
+        for copy in range(copies):
+            for row in corpus:
+                named = {key: rename(row[key], copy) for key in ("title", "text")}
+                texts.write(json.dumps({"id": f"{row['id']}-{copy}", **named}) + "\n")
+            for row in extracted:
+                entities = [rename(name, copy) for name in row["entities"]]
+                facts = [[rename(part, copy) for part in triple] for triple in row["triples"]]
+                triples.write(json.dumps({"id": f"{row['id']}-{copy}", "entities": entities, "triples": facts}) + "\n")
+    size = (out / "corpus.jsonl").stat().st_size
+    return {"passages": copies * len(corpus), "corpus_mb": size >> 20}
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that no file backs."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) << 10
+
+
+class Clock(Progress):
+    """Processor seconds and peak memory by stage, sampled every 20 ms."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, dict[str, float]] = {}
+        self._peak = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        self._begun = (time.process_time(), time.perf_counter())
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            self._peak = max(self._peak, anonymous_bytes())
+
+    def finish(self, stage: str, skipped: bool) -> None:
+        """Notes the cost of a stage since the last one ended."""
+        now = (time.process_time(), time.perf_counter())
+        cpu, wall = (round(b - a, 2) for a, b in zip(self._begun, now))
+        peak = max(self._peak, anonymous_bytes()) >> 20
+        self.stages[stage] = {"cpu_s": cpu, "wall_s": wall, "peak_mb": peak}
+        self._peak, self._begun = 0, now
+        print(stage, self.stages[stage], file=sys.stderr, flush=True)
+
+    def close(self) -> dict[str, dict[str, float]]:
+        """Ends the sampling."""
+        self._stop.set()
+        self._thread.join()
+        return self.stages
+
+
+def settings_of(given: list[str]) -> dict[str, Any]:
+    """Settings with the hashing embedder and no language model; given: "section.name=value" as JSON or text."""
+    settings: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "vector_cache_gib": 0}}
+    for line in given:
+        key, _, value = line.partition("=")
+        section, _, name = key.partition(".")
+        settings.setdefault(section, {})[name] = json.loads(value) if value[:1] in "0123456789[{tf-" else value
+    return settings
+
+
+def index(out: Path, methods: list[str], settings: dict[str, Any]) -> dict[str, Any]:
+    """Builds the index."""
+    clock = Clock()
+    report = gpu_rag.build(
+        out / "corpus.jsonl", out / "index", openie=out / "openie.jsonl", methods=methods, fresh=True,
+        settings=settings, progress=clock,
+    )  # fmt: skip
+    stages = clock.close()
+    files = [file for file in (out / "index").rglob("*") if file.is_file()]
+    disk = sum(file.stat().st_size for file in files if file.name != "vectors.safetensors")
+    totals = {"cpu_s": round(sum(stage["cpu_s"] for stage in stages.values()), 1)}
+    totals["peak_mb"] = max(stage["peak_mb"] for stage in stages.values())
+    counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions", "synonyms")}
+    text = (out / "corpus.jsonl").stat().st_size
+    return {
+        **counts, **totals, "disk_without_vectors": round(disk / text, 2), "stages": stages,
+        "digest": report.manifest.digest(),
+        "tables": {name: record.output_hash[:12] for name, record in report.manifest.stages.items()},
+    }  # fmt: skip
+
+
+def ask(out: Path, data: Path, method: str, n: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Opens the index, retrieves for one question, then for n together."""
+    questions = [Question(row["id"], row["question"]) for row in rows_of(data / "questions.jsonl")[: n + 1]]
+    clock, begun = Clock(), time.perf_counter()
+    engine = gpu_rag.Index.open(out / "index").engine(settings)
+    opened = time.perf_counter() - begun
+
+    def run(part: list[Question]) -> Iterator[str]:
+        for answer in engine.run(method, part, retrieval_only=True).answers:
+            assert not answer.error, answer.error
+            yield from (evidence.passage_id for evidence in answer.evidence)
+
+    found = []
+    for stage, part in (("first", questions[:1]), ("one", questions[:1]), ("together", questions[1:])):
+        found += list(run(part))
+        clock.finish(stage, False)
+    rankings = hashlib.sha256(" ".join(found).encode()).hexdigest()[:12]
+    return {"open_s": round(opened, 3), "asked": n, "rankings": rankings, "stages": clock.close()}
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("make", "index", "ask"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", type=Path, help="a folder with corpus.jsonl, openie.jsonl, questions.jsonl")
+    parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--share", type=float, default=0.8, help="of the words below a hub's count, renamed in a copy")
+    parser.add_argument("--methods", default="ppr,bubblerag")
+    parser.add_argument("--method", default="ppr")
+    parser.add_argument("--questions", type=int, default=32)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
+    options = parser.parse_args()
+    settings = settings_of(options.set)
+    if options.part == "make":
+        found = make(options.out, options.data, options.copies, options.share)
+    elif options.part == "index":
+        found = index(options.out, options.methods.split(","), settings)
+    else:
+        found = ask(options.out, options.data, options.method, options.questions, settings)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

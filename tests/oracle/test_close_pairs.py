@@ -1,0 +1,87 @@
+"""close_pairs against all pairs: recall, exact scores, groups, and that the order of the rows does not show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.nearest import pairs as pairs_module
+from gpu_rag.graph.nearest.pairs import close_pairs, plan
+
+THRESHOLD = 0.8
+
+
+def clustered(n: int, seed: int, dims: int = 48) -> torch.Tensor:
+    """Unit rows in clusters, with cosines on both sides of the threshold."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(n // 5, dims))
+    rows = centres[rng.integers(0, len(centres), n)] + 0.55 * rng.normal(size=(n, dims))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return torch.from_numpy(rows.astype(np.float16))
+
+
+def all_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float = THRESHOLD) -> dict[tuple[int, int], float]:
+    rows = base.double().numpy()
+    scores = np.triu((rows @ rows.T).astype(np.float32), 1)
+    left, right = np.nonzero((scores >= np.float32(threshold)) & (groups[:, None] == groups[None]))
+    return {(a, b): float(scores[a, b]) for a, b in zip(left.tolist(), right.tolist())}
+
+
+def found(base: torch.Tensor, groups: np.ndarray) -> dict[tuple[int, int], float]:
+    left, right, score = close_pairs(base, groups, THRESHOLD)
+    keys = list(zip(left.tolist(), right.tolist()))
+    assert keys == sorted(set(keys)) and all(a < b for a, b in keys)
+    return dict(zip(keys, score.tolist()))
+
+
+def recall(given: dict[tuple[int, int], float], expected: dict[tuple[int, int], float]) -> float:
+    return len(given.keys() & expected.keys()) / len(expected)
+
+
+def test_nearly_all_pairs_are_found_and_scores_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = clustered(1500, 1)
+    groups = np.random.default_rng(2).integers(0, 2, len(base)).astype(np.uint64)
+    expected = all_pairs(base, groups)
+    given = found(base, groups)
+    assert len(expected) > 300 and recall(given, expected) >= 0.9
+    assert given.items() <= expected.items()
+    # plausible wrong versions: too few tables, a sketch that drops pairs at the threshold
+    with monkeypatch.context() as patch:
+        patch.setattr(pairs_module, "MOST_TABLES", 3)
+        assert recall(found(base, groups), expected) < 0.9
+    with monkeypatch.context() as patch:
+        patch.setattr(pairs_module, "_SPREAD", -0.5)
+        assert recall(found(base, groups), expected) < 0.9
+
+
+def test_the_order_of_rows_and_other_rows_do_not_show() -> None:
+    base, order = clustered(900, 3), np.random.default_rng(4).permutation(900)
+    groups = np.zeros(900, np.uint64)
+    place = np.argsort(order)
+    moved = {tuple(sorted((int(place[a]), int(place[b])))): score for (a, b), score in found(base, groups).items()}
+    assert moved == found(base[torch.from_numpy(order)], groups)
+    more = torch.cat([base, clustered(100, 5)])
+    assert plan(1000, THRESHOLD) == plan(900, THRESHOLD)
+    kept = {pair: score for pair, score in found(more, np.zeros(1000, np.uint64)).items() if max(pair) < 900}
+    assert kept == found(base, groups)
+
+
+def test_many_equal_rows_cost_no_square() -> None:
+    base = torch.zeros(3000, 8)
+    base[:, 0] = 1
+    left, right, score = close_pairs(base, np.zeros(3000, np.uint64), THRESHOLD)
+    assert set((right - left).tolist()) == set(range(1, pairs_module.CAP + 1)) and set(score.tolist()) == {1.0}
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_of_no_row_or_one_there_is_no_pair(n: int) -> None:
+    left, right, score = close_pairs(torch.ones(n, 1), np.zeros(n, np.uint64), THRESHOLD)
+    assert len(left) == len(right) == len(score) == 0
+
+
+@pytest.mark.parametrize(("threshold", "n_groups"), [(0.0, 2), (1.5, 2), (0.8, 3)])
+def test_arguments_that_do_not_fit_are_refused(threshold: float, n_groups: int) -> None:
+    with pytest.raises(BadInput):
+        close_pairs(torch.ones(2, 1), np.zeros(n_groups, np.uint64), threshold)
