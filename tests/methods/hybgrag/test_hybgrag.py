@@ -21,9 +21,11 @@ from gpu_rag.index.tuned import keep
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
 from gpu_rag.methods.hybgrag import tune as tune_kb
+from gpu_rag.methods.hybgrag.asks import merged
 from gpu_rag.methods.hybgrag.critic import comment
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
+from gpu_rag.methods.hybgrag.route_prompt import Route
 from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.embed import embed
@@ -349,6 +351,35 @@ def test_two_entities_without_common_nodes_give_a_flagged_union(index: gpu_rag.I
     assert set(names(answer)) == {"Harbour of Glass", "Salt", "The Quiet Tower"}
     step = next(s for s in answer.trace if s.verb == "hybgrag_action_1")
     assert any(told.startswith("no intersection") for told in step.chosen)
+
+
+def test_a_chain_is_followed_in_its_directions(index: gpu_rag.Index) -> None:
+    """A version that ignores ways reaches her films too, and whoever directed what she starred in."""
+    along, ways = ("directed_by", "starred"), ("in", "out")
+    chain = run(index, Script(route(entity("Marta Orlo", "person", *along, ways=ways)), valid="yes"))
+    assert set(names(chain)) == {"Piet Ruyven", "Lena Voss"}
+    assert len(names(run(index, Script(route(entity("Marta Orlo", "person", *along)), valid="yes")))) > 2
+    back = Script(route(entity("Marta Orlo", "person", *along, ways=("out", "out"))), valid="no")
+    assert "0" in [str(s.n_candidates) for s in run(index, back).trace if s.verb == "hybgrag_action_1"]
+    few = Script(route(entity("Marta Orlo", "person", *along, ways=("in",))), valid="yes")
+    assert len(names(run(index, few))) > 2  # a way for each relation, or none
+
+
+def test_entities_of_one_name_are_one() -> None:
+    first, second = Topic("Marta  Orlo", "person", ("a", "b"), ("in", "out")), Topic("marta orlo", "person", ("b", "c"))
+    other = Topic("Marta Orlo", "town", ("a", "a"))
+    assert merged(Route((first, other), True)).entities == (
+        replace(first, entity="Marta Orlo"),
+        replace(other, relations=("a",)),
+    )
+    assert merged(Route((first, second), False)) == Route((Topic("Marta Orlo", "person", ("a", "b", "c")),), False)
+
+
+def test_a_route_that_is_not_sure_is_fused_with_documents(index: gpu_rag.Index) -> None:
+    sure, unsure = (run(index, Script(route(COMEDY, sure=sure), valid="yes")) for sure in (True, False))
+    verbs = [step.verb for step in unsure.trace]
+    assert "hybgrag_unsure" in verbs and "hybgrag_unsure" not in [step.verb for step in sure.trace]
+    assert len(names(unsure)) > len(names(sure))
 
 
 # --- without a model -------------------------------------------------------------------------------
