@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 from collections import Counter
@@ -108,6 +109,7 @@ class Clock(Progress):
         peak = max(self._peak, anonymous_bytes()) >> 20
         self.stages[stage] = {"cpu_s": cpu, "wall_s": wall, "peak_mb": peak}
         self._peak, self._begun = 0, now
+        print(stage, self.stages[stage], file=sys.stderr, flush=True)
 
     def close(self) -> dict[str, dict[str, float]]:
         """Ends the sampling."""

@@ -35,13 +35,14 @@ from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
-from gpu_rag.methods.hybgrag.oracle import Seen, oracle_program
+from gpu_rag.methods.hybgrag.lessons import Lessons
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
-from gpu_rag.methods.hybgrag.router import Router
+from gpu_rag.methods.hybgrag.router import router_of
 from gpu_rag.methods.hybgrag.state import TEXT, History, Params
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.views import kb_of, ranked_nodes
+from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.program.run import Run
 from gpu_rag.settings import parse_assignment
 from gpu_rag.types import Answer, Draft, Question
@@ -191,11 +192,17 @@ class Questions:
         gold = {row.question.id: list(map(str, row.meta["answer_ids"])) for row in rows}
         return cls(name, Index.open(index), [row.question for row in rows], gold)
 
-    def run(self, params: Mapping[str, Any], *, oracle: bool = False, program: Any = None) -> list[Answer]:
+    def oracle(self, **options: Any) -> Oracle:
+        """A decider that knows the gold nodes."""
+        return Oracle({id: Gold(nodes=tuple(nodes)) for id, nodes in self.gold.items()}, **options)
+
+    def run(self, params: Mapping[str, Any], *, oracle: bool | Oracle = False, program: Any = None) -> list[Answer]:
         """Answers by retrieval alone."""
         engine = self.index.engine({"method": {"hybgrag": dict(params)}})
-        chosen = oracle_program(self.gold) if oracle else program
-        answers = engine.run("hybgrag", self.asked, limit=5, retrieval_only=True, program=chosen).answers
+        decider = self.oracle() if oracle is True else oracle or None
+        answers = engine.run(
+            "hybgrag", self.asked, limit=5, retrieval_only=True, program=program, decider=decider
+        ).answers
         engine.models.close()
         failed = [answer.error for answer in answers if answer.error]
         if failed:
@@ -220,7 +227,8 @@ async def text_module(question: Question, run: Run, params: Params) -> Draft:
 async def graph_module(question: Question, run: Run, params: Params) -> Draft:
     """What the first action of the rules leads to in the graph, and nothing else."""
     (vector,) = await embed([question.text])
-    action = await Router(run, params, vector).route(History(question.text))
+    router = await router_of(question.text, vector, run, params)
+    action = await router.route(History(question.text))
     if action is None or action.module == TEXT:
         return Draft(None, status="unsupported")
     found = await retrieve_by(action, vector, kb_of(run.index), params)
@@ -318,9 +326,9 @@ def ablations_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None
 
 def collect(index: str, questions: str, out: Path, most: int) -> None:
     """Verified pairs of action and feedback, at most `most`: the kinds of feedback in turn, so that rare ones stay."""
-    one, seen = Questions.read(f"collect={index}={questions}"), Seen()
-    one.run({}, program=oracle_program(one.gold, seen))
-    rows = seen.document(experiences=most)["experiences"]
+    one, lessons = Questions.read(f"collect={index}={questions}"), Lessons()
+    one.run({}, oracle=one.oracle(watch=lessons.watch))
+    rows = lessons.document(experiences=most)["experiences"]
     out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     print(f"{out}: {len(rows)} experiences with {len(one.asked)} questions")
 

@@ -2,6 +2,7 @@
 
 usage: python scripts/eval_hydrarag.py NAME=INDEX=QUESTIONS [...] [--part phases|ablations|sources]
        [--half first|second|all] [--limit N] [--method hydrarag|hydrarag-e] [--set method.hydrarag.NAME=VALUE ...]
+       [--decider rule|oracle:P]
 
 Topics come out of the question's text; MetaQA's square brackets around its topic are taken out before. For every set:
 answer_on_path (a gold answer is an entity of a path) of all questions after each step of each phase, by hops where the
@@ -26,8 +27,10 @@ from statistics import mean, median
 from typing import Any
 
 from gpu_rag import Index
+from gpu_rag.api.evaluations import decider_of
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.index.knowledge_base import name_key
+from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.settings import nested, parse_assignment
 from gpu_rag.types import Answer, Question
 
@@ -48,14 +51,18 @@ ABLATIONS: list[tuple[str, dict[str, Any]]] = [
 _SIZE = re.compile(r"(\w+): (\d+) nodes, (\d+) edges, (\d+) triples")
 
 
+NO_GOLD = Gold(frozenset())
+
+
 @dataclass(frozen=True)
 class Row:
-    """One question with its gold. topics: names of the gold topics, for the share that was found."""
+    """One question with its gold. topics: names of the gold topics, for the share that is found; gold: of an oracle."""
 
     question: Question
     answers: frozenset[str]
     hops: int
     topics: frozenset[str]
+    gold: Gold = NO_GOLD
 
 
 def read(path: Path, half: str, limit: int) -> list[Row]:
@@ -68,7 +75,10 @@ def read(path: Path, half: str, limit: int) -> list[Row]:
         names = [topic] if isinstance(topic, str) else topic.values() if isinstance(topic, dict) else topic
         text = row["question"].replace("[", "").replace("]", "")
         answers = frozenset(name_key(str(answer)) for answer in row["answers"])
-        found.append(Row(Question(row["id"], text), answers, row.get("hops") or 0, frozenset(map(name_key, names))))
+        gold = Gold(frozenset(row.get("gold_ids", ())), tuple(map(str, row["answers"])), row)
+        found.append(
+            Row(Question(row["id"], text), answers, row.get("hops") or 0, frozenset(map(name_key, names)), gold)
+        )
     return found
 
 
@@ -122,16 +132,19 @@ class Run:
         return share(self.hit(a, r) for a, r in zip(self.answers, self.rows))
 
 
-def run(index: Index, rows: list[Row], method: str, settings: dict[str, Any]) -> Run:
-    """One run without a language model."""
+def run(index: Index, rows: list[Row], method: str, settings: dict[str, Any], p: float | None = None) -> Run:
+    """One run without a language model: by rules, or by an oracle that is right with probability p."""
     engine = index.engine(settings)
+    oracle = None if p is None else Oracle({row.question.id: row.gold for row in rows}, p)
     cpu = time.process_time()
-    result = engine.run(method, [row.question for row in rows], retrieval_only=True)
+    result = engine.run(method, [row.question for row in rows], retrieval_only=True, decider=oracle)
     used = time.process_time() - cpu
     engine.models.close()
     failed = [a for a in result.answers if a.error]
     if failed:
         print(f"\nfailed: {len(failed)}, such as {failed[0].question_id}: {failed[0].error}")
+    if oracle is not None and len(rows) > 1:
+        print(f"\ndecided by rule, for want of gold: {', '.join(sorted(oracle.by_rule))}")
     return Run(rows, result.answers, result.wall_s, used)
 
 
@@ -250,14 +263,16 @@ def main() -> None:
     """Reads the command line."""
     parser = parser_of(__doc__)
     parser.add_argument("--part", choices=("phases", "ablations", "sources"), default="phases")
+    parser.add_argument("--decider", default="rule", help="who decides, of the part `phases`")
     options = parser.parse_args()
+    _, p = decider_of(options.decider)
     settings = nested([parse_assignment(text) for text in options.set])
     for text in options.sets:
         name, folder, questions = text.split("=")
         index, rows = Index.open(folder), read(Path(questions), options.half, options.limit)
         run(index, rows[:1], options.method, settings)  # loads models and graphs
         if options.part == "phases":
-            phases(name, run(index, rows, options.method, settings))
+            phases(name, run(index, rows, options.method, settings, p))
             continue
         if options.part == "ablations":
             changes: Sequence[Any] = ABLATIONS

@@ -17,7 +17,7 @@ HELP = "Convert the packaged model, fetch another, look what one can do, or serv
 EXAMPLE = "gpu-rag models convert --out smollm2"
 ACTIONS = ("convert", "fetch", "probe", "misbehave")
 OPTIONS = {"name": ("fetch", "probe"), "out": ("convert", "fetch"), "fresh": ("probe",)}  # and the actions they are for
-OPTIONS |= dict.fromkeys(("port", "seed", "share", "faults", "thinks", "upstream"), ("misbehave",))
+OPTIONS |= dict.fromkeys(("port", "seed", "share", "faults", "thinks", "upstream", "persona"), ("misbehave",))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--share", type=float, metavar="S", help="misbehave: requests that go wrong (default .3)")
     parser.add_argument("--faults", metavar="F,...", help="misbehave: which faults (default all)")
     parser.add_argument("--thinks", action="store_true", help="misbehave: every reply begins with a thought")
+    words = "misbehave: as this server does: vllm, ollama, llama.cpp, lmstudio, tgi or proxy"
+    parser.add_argument("--persona", metavar="NAME", default="", help=words)
     words = "misbehave: spoil the replies of this server, up to and with /v1, in place of invented ones"
     parser.add_argument("--upstream", metavar="URL", default="", help=words)
     add_settings(parser)
@@ -96,7 +98,7 @@ def _misbehave(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     faults = tuple(names(options.faults)) if options.faults else FAULTS
     share = 0.3 if options.share is None else options.share
-    manners = Manners(options.seed or 0, share, faults, options.thinks, options.upstream)
+    manners = Manners(options.seed or 0, share, faults, options.thinks, options.upstream, options.persona)
     server = MisbehavingServer(manners, port=8000 if options.port is None else options.port)
     say(f"misbehaving at {server.url} (seed {manners.seed}, share {share:g}): {', '.join(faults)}; Ctrl-C stops")
     try:

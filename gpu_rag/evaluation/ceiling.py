@@ -22,6 +22,7 @@ from typing import Any
 
 from gpu_rag.engine import Engine
 from gpu_rag.errors import ContextOverflow, UsageError
+from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
 from gpu_rag.methods.registry import load_method, needs
 from gpu_rag.models.llm.interface import LLM
@@ -36,9 +37,15 @@ from gpu_rag.types import Answer, Draft, Question
 REACHED = 100
 
 
-def oracle_of(rows: Sequence[QuestionRow], p: float = 1.0) -> Oracle:
-    """An oracle for questions with what is known of their answers, right with probability p. Raises UsageError."""
-    return Oracle({row.question.id: Gold(frozenset(row.gold_ids), row.answers, row.meta) for row in rows}, p)
+def oracle_of(rows: Sequence[QuestionRow], p: float = 1.0, base: KbGold | None = None, **options: Any) -> Oracle:
+    """An oracle for questions with what is known of their answers, right with probability p. base: knows the nodes of a
+    knowledge base that answer them; options: others of the oracle. Raises UsageError."""
+
+    def gold_of(row: QuestionRow) -> Gold:
+        nodes = tuple(base.nodes(row)) if base is not None and base.is_skb(row) else ()
+        return Gold(frozenset(row.gold_ids), row.answers, row.meta, nodes)
+
+    return Oracle({row.question.id: gold_of(row) for row in rows}, p, **options)
 
 
 def check_ceiling(method: str) -> None:

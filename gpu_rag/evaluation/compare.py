@@ -102,7 +102,7 @@ def compare(
         document["gold_missed"] = gold.missed
     comparison = Comparison(document)
     for method in methods:
-        oracle = None if p_oracle is None else oracle_of(rows, p_oracle)
+        oracle = None if p_oracle is None else oracle_of(rows, p_oracle, gold)
         result = engine.run(
             method,
             [row.question for row in rows],

@@ -21,6 +21,7 @@ import torch
 from gpu_rag.errors import GpuRagError, StorageError
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.index import tables
+from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.work import Work
 
 SHARE = 0.25  # of the free memory, where no limit is set
@@ -78,6 +79,8 @@ def database(work: Work) -> Iterator[Database]:
         "memory_limit": f"{limit >> 20}MiB", "threads": work.settings.models.threads, "temp_directory": str(spill),
         "preserve_insertion_order": False, "autoinstall_known_extensions": False, "autoload_known_extensions": False,
     }  # fmt: skip
+    with storage_errors(spill):
+        spill.mkdir(parents=True, exist_ok=True)
     connection = duckdb.connect(config=config)
     try:
         yield Database(connection)

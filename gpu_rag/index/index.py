@@ -20,6 +20,7 @@ from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
 
 T = TypeVar("T")
+MAPPED_FROM = 1 << 28  # bytes of vectors that are not copied into memory on a CPU
 
 
 class Index:
@@ -167,11 +168,13 @@ class Index:
         return Bm25.load(self.folder("bm25"))
 
     def vectors(self, stage: str) -> torch.Tensor:
-        """Unit vectors of a stage: f32[n, D] on CPU, where half-precision products are slow; f16 on a GPU."""
+        """Unit vectors of a stage: f16[n, D], on a CPU mapped from the file; f32 there where they are few, since
+        products of half precision are slow on a CPU."""
         if stage not in self._vectors:
             arrays = tables.read_arrays(self.folder(stage) / "vectors.safetensors")
             vectors = torch.from_numpy(arrays["vectors"])
-            self._vectors[stage] = vectors.float() if self.device == "cpu" else vectors.to(self.device)
+            few = self.device == "cpu" and vectors.nbytes <= MAPPED_FROM
+            self._vectors[stage] = vectors.float() if few else vectors.to(self.device)
         return self._vectors[stage]
 
     def loaded(self, part: str, load: Callable[[Index], T]) -> T:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gpu_rag.errors import GpuRagError, UsageError
@@ -120,30 +121,33 @@ def _inputs(index: Index) -> Iterator[str]:
                 yield f"{record.folder}: made from another state of {need}"
 
 
-def _sorted_unique(ids: list[str], what: str) -> Iterator[str]:
-    if any(a >= b for a, b in zip(ids, ids[1:])):
+def _sorted_unique(ids: pa.ChunkedArray, what: str) -> Iterator[str]:
+    if len(ids) > 1 and not pc.all(pc.less(ids.slice(0, len(ids) - 1), ids.slice(1))).as_py():
         yield f"{what}: ids are not sorted and unique"
 
 
 def _passages(index: Index) -> Iterator[str]:
-    yield from _sorted_unique(index.passage_ids, "passages")
-    documents = index.documents["id"].to_pylist()
-    yield from _sorted_unique(documents, "documents")
-    pages = index.documents["pages"].to_pylist()
-    if bad := sum(not _are_page_starts(starts) for starts in pages):
+    passages, documents = index.passages, index.documents
+    yield from _sorted_unique(passages["id"], "passages")
+    yield from _sorted_unique(documents["id"], "documents")
+    if bad := sum(not _are_page_starts(starts) for starts in documents["pages"].to_pylist()):
         yield f"documents: {bad} have page offsets that do not rise from 0"
-    known = set(documents)
-    if lost := [d for d in index.passage_doc_ids if d not in known]:
-        yield f"passages: {len(lost)} name a document that does not exist, such as {lost[0]}"
+    known = pc.is_in(passages["doc_id"], value_set=tables.whole_text(documents["id"]).cast(pa.string()))
+    lost = passages["doc_id"].filter(pc.invert(known))
+    if len(lost):
+        yield f"passages: {len(lost)} name a document that does not exist, such as {lost[0].as_py()}"
     if index.metadata is not None and not any(len(c) - c.null_count for c in index.metadata.columns):
         yield "metadata: no document has any"
     if len(index.passage_lines) != index.n_passages:
         yield f"lines: {len(index.passage_lines)} rows for {index.n_passages} passages"
-    rows = zip(
-        index.passages["text"].to_pylist(), index.passages["start"].to_pylist(), index.passages["end"].to_pylist()
-    )
-    if bad := sum(len(text) != end - start for text, start, end in rows):
+    fits = pc.equal(_lengths(index), pc.subtract(passages["end"], passages["start"]))
+    if bad := index.n_passages - pc.sum(fits, min_count=0).as_py():
         yield f"passages: {bad} have offsets that do not fit their text"
+
+
+def _lengths(index: Index) -> pa.ChunkedArray:
+    """The characters of each passage."""
+    return pc.utf8_length(index.passages["text"]).cast(pa.int64())
 
 
 def _are_page_starts(starts: list[int]) -> bool:
@@ -167,7 +171,7 @@ def _vectors(index: Index) -> Iterator[str]:
 def _extractions(index: Index) -> Iterator[str]:
     folder = index.folder("extraction")
     table = tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS)
-    if table["passage"].to_pylist() != list(range(index.n_passages)):
+    if not np.array_equal(table["passage"].to_numpy(), np.arange(index.n_passages)):
         yield "extractions: not one row a passage, in order"
         return
     if index.manifest.stages["extraction"].version < 2:
@@ -183,13 +187,34 @@ def _extractions(index: Index) -> Iterator[str]:
 
 
 def _entities(index: Index) -> Iterator[str]:
-    yield from _sorted_unique(index.entities["id"].to_pylist(), "entities")
+    yield from _sorted_unique(index.entities["id"], "entities")
     for end in ("subject", "object"):
         if bad := outside(index.relations[end].to_numpy(), index.n_entities):
             yield f"relations: {bad} with a row number as {end} that no entity has"
-    where = index.relations["passages"].to_pylist()
-    if bad := sum(not rows or min(rows) < 0 or max(rows) >= index.n_passages for rows in where):
+    where = index.relations["passages"]
+    counts = pc.list_value_length(where).fill_null(0).to_numpy()
+    wrong = np.repeat(np.arange(len(counts)), counts)[_outside(pc.list_flatten(where).to_numpy(), index.n_passages)]
+    if bad := len(np.union1d(wrong, np.flatnonzero(counts == 0))):
         yield f"relations: {bad} name no passage, or one that does not exist"
+    path = index.folder("entities") / "extracted.parquet"
+    if path.exists():  # an earlier version did not write it
+        yield from _extracted(index, tables.read_table(path, tables.EXTRACTED))
+
+
+def _extracted(index: Index, table: pa.Table) -> Iterator[str]:
+    passage, entity = (table[name].to_numpy().astype(np.int64) for name in ("passage", "entity"))
+    if bad := int((_outside(passage, index.n_passages) | _outside(entity, index.n_entities)).sum()):
+        yield f"extracted: {bad} with a row number that no passage or entity has"
+        return
+    if (np.diff(passage * index.n_entities + entity) <= 0).any():
+        yield "extracted: not sorted and unique"
+    counts = np.bincount(entity, minlength=index.n_entities)
+    if bad := int((counts != index.entity_n_passages).sum()):
+        yield f"extracted: {bad} entities are in another number of passages than they say"
+
+
+def _outside(rows: np.ndarray, limit: int) -> np.ndarray:
+    return (rows < 0) | (rows >= limit)
 
 
 def _mentions(index: Index) -> Iterator[str]:
@@ -197,7 +222,7 @@ def _mentions(index: Index) -> Iterator[str]:
         if bad := outside(index.mentions[name].to_numpy(), limit):
             yield f"mentions: {bad} with a row number that no {name} has"
             return
-    lengths = np.asarray([len(text) for text in index.passages["text"].to_pylist()])
+    lengths = _lengths(index).to_numpy()
     start, end = index.mentions["start"].to_numpy(), index.mentions["end"].to_numpy()
     located = start >= 0
     inside = (start < end) & (end <= lengths[index.mentions["passage"].to_numpy()])

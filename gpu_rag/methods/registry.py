@@ -110,12 +110,6 @@ def joined_hooks(field: str) -> dict[str, Any]:
     return {name: value for found in hooks(field) for name, value in found.items()}
 
 
-def hook_of(method: str, field: str) -> Any:
-    """The object of a hook of one method; None where it has none."""
-    entry = _entry(method)
-    return entry.load(getattr(entry.method, field))
-
-
 def profiles() -> dict[str, Path]:
     """The files of the profiles that methods bring, by name."""
     return {

@@ -81,7 +81,7 @@ class Ask(Generic[R]):
 
     name: str
     reply: type[R]
-    rule: Callable[..., R | Awaitable[R]]
+    rule: Callable[..., Any]
     prompt: str | Callable[..., Prompt]
     show: Callable[..., Mapping[str, str | Packed]] | None = None
     check: Callable[..., R | Refused] | None = None
@@ -152,6 +152,7 @@ class Choose:
     that are made several times). prompt: says what makes an option good; its slot `{{options}}` is filled here.
     rule: positions without a model; without it the best by score, ties to the earlier option.
     helps: (gold, position, **fields) -> whether a perfect decider may take that option; see `program.oracle`.
+    plans: whether the choice is a part of planning, which a model that is not capable leaves to the rule.
     """
 
     name: str
@@ -161,7 +162,8 @@ class Choose:
     k: int = 1
     threshold: float | None = None
     rule: Callable[..., Sequence[int] | Awaitable[Sequence[int]]] | None = None
-    helps: Callable[..., bool] | None = None
+    helps: Callable[..., bool | Awaitable[bool]] | None = None
+    plans: bool = False
 
     def prompt_of(self, fields: Fields) -> Prompt:
         """The prompt for these fields."""

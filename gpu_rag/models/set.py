@@ -12,6 +12,7 @@ from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
 from gpu_rag.models.embed.interface import Embedder
 from gpu_rag.models.llm import SPECS, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.capability import is_capable, stored_parameters
 from gpu_rag.models.llm.interface import LLM, ApiKeys, ServerAccount, StreamingLLM
 from gpu_rag.models.llm.service import StreamingEngine, as_streaming
 from gpu_rag.models.packaged import cache_dir
@@ -35,9 +36,11 @@ def pick_device(device: str) -> str:
     return device
 
 
-def plain_embedder(settings: ModelSettings, device: str) -> Embedder:
+def plain_embedder(settings: ModelSettings, device: str, api_key: ApiKeys = None) -> Embedder:
     """The embedder that `settings` name, in this process and without a cache. Raises as `load_embedder`."""
-    return load_embedder(settings.embedder, device=device, threads=settings.threads)
+    served: dict[str, Any] = {"api_key": api_key, "connections": settings.connections, "revision": settings.revision}
+    served = served if settings.embedder.startswith("http") else {}
+    return load_embedder(settings.embedder, device=device, threads=settings.threads, **served)
 
 
 def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key: ApiKeys = None) -> LLM:
@@ -106,15 +109,15 @@ class ModelSet:
     def embedder(self) -> Embedder:
         """The embedding model."""
         if self._embedder is None:
-            remote = self._workers.embedder() if self._workers is not None else None
-            self._embedder = self._with_cache(remote or plain_embedder(self.settings, self.device))
+            served = self.settings.embedder.startswith("http")
+            remote = self._workers.embedder() if self._workers is not None and not served else None
+            self._embedder = self._with_cache(remote or plain_embedder(self.settings, self.device, self._api_key))
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
-        """Behind the machine's vector cache, unless it is switched off, or rows depend on their batch."""
+        """Behind the machine's vector cache, unless it is switched off; hashing is cheaper than reading."""
         limit = int(self.settings.vector_cache_gib * 2**30)
-        # hashing is cheaper than reading
-        if limit <= 0 or not embedder.row_identical or self.settings.embedder == "hash":
+        if limit <= 0 or self.settings.embedder == "hash":
             return embedder
         path = cache_file(cache_dir(), embedder.content_hash)
         if embedder.device != "cpu":  # another device gives other bits
@@ -133,6 +136,16 @@ class ModelSet:
     def has_llm(self) -> bool:
         """Whether the settings name an LLM."""
         return self._given is not None or self.settings.llm != "none"
+
+    def is_capable(self) -> bool:
+        """Whether the LLM may decide, without loading it: by the settings, the files of its folder, or its name."""
+        spec, given = self.settings.llm, self.settings.capable
+        if self._given is not None or self._llm is not None or spec.startswith("replay:"):
+            return self.llm().capable
+        if given is not None or not self.has_llm() or spec == "smollm2":
+            return bool(given) and self.has_llm()
+        folder = Path(spec.removeprefix("vllm:"))
+        return is_capable(spec.rpartition("#")[2] or spec, stored_parameters(folder) if folder.is_dir() else None)
 
     def llm(self) -> LLM:
         """The language model. Raises UsageError where the settings say `none`."""

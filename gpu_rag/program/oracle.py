@@ -3,13 +3,15 @@
 Of the options of a Choose it takes those that lead to gold, the earlier first; none where none does and none may be
 taken, else the first. An Ask is answered with its `gold`. With probability 1 - p the decision is wrong: a choice takes
 random options that do not lead to gold, an Ask has the reply of its rule. What is drawn depends on the run's seed, the
-question and the place in the program, so that a run can be repeated. A decision without gold is left to the rule.
+question and the place in the program, so that a run can be repeated. A decision without gold is left to another
+decider, the rule unless one is given.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -18,17 +20,19 @@ from gpu_rag.errors import UsageError
 from gpu_rag.index.index import Index
 from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call
 from gpu_rag.program.decide import RULE, awaited
-from gpu_rag.program.run import Run
+from gpu_rag.program.run import Decider, Run
+from gpu_rag.runtime.gather import gather
 
 
 @dataclass(frozen=True)
 class Gold:
     """The gold of one question. documents: ids; answers: accepted ones; meta: other keys of its row, such as
-    `decomposition`, `topic_entity` and `path`."""
+    `decomposition`, `topic_entity` and `path`; nodes: ids of the nodes of a knowledge base that answer it."""
 
-    documents: frozenset[str]
+    documents: frozenset[str] = frozenset()
     answers: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,16 @@ class Known:
 
 @dataclass(frozen=True)
 class Oracle:
-    """gold: by question id; p: probability of a right decision. n_decisions: by question id, of those with gold;
-    by_rule: names of the decisions that have no gold."""
+    """gold: by question id; p: probability of a right decision; otherwise: decides what has no gold. n_decisions: by
+    question id, of those with gold; by_rule: names of the decisions that have no gold. watch: called with each choice
+    that gold settles: the question's gold, name, fields, right positions, positions that `otherwise` would take."""
 
     gold: Mapping[str, Gold]
     p: float = 1.0
+    otherwise: Decider = RULE
+    watch: Callable[[Known, str, Fields, Sequence[int], Sequence[int]], None] | None = None
     n_decisions: Counter[str] = field(default_factory=Counter)
     by_rule: set[str] = field(default_factory=set)
-    asks_model: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.p <= 1.0:
@@ -61,7 +67,7 @@ class Oracle:
         right = None if ask.gold is None or gold is None else await awaited(call(ask.gold, fields, gold))
         if right is None:
             self.by_rule.add(ask.name)
-            return await RULE.reply(run, ask, fields)
+            return await self.otherwise.reply(run, ask, fields)
         self.n_decisions[run.ctx.question.id] += 1
         if self._draw(run, ask.name).random() < self.p:
             return Taken(right, "oracle")
@@ -72,11 +78,17 @@ class Oracle:
         gold = self._known(run)
         if choose.helps is None or gold is None:
             self.by_rule.add(choose.name)
-            return await RULE.choice(run, choose, options, fields)
+            return await self.otherwise.choice(run, choose, options, fields)
         self.n_decisions[run.ctx.question.id] += 1
         positions = range(len(options.texts))
-        helpful = [i for i in positions if call(choose.helps, fields, gold, i)]
+        verdicts: Any = [call(choose.helps, fields, gold, i) for i in positions]
+        if any(map(inspect.isawaitable, verdicts)):
+            verdicts = await gather(*verdicts)
+        helpful = [i for i in positions if verdicts[i]]
         right = helpful[: options.k] or ([] if options.allow_none else [0])
+        if self.watch is not None:
+            believed = await self.otherwise.choice(run, choose, options, fields)
+            self.watch(gold, choose.name, fields, right, believed.value)
         draw = self._draw(run, options.name, *options.texts[:1])
         others = [i for i in positions if i not in helpful]
         if draw.random() < self.p or not others:

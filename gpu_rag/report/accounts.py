@@ -44,6 +44,13 @@ def places_lines(document: Mapping[str, Any]) -> list[str]:
         f"{name}: " + ", ".join(f"{what} {value}" for what, value in zip(SERVER_HEADER[1:], values))
         for name, *values in server_rows(document)
     ]
+    odd = {"estimated": "replies without a count of tokens, which is estimated", "other_model": "by another model"}
+    lines += [
+        f"{one['name']}: {one[key]:,} {words}"
+        for one in document.get("servers", ())
+        for key, words in odd.items()
+        if one.get(key)
+    ]
     return lines + [
         f"workers: {role} on {pool['joined']} of {pool['workers']} with {pool['cpus']:g} CPUs and "
         f"{pool['gpus']:g} GPUs each, nodes {', '.join(pool['nodes'])}; {pool['deaths']} died"

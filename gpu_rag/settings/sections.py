@@ -15,7 +15,9 @@ from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, 
 class ModelSettings(Declared):
     """The models that run, and their device."""
 
-    embedder: Annotated[str, "minilm (packaged), a sentence-transformers folder or name, hash (for tests)"] = "minilm"
+    embedder: Annotated[
+        str, "minilm (packaged), a sentence-transformers folder or name, http://HOST:PORT/v1#NAME, hash (for tests)"
+    ] = "minilm"
     llm: Annotated[
         str,
         "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several servers of it: "

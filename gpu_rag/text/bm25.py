@@ -1,4 +1,4 @@
-"""BM25 over passages: bm25s indexes and scores, this file keeps order, ties and files exact.
+"""BM25 over passages: indexed here in streams, scored by bm25s; order, ties and files are exact.
 
 Formula (Lucene's variant), for a query token t, a passage d of |d| tokens, mean length L, df passages that have t:
     score(t, d) = ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * |d| / L))
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +25,7 @@ from gpu_rag.text.tokens import TOKENS_VERSION, tokenize
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
 _FORMAT = 1
+_BLOCK = 2048  # texts whose tokens are Python objects at once
 
 
 class Bm25:
@@ -41,25 +44,30 @@ class Bm25:
         self._engine.nonoccurrence_array = None
 
     @classmethod
-    def build(cls, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> Bm25:
-        """Index `texts` (N passages; N = 0 and passages without any token are allowed).
+    def build(cls, texts: Iterable[str], k1: float = 1.2, b: float = 0.75) -> Bm25:
+        """Index `texts` (N passages; N = 0 and passages without any token are allowed), which are read once, in blocks.
 
         k1: > 0, how soon repeated words stop counting; b: 0..1, how much long passages are discounted.
-        Deterministic: token ids follow the sorted tokens. Raises BadInput for k1 or b out of range.
+        Deterministic: token ids follow the sorted tokens. Memory: 40 bytes a posting, and the vocabulary. Raises
+        BadInput for k1 or b out of range.
         """
         if not (0 < k1 < float("inf") and 0 <= b <= 1):
             raise BadInput(
                 "BM25 parameters are out of range", given=f"k1={k1}, b={b}", expected="k1 > 0 and 0 <= b <= 1"
             )
-        tokens = [tokenize(text) for text in texts]
-        vocabulary = {token: i for i, token in enumerate(sorted(set().union(*tokens)))}
-        if not vocabulary:  # bm25s divides by the mean length
-            return cls(vocabulary, _no_postings(), len(tokens), k1, b)
-        engine = _engine(k1, b)
-        ids = [[vocabulary[token] for token in row] for row in tokens]
-        engine.index((ids, vocabulary), create_empty_token=False, show_progress=False)
-        arrays = {name: np.ascontiguousarray(engine.scores[name], a.dtype) for name, a in _no_postings().items()}
-        return cls(vocabulary, arrays, len(tokens), k1, b)
+        numbers, token, passage, frequency, lengths = _counted(texts)
+        tokens, n = sorted(numbers), len(lengths)
+        rank = np.empty(len(tokens), np.int32)
+        rank[np.array([numbers[text] for text in tokens], np.int64)] = np.arange(len(tokens), dtype=np.int32)
+        order = np.argsort(rank[token], kind="stable")  # passages ascend already
+        token, passage, frequency = rank[token][order], passage[order], frequency[order]
+        df = np.bincount(token, minlength=len(tokens))
+        idf = np.array([math.log(1 + (n - have + 0.5) / (have + 0.5)) for have in df.tolist()], np.float32)
+        longer = k1 * ((1 - b) + b * lengths / max(lengths.mean(), 1e-9)) if n else np.zeros(0)
+        scores = idf[token] * (frequency / (longer[passage] + frequency))
+        indptr = np.concatenate([[0], np.cumsum(df)]).astype(np.int64)
+        arrays = {"data": scores.astype(np.float32), "indices": passage, "indptr": indptr}
+        return cls({text: i for i, text in enumerate(tokens)}, arrays, n, k1, b)
 
     def part(self, rows: np.ndarray) -> Bm25:
         """The index of some passages, ascending rows, with the word statistics of all: scores stay as they are."""
@@ -139,6 +147,23 @@ class Bm25:
         if problem := _problem(saved, arrays):
             raise IndexCorrupt("the BM25 index cannot be used", given=f"{problem} in {folder}")
         return cls({token: i for i, token in enumerate(saved.tokens)}, arrays, saved.n, saved.k1, saved.b)
+
+
+def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The number of each token, by first use; token i32[P], passage i32[P] and frequency i32[P] of each posting,
+    passages ascending; the tokens of each passage, i64[N]."""
+    numbers: dict[str, int] = {}
+    parts, lengths, first = [np.zeros((3, 0), np.int32)], [np.zeros(0, np.int64)], 0
+    texts = iter(texts)
+    while block := [tokenize(text) for text in islice(texts, _BLOCK)]:
+        ids = np.array([numbers.setdefault(token, len(numbers)) for row in block for token in row], np.int64)
+        lengths.append(np.array([len(row) for row in block], np.int64))
+        row = np.repeat(np.arange(len(block)), lengths[-1])
+        keys, counts = np.unique(row << 32 | ids, return_counts=True)
+        parts.append(np.stack([keys & 0xFFFFFFFF, (keys >> 32) + first, counts]).astype(np.int32))
+        first += len(block)
+    token, passage, frequency = np.concatenate(parts, 1)
+    return numbers, token, passage, frequency, np.concatenate(lengths)
 
 
 def _engine(k1: float, b: float) -> Any:

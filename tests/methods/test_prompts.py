@@ -20,10 +20,9 @@ from gpu_rag.methods.higra import asks as higra
 from gpu_rag.methods.higra.stages import links, merge
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
-from gpu_rag.methods.hybgrag.crag import critic as crag_critic
-from gpu_rag.methods.hybgrag.crag import router as crag_router
+from gpu_rag.methods.hybgrag.crag import asks as crag_asks
 from gpu_rag.methods.hybgrag.examples import read_examples
-from gpu_rag.methods.hybgrag.router import topics_schema
+from gpu_rag.methods.hybgrag.route_prompt import route_schema
 from gpu_rag.methods.hydrarag import replies
 from gpu_rag.methods.hydrarag.asks import SUMMARY_TOKENS
 from gpu_rag.models.budget import longest, reply_tokens
@@ -60,17 +59,17 @@ STEPS: dict[str, str] = {
     "higra/merge": merge.groups_schema(20),
     "higra/seeds": CHOICE,
     "higra/seeker": schema_of(higra.Action),
-    "higra/seeker_final": schema_of(higra.Final),
+    "higra/seeker_final": schema_of(higra.LastWord),
     "hoprag/choose": CHOICE,
     "hoprag/hop_in": schema_of(hop_questions.InQuestions),
     "hoprag/hop_out": schema_of(hop_questions.OutQuestions),
     "hybgrag/comment": CHOICE,
-    "hybgrag/crag_answer": crag_critic.ANSWER_SCHEMA,
+    "hybgrag/crag_answer": schema_of(crag_asks.Answered),
     "hybgrag/crag_comment": CHOICE,
-    "hybgrag/crag_route": crag_router.route_schema(*CRAG_LISTS, 4),
+    "hybgrag/crag_route": crag_asks.route_schema(*CRAG_LISTS, 4),
     "hybgrag/crag_validate": CHOICE,
     "hybgrag/module": CHOICE,
-    "hybgrag/route": topics_schema(TYPES, RELATIONS, 4),
+    "hybgrag/route": route_schema(TYPES, RELATIONS, 4),
     "hybgrag/validate": CHOICE,
     "hydrarag/analysis": schema_of(replies.Analysed),
     "hydrarag/answer": schema_of(replies.Answered),
@@ -254,7 +253,7 @@ def test_its_examples_are_replies_that_can_be_read(name: str, model: ScriptedLLM
         examples = read_examples(None, "routes", False)
         types = {topic.type for e in examples for topic in e.action.topics}
         relations = {relation for e in examples for topic in e.action.topics for relation in topic.relations}
-        schema = topics_schema(sorted(types), sorted(relations), 4)
+        schema = route_schema(sorted(types), sorted(relations), 4)
         replies = [e.route().split("Reply: ")[1] for e in examples]
     else:
         schema = STEPS[name]

@@ -30,6 +30,7 @@ _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities searched at once: bounds memory, not the result
 EXACT_NAMES = 150_000  # up to so many, and on a GPU, every name is compared with every other
+CANDIDATES_COST = 20_000.0  # exact comparisons that the candidates of a name cost, measured at 100,000 names
 SAMPLE = 256  # names whose exact neighbours say how many pairs the candidates miss
 
 
@@ -39,12 +40,17 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
 
 
+def compared_with(n: float) -> float:
+    """Of n names, those that each is compared with, or as many as its candidates cost on a CPU, for predictions."""
+    return n if n <= EXACT_NAMES else CANDIDATES_COST
+
+
 @stage(
     "synonyms",
     needs=("entities", "entity_vectors"),
     params=_params,
     size="entities",
-    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] ** 2),
+    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] * compared_with(sizes["entities"])),
 )
 def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names are near-equal by cosine.
@@ -112,7 +118,9 @@ def _of_neighbours(
         scores.append(score[row, column][good])
         work.progress.advance(len(part))
     left, right, score = (np.concatenate(array) for array in (lefts, rights, scores))
-    order = np.lexsort((-score, right, left))  # scores of faiss differ in a bit by which of the two is the query
+    order = np.lexsort(
+        (np.negative(score), right, left)
+    )  # scores of faiss differ in a bit by which of the two is the query
     first = np.ones(len(order), bool)
     first[1:] = (np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)
     return left[order[first]], right[order[first]], score[order[first]]

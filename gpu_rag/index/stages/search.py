@@ -126,10 +126,16 @@ def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
     size="characters",
 )
 def bm25_stage(work: Work) -> dict[str, int]:
-    """A BM25 index over the passages."""
-    texts = passage_texts(work.stage_folders["passages"])[:]
-    Bm25.build(texts, k1=work.settings.index.bm25_k1, b=work.settings.index.bm25_b).save(work.out)
-    work.progress.advance(len(texts))
+    """A BM25 index over the passages, whose texts are read by block."""
+    path, index = work.stage_folders["passages"] / "passages.parquet", work.settings.index
+
+    def texts() -> Iterator[str]:
+        for batch in tables.read_batches(path, tables.PASSAGES, ("title", "text")):
+            for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist()):
+                yield f"{title}\n{text}" if title else text
+            work.progress.advance(batch.num_rows)
+
+    Bm25.build(texts(), k1=index.bm25_k1, b=index.bm25_b).save(work.out)
     return {}
 
 

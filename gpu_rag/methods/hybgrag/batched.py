@@ -23,7 +23,7 @@ from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
-from gpu_rag.graph.reach import EITHER, reachable
+from gpu_rag.graph.reach import ANY, EITHER, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import score_nodes
@@ -171,3 +171,36 @@ def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
     met = torch.zeros(batch, dtype=torch.int32, device=reached.device)
     met = met.scatter_reduce_(0, question, shared.int(), "amax") > 0
     return ragged_of_keys(found[free & (shared | ~met[question])], batch, n), met
+
+
+@dataclass(frozen=True)
+class Leads:
+    """The relation of a topic to gold nodes. nodes: gold nodes that it reaches; relations: those of the topic that are
+    part of a chain to one of them; ball: whether a chain of any relations leads to one of them."""
+
+    nodes: tuple[int, ...]
+    relations: tuple[int, ...]
+    ball: bool
+
+
+@batched(GRAPH, tile=TILE, name="kb_held")
+def leading(index: Index, queries: list[tuple[TopicNodes, Sequence[int]]], radius: int) -> list[Leads]:
+    """Where each topic leads among its gold nodes within `radius` steps."""
+    kb = kb_of(index)
+    walks = walked(kb, [[topic, TopicNodes(topic.nodes, (ANY,))] for topic, _ in queries], radius, index.threads)
+    gold = ragged_of_lists([sorted(set(nodes)) for _, nodes in queries], kb.device)
+    keys = row_of_value(gold) * max(kb.n, 1) + gold.values
+    chain, node = row_of_value(walks.ends), walks.ends.values.long()
+    of_topic = torch.tensor(walks.of_topic, device=kb.device)
+    hit = torch.isin(of_topic[chain] // 2 * max(kb.n, 1) + node, keys)
+    nodes: list[set[int]] = [set() for _ in queries]
+    relations: list[set[int]] = [set() for _ in queries]
+    for c, v in zip(chain[hit].tolist(), node[hit].tolist()):
+        topic, by_any = divmod(walks.of_topic[c], 2)
+        relations[topic].update(walks.chains[c])
+        if not by_any:
+            nodes[topic].add(v)
+    return [
+        Leads(tuple(sorted(reached)), tuple(r for r in topic.relations if r in used), ANY in used)
+        for (topic, _), reached, used in zip(queries, nodes, relations)
+    ]

@@ -18,12 +18,13 @@ from typing import Any
 from gpu_rag.errors import BadInput
 from gpu_rag.index.index import Index
 from gpu_rag.index.tuned import TUNED, tuned
-from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, Action, Fault, Feedback, Topic
+from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, WAYS, Action, Fault, Feedback, Topic
 from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import CLOSE, OPEN, Prompt
 
 OWN = "examples of hybgrag"
+_DIRECTIONS = {word: direction for direction, word in WAYS.items()}
 MOST_ROWS, MOST_CHARS = 200, 400_000  # of each kind of example that was collected
 
 
@@ -37,11 +38,15 @@ class Experience:
 
     @property
     def _entities(self) -> list[dict[str, Any]]:
-        return [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in self.action.topics]
+        return [
+            {"name": t.entity, "type": t.type, "relations": list(t.relations), "ways": [WAYS[way] for way in t.ways]}
+            for t in self.action.topics
+        ]
 
     def route(self) -> str:
         """The example for the router."""
-        return f"Question: {self.question}\nReply: {json.dumps({'entities': self._entities}, ensure_ascii=False)}"
+        reply = {"entities": self._entities, "sure": self.action.sure}
+        return f"Question: {self.question}\nReply: {json.dumps(reply, ensure_ascii=False)}"
 
     def comment(self) -> str:
         """The example for the commentor."""
@@ -168,7 +173,7 @@ def _examples(text: str, name: str, needs_feedback: bool) -> tuple[Experience, .
 def _read(line: str, where: str, needs_feedback: bool) -> Experience:
     try:
         row = json.loads(line)
-        topics = tuple(Topic(str(e["name"]), str(e["type"]), tuple(map(str, e["relations"]))) for e in row["entities"])
+        topics = tuple(_topic(entity) for entity in row["entities"])
         action, feedback = Action(row.get("module", HYBRID), topics), None
         if needs_feedback:
             said = row["feedback"]
@@ -181,6 +186,13 @@ def _read(line: str, where: str, needs_feedback: bool) -> Experience:
         raise BadInput(
             "an example cannot be read", given=f"{where}: {error!r}", expected="see docs/methods.md"
         ) from error
+
+
+def _topic(row: Any) -> Topic:
+    relations, ways = tuple(map(str, row["relations"])), tuple(_DIRECTIONS[way] for way in row.get("ways", ()))
+    if ways and len(ways) != len(relations):
+        raise ValueError(f"{len(ways)} ways for {len(relations)} relations")
+    return Topic(str(row["name"]), str(row["type"]), relations, ways)
 
 
 async def chosen_examples(

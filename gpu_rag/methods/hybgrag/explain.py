@@ -1,10 +1,10 @@
 """HybGRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
-    "hybgrag_route": "the model routes: entities and relations",
+    "hybgrag_route": "the route: entities and relations",
     "hybgrag_module": "which module",
     "hybgrag_shown": "what the model is shown of {n} types and relations",
-    "hybgrag_router/rules": "the rules route in place of the model",
+    "hybgrag_repeated": "an action was repeated",
     "hybgrag_candidates": "entities that the question may mean",
     "hybgrag_action_*": "iteration {0}: the router's action, {n} nodes",
     "hybgrag_unsure": "not sure of the relations: graph and documents together; it may ask for",
@@ -16,10 +16,10 @@ WORDS = {
     "crag_graph": "the graph of these pages: {n} facts",
     "crag_cut": "more than {n} paths lead from these entities",
     "crag_candidates": "names of the graph that stand in the question, of {n} that share words with it",
-    "crag_route": "the model routes: type, dynamism, domain, entities, relations and source",
-    "crag_router/rules": "the rules route in place of the model",
+    "crag_route": "the route: type, dynamism, domain, entities, relations and source",
+    "crag_repeated": "an action was repeated",
     "crag_action_*": "iteration {0}: the router's action, a reference of {n}",
-    "crag_answer": "the model answers from the reference",
+    "crag_answer": "the answer from the reference",
     "crag_prediction_*": "iteration {0}: the answer",
     "crag_validator": "the validator on whether the answer holds",
     "crag_commentor": "the commentor: the fault, of {n}",

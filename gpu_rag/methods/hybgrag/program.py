@@ -15,11 +15,11 @@ from typing import Any
 
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.index.index import Index
-from gpu_rag.methods.hybgrag.critic import Critic
+from gpu_rag.methods.hybgrag.critic import comment, fitting
 from gpu_rag.methods.hybgrag.examples import OwnExamples, own_examples
 from gpu_rag.methods.hybgrag.near import Entities
 from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_nodes, fused, retrieve_by
-from gpu_rag.methods.hybgrag.router import Router
+from gpu_rag.methods.hybgrag.router import router_of
 from gpu_rag.methods.hybgrag.state import TEXT, Action, History, Params, Retrieved
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.chains import asked_types, opposed_relations
@@ -45,10 +45,10 @@ def config(index: Index, params: Params) -> dict[str, Any]:
     return {} if own == OwnExamples() else {"examples": sha256_text(repr(own))[:16]}
 
 
-async def refined(question: str, run: Run, params: Params, critic: Critic) -> tuple[Action, Retrieved]:
+async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retrieved]:
     """The loop: the last action and what it brought. Actions and feedback are noted in the trace."""
     (vector,) = await embed([question])
-    router, history, kb = Router(run, params, vector), History(question), kb_of(run.index)
+    router, history, kb = await router_of(question, vector, run, params), History(question), kb_of(run.index)
     last: tuple[Action, Retrieved] | None = None
     for turn in range(1, params.iterations + 1):
         action = await router.route(history)
@@ -62,18 +62,18 @@ async def refined(question: str, run: Run, params: Params, critic: Critic) -> tu
         run.note(f"hybgrag_action_{turn}", len(result.rows), (*action.lines(), *flags, *first))
         if turn == params.iterations:
             break
-        place = await critic.fitting(question, action, result)
+        place = await fitting(run, params, question, action, result)
         if place is not None:
             last = action, result.promoted(place)
             break
-        feedback = await critic.comment(question, action, result)
+        feedback = await comment(run, params, question, action, result)
         history.feedback.append(feedback)
         run.note(f"hybgrag_feedback_{turn}", 0, (f"{feedback.kind}: {feedback.text()}",))
     assert last is not None  # the first action is never one that was taken before
     action, result = last
-    if router.sure(action):
+    if action.sure:
         return last
-    ranked = router.ranked or ()
+    ranked = router.ranked
     chains = tuple(dict.fromkeys(topic.text() for one in ranked for topic in one.chains))
     run.note("hybgrag_unsure", len(chains), chains)
     groups, types = tuple(one.linked.nodes for one in ranked), asked_types(run.index, question)
@@ -99,12 +99,12 @@ async def supported(action: Action, result: Retrieved, run: Run) -> Draft:
 
 async def retrieve(question: Question, run: Run, params: Params) -> Draft:
     """The ranked nodes of the loop."""
-    return await supported(*await refined(question.text, run, params, Critic(run, params)), run)
+    return await supported(*await refined(question.text, run, params), run)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """The loop, then one reading of the first nodes, each with its document and the paths that lead to it."""
-    action, result = await refined(question.text, run, params, Critic(run, params))
+    action, result = await refined(question.text, run, params)
     found = await supported(action, result, run)
     if not (result.sure or found.evidence):
         return found

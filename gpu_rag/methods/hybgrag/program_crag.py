@@ -9,7 +9,7 @@ A model that decides is asked at most 4 * iterations - 2 times, and once more fo
 
 from __future__ import annotations
 
-from gpu_rag.methods.hybgrag.crag.critic import Critic
+from gpu_rag.methods.hybgrag.crag.critic import answer, comment, holds
 from gpu_rag.methods.hybgrag.crag.references import (
     Item,
     material_of,
@@ -17,7 +17,7 @@ from gpu_rag.methods.hybgrag.crag.references import (
     shown_evidence,
     shown_paths,
 )
-from gpu_rag.methods.hybgrag.crag.router import Router
+from gpu_rag.methods.hybgrag.crag.router import router_of
 from gpu_rag.methods.hybgrag.crag.state import FEEDBACK, TEXT, History, Params
 from gpu_rag.program.run import Run
 from gpu_rag.types import Draft, Question
@@ -31,7 +31,7 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     """The loop of one question; `unsupported` where its last reference gave no answer."""
     material = await material_of(question, run, params)
     history = History(question.text, question.query_time)
-    router, critic = Router(run, params, material), Critic(run, params, material)
+    router = await router_of(question.text, material, run, params)
     items, prediction = tuple[Item, ...](), None
     for turn in range(1, params.iterations + 1):
         action = await router.route(history)
@@ -41,11 +41,11 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
         items = await retrieve_by(action, material, params, run)
         shown = (f"{item.text[:200]} {item.score:.2f}" for item in items[:N_NOTED])
         run.note(f"crag_action_{turn}", len(items), (*action.lines(), *shown))
-        prediction = await critic.answer(history, action, items)
+        prediction = await answer(run, history, action, items, material)
         run.note(f"crag_prediction_{turn}", 0, (prediction or "none",))
-        if turn == params.iterations or await critic.holds(history, prediction, items):
+        if turn == params.iterations or await holds(run, params, history, prediction, items, material):
             break
-        fault = await critic.comment(history, action, items, prediction)
+        fault = await comment(run, history, action, items, prediction)
         history.feedback.append(fault)
         run.note(f"crag_feedback_{turn}", 0, (f"{fault}: {FEEDBACK[fault]}",))
     of_index = material.evidence and history.actions and history.actions[-1].module == TEXT

@@ -15,7 +15,7 @@ from gpu_rag.methods.hybgrag.near import Entities, near_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved, Topic
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
-from gpu_rag.program.knowledge_base.views import kb_of, relation_row
+from gpu_rag.program.knowledge_base.views import kb_of, relation_rows
 from gpu_rag.program.knowledge_base.walks import Walk, path_along
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
@@ -88,12 +88,6 @@ def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> Top
     return TopicNodes(nodes, relation_rows(topic.relations, kb))
 
 
-def relation_rows(relations: tuple[str, ...], kb: KnowledgeBase) -> tuple[int, ...]:
-    """The rows of relations by name; a name that the knowledge base does not have is left out."""
-    rows = (relation_row(kb, name) for name in relations)
-    return tuple(dict.fromkeys(row for row in rows if row is not None))
-
-
 @dataclass(frozen=True)
 class ShownNode:
     """A ranked node for a prompt: the beginning of its document, and "entity -> relation -> ... -> node" for each found
@@ -103,6 +97,11 @@ class ShownNode:
     type: str
     text: str
     paths: list[str]
+
+    def reference(self, number: int, paths: bool, most_words: int = NODE_WORDS) -> str:
+        """The node as the validator is shown it: name and type, document, and paths where they are wanted."""
+        text = " ".join(self.text.split()[:most_words])
+        return "\n".join((f"[{number}] {self.name} ({self.type})", text, *(f"path: {p}" for p in self.paths if paths)))
 
 
 def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[ShownNode]:

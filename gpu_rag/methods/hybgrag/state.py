@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
+from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.program.search import Ranking
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 
 HYBRID, TEXT = "hybrid", "text"
+WAYS = {OUT: "out", IN: "in", EITHER: "either"}  # the direction of a step in replies and files
 MODULES = (HYBRID, TEXT)
 
 
@@ -84,10 +86,12 @@ class Topic:
 
 @dataclass(frozen=True)
 class Action:
-    """One decision of the router: the relational part of the question, and the module that uses it or does not."""
+    """One decision of the router: the relational part of the question, and the module that uses it or does not. sure:
+    whether the question plainly says the relations."""
 
     module: str
     topics: tuple[Topic, ...] = ()
+    sure: bool = True
 
     @property
     def key(self) -> frozenset[tuple[str, str, Collection[str], tuple[int, ...]]] | str:
@@ -143,7 +147,7 @@ class Retrieved(Ranking):
 
     found: for each topic of the action the nodes of its name. Of the hybrid module, chains: for each node and each
     topic FOUND the first chain of relations that leads there, () where none does; met: whether the nodes are reached by
-    all topics found, else by some; sure: whether the question says the relations, or a model does.
+    all topics found, else by some; sure: as of the action.
     """
 
     found: tuple[tuple[int, ...], ...] = ()

@@ -6,19 +6,22 @@ apart: what was collected on every second question is given to the method on the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_rag.engine import Engine
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.evaluation.bootstrap import paired_difference
+from gpu_rag.evaluation.ceiling import oracle_of
 from gpu_rag.evaluation.kb import SKB_MEASURES, KbGold
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.methods.hybgrag import examples as known
-from gpu_rag.methods.hybgrag.oracle import Seen, oracle_program
+from gpu_rag.methods.hybgrag.lessons import Lessons
 from gpu_rag.methods.hybgrag.program import retrieve
 from gpu_rag.methods.method import Shown, Tuned
+from gpu_rag.program.decide import MODEL
+from gpu_rag.program.oracle import Oracle
 from gpu_rag.sources.questions import QuestionRow
 
 LEAST = 20  # questions with answers that are nodes
@@ -72,12 +75,11 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
             expected=f"at least {LEAST}", do="use the examples that the package brings",
         )  # fmt: skip
     rows = sorted(rows, key=lambda row: sha256_text(row.question.id))  # by the id alone: the order changes nothing
-    answers = {row.question.id: gold.nodes(row) for row in rows}
     learning, judged = rows[::2], rows[1::2]
     earlier = known.own_examples(engine.index)
     try:
         engine.index.put(known.OWN, known.OwnExamples())
-        some, others = (_collected(engine, half, answers) for half in (learning, judged))
+        some, others = (_collected(engine, half, gold) for half in (learning, judged))
         before, after = (_scores(engine, judged, gold, examples) for examples in (None, some.document()))
     finally:
         engine.index.put(known.OWN, earlier)
@@ -97,11 +99,11 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
     return Collected(document, examples if changed else None)
 
 
-def _collected(engine: Engine, rows: Sequence[QuestionRow], gold: Mapping[str, Sequence[str]]) -> Seen:
-    """The examples that an oracle saw."""
-    seen = Seen()
-    _answered(engine, rows, oracle_program(gold, seen))
-    return seen
+def _collected(engine: Engine, rows: Sequence[QuestionRow], gold: KbGold) -> Lessons:
+    """Lessons of a loop whose critic knows the gold; the model decides the rest."""
+    lessons = Lessons()
+    _answered(engine, rows, oracle_of(rows, base=gold, otherwise=MODEL, watch=lessons.watch))
+    return lessons
 
 
 def _scores(
@@ -110,14 +112,14 @@ def _scores(
     """The measures of each question, with these examples and no others."""
     own = known.OwnExamples() if examples is None else known.examples_of(examples, "collected")
     engine.index.put(known.OWN, own)
-    answers = _answered(engine, rows, retrieve)
+    answers = _answered(engine, rows)
     found = [gold.scores(answers[row.question.id], row) for row in rows]
     return {name: [one[name] for one in found] for name in SKB_MEASURES}
 
 
-def _answered(engine: Engine, rows: Sequence[QuestionRow], program: Any) -> dict[str, Any]:
-    """Answers by question. Raises GpuRagError where one failed."""
-    answers = engine.run("hybgrag", [row.question for row in rows], program=program).answers
+def _answered(engine: Engine, rows: Sequence[QuestionRow], decider: Oracle | None = None) -> dict[str, Any]:
+    """Ranked nodes by question, without the reader. Raises GpuRagError where one failed."""
+    answers = engine.run("hybgrag", [row.question for row in rows], program=retrieve, decider=decider).answers
     for answer in answers:
         if answer.error is not None:
             given = f"{answer.question_id}: {answer.error['message']}"

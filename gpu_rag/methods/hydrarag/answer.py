@@ -40,4 +40,4 @@ async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, s
     text, nodes = folded(reply.answer), ranked_nodes(chosen, search)
     if not is_answer(text):
         return Attempt(None, reply.sufficient, nodes)
-    return Attempt(text, reply.sufficient, named_first(text, nodes, search.kb))
+    return Attempt(text, reply.sufficient, named_first(text, nodes, chosen, search.kb))

@@ -38,17 +38,25 @@ def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNod
     return tuple(ranked_node(search.kb, node, *of) for node, of in list(ranked.items())[:MOST_ANSWERS])
 
 
-def named_first(text: str, nodes: Sequence[RankedNode], kb: KnowledgeBase) -> tuple[RankedNode, ...]:
-    """The nodes that an answer names, then the others. A name that stands once is one node, the first of that name; of
-    alternatives ("A (born in) | B (lives in)") only the first counts."""
-    others, named = list(nodes), list[RankedNode]()
+def named_first(
+    text: str, ranked: Sequence[RankedNode], chosen: Sequence[FoundPath], kb: KnowledgeBase
+) -> tuple[RankedNode, ...]:
+    """The nodes that an answer names, then the other ranked ones. A name that stands once is one node: the first ranked
+    one of that name, else the first on a chosen path. Of alternatives ("A (born in) | B (lives in)") only the first
+    counts."""
+    others, named = list(ranked), list[RankedNode]()
+    on_paths = [(node, path) for path in chosen for place in path.places for node in place if node >= 0]
     for name in [text] if kb.named(text) else text.split(" | ")[0].split("; "):
-        ids = {kb.node_ids[node] for node in kb.named(name)}
+        nodes = kb.named(name)
+        ids = {kb.node_ids[node] for node in nodes}
         first = next((node for node in others if node.id in ids), None)
         if first is not None:
             others.remove(first)
-            named.append(first)
-    return (*named, *others)
+        elif ids.isdisjoint(node.id for node in named):
+            on_path = ((node, path) for node, path in on_paths if node in nodes)
+            first = next((ranked_node(kb, node, path.sources, path.scores.cross) for node, path in on_path), None)
+        named += [first] if first is not None else []
+    return (*named, *others)[:MOST_ANSWERS]
 
 
 def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tuple[Evidence, ...]:

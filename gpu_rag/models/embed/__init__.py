@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from gpu_rag.models.embed.interface import Embedder
+from gpu_rag.models.llm.interface import ApiKeys
 
 
-def load_embedder(name: str, device: str = "cpu", threads: int = 1) -> Embedder:
+def load_embedder(
+    name: str,
+    device: str = "cpu",
+    threads: int = 1,
+    *,
+    api_key: ApiKeys = None,
+    connections: int = 32,
+    revision: str = "",
+) -> Embedder:
     """The embedder called `name`.
 
-    "minilm": the packaged MiniLM; "hash": hashed words and character trigrams, for tests and tiny runs; anything
+    "minilm": the packaged MiniLM; "hash": hashed words and character trigrams, for tests and tiny runs;
+    "http://HOST:PORT/v1#NAME": a server, which alone is told the last three arguments (see `ServerEmbedder`); anything
     else: a sentence-transformers model, as a folder or as a name that is already in the local Hugging Face cache.
     threads: CPU threads of torch, a setting of the whole process; the hashing embedder ignores device and threads.
     Raises MissingBackend, ModelError, BadInput.
     """
+    if name.startswith(("http://", "https://")):
+        from gpu_rag.models.embed.server import ServerEmbedder
+
+        return ServerEmbedder(name, api_key=api_key, connections=connections, revision=revision)
     if name == "hash":
         from gpu_rag.models.embed.hashing import HashEmbedder
 

@@ -34,8 +34,8 @@ class CachedEmbedder:
 
     The file belongs to one model by content hash, so another model never meets these vectors. Vectors are stored as
     float32, so what comes from the file has the bits that the model gave. Once the file would grow beyond
-    `limit_bytes`, new texts are still embedded but no longer kept. Only embedders whose rows do not depend on their
-    batch may be wrapped.
+    `limit_bytes`, new texts are still embedded but no longer kept. The rows of an embedder should not depend on their
+    batch; those of a server may, and are kept as they came first.
     """
 
     def __init__(self, embedder: Embedder, path: Path, limit_bytes: int):

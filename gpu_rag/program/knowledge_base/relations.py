@@ -1,6 +1,6 @@
 """The relations of a knowledge base: the types that they join, those at nodes, and those that a question needs.
 
-Where a knowledge base has more types and relations than a prompt holds, `shown_names` picks. Relations: those that the
+Where a knowledge base has more types and relations than a prompt holds, `likely` ranks. Relations: those that the
 question says, the earlier first, then by the cosine of their words and the question. Types: those that the question
 says and those of the names in it, then what the relations join, in their order. A relation or type is said where its
 words stand in the question, or those of the last part of its name ("directed by" of "film.film.directed_by").
@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -38,14 +37,6 @@ class NearRelations(Ranking):
     """Relations, best first. first: whether each is that of an edge at the nodes: a walk may begin so."""
 
     first: tuple[bool, ...] = ()
-
-
-@dataclass(frozen=True)
-class Shown:
-    """Rows of types and of relations, the likeliest first."""
-
-    types: tuple[int, ...]
-    relations: tuple[int, ...]
 
 
 class Relations:
@@ -132,6 +123,15 @@ class Relations:
             found.append(NearRelations(rows, tuple(line[r] for r in rows), tuple(r in first for r in rows)))
         return found
 
+    def likely(self, text: str, vector: np.ndarray) -> tuple[list[int], list[int]]:
+        """(types, relations), all of them, those first that a question with this unit vector most likely needs; see the
+        module."""
+        types, said = self.said_in(text)
+        (ranked,) = self.ranked([()], [vector], 1, self.kb.n_relations)
+        relations = list(dict.fromkeys((*said, *ranked.rows)))
+        joined = (type for row in relations for pair in self.pairs[row] for type in pair)
+        return list(dict.fromkeys((*types, *_types_in(self.kb, text), *joined, *range(self.kb.n_types)))), relations
+
 
 def _by_words(names: Sequence[str]) -> dict[str, list[int]]:
     """The rows of each wording; one of a single character or of stop words is never looked up."""
@@ -166,33 +166,7 @@ def near_relations(
     return relations_of(index).ranked([nodes for nodes, _ in queries], [vector for _, vector in queries], radius, k)
 
 
-@batched(GRAPH, name="kb_shown")
-def shown_names(index: Index, queries: list[tuple[str, np.ndarray]], n_types: int, n_relations: int) -> list[Shown]:
-    """At most so many types and relations for each (question, its unit vector), see the module."""
-    relations = relations_of(index)
-    kb = relations.kb
-    near = relations.ranked([()] * len(queries), [vector for _, vector in queries], 1, kb.n_relations)
-    found = []
-    for (text, _), ranked in zip(queries, near):
-        types, said = relations.said_in(text)
-        rows = list(dict.fromkeys((*said, *ranked.rows)))
-        joined = (type for row in rows for pair in relations.pairs[row] for type in pair)
-        likely = chain(types, _types_in(kb, text), joined, range(kb.n_types))
-        shown = tuple(islice(_once(likely), n_types))
-        found.append(Shown(shown, tuple(rows[:n_relations])))
-    return found
-
-
 def _types_in(kb: KnowledgeBase, text: str) -> list[int]:
     """The types of the nodes whose names stand in the question, best mentions first."""
     nodes = (node for m in mentions_in(kb, text) for node in kb.named(text[m.start : m.end])[:MAX_HOMONYMS])
     return [int(kb.node_type[node]) for node in nodes]
-
-
-def _once(rows: Iterable[int]) -> Iterable[int]:
-    """Each different one as it first comes."""
-    seen: set[int] = set()
-    for row in rows:
-        if row not in seen:
-            seen.add(row)
-            yield row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -44,3 +45,9 @@ def relation_row(kb: KnowledgeBase, name: str) -> int | None:
     """The row of a relation by its name."""
     at = bisect_left(kb.relation_names, name)
     return at if at < kb.n_relations and kb.relation_names[at] == name else None
+
+
+def relation_rows(relations: Iterable[str], kb: KnowledgeBase) -> tuple[int, ...]:
+    """The rows of relations by name, once each; a name that the knowledge base does not have is left out."""
+    rows = (relation_row(kb, name) for name in relations)
+    return tuple(dict.fromkeys(row for row in rows if row is not None))

@@ -17,6 +17,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import settle
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_edits
+from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
 from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage
@@ -201,8 +202,15 @@ def test_a_failed_request_makes_the_stage_run_again(bench: Any) -> None:
 def test_who_decides() -> None:
     def decider(llm: ScriptedLLM | None, **alignment: Any) -> str:
         settings = make_settings({"models": {"llm": "smollm2" if llm else "none"}, "alignment": alignment})
-        return settle([merge_stage, links_stage], settings, ModelSet(settings.models, llm=llm)).alignment.decider
+        settled = settle([merge_stage, links_stage], settings, ModelSet(settings.models, llm=llm))
+        return settled.section(AlignmentSettings).decider
 
+    def by_name(llm: str, **models: Any) -> bool:
+        return ModelSet(make_settings({"models": {"llm": llm, **models}}).models).is_capable()
+
+    assert not by_name("smollm2") and not by_name("none") and not by_name("none", capable=True)
+    assert by_name("http://127.0.0.1:8000/v1#Qwen2.5-7B") and not by_name("http://127.0.0.1:8000/v1#SmolLM-135M")
+    assert by_name("smollm2", capable=True)
     small = ScriptedLLM(lambda _: "", capable=False)
     assert decider(None) == decider(small) == "similarity"
     assert decider(ScriptedLLM(lambda _: "")) == "llm"

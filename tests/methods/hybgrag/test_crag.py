@@ -239,7 +239,7 @@ def test_an_action_that_the_model_repeats_is_the_rules(index: gpu_rag.Index) -> 
         comment=["the source"],
     )
     (found,) = ask(index, llm=script.llm)
-    assert chosen(found, "crag_router/rules") == ("the model repeats an action",)
+    assert "crag_repeated" in verbs(found)
     assert chosen(found, "crag_action_2")[1] == "source: pages, batch 1" and found.text == "Tamsin"
 
 

@@ -20,13 +20,14 @@ from gpu_rag.index.tuned import keep
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
 from gpu_rag.methods.hybgrag import tune as tune_kb
+from gpu_rag.methods.hybgrag.critic import comment
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
-from gpu_rag.methods.hybgrag.oracle import OracleCritic, oracle_program
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
 from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.program.run import Run
 from gpu_rag.settings import merge
 from gpu_rag.sources.questions import QuestionRow
@@ -69,12 +70,12 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
 # --- a script --------------------------------------------------------------------------------------
 
 
-def entity(name: str, type: str, *relations: str) -> dict[str, Any]:
-    return {"name": name, "type": type, "relations": list(relations)}
+def entity(name: str, type: str, *relations: str, ways: Sequence[str] = ()) -> dict[str, Any]:
+    return {"name": name, "type": type, "relations": list(relations), "ways": list(ways)}
 
 
-def route(*entities: dict[str, Any]) -> str:
-    return json.dumps({"entities": list(entities)})
+def route(*entities: dict[str, Any], sure: bool = True) -> str:
+    return json.dumps({"entities": list(entities), "sure": sure})
 
 
 MARTA = entity("Marta Orlo", "person", "directed_by")
@@ -226,7 +227,7 @@ def test_no_action_is_taken_twice(index: gpu_rag.Index) -> None:
         answer = run(index, script)
         taken = [frozenset(told) if told[0] == "module: hybrid" else told[0] for told in actions(answer)]
         assert len(taken) == 4 and len(set(taken)) == 4
-        assert [s.chosen for s in answer.trace if s.verb == "hybgrag_router/rules"]
+        assert [s.chosen for s in answer.trace if s.verb == "hybgrag_repeated"]
 
 
 def test_a_source_that_was_tried_is_not_offered_again(index: gpu_rag.Index) -> None:
@@ -402,10 +403,13 @@ def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> N
 # --- the oracle --------------------------------------------------------------------------------------
 
 
+def oracle_for(gold: Sequence[str]) -> Oracle:
+    return Oracle({"q": Gold(nodes=tuple(gold))})
+
+
 def with_oracle(index: gpu_rag.Index, gold: list[str], question: str = QUESTION, **params: Any) -> Answer:
-    engine = index.engine(merge(FAST, {"method": {"hybgrag": params}}))
-    program = oracle_program({"q": gold})
-    (answer,) = engine.run("hybgrag", [Question("q", question)], retrieval_only=True, program=program).answers
+    engine, oracle = index.engine(merge(FAST, {"method": {"hybgrag": params}})), oracle_for(gold)
+    (answer,) = engine.run("hybgrag", [Question("q", question)], retrieval_only=True, decider=oracle).answers
     engine.models.close()
     assert answer.error is None, answer.error
     return answer
@@ -448,12 +452,12 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
         (vector,) = await embed([question.text])
         kb = kb_of(run.index)
         result = await retrieve_by(action, vector, kb, params)
-        rows = [kb.row_of(id) for id in gold]
-        said = await OracleCritic(run, params, rows).comment(question.text, action, result)
+        said = await comment(run, params, question.text, action, result)
         return Draft(f"{said.kind}: {said.text()}")
 
     engine = index.engine(merge(FAST, {"method": {"hybgrag": {"radius": 1}}}))
-    (answer,) = engine.run("hybgrag", [Question("q", QUESTION)], retrieval_only=True, program=program).answers
+    asked, oracle = [Question("q", QUESTION)], oracle_for(gold)
+    (answer,) = engine.run("hybgrag", asked, retrieval_only=True, program=program, decider=oracle).answers
     engine.models.close()
     assert answer.text is not None and answer.text.startswith(kind) and what in answer.text, answer.text
 
@@ -478,7 +482,7 @@ def test_collected_experiences_are_verified_pairs_that_the_method_reads(index: g
 def test_packaged_examples() -> None:
     routes = read_examples("", "routes", False)
     experiences = read_examples("", "experiences", True)
-    assert len(routes) == 10 and len(experiences) == 30
+    assert len(routes) == 7 and len(experiences) == 30
     kinds = {e.feedback.kind for e in experiences if e.feedback}
     assert kinds == {*Fault} - {REJECTED}
     for e in experiences:

@@ -50,7 +50,8 @@ def honest(request: Request) -> str:
         piet = {"name": "Piet Ruyven", "type": "painter", "relations": ["born_in"]}
         marta = {"name": f"Marta Orlo {ESCAPE}", "type": PERSON, "relations": [DIRECTED]}
         other = {**marta, "type": "film"} if "Tries so far" in request.prompt else marta
-        return json.dumps({"entities": [piet] if "painter born" in request.prompt else [other]})
+        entity = piet if "painter born" in request.prompt else other
+        return json.dumps({"entities": [{**entity, "ways": []}], "sure": True})
     if name == "reader":
         return "Kerling" if "painter born" in request.prompt else "Night Ferry"
     listed = re.findall(r"^([A-Z])\. (.*)$", request.prompt, re.MULTILINE)

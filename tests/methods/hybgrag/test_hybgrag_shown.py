@@ -63,7 +63,7 @@ def routed(index: gpu_rag.Index, context_tokens: int) -> tuple[Answer, Request]:
         if "You read questions for a knowledge graph" in request.system:
             routes.append(request)
             entity = {"name": "Zora Quill", "type": "zone.wharf", "relations": ["zone.wharf.repaired_for"]}
-            return json.dumps({"entities": [entity]})
+            return json.dumps({"entities": [{**entity, "ways": []}], "sure": True})
         if isinstance(request.constraint, JsonSchema) or request.constraint is None:
             return "Ysop"
         return request.constraint.options[0]

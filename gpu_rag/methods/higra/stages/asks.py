@@ -23,16 +23,14 @@ R = TypeVar("R", bound=Struct)
 
 def roles_of(settings: Settings) -> tuple[str, ...]:
     """The language model, where it decides."""
-    return (
-        ("llm",)
-        if settings.section(AlignmentSettings).refine and settings.section(AlignmentSettings).decider == "llm"
-        else ()
-    )
+    chosen = settings.section(AlignmentSettings)
+    return ("llm",) if chosen.refine and chosen.decider == "llm" else ()
 
 
 def is_left_to_the_model(settings: Settings) -> bool:
     """Whether the capability of the model chooses the decider."""
-    return settings.section(AlignmentSettings).refine and settings.section(AlignmentSettings).decider == "auto"
+    chosen = settings.section(AlignmentSettings)
+    return chosen.refine and chosen.decider == "auto"
 
 
 def ask_windows(

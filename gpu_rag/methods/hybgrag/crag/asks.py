@@ -1,0 +1,159 @@
+"""The decisions of the CRAG variant: the route, the answer, whether it holds, and the fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from gpu_rag.methods.hybgrag.crag.references import Item
+from gpu_rag.methods.hybgrag.crag.state import DOMAINS, DYNAMISMS, GRAPH, PROMPTS, TEXT, TYPES, Action, History, Topic
+from gpu_rag.models.ask import Ask, Choose, Packed
+from gpu_rag.program.oracle import Known
+from gpu_rag.program.reader import read_blocks
+from gpu_rag.program.run import Run
+from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.replies import canonical_schema, object_of
+
+MOST_RELATIONS = 4  # of an entity
+MOST_WORDS = 500  # of a reference that the validator is shown
+NONE = "none"  # in place of an empty list
+AGAIN = "again"  # the source: the pages of the last try, read in another way
+
+
+class Entity(Struct, frozen=True):
+    """A name of the graph, and the relations that lead from it towards the answer."""
+
+    name: str
+    relations: tuple[str, ...]
+
+
+class Route(Struct, frozen=True):
+    """The classes of a question, its entities, and the source where the answer is looked for."""
+
+    type: str
+    dynamism: str
+    domain: str
+    entities: tuple[Entity, ...]
+    source: str
+
+    def action(self, next_batch: int, last: Action | None) -> Action:
+        """The action: over the graph, the next batch of pages, or those of the last action."""
+        kind = self.type, self.dynamism, self.domain
+        topics = tuple(Topic(entity.name, entity.relations) for entity in self.entities)
+        if self.source == GRAPH:
+            return Action(*kind, GRAPH, topics)
+        return Action(*kind, TEXT, topics, last.batch if self.source == AGAIN and last is not None else next_batch)
+
+
+class Answered(Struct, frozen=True):
+    """An answer and the reason for it; "" or "unknown" for none."""
+
+    reason: Annotated[str, Meta(max_length=400)]
+    answer: Annotated[str, Meta(max_length=300)]
+
+
+def route_of(proposal: Action, last: Action | None) -> Route:
+    """The route of an action that the rules propose."""
+    again = last is not None and (proposal.module, last.module) == (TEXT, TEXT) and proposal.batch == last.batch
+    entities = tuple(Entity(topic.entity, topic.relations) for topic in proposal.topics)
+    source = AGAIN if again else proposal.module
+    return Route(proposal.type, proposal.dynamism, proposal.domain, entities, source)
+
+
+def merged(reply: Route) -> Route:
+    """The reply with one entity for each name, its relations once each."""
+    relations: dict[str, dict[str, None]] = {}
+    for entity in reply.entities:
+        relations.setdefault(entity.name, {}).update(dict.fromkeys(entity.relations))
+    entities = tuple(Entity(name, tuple(some)) for name, some in relations.items())
+    return Route(reply.type, reply.dynamism, reply.domain, entities, reply.source)
+
+
+def route_schema(names: Sequence[str], relations: Sequence[str], sources: Sequence[str], most: int) -> str:
+    """The JSON Schema of a route of at most `most` entities."""
+    along = {
+        "type": "array",
+        "items": {"enum": list(relations or [NONE])},
+        "minItems": 1,
+        "maxItems": MOST_RELATIONS,
+    }
+    entity = object_of({"name": {"enum": list(names or [NONE])}, "relations": along})
+    return canonical_schema(
+        object_of(
+            {
+                "type": {"enum": list(TYPES)},
+                "dynamism": {"enum": list(DYNAMISMS)},
+                "domain": {"enum": list(DOMAINS)},
+                "entities": {"type": "array", "items": entity, "maxItems": most if relations else 0},
+                "source": {"enum": list(sources)},
+            }
+        )
+    )
+
+
+ROUTE = Ask(
+    "crag_route",
+    Route,
+    rule=route_of,
+    prompt=f"{PROMPTS}:crag_route",
+    show=lambda history, names, relations, sources: {
+        "question": history.question,
+        "query_time": history.when,
+        "entities": "; ".join(names) or NONE,
+        "relations": "; ".join(relations) or NONE,
+        "history": history.text(),
+        "sources": " or ".join(sources),
+    },
+    check=merged,
+    schema=route_schema,
+)
+
+
+async def read_or_first(run: Run, history: History, items: Sequence[Item], blocks: Sequence[str]) -> Answered:
+    """The reader's answer. Where nothing reads, the end of the best path or the best piece, for the trace alone."""
+    if run.models.llm is None:
+        return Answered("", items[0].answer or items[0].text)
+    return Answered("", await read_blocks(run, history.question, blocks, final=False) or "")
+
+
+ANSWER = Ask(
+    "crag_answer",
+    Answered,
+    rule=read_or_first,
+    prompt=f"{PROMPTS}:crag_answer",
+    show=lambda history, action, blocks: {
+        "question": history.question,
+        "query_time": history.when,
+        "kind": f"{action.type} ({TYPES[action.type]}); {DYNAMISMS[action.dynamism]}; {action.domain}",
+        "references": Packed(blocks),
+    },
+    unread=lambda: Answered("", ""),
+)
+
+
+def _judged(history: History, blocks: Sequence[str], prediction: str) -> dict[str, str]:
+    words = "\n\n".join(blocks).split(" ")[:MOST_WORDS]
+    return {
+        "question": history.question,
+        "query_time": history.when,
+        "references": " ".join(words) or NONE,
+        "answer": prediction,
+    }
+
+
+def is_right(known: Known, position: int, prediction: str) -> bool:
+    """Whether the verdict is right: position 0, that the answer holds, where it is one of the gold answers."""
+    return (normalise_name(prediction) in map(normalise_name, known.gold.answers)) == (position == 0)
+
+
+VALIDATE = Choose("crag_validator", f"{PROMPTS}:crag_validate", show=_judged, helps=is_right)
+COMMENT = Choose(
+    "crag_commentor",
+    f"{PROMPTS}:crag_comment",
+    show=lambda history, action, prediction: {
+        "question": history.question,
+        "action": "\n".join((*action.lines(), f"answer: {prediction or 'none was found'}")),
+    },
+)

@@ -1,0 +1,54 @@
+"""Gold nodes of a question against the choices of HybGRAG's critic, for `program.oracle`.
+
+A reference is right where it is a gold node. An entity is wrong where no gold node lies within `radius` edges of it; a
+relation where no chain with it leads to one. Where no entity and no relation is wrong: of one entity another is
+missing; of several the intersection is wrong where it holds no gold node; else the module is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_rag.methods.hybgrag.batched import Leads, TopicNodes, leading
+from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Retrieved
+from gpu_rag.program.knowledge_base.views import kb_of, relation_rows
+from gpu_rag.program.oracle import Known
+from gpu_rag.runtime.gather import gather
+
+
+def gold_rows(known: Known) -> tuple[int, ...]:
+    """The rows of the gold nodes, in their order."""
+    kb = kb_of(known.index)
+    return tuple(row for id in known.gold.nodes if (row := kb.row_of(id)) is not None)
+
+
+def answers_question(known: Known, position: int, rows: Sequence[int]) -> bool:
+    """Whether the reference at a position is a gold node; behind the last one, whether none of them is."""
+    gold = set(gold_rows(known))
+    return rows[position] in gold if position < len(rows) else gold.isdisjoint(rows)
+
+
+async def proves(
+    known: Known, position: int, action: Action, result: Retrieved, faults: Sequence[Feedback], radius: int
+) -> bool:
+    """Whether gold proves a fault of an action, see the module."""
+    return faults[position] in await proved(known, action, result, radius)
+
+
+async def proved(known: Known, action: Action, result: Retrieved, radius: int) -> list[Feedback]:
+    """The faults of an action that gold proves."""
+    kb, gold = kb_of(known.index), gold_rows(known)
+    topics = [(topic, nodes) for topic, nodes in zip(action.topics, result.found) if nodes]
+    starts = (TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in topics)
+    leads: tuple[Leads, ...] = tuple(await gather(*(leading((start, gold), radius) for start in starts)))
+    faults = [Feedback(Fault.INCORRECT, (topic.entity,)) for (topic, _), lead in zip(topics, leads) if not lead.ball]
+    for (topic, _), lead in zip(topics, leads):
+        right = {kb.relation_names[row] for row in lead.relations}
+        wrong = (relation for relation in topic.relations if lead.ball and relation not in right)
+        faults += [Feedback(Fault.INCORRECT, relations=((topic.entity, relation),)) for relation in wrong]
+    if faults:
+        return faults
+    if len(topics) == 1:
+        return [Feedback(Fault.MISSING)]
+    common = set.intersection(*(set(lead.nodes) for lead in leads))
+    return [Feedback(Fault.WRONG_MODULE if common else Fault.WRONG_INTERSECTION)]

@@ -1,0 +1,147 @@
+"""The prompt of HybGRAG's router, made only where a model is asked: examples, types, relations, and earlier tries.
+
+Of a knowledge base with many types and relations the model is shown those that the question most likely needs, and
+always those of the action that the rules propose; prompt and trace say where a list is not whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from gpu_rag.methods.hybgrag.examples import Experience, fenced, own_examples, read_examples
+from gpu_rag.methods.hybgrag.state import WAYS, Action, History, Params
+from gpu_rag.models.ask import read_prompt
+from gpu_rag.models.budget import reply_tokens
+from gpu_rag.models.llm.interface import fits
+from gpu_rag.program.knowledge_base.relations import relations_of
+from gpu_rag.program.reason import reason_room
+from gpu_rag.program.run import Run
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.replies import canonical_schema, object_of
+
+MOST_RELATIONS, MOST_NAME_CHARS = 4, 200  # of an entity
+Lists = tuple[list[int], list[int]]  # rows of types and of relations
+
+
+@dataclass
+class RoutePrompt:
+    """The prompt of one route. vector: of the question; proposal: the action that the rules propose."""
+
+    run: Run
+    params: Params
+    vector: np.ndarray
+    history: History
+    proposal: Action | None
+
+    @cached_property
+    def prompt(self) -> Prompt:
+        """The prompt; examples that were collected for the index stand between the marks of what others wrote."""
+        prompt = read_prompt("gpu_rag.methods.hybgrag.prompts:route")
+        return fenced(prompt) if self._collected else prompt
+
+    @cached_property
+    def slots(self) -> dict[str, str]:
+        """The slots of the prompt."""
+        return self._slots(self._lists)
+
+    @cached_property
+    def schema(self) -> str:
+        """The JSON Schema of the reply, wide enough for the proposal."""
+        return self._schema(self._lists)
+
+    @property
+    def _collected(self) -> tuple[Experience, ...]:
+        """Routes that were collected for the index, where no file is named."""
+        return () if self.params.routes else own_examples(self.run.index).routes
+
+    @cached_property
+    def _likely(self) -> Lists:
+        """The types and relations that may be shown, the likeliest first."""
+        known, topics = relations_of(self.run.index), self.proposal.topics if self.proposal else ()
+        own_types = [known.kb.type_names.index(topic.type) for topic in topics]
+        own = [known.kb.relation_names.index(relation) for topic in topics for relation in topic.relations]
+        types, relations = known.likely(self.history.question, self.vector)
+        lists = (own_types, types, self.params.n_types), (own, relations, self.params.n_shown)
+        first, second = (list(dict.fromkeys((*mine, *some)))[: max(most, len(set(mine)))] for mine, some, most in lists)
+        return first, second
+
+    @cached_property
+    def _lists(self) -> Lists:
+        """Equal shares of both lists, as much as the context takes, rows ascending, so that small changes keep the
+        prompt. Noted where they are cut."""
+        kb, longest = relations_of(self.run.index).kb, max(map(len, self._likely))
+        llm = self.run.models.language_model
+        room = reply_tokens(llm, self._schema(self._likely)) + reason_room(self.run.models)
+
+        def share_of(share: int) -> Lists:
+            types, relations = (sorted(rows[: ceil(len(rows) * share / longest)]) for rows in self._likely)
+            return types, relations
+
+        def overflows(share: int) -> bool:
+            return not fits(llm, self.prompt.system, self.prompt.render(**self._slots(share_of(share))), room)
+
+        fitting = max(1, bisect_left(range(1, longest), True, key=overflows)) if overflows(longest) else longest
+        lists = share_of(fitting)
+        counts = ("types", len(lists[0]), kb.n_types), ("relations", len(lists[1]), kb.n_relations)
+        if any(n < whole for _, n, whole in counts):
+            lines = tuple(f"{what}: {n} of {whole}" for what, n, whole in counts)
+            self.run.note("hybgrag_shown", kb.n_types + kb.n_relations, lines)
+        return lists
+
+    def _slots(self, lists: Lists) -> dict[str, str]:
+        """The slots with these types and relations. A list that is not whole says so."""
+        known, (types, relations) = relations_of(self.run.index), lists
+        kb = known.kb
+        lines = [f"- {known.text(row)}" for row in relations]
+        if len(relations) < kb.n_relations:
+            lines.append(f"(of {kb.n_relations} relations those that the question most likely needs)")
+        partly = f" (of {kb.n_types} types those that the question most likely needs)"
+        examples = self._collected or read_examples(self.params.routes, "routes", False)
+        return {
+            "examples": "\n\n".join(example.route() for example in examples),
+            "types": ", ".join(kb.type_names[row] for row in types) + partly * (len(types) < kb.n_types),
+            "relations": "\n".join(lines),
+            "history": self.history.text(),
+            "question": self.history.question,
+        }
+
+    def _schema(self, lists: Lists) -> str:
+        kb, topics = relations_of(self.run.index).kb, self.proposal.topics if self.proposal else ()
+        return route_schema(
+            [kb.type_names[row] for row in lists[0]],
+            [kb.relation_names[row] for row in lists[1]],
+            self.params.max_topics,
+            max((MOST_RELATIONS, *(len(topic.relations) for topic in topics))),
+            max((MOST_NAME_CHARS, *(len(topic.entity) for topic in topics))),
+        )
+
+
+def route_schema(
+    types: Sequence[str],
+    relations: Sequence[str],
+    most: int,
+    most_relations: int = MOST_RELATIONS,
+    most_chars: int = MOST_NAME_CHARS,
+) -> str:
+    """The JSON Schema of a route of at most `most` entities."""
+    entity = object_of(
+        {
+            "name": {"type": "string", "minLength": 1, "maxLength": most_chars},
+            "type": {"enum": list(types)},
+            "relations": {
+                "type": "array",
+                "items": {"enum": list(relations)},
+                "minItems": 1,
+                "maxItems": most_relations,
+            },
+            "ways": {"type": "array", "items": {"enum": list(WAYS.values())}, "maxItems": most_relations},
+        }
+    )
+    entities = {"type": "array", "items": entity, "maxItems": most}
+    return canonical_schema(object_of({"entities": entities, "sure": {"type": "boolean"}}))

@@ -1,0 +1,212 @@
+"""An embedder behind an address that speaks the OpenAI embeddings protocol: vLLM, llama.cpp, Ollama, TEI and others."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+
+import msgspec
+import numpy as np
+
+from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed
+from gpu_rag.models.embed.interface import OnBatch, Parts, distinct
+from gpu_rag.models.fingerprint import text_hash
+from gpu_rag.models.llm.http_servers import Address, Patience, Servers
+from gpu_rag.models.llm.http_wire import Exchanger, Failure
+from gpu_rag.models.llm.interface import ApiKeys
+
+CODE_VERSION = 1
+TEXTS = 32  # of a request: what servers take without being told
+SHORTEST = 16  # characters: a text that is still too long then is refused for another reason
+PATIENCE = Patience(timeout_s=600.0, connect_timeout_s=10.0, retries=5, backoff_s=0.5)
+
+Tasks = set[asyncio.Task[tuple[list[int], np.ndarray]]]  # of requests: rows and their vectors
+
+
+class ServerEmbedder:
+    """Unit vectors by the model of a server.
+
+    spec: "http://HOST:PORT/v1#NAME"; without a name the only model served. On opening GET /models must list it and one
+    text is embedded, for the dimension. 32 texts a request, sorted by length, at most `connections` requests at a
+    time. A request is tried again as those of the language model are; a vector that is missing, of another length,
+    not finite or zero is no answer. Where the server refuses a request its texts are sent in halves; a text that
+    is too long alone is cut by half, and counted in `n_truncated`. content_hash knows the model's name, the revision
+    (what the server says, else `revision`) and the dimension. Rows may depend on their batch, as the server computes.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        api_key: ApiKeys = None,
+        connections: int = 32,
+        revision: str = "",
+        patience: Patience = PATIENCE,
+    ):
+        """Look the model up. Raises ModelError: no server, another model, no vectors."""
+        url, _, model = spec.partition("#")
+        url = url.rstrip("/")
+        key = {a.rstrip("/"): k for a, k in api_key.items()}.get(url) if isinstance(api_key, Mapping) else api_key
+        self._address, self._connections, self._patience = Address(url, key), connections, patience
+        self._model, revision = asyncio.run(self._opened(model, revision))
+        self.name, self.device, self.n_truncated, self.row_identical = f"{url}#{self._model}", "server", 0, False
+        self.dim = 0
+        self.dim = self.embed(["dimension"]).shape[1]
+        self.content_hash = text_hash("embeddings", CODE_VERSION, self._model, revision, self.dim)
+
+    def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
+        """f32[n, D], row i the unit vector of texts[i]. Equal texts are sent once. Raises ModelError."""
+        once, index = distinct(texts)
+        vectors: list[np.ndarray] = [np.zeros(self.dim, np.float32)] * len(once)
+        with closing(self.parts(once, on_batch)) as parts:
+            for rows, part in parts:
+                for row, vector in zip(rows, part):
+                    vectors[row] = vector
+        return np.stack([vectors[row] for row in index]) if index else np.zeros((0, self.dim), np.float32)
+
+    def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
+        """(rows, f32[len(rows), D]) of distinct texts, as requests are answered. Raises ModelError."""
+        n_done, failed = 0, list[BaseException]()  # after a failure nothing is sent, but what is on its way comes home
+        with asyncio.Runner() as runner, closing(_Exchange(runner, self._address, self._patience)) as exchange:
+            batches, running = _batches(texts), Tasks()
+            while True:
+                while not failed and len(running) < self._connections and (rows := next(batches, None)) is not None:
+                    task = self._answered(exchange.exchanger, rows, [texts[row] for row in rows])
+                    running.add(runner.get_loop().create_task(task))
+                if not running:
+                    break
+                done, running = runner.run(_first(running))
+                failed += [error for task in done if (error := task.exception()) is not None]
+                answers = [task.result() for task in done if task.exception() is None]
+                if answers:
+                    rows = [row for some, _ in answers for row in some]
+                    yield rows, np.concatenate([vectors for _, vectors in answers])
+                    n_done += len(rows)
+                    if on_batch is not None:
+                        on_batch(n_done)
+        if failed:
+            raise failed[0]
+
+    async def _opened(self, model: str, revision: str) -> tuple[str, str]:
+        """The name of the model and its revision."""
+        servers = Servers([self._address], model, revision, self._connections, self._patience)
+        try:
+            await servers.open()
+            return servers.model, servers.revision
+        finally:
+            await servers.close()
+
+    async def _answered(self, exchanger: Exchanger, rows: list[int], texts: list[str]) -> tuple[list[int], np.ndarray]:
+        """The rows and their vectors; in halves where the server refuses the whole."""
+        try:
+            return rows, await self._tried(exchanger, texts)
+        except RequestFailed as error:
+            if len(rows) > 1:
+                half = len(rows) // 2
+                first = await self._answered(exchanger, rows[:half], texts[:half])
+                second = await self._answered(exchanger, rows[half:], texts[half:])
+                return first[0] + second[0], np.concatenate([first[1], second[1]])
+            if not isinstance(error, ContextOverflow) or len(texts[0]) <= SHORTEST:
+                given = f"{self._address.url}: {texts[0][:80]!r}: {error}"
+                raise ModelError("a text could not be embedded", given=given) from error
+        cut = texts[0]
+        self.n_truncated += 1
+        while True:
+            cut = cut[: len(cut) // 2]
+            try:
+                return rows, await self._tried(exchanger, [cut])
+            except ContextOverflow:
+                if len(cut) <= SHORTEST:
+                    raise
+
+    async def _tried(self, exchanger: Exchanger, texts: list[str]) -> np.ndarray:
+        """The vectors of one request, tried until its retries end. Raises RequestFailed, ModelError."""
+        plain = [text.encode("utf-8", "replace").decode("utf-8") or " " for text in texts]  # "" is refused by some
+        body = msgspec.json.encode({"model": self._model, "input": plain, "encoding_format": "float"})
+        why = ""
+        for n_before in range(self._patience.retries + 1):
+            outcome = await exchanger.post("/embeddings", body, self._patience.timeout_s)
+            if isinstance(outcome, (RequestFailed, ModelError)):
+                raise outcome
+            answer = outcome if isinstance(outcome, Failure) else read_vectors(outcome, len(texts), self.dim)
+            if not isinstance(answer, Failure):
+                return answer
+            why = answer.why
+            if not answer.again:
+                break
+            if n_before < self._patience.retries:
+                pause_s = self._patience.pause_s(n_before)
+                await asyncio.sleep(pause_s if answer.wait_s is None else max(answer.wait_s, pause_s))
+        expected = f"{len(texts)} vectors" + (f" of {self.dim} numbers" if self.dim else "")
+        given, do = f"{self._address.url}: {why}", "see whether the server embeds: its log, its model"
+        raise ModelError("the server does not embed", given=given, expected=expected, do=do)
+
+
+class _Exchange:
+    """An exchanger of one call; what still runs when it is closed is given up."""
+
+    def __init__(self, runner: asyncio.Runner, address: Address, patience: Patience):
+        self._runner = runner
+        self.exchanger = runner.run(self._made(address, patience))
+
+    async def _made(self, address: Address, patience: Patience) -> Exchanger:
+        return Exchanger(address.url, address.key, connect_timeout_s=patience.connect_timeout_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._runner.run(self.exchanger.close())
+
+
+class _Vector(msgspec.Struct):
+    embedding: list[float] | str
+    index: int
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Vector]
+
+
+def read_vectors(content: bytes, n: int, dim: int) -> np.ndarray | Failure:
+    """f32[n, D] unit vectors in the order of the texts, or why the answer has none; dim: D, 0 for any.
+
+    A vector is a list of numbers, or base64 of little-endian float32. Its place is its `index`, not its order.
+    """
+    try:
+        answer = msgspec.json.decode(content, type=_Answer)
+        if sorted(one.index for one in answer.data) != list(range(n)):
+            return Failure(f"not one vector a text: {len(answer.data)} for {n}, indexes not 0 to {n - 1}"[:200])
+        ordered = sorted(answer.data, key=lambda one: one.index)
+        rows = [_numbers(one.embedding) for one in ordered]
+    except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error, ValueError, RecursionError) as error:
+        return Failure(f"no list of vectors: {error}; {content[:100]!r}")
+    sizes = {len(row) for row in rows}
+    if len(sizes) != 1 or sizes == {0} or (dim and sizes != {dim}):
+        return Failure(f"vectors of {sorted(sizes)} numbers")
+    vectors = np.stack(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt((vectors**2).sum(1, keepdims=True))
+    if not (np.isfinite(norms) & (norms > 0)).all():
+        return Failure("a vector that is zero or not finite")
+    unit: np.ndarray = (vectors / norms).astype(np.float32)
+    return unit
+
+
+def _numbers(embedding: list[float] | str) -> np.ndarray:
+    """f64[D]."""
+    if isinstance(embedding, str):
+        return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4").astype(np.float64)
+    return np.asarray(embedding, np.float64)
+
+
+async def _first(running: Tasks) -> tuple[Tasks, Tasks]:
+    """(finished, running), as soon as one has finished."""
+    return await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[int]]:
+    """Rows in order of length, TEXTS at a time."""
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+    return (order[start : start + TEXTS] for start in range(0, len(order), TEXTS))
