@@ -1,27 +1,75 @@
 """gpu-rag: graph RAG on your own machines.
 
 >>> import gpu_rag
->>> gpu_rag.build("corpus.jsonl", "my-index")                       # doctest: +SKIP
->>> with gpu_rag.Index.open("my-index") as index:                   # doctest: +SKIP
-...     index.retrieve("Who ...?", k=5)                             # passages, scores, paths; no language model
-...     index.ask("Who ...?")                                       # an answer with its evidence
+>>> index = gpu_rag.build("corpus.jsonl", "my-index")                        # doctest: +SKIP
+>>> index = gpu_rag.Index.open("my-index")                                   # doctest: +SKIP
+>>> index.retrieve("Who ...?", k=5)    # passages, scores and paths; no language model is asked    # doctest: +SKIP
+>>> index.ask("Who ...?", llm="http://127.0.0.1:8000/v1#MODEL")              # doctest: +SKIP
 """
 
+# ruff: noqa: F403, F405
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["Index", "Result", "Results", "__version__", "build", "evaluate", "load_pyg"]
+from gpu_rag.errors import *
+from gpu_rag.types import Question
 
 if TYPE_CHECKING:
-    from gpu_rag.api import Index, Result, Results, build, evaluate, load_pyg
+    from gpu_rag.api.builds import build, plan_build
+    from gpu_rag.api.checks import read_answers, verify, verify_answers
+    from gpu_rag.api.evaluations import evaluate
+    from gpu_rag.api.indexes import Index, load_pyg
+    from gpu_rag.api.questions import load_questions
+    from gpu_rag.report.answers import Result, Results
+
+__version__ = "0.1.0"
+_LAZY = {
+    **dict.fromkeys(("build", "plan_build"), "api.builds"),
+    **dict.fromkeys(("read_answers", "verify", "verify_answers"), "api.checks"),
+    "evaluate": "api.evaluations",
+    **dict.fromkeys(("Index", "load_pyg"), "api.indexes"),
+    "load_questions": "api.questions",
+    **dict.fromkeys(("Result", "Results"), "report.answers"),
+}
+__all__ = [
+    "BadInput",
+    "BudgetExceeded",
+    "Cancelled",
+    "ContextOverflow",
+    "GpuRagError",
+    "Index",
+    "IndexCorrupt",
+    "IndexLocked",
+    "IndexMismatch",
+    "MissingBackend",
+    "MissingLayer",
+    "ModelError",
+    "Question",
+    "RequestFailed",
+    "Result",
+    "Results",
+    "StorageError",
+    "UsageError",
+    "__version__",
+    "build",
+    "evaluate",
+    "load_pyg",
+    "load_questions",
+    "plan_build",
+    "read_answers",
+    "verify",
+    "verify_answers",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the API on first use, so that `import gpu_rag` stays free of torch."""
-    if name in __all__:
-        from gpu_rag import api
-
-        return getattr(api, name)
+    """Load a public name on first use, so that `import gpu_rag` stays free of torch."""
+    if name in _LAZY:
+        return getattr(import_module(f"gpu_rag.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'gpu_rag' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

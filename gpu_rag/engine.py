@@ -16,8 +16,18 @@ from gpu_rag_kernels.dispatch import preferring, recording, taken
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
+from gpu_rag.methods.registry import (
+    AUTO,
+    best_method,
+    check_passages,
+    check_stages,
+    load_method,
+    method_names,
+    method_of,
+    needs,
+    stage_narrowers,
+)
 from gpu_rag.methods.registry import Program as ProgramModule
-from gpu_rag.methods.registry import check_passages, check_stages, load_method, method_of, needs, stage_narrowers
 from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE, decider_of
@@ -78,6 +88,22 @@ class Prepared:
     where: str = ""
 
 
+def method_for(index: Index, name: str) -> str:
+    """The method that a name such as `auto` stands for in an index; any other name as it is. Raises UsageError."""
+    if name == AUTO and name not in method_names():  # the folder that brings it may be gone
+        return best_method(index)
+    stands_for = getattr(load_method(name), "stands_for", None)
+    return name if stands_for is None else str(stands_for(index))
+
+
+def checked_method(index: Index, name: str) -> str:
+    """`method_for`, and that the index has what the method reads. Raises MissingLayer, with the line to run."""
+    method = method_for(index, name)
+    check_stages(method, index.stages, str(index.path), index.manifest.sources)
+    check_passages(method, index.n_passages, index.stages, str(index.path))
+    return method
+
+
 def budget_of(settings: RuntimeSettings) -> Budget | None:
     """The per-question budget that the settings ask for; 0 means no limit."""
     limits = (settings.max_calls or None, settings.max_tokens or None, settings.max_seconds or None)
@@ -97,11 +123,6 @@ class Engine:
         taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
-
-    def resolved(self, method: str) -> str:
-        """The method that a name such as `auto` stands for in this index; any other as it is. Raises UsageError."""
-        stands_for = getattr(load_method(method), "stands_for", None)
-        return method if stands_for is None else str(stands_for(self.index))
 
     def params(self, method: str, given: Given = None) -> Any:
         """The method's parameters under the settings, checked; those of `given` are stronger."""
@@ -136,7 +157,7 @@ class Engine:
         self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = ""
     ) -> dict[str, Any]:
         """Everything that an answer depends on: compared, by name, when a run is resumed."""
-        settings, method = self.settings, self.resolved(method)
+        settings, method = self.settings, method_for(self.index, method)
         chosen = self.params(method, params)
         config: dict[str, Any] = {
             "method": method,
@@ -216,10 +237,8 @@ class Engine:
         params: parameters stronger than those of the settings. decider: in place of the one of the settings. Raises
         MissingLayer, IndexMismatch, UsageError, ModelError.
         """
-        retrieval_only, method = retrieval_only or not self.models.has_llm(), self.resolved(method)
+        retrieval_only, method = retrieval_only or not self.models.has_llm(), checked_method(self.index, method)
         module = load_method(method)
-        check_stages(method, self.index.stages, str(self.index.path), self.index.manifest.sources)
-        check_passages(method, self.index.n_passages, self.index.stages, str(self.index.path))
         config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params, where=where)
         index = self.part_for(method, where) if where else self.index
         chosen = self.params(method, params)
@@ -254,7 +273,7 @@ class Engine:
 
     def part_for(self, method: str, where: str) -> Index | None:
         """`narrowed`, for a method. Raises UsageError where it reads more than a part has."""
-        method = self.resolved(method)
+        method = method_for(self.index, method)
         # over a knowledge base it reads beside what it needs what else there is
         stages = None if "kb" in needs(method) else self.index.manifest.with_inputs(("passages", *needs(method)))
         index = self.narrowed(where, stages)
@@ -268,10 +287,10 @@ class Engine:
             )
         return index
 
-    def live(self, stats: RunStats | None = None) -> StreamingDriver:
+    def live(self, stats: RunStats | None = None, *, with_llm: bool = True) -> StreamingDriver:
         """A streaming driver for questions that come one by one: submit `prepare(method).bind(question)` to it, and
-        have a thread `drive` it. With a language model where the settings name one."""
-        with_llm = self.models.has_llm()
+        have a thread `drive` it. with_llm: with the language model, where the settings name one."""
+        with_llm = with_llm and self.models.has_llm()
         slow, low_water = self._slow() if with_llm else None, self.settings.runtime.low_water
         return StreamingDriver(self._resources(with_llm), slow, low_water=low_water, stats=stats, **self._limits(None))
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.jobs import row_of
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.interface import LLM, OnReply

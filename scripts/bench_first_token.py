@@ -32,7 +32,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.cli.trace_text import said
 from gpu_rag.serve.admission import Admission
 from gpu_rag.serve.api import make_app

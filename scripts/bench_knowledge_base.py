@@ -70,7 +70,7 @@ def make(out: Path, n: int, nodes: int, settings: dict[str, Any]) -> dict[str, A
         for part in triples(n, nodes):
             file.writelines(f"{name(h)}\t{relation(r)}\t{name(t)}\n" for h, r, t in part)
     begun, before = time.perf_counter(), spent()["cpu_s"]
-    report = gpu_rag.build((), out / "index", kg=out / "kg.tsv", methods=["hydrarag"], settings=settings)
+    report = gpu_rag.build((), out / "index", kg=out / "kg.tsv", methods=["hydrarag"], settings=settings).report
     stages = {stage: round(done.s, 1) for stage, done in report.stages.items()}
     wall, used = time.perf_counter() - begun, spent()
     disk = sum(file.stat().st_size for file in (out / "index").rglob("*") if file.is_file())

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.engine import Engine
 from gpu_rag.graph.pagerank import pick_implementation
 from gpu_rag.methods.ppr.batched import rank_by_graph

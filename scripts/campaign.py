@@ -520,7 +520,7 @@ def main(arguments: list[str] | None = None) -> int:
         quiet = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONSAFEPATH": "1", "NUMBA_NUM_THREADS": "1"}
         own = {"LD_PRELOAD": str(folder / "campaign.so"), "GPU_RAG_CACHE": str(folder / "cache")}
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **quiet, **own})
-    import gpu_rag.api
+    import gpu_rag.api.indexes
     import gpu_rag.cli.main  # noqa: F401  (children start with it)
 
     until = time.monotonic() + options.seconds

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
 from gpu_rag.runtime.step import Step
 

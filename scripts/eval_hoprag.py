@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.compare import check_gold, score
 from gpu_rag.evaluation.kb import KbGold

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key

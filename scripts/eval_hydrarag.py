@@ -26,8 +26,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from gpu_rag.api import Index
-from gpu_rag.cli.eval_command import decider_of
+from gpu_rag import Index
+from gpu_rag.api.evaluations import decider_of
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.index.knowledge_base import name_key
 from gpu_rag.program.oracle import Gold, Oracle

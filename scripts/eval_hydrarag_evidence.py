@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.api import Index
+from gpu_rag import Index
 from gpu_rag.index.knowledge_base import name_key
 from gpu_rag.settings import nested, parse_assignment
 from gpu_rag.types import Answer

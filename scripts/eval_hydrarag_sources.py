@@ -34,7 +34,7 @@ from typing import Any
 import networkx as nx
 
 import gpu_rag
-from gpu_rag.api import Index
+from gpu_rag import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_web
 from gpu_rag.program.knowledge_base.views import kb_of

@@ -31,7 +31,7 @@ from unittest import mock
 
 import numpy as np
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.evaluation.ceiling import ceiling_scores
 from gpu_rag.evaluation.compare import check_gold, score

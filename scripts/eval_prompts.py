@@ -36,7 +36,7 @@ from time import perf_counter
 from typing import Any
 
 import gpu_rag
-from gpu_rag.api import evaluate
+from gpu_rag import evaluate
 from gpu_rag.errors import RequestFailed
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models.llm import load_llm
@@ -223,7 +223,7 @@ def _reading(request: Request, reply: Reply | RequestFailed) -> str | Malformed:
 
 
 def _repair(llm: LLM, request: Request, malformed: Malformed, tokens: int) -> Request:
-    """The second request, as `program.ask` makes it."""
+    """The second request, as `program.replies` makes it."""
     room = llm.context_tokens - llm.count_tokens(request.system)
     ways = repairs(request.prompt, request.max_tokens, malformed)
     text, n_tokens = next((way for way in ways if llm.count_tokens(way[0]) + way[1] <= room), ways[-1])

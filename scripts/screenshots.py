@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 from rich.console import Console
 
-from gpu_rag.api import Index
+from gpu_rag import Index
 from gpu_rag.cli.trace_text import said, styled, trace_text
 from gpu_rag.engine import Engine
 from gpu_rag.jobs import row_of

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.evaluation.compare import score
 from gpu_rag.evaluation.kb import KbGold

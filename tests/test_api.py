@@ -48,8 +48,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_one_question_retrieves_its_best_passages_without_a_language_model(folder: Path) -> None:
-    found = gpu_rag.Index.open(folder).retrieve(QUESTION, k=3, settings=FAST)
-    assert isinstance(found, Answer) and found.text is None and found.usage.llm_calls == 0
+    found = gpu_rag.Index.open(folder).retrieve(QUESTION, method="ppr", k=3, settings=FAST)
+    assert (
+        isinstance(found, Answer) and found.status == "retrieved" and found.text is None and found.usage.llm_calls == 0
+    )
     assert {"Halden Bridge", "Kerling"} <= {item.title for item in found.evidence} and len(found.evidence) == 3
     scores = [item.score for item in found.evidence]
     assert scores == sorted(scores, reverse=True) and scores[0] > scores[-1]
@@ -106,7 +108,7 @@ def test_models_end_with_the_index_that_opened_them(folder: Path) -> None:
 
 def test_a_notebook_shows_evidence_then_the_answer_and_its_grounding(folder: Path) -> None:
     index = gpu_rag.Index.open(folder)
-    stated = index.ask(QUESTION, settings=FAST, llm=says("Anna Stroud"))
+    stated = index.ask(QUESTION, method="ppr", settings=FAST, llm=says("Anna Stroud"))
     page = stated._repr_html_()
     best = stated.support[0].text
     assert f"<mark>{best}</mark>" in page and stated.paths[0].text in page
@@ -137,7 +139,7 @@ def test_what_documents_and_models_say_is_text_in_a_notebook(tmp_path: Path) -> 
 
 def test_tables_have_a_row_a_question_or_a_row_a_passage(folder: Path) -> None:
     index = gpu_rag.Index.open(folder)
-    answers = index.answer([QUESTION, "Who founded it?"], settings=FAST, llm=says("Anna Stroud"))
+    answers = index.answer([QUESTION, "Who founded it?"], method="ppr", settings=FAST, llm=says("Anna Stroud"))
     table = answers.to_pandas()
     assert isinstance(table, pandas.DataFrame) and table["id"].tolist() == ["q1", "q2"]
     assert table["answer"].tolist() == ["Anna Stroud"] * 2 and table["llm_calls"].tolist() == [1, 1]

@@ -45,10 +45,13 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     single_thread_by_default()
     from gpu_rag.bench import report
     from gpu_rag.bench.case import REFUSED, Config
+    from gpu_rag.bench.peers import check_peers
     from gpu_rag.bench.run import run_bench
     from gpu_rag.models.device import check_device
     from gpu_rag.report.page import write
 
+    if options.peers:  # before minutes of measuring, not after
+        check_peers()
     usual = QUICK if options.quick else USUAL
     chosen = {name: usual[name] if getattr(options, name) is None else getattr(options, name) for name in usual}
     config = Config(

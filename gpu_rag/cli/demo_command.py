@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """The main job, start to end."""
-    from gpu_rag.api import Index, load_questions
+    from gpu_rag import Index, load_questions
     from gpu_rag.sample import world_path
 
     started = time.perf_counter()
@@ -87,12 +87,15 @@ def _beside(out: Path, ending: str) -> Path:
 
 def _index(out: Path, methods: Sequence[str], settings: Settings, show: Show) -> dict[str, int]:
     """Builds or resumes an index of the sample; its counts."""
-    from gpu_rag.api import build
+    from gpu_rag import build
     from gpu_rag.sample import world_path
 
     ready = world_path("openie.jsonl") if settings.index.extractor == "import" else ()
     with Bars() as bars:
-        report = build(world_path("corpus.jsonl"), out, methods=methods, openie=ready, settings=settings, progress=bars)
+        report = build(
+            world_path("corpus.jsonl"), out, methods=methods, openie=ready, settings=settings, progress=bars
+        ).report
+    assert report is not None
     counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions")}
     shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)  # a stage that is not built counts 0
     show(f"   {shown} in {report.wall_s:.1f} s: {out}")

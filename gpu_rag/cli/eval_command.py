@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_rag.cli.options import (
     add_index,
@@ -19,34 +18,30 @@ from gpu_rag.cli.options import (
     names,
     numbers,
     say,
+    say_method,
     settings_of,
     table,
 )
 from gpu_rag.cli.progress import Bars
-from gpu_rag.errors import UsageError
-from gpu_rag.methods.registry import marked, method_of
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines, rerank_lines
-
-if TYPE_CHECKING:
-    from gpu_rag.engine import Engine
-    from gpu_rag.evaluation.judge import Judge
+from gpu_rag.methods.registry import AUTO, marked, method_of
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places_lines, rerank_lines
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
-COMPARED = ",".join(marked("compared"))
-EXAMPLE = f"gpu-rag eval my-index questions.jsonl --method {COMPARED} --retrieval-only"
+EXAMPLE = f"gpu-rag eval my-index questions.jsonl --method {','.join(marked('compared'))} --retrieval-only"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="with gold_ids, answers or answer_ids")
-    parser.add_argument("--method", default=COMPARED, metavar="M[,M...]", help="methods to compare")
+    words = "methods to compare (default auto: what tune found, else the best that the index has)"
+    parser.add_argument("--method", default=AUTO, metavar="M[,M...]", help=words)
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
     parser.add_argument("--ceiling", action="store_true", help=words)
     words = "who decides: rule, model, or oracle:P, which knows the gold and is right with probability P"
-    parser.add_argument("--decider", metavar="D", help=words)
+    parser.add_argument("--decider", default="", metavar="D", help=words)
     words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_where(parser)
@@ -59,47 +54,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Runs every method on every question and scores it."""
-    from gpu_rag.api import Index, load_questions
-    from gpu_rag.evaluation.compare import compare
+    from gpu_rag import Index, evaluate, load_questions
+    from gpu_rag.engine import method_for
     from gpu_rag.evaluation.judge import unread
-    from gpu_rag.methods.registry import check_passages, check_stages
     from gpu_rag.sources.questions import n_questions_lost
 
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
     index = Index.open(options.index)
-    decider, p_oracle = decider_of(options.decider)
-    flags = {"models": {"decider": decider}} if decider else {}
-    settings = settings_of(options, index.manifest.defaults(), flags)
-    for method in methods:  # all of them before the first one runs
-        check_stages(method, index.stages, str(index.path), index.manifest.sources)
-        check_passages(method, index.n_passages, index.stages, str(index.path))
+    settings = settings_of(options, index.manifest.defaults())
+    for method in methods:
+        say_method(method, method_for(index, method))
     same = [f"{method} ranks as {other}" for method in methods if (other := method_of(method).ranks_as)]
     if options.retrieval_only and same:
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
-    engine = index.engine(settings, replies=options.replies, api_key=api_key(settings))
-    with closing(engine.models), _judge_of(options, engine) as judge, Bars() as bars:
-
-        def on_answer(method: str, answer: Any) -> None:
-            bars.start(method, len(rows), "questions")
-            bars.advance(1)
-
-        def on_verdict(_: int, reply: Any) -> None:
-            bars.start("judge", None, "verdicts")
-            bars.advance(1)
-            bars.count_reply(reply)
-
-        engine.on_reply = bars.count_reply
-        if judge is not None:
-            judge.on_reply = on_verdict
-        comparison = compare(
-            engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge,
-            where=options.where or "", ceiling=options.ceiling, p_oracle=p_oracle,
+    beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
+    if options.judge and options.replies is None and beside is None:
+        say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
+    with Bars() as bars:
+        comparison = evaluate(
+            index, rows, methods=methods, retrieval_only=options.retrieval_only, at=at, where=options.where or "",
+            ceiling=options.ceiling, decider=options.decider, judge=options.judge, replies=options.replies,
+            judge_replies=options.replies or beside, settings=settings, api_key=api_key(settings), progress=bars,
         )  # fmt: skip
     document = comparison.document
     document["rejects"] = len(rejects)
-    wall_s = sum(entry["wall_s"] for entry in document["methods"].values())
-    document.update(places(engine.models.on_workers(), engine.models.servers(), wall_s))
     if options.report:
         from gpu_rag.report.evaluation import evaluation_page
         from gpu_rag.report.page import write
@@ -122,37 +101,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     ]
     fallbacks = [(entry["fallbacks"], entry["replies_read"]) for entry in document["methods"].values()]
     return exit_status(options, losses, fallbacks), document, text
-
-
-def decider_of(given: str | None) -> tuple[str, float | None]:
-    """The setting `models.decider` ("" for that of the index), and the probability of an oracle. Raises UsageError.
-
-    >>> decider_of("oracle:0.8"), decider_of("rule"), decider_of(None)
-    (('', 0.8), ('rule', None), ('', None))
-    """
-    name, colon, p = (given or "").partition(":")
-    if name in ("", "rule", "model") and not colon:
-        return name, None
-    try:
-        if name == "oracle" and 0 <= float(p) <= 1:
-            return "", float(p)
-    except ValueError:
-        pass
-    raise UsageError("unknown decider", given=given, expected="rule | model | oracle:P with P from 0 to 1")
-
-
-def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextManager[Judge | None]:
-    """The judge, opened before any method runs; None without --judge."""
-    from gpu_rag.evaluation.judge import open_judge
-
-    if not options.judge:
-        return nullcontext()
-    if options.retrieval_only:
-        raise UsageError("--retrieval-only leaves no answers to judge", given="--judge", do="leave out one of the two")
-    beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
-    if options.replies is None and beside is None:
-        say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
-    return open_judge(engine, replies=options.replies or beside, api_key=api_key(engine.settings))
 
 
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:

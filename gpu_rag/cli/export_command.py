@@ -22,11 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Exports and lists the files."""
-    from gpu_rag.api import Index
-    from gpu_rag.index.export import export
+    from gpu_rag import Index
 
     index = Index.open(options.index)
-    written = export(index, options.format, options.out)
+    written = index.export(options.format, options.out)
     if options.format == "pyg" and "kb" in index.stages:
         say("gpu-rag: the knowledge base is not in the graph for PyG; --format parquet and graphml have it")
     document = {"format": options.format, "files": [{"path": str(p), "bytes": p.stat().st_size} for p in written]}

@@ -19,7 +19,7 @@ from gpu_rag.cli.options import (
     settings_of,
     table,
 )
-from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
+from gpu_rag.cli.plan_view import add_plan, check_plan, comparison, index_plan_text
 from gpu_rag.cli.progress import Bars
 from gpu_rag.methods.registry import DEFAULT
 from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines
@@ -27,6 +27,7 @@ from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
 if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
+    from gpu_rag.index.manifest import StageRecord
 
 HELP = "Index a corpus or a knowledge base into a folder; running it again continues where it stopped."
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
@@ -62,64 +63,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Builds and reports."""
-    from gpu_rag.api import build
-    from gpu_rag.errors import UsageError
-    from gpu_rag.index.manifest import Manifest, mend_manifest
+    """Builds, or plans, and reports."""
+    from gpu_rag import build, plan_build
     from gpu_rag.index.saved_settings import saved_settings
-    from gpu_rag.plan.compare import INDEX_KEYS, read_plan
-    from gpu_rag.sources.corpus import unread
-    from gpu_rag.sources.named import named_source
 
     check_plan(options)
-    options.fresh |= options.forget_replies
-    if not (options.corpus or options.kg or options.skb or options.sources):
-        raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
+    fresh = options.fresh or options.forget_replies
+    _say_unread(options)
     flags = {"index": {"extractor": "import"}} if options.openie else {}
-    if not (options.fresh or options.plan):
-        mend_manifest(options.out)
-    settings = settings_of(options, saved_settings(options.out, options.fresh), flags)
-    if options.openie and settings.index.extractor != "import":
-        raise UsageError(
-            "--openie is not read by this extractor",
-            given=f"index.extractor={settings.index.extractor}",
-            expected="import",
-            do="leave one of the two out",
-        )
-    for path in options.openie:
-        if not path.is_file():
-            raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
-    sources = {key: getattr(options, key) for key in ("corpus", "openie", "kg", "skb", "sources", "strict")}
-    named = (source.path for source in map(named_source, options.sources) if source.kind in ("documents", "web"))
-    for line in unread([*options.corpus, *named]):
-        say(f"gpu-rag: {line}; each such file is a reject")
+    settings = settings_of(options, saved_settings(options.out, fresh), flags)
+    keys = ("openie", "kg", "skb", "sources", "strict", "forget_replies", "retry_unread")
+    given = {key: getattr(options, key) for key in keys}
+    methods = None if options.methods is None else names(options.methods)
+    given |= {"methods": methods, "fresh": fresh, "settings": settings, "api_key": api_key(settings)}
     if options.plan:
-        return plan_index(options, settings, sources)
-    plan = read_plan(options.out / "plan.json", INDEX_KEYS)
-    stands = not options.fresh and (options.out / "manifest.json").is_file()
-    before = Manifest.read(options.out).stages if stands else {}
-    used = before["extraction"].params.get("extractor") if "extraction" in before else None
-    if used not in (None, settings.index.extractor):  # as where a stage is added and --openie forgotten
-        again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
-        said = f"made by the extractor {used}, now {settings.index.extractor} makes them anew, with all that depends on"
-        say(f"gpu-rag: entities of this index were {said} them; {again} keeps them")
+        with Bars() as bars:
+            plan = plan_build(options.corpus, options.out, n_sample=options.plan_sample, progress=bars, **given)
+        return 0, plan, index_plan_text(plan)
+    before = _built(options, fresh)
+    _say_extractor(before, settings.index.extractor)
     with Bars() as bars:
-        report = build(
-            out=options.out,
-            **sources,
-            methods=None if options.methods is None else names(options.methods),
-            settings=settings,
-            fresh=options.fresh,
-            forget_replies=options.forget_replies,
-            retry_unread=options.retry_unread,
-            progress=bars,
-            api_key=api_key(settings),
-        )
+        report = build(options.corpus, options.out, progress=bars, **given).report
+    assert report is not None
     if gone := sorted(set(before) - set(report.manifest.stages)):
         why = "dropped, since they were damaged or what they were made of changed"
         say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
+    say(*report.notes)
     document = _document(report)
-    document.update(compared_index(options, plan, report))
     # from the manifest: failures of an earlier run are still in the index
     if options.report:
         from gpu_rag.report.page import write
@@ -127,13 +97,46 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
         rejects = [json.loads(line) for line in (options.out / "rejects.jsonl").read_text("utf-8").splitlines()]
         write(options.report, index_page(document, rejects))
+    return _status(options, report, document), document, _summary(document)
+
+
+def _say_unread(options: argparse.Namespace) -> None:
+    """Name the files that no installed library can read."""
+    from gpu_rag.sources.corpus import unread
+    from gpu_rag.sources.named import named_source
+
+    named = (source.path for source in map(named_source, options.sources) if source.kind in ("documents", "web"))
+    for line in unread([*options.corpus, *named]):
+        say(f"gpu-rag: {line}; each such file is a reject")
+
+
+def _built(options: argparse.Namespace, fresh: bool) -> dict[str, StageRecord]:
+    """The stages that are there, and that the build does not throw away."""
+    from gpu_rag.index.manifest import Manifest, mend_manifest
+
+    if fresh:
+        return {}
+    mend_manifest(options.out)
+    return Manifest.read(options.out).stages if (options.out / "manifest.json").is_file() else {}
+
+
+def _say_extractor(before: dict[str, StageRecord], extractor: str) -> None:
+    """Warn where entities are made anew by another extractor, as where a stage is added and --openie forgotten."""
+    used = before["extraction"].params.get("extractor") if "extraction" in before else None
+    if used not in (None, extractor):
+        again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
+        anew = f"made by the extractor {used}, now {extractor} makes them anew, with all that depends on them"
+        say(f"gpu-rag: entities of this index were {anew}; {again} keeps them")
+
+
+def _status(options: argparse.Namespace, report: BuildReport, document: dict[str, Any]) -> int:
     n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
     n_extracted, n_read = document["passages"] - document["extraction"].get("skipped", 0), document["replies_read"]
     counts = (item for record in report.manifest.stages.values() for item in record.counts.items())
     lost = {name: n for name, n in counts if name.endswith("_failed") and name != "extraction_failed" and n}
     shown = f"requests to the model failed ({', '.join(f'{name} {n:,}' for name, n in lost.items())})"
     losses = [(n_failures, n_extracted, f"{n_failures} extractions failed"), (sum(lost.values()), n_read, shown)]
-    return exit_status(options, losses, [(document["fallbacks"], n_read)]), document, _summary(document)
+    return exit_status(options, losses, [(document["fallbacks"], n_read)])
 
 
 def _document(report: BuildReport) -> dict[str, Any]:
@@ -157,6 +160,7 @@ def _document(report: BuildReport) -> dict[str, Any]:
         document["kb"] = {name.removeprefix("kb_"): n for name, n in of_kb}
     for module in hooks("report"):
         document.update(module.figures(report))
+    document.update({"plan": report.plan} if report.plan else {})
     return document
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from gpu_rag import __version__
 from gpu_rag.cli.terminal import Visible, keep_stderr, show, visible
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.models.library_environment import prepare_environment
+from gpu_rag.settings.check import unknown_name
 
 COMMANDS = (
     "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "export", "bench", "models", "doctor",
@@ -34,6 +36,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError: one line that says what is wrong and where help is."""
+        given = re.match(r"argument COMMAND: invalid choice: '(\w+)'", message)
+        if given:
+            raise unknown_name("command", given[1], COMMANDS)
         raise UsageError(message, do=f"see: {self.prog} --help")
 
 
@@ -111,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = build_parser(given[0] if given else "").parse_args(given)
         if options.command not in WITHOUT_TORCH:
             with late_interrupt():
-                importlib.import_module("gpu_rag.api")
+                importlib.import_module("gpu_rag.api.indexes")
         status, document, text = options.run(options)
         if options.json and document is not None:  # one that has printed it already gives none
             # in ASCII, which every encoding can hold; of its characters a terminal obeys DEL alone

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.terminal import visible
 from gpu_rag.errors import UsageError
+from gpu_rag.methods.registry import AUTO, method_names
 from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
 from gpu_rag.settings.check import checked
 
@@ -31,6 +32,19 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 def add_index(parser: argparse.ArgumentParser) -> None:
     """DIR, the index folder."""
     parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+
+
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """--method."""
+    best = f"{AUTO} (default): what tune found, else the best that the index has"
+    others = ", ".join(name for name in method_names() if name != AUTO)
+    parser.add_argument("--method", default=AUTO, metavar="M", help=f"{best}; or one of {others}")
+
+
+def say_method(given: str, method: str) -> None:
+    """Name the method that `auto` stood for."""
+    if given != method:
+        say(f"{given}: {method}")
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str = "questions") -> None:

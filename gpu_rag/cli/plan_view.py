@@ -1,24 +1,14 @@
-"""--plan of `index` and `answer`, and predicted against actual afterwards: the runs and their tables."""
+"""--plan of `index` and `answer`: its options, plans as text, and predicted against actual afterwards."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpu_rag.cli.options import add_count, api_key, names, say, table
-from gpu_rag.cli.progress import Bars
+from gpu_rag.cli.options import add_count, table
 from gpu_rag.errors import UsageError
-from gpu_rag.settings import Settings
 
-if TYPE_CHECKING:
-    from gpu_rag.engine import Engine
-    from gpu_rag.index.build import BuildReport
-    from gpu_rag.plan.answer_plan import PlannedAnswers
-    from gpu_rag.types import Question
-
-PLANNED = {"vector_cache_gib": 0.0}  # of [models]: with vectors from the cache, embedding would look free
 TOKENS = ("llm_calls", "prompt_tokens", "generated_tokens")
 
 
@@ -37,34 +27,8 @@ def check_plan(options: argparse.Namespace) -> None:
         raise UsageError("--plan writes no report", given=f"--report {options.report}", do="leave one of the two out")
 
 
-# --- index -----------------------------------------------------------------------------------------
-
-
-def plan_index(
-    options: argparse.Namespace, settings: Settings, sources: Mapping[str, Any]
-) -> tuple[int, dict[str, Any], str]:
-    """Plans a build. sources: all that `api.sources_of` takes, but the folder."""
-    from gpu_rag.api import default_methods, open_models, sources_of
-    from gpu_rag.index.saved_settings import check_same_models
-    from gpu_rag.methods.registry import stages_for
-    from gpu_rag.plan.index_plan import DEFAULT_SAMPLE
-    from gpu_rag.plan.index_plan import plan_index as plan_build
-    from gpu_rag.plan.trial import BuildJob
-
-    given = sources_of(out=options.out, **sources)
-    methods = default_methods(given) if options.methods is None else names(options.methods)
-    stages, settings = stages_for(methods, given), settings.changed("models", **PLANNED)
-    models = open_models(settings, options.out / "replies.sqlite", api_key=api_key(settings))
-    with closing(models):
-        if not options.fresh:
-            check_same_models(options.out, stages, settings, models)
-        job = BuildJob(options.out, stages, settings, given, models, options.fresh, options.forget_replies)
-        with Bars() as bars:
-            document = plan_build(job, n_sample=options.plan_sample or DEFAULT_SAMPLE, progress=bars)
-    return 0, document, _index_text(document)
-
-
-def _index_text(document: Mapping[str, Any]) -> str:
+def index_plan_text(document: Mapping[str, Any]) -> str:
+    """The plan of a build as text."""
     rows = []
     for name, stage in document["stages"].items():
         seconds = "up to date" if stage["skipped"] else f"{stage['s']:,.1f}"
@@ -92,27 +56,8 @@ def _counts(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in sizes.items())
 
 
-# --- answer ----------------------------------------------------------------------------------------
-
-
-def plan_answers(
-    options: argparse.Namespace, engine: Engine, questions: list[Question]
-) -> tuple[int, dict[str, Any], str]:
-    """Plans a job of answers to the questions of a file that are not answered yet."""
-    from gpu_rag.jobs import read_rows
-    from gpu_rag.plan import answer_plan
-
-    rows = read_rows(options.out) if options.out.exists() else iter(())
-    kept = {row["id"] for row in rows if row["status"] != "failed"} & {question.id for question in questions}
-    todo = [question for question in questions if question.id not in kept]
-    n_sample = options.plan_sample or answer_plan.DEFAULT_SAMPLE
-    document = answer_plan.plan_answers(
-        engine, options.method, todo, options.out, n_sample=n_sample, kept=len(kept), where=options.where or ""
-    )
-    return 0, document, _answer_text(document)
-
-
-def _answer_text(document: Mapping[str, Any]) -> str:
+def answer_plan_text(document: Mapping[str, Any]) -> str:
+    """The plan of a job of answers as text."""
     each = document["per_question"]
     services = (("LLM s", "llm_s"), ("embedding s", "embed_s"), ("graph s", "graph_s"), ("other s", "other_s"))
     rows = [[key.replace("_", " ").replace("llm", "LLM"), f"{each[key]:,.1f}", f"{document[key]:,}"] for key in TOKENS]
@@ -128,36 +73,6 @@ def _answer_text(document: Mapping[str, Any]) -> str:
             f"plan: {document['out']}.plan.json ({document['plan_s']:.1f} s)",
         ]
     )
-
-
-# --- afterwards ------------------------------------------------------------------------------------
-
-
-def compared_index(options: argparse.Namespace, plan: Mapping[str, Any] | None, report: BuildReport) -> dict[str, Any]:
-    """{"plan": predicted against actual} for a build that was planned, else {}."""
-    from gpu_rag.plan.compare import compare_index
-
-    found = None
-    with suppress(LookupError, TypeError, ValueError, AttributeError):  # of a plan that --plan has not written
-        found = compare_index(plan, report) if plan is not None else None
-    if plan is not None and found is None and not all(stage.skipped for stage in report.stages.values()):
-        say(f"{options.out}/plan.json is of another corpus or other settings: not compared")
-    return {"plan": found} if found is not None else {}
-
-
-def compared_answers(planned: PlannedAnswers, job: Any, wall_s: float) -> dict[str, Any]:
-    """{"plan": predicted against actual} for the planned questions that a job answered now, else {}."""
-    if not job.ids:
-        return {}
-    if not planned.is_of(job.config):
-        say(f"{planned.path} is of other settings: not compared")
-        return {}
-    try:
-        found = planned.compare(job.ids, job.new.usage, wall_s)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        say(f"{planned.path} is no plan that --plan has written: not compared")
-        return {}
-    return {"plan": found} if found is not None else {}
 
 
 def comparison(plan: Mapping[str, Any], what: str) -> str:

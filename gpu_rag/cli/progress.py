@@ -14,9 +14,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from gpu_rag.errors import RequestFailed
-from gpu_rag.types import Reply
-
 
 class Bars:
     """Progress of a build (gpu_rag.index.build.Progress) or of a run of questions. A context manager."""
@@ -60,11 +57,6 @@ class Bars:
         if self._live:
             spent = f"{self._tokens:,} tokens" if self._tokens else ""
             self._bars.update(self._task, advance=n, rate=self._rate(), tokens=spent)
-
-    def count_reply(self, reply: Reply | RequestFailed) -> None:
-        """An LLM reply has come: its tokens show that work goes on between finished units."""
-        if isinstance(reply, Reply):
-            self.advance(0, reply.n_prompt + reply.n_generated)
 
     def finish(self, stage: str, skipped: bool) -> None:
         """A stage is done, or was up to date."""

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     missing = [name for name in ("uvicorn", "starlette", "prometheus_client") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
-    from gpu_rag.api import Index
+    from gpu_rag import Index
     from gpu_rag.cli.trace_text import said
     from gpu_rag.serve import server
     from gpu_rag.serve.admission import Admission

@@ -15,9 +15,9 @@ EXAMPLE = "gpu-rag tune my-index questions.jsonl"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    from gpu_rag.methods.registry import marked
+    from gpu_rag.methods.registry import named_hooks
 
-    able = marked("tune")
+    able = [*named_hooks("tune")]
     add_index(parser)
     words = "at least 50 with gold_ids; for a method over a knowledge base 20 with answer_ids"
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Learns, judges and keeps."""
-    from gpu_rag.api import Index, load_questions
+    from gpu_rag import Index, load_questions
     from gpu_rag.index.tuned import keep
-    from gpu_rag.methods.registry import check_stages, hook_of
+    from gpu_rag.methods.registry import check_stages, named_hooks
 
     rows, rejects = load_questions(options.questions, options.limit)
     index = Index.open(options.index)
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         check_stages(method, index.stages, str(index.path), index.manifest.sources)
     engine = index.engine(settings_of(options, index.manifest.defaults()))
     with closing(engine.models):
-        learnt = hook_of(options.method, "tune")(engine, rows, among)
+        learnt = named_hooks("tune")[options.method]()(engine, rows, among)
     path = str(keep(index.path, **learnt.kept)) if learnt.kept else None
     document = {**learnt.document, "rejects": len(rejects), "out": path}
     shown = [part if isinstance(part, str) else table(*part) for part in learnt.shown]

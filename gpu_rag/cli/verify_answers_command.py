@@ -21,31 +21,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks everything; exit status 1 names each row and what differs."""
-    from gpu_rag.evaluation.verify_answers import check_answers
-    from gpu_rag.index.folder import read_json
-    from gpu_rag.index.index import Index
-    from gpu_rag.jobs import read_pairs
+    from gpu_rag import verify_answers
 
-    index = Index.open(options.index)
-    checker, found = check_answers(read_pairs(options.answers), index, options.corpus)
-    for difference in found:
+    checked = verify_answers(options.answers, options.index, corpus=options.corpus)
+    differences, checker = checked.differences, checked.checker
+    for difference in differences:
         say(f"gpu-rag: differs: {difference.id}: {difference.where}: {difference.what}")
-    beside = options.answers.with_name(options.answers.name + ".config.json")
-    config = read_json(beside) if beside.is_file() else None  # the settings, with the state of the index
-    same_index = config.get("index") == index.manifest.digest() if isinstance(config, dict) else None
-    if same_index is False:
+    if checked.same_index is False:
         say("the answers were made with another state of this index")
     document = {
-        "ok": not found,
+        "ok": not differences,
         "rows": checker.n_rows,
         "evidence": checker.n_evidence,
         "edges": checker.n_edges,
-        "differences": [dict(vars(difference)) for difference in found],
-        "same_index": same_index,
+        "differences": [dict(vars(difference)) for difference in differences],
+        "same_index": checked.same_index,
         "answers": str(options.answers),
         "index": str(options.index),
         "corpus": [str(path) for path in options.corpus],
     }
     against = f"{options.index} and the corpus" if options.corpus else str(options.index)
     counts = f"{checker.n_rows:,} rows, {checker.n_evidence:,} quotations, {checker.n_edges:,} edges"
-    return int(bool(found)), document, "" if found else f"{options.answers}: {counts}, all as in {against}"
+    return int(bool(differences)), document, "" if differences else f"{options.answers}: {counts}, all as in {against}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from gpu_rag.cli.options import add_index, names, say
@@ -23,39 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks everything; exit status 1 names what is broken."""
-    from gpu_rag.errors import IndexCorrupt
-    from gpu_rag.index.manifest import Manifest
-    from gpu_rag.index.verify import unchecked, verify
-    from gpu_rag.methods.registry import stage_checks
+    from gpu_rag import verify
 
-    digest: str | None = None
-    try:
-        digest = Manifest.read(options.index).digest()
-        checks = stage_checks()
-        broken = verify(options.index, checks)
-        if options.methods is not None:
-            broken.extend(_lacking(options.index, names(options.methods)))
-        if unknown := unchecked(options.index, checks):
-            say(f"gpu-rag: note: no installed method checks {', '.join(unknown)}: their checksums were verified")
-    except IndexCorrupt as error:  # where there is no index, or one of another version, nothing is broken
-        broken = [str(error)]
-    for line in broken:
+    checked = verify(options.index, methods=None if options.methods is None else names(options.methods))
+    if checked.unchecked:
+        say(f"gpu-rag: note: no installed method checks {', '.join(checked.unchecked)}: their checksums were verified")
+    for line in checked.broken:
         say(f"gpu-rag: broken: {line}")
-    document = {"ok": not broken, "broken": broken, "digest": digest, "index": str(options.index)}
-    text = str(digest) if options.digest else f"{options.index}: sound"
-    return int(bool(broken)), document, "" if broken else text
-
-
-def _lacking(folder: Path, methods: list[str]) -> Iterator[str]:
-    """What the index lacks of each method's stages. Raises UsageError for an unknown method."""
-    from gpu_rag.errors import MissingLayer
-    from gpu_rag.index.manifest import Manifest
-    from gpu_rag.methods.registry import ALL, check_stages, methods_over
-
-    manifest = Manifest.read(folder)
-    over = methods_over(bool(manifest.sources.get("corpus")))
-    for method in (name for given in methods for name in (over if given == ALL else [given])):
-        try:
-            check_stages(method, tuple(manifest.stages), str(folder), manifest.sources)
-        except MissingLayer as error:
-            yield str(error)
+    document = {"ok": checked.ok, "broken": checked.broken, "digest": checked.digest, "index": str(options.index)}
+    text = str(checked.digest) if options.digest else f"{options.index}: sound"
+    return int(not checked.ok), document, text if checked.ok else ""

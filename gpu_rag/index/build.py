@@ -50,7 +50,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BuildReport:
-    """A StageReport for each stage of a build, in order. workers, servers: where its models ran, as in `ModelSet`."""
+    """A StageReport for each stage of a build, in order. workers, servers: where its models ran, as in `ModelSet`.
+    plan: predicted against actual, where the build was planned. notes: remarks for people."""
 
     out: Path
     manifest: Manifest
@@ -58,6 +59,8 @@ class BuildReport:
     wall_s: float
     workers: dict[str, Any] = field(default_factory=dict)
     servers: list[ServerAccount] = field(default_factory=list)
+    plan: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def count(self, name: str) -> int:
         """A count by name ("passages", "entities", ...), 0 where no stage counts it."""

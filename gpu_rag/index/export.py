@@ -1,4 +1,8 @@
-"""An index as files that other programs read: Parquet tables, one GraphML graph, or one graph for PyG."""
+"""An index as files that other programs read: Parquet tables, one GraphML graph, or one graph for PyG.
+
+Edges of GraphML are directed, from the subject of a relation to its object, from an entity to the passage that mentions
+it. A synonym is written once; it means the same in both directions.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ def _graphml(index: Index, out: Path) -> list[Path]:
             form = "double" if name == "weight" else "string"
             key = quoteattr(f"{domain[0]}_{name}")
             file.write(f'<key id={key} for="{domain}" attr.name="{name}" attr.type="{form}"/>\n')
-        file.write('<graph edgedefault="undirected">\n')
+        file.write('<graph edgedefault="directed">\n')
         _write_nodes(index, file)
         for (source, name, target), edges in hetero_graph(index, vectors=False).edges.items():
             kind, ends = _data("e_kind", _KINDS.get(name, name)), edges["edge_index"]

@@ -103,8 +103,7 @@ def where_capable(cls: type[Declared], section: str, name: str, llm: str, rule: 
     def settled(settings: Settings, models: Models) -> Settings:
         if getattr(settings.section(cls), name) != "auto":
             return settings
-        capable = settings.models.llm != "none" and models.llm().capable
-        return settings.changed(section, **{name: llm if capable else rule})
+        return settings.changed(section, **{name: llm if models.is_capable() else rule})
 
     return settled
 

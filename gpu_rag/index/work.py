@@ -31,6 +31,9 @@ class Models(Protocol):
     def llm(self) -> LLM:
         """The language model, behind the index's reply cache."""
 
+    def is_capable(self) -> bool:
+        """Whether there is a language model that may decide; it is not loaded to find out."""
+
     def describe(self, role: str) -> dict[str, Any]:
         """{"name", "content_hash", ...} of a role ("embedder" or "llm")."""
 

@@ -38,15 +38,16 @@ class Method:
     narrow: {stage: what makes it for a part of the documents}, see `index.narrow`. explain: {step of a trace: words}.
     report: a module or object with `figures(report)` for the --json of a build, `summary(document)`, lines of text,
     and `section(document, page)`, HTML. relations: a function of an index that yields (subject, label, object,
-    passages) of relations that this method alone has. commands: {name: a module like those of `cli`}. tune: a function
-    (engine, questions with gold, other methods given or None) that returns what it learnt, see `Tuned`. profiles:
-    {name: TOML file in the folder of the package}.
+    passages) of relations that this method alone has. commands: {name: a module like those of `cli`}. tune: {method
+    that learns: a function (engine, questions with gold, methods given to choose among or None) -> `Tuned`}.
+    profiles: {name: TOML file in the folder of the package}.
 
     inexact: families of graph ops that it runs and whose implementations may differ within a tolerance. ranks_as: the
     method whose ranking it has where no language model answers. standins: whether, without any passage, it ranks
     nodes by the texts that stand in for them. made_for: the kind of knowledge base that it is for, kg or skb. default:
-    whether commands take it where none is named; compared: whether `eval` does; shown: whether `demo` does. order: its
-    place in lists; methods of equal order stand by the name of their package.
+    whether `index` builds it where none is named; compared: whether help shows it in a comparison; shown: whether
+    `demo` takes it; auto: the higher, the sooner `auto` takes it, 0: never. order: its place in lists; methods of equal
+    order stand by the name of their package.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Method:
     report: Hook = None
     relations: Hook = None
     commands: Mapping[str, Hook] = field(default_factory=dict)
-    tune: Hook = None
+    tune: Mapping[str, Hook] = field(default_factory=dict)
     profiles: Mapping[str, str] = field(default_factory=dict)
     inexact: tuple[str, ...] = ()
     ranks_as: str = ""
@@ -70,4 +71,5 @@ class Method:
     default: bool = False
     compared: bool = False
     shown: bool = False
+    auto: int = 0
     order: int = 100

@@ -18,11 +18,13 @@ from gpu_rag.methods.method import Hook, Method
 from gpu_rag.settings.check import FINDERS, SECTIONS, unknown_name
 
 if TYPE_CHECKING:  # `--help` imports this file, and should import little else
+    from gpu_rag.index.index import Index
     from gpu_rag.index.stage import Stage
     from gpu_rag.index.work import Sources
 
 GROUP = "gpu_rag.methods"
 ALL = "all"  # in place of a method: every one
+AUTO = "auto"  # in place of a method: the best one of an index
 
 
 class Program(Protocol):
@@ -106,12 +108,6 @@ def named_hooks(field: str) -> dict[str, Callable[[], Any]]:
 def joined_hooks(field: str) -> dict[str, Any]:
     """The hooks of all methods whose object is a mapping, such as `verify`, as one."""
     return {name: value for found in hooks(field) for name, value in found.items()}
-
-
-def hook_of(method: str, field: str) -> Any:
-    """The object of a hook of one method; None where it has none."""
-    entry = _entry(method)
-    return entry.load(getattr(entry.method, field))
 
 
 def profiles() -> dict[str, Path]:
@@ -276,6 +272,24 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
             given=f"{folder}, a knowledge base without documents",
             expected=f"a corpus beside it, or --method {' | '.join(over)}",
         )
+
+
+def best_method(index: Index) -> str:
+    """The best method that an index was built for, by their `auto`; without a corpus those over a knowledge base first.
+
+    Raises MissingLayer where it was built for none, with the line to run.
+    """
+    methods = [entry.method for entry in _installed().values() if entry.method.auto]
+    over_corpus = bool(index.manifest.sources.get("corpus"))
+    lacking: list[MissingLayer] = []
+    for method in sorted(methods, key=lambda m: (over_corpus == bool(m.made_for), -m.auto)):
+        try:
+            check_stages(method.name, index.stages, str(index.path), index.manifest.sources)
+            check_passages(method.name, index.n_passages, index.stages, str(index.path))
+            return method.name
+        except MissingLayer as error:
+            lacking.append(error)
+    raise lacking[0] if lacking else UsageError("no method is installed", do="install gpu-rag again")
 
 
 def _default() -> str:

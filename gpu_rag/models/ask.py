@@ -81,7 +81,7 @@ class Ask(Generic[R]):
 
     name: str
     reply: type[R]
-    rule: Callable[..., R | Awaitable[R]]
+    rule: Callable[..., Any]
     prompt: str | Callable[..., Prompt]
     show: Callable[..., Mapping[str, str | Packed]] | None = None
     check: Callable[..., R | Refused] | None = None

@@ -10,8 +10,9 @@ from gpu_rag.errors import UsageError
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
 from gpu_rag.models.embed.interface import Embedder
-from gpu_rag.models.llm import load_llm
+from gpu_rag.models.llm import SPECS, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.capability import is_capable, stored_parameters
 from gpu_rag.models.llm.interface import LLM, ApiKeys, ServerAccount, StreamingLLM
 from gpu_rag.models.llm.service import StreamingEngine, as_streaming
 from gpu_rag.models.packaged import cache_dir
@@ -136,13 +137,21 @@ class ModelSet:
         """Whether the settings name an LLM."""
         return self._given is not None or self.settings.llm != "none"
 
+    def is_capable(self) -> bool:
+        """Whether the LLM may decide, without loading it: by the settings, the files of its folder, or its name."""
+        spec, given = self.settings.llm, self.settings.capable
+        if self._given is not None or self._llm is not None or spec.startswith("replay:"):
+            return self.llm().capable
+        if given is not None or not self.has_llm() or spec == "smollm2":
+            return bool(given) and self.has_llm()
+        folder = Path(spec.removeprefix("vllm:"))
+        return is_capable(spec.rpartition("#")[2] or spec, stored_parameters(folder) if folder.is_dir() else None)
+
     def llm(self) -> LLM:
         """The language model. Raises UsageError where the settings say `none`."""
         if self._cached is None:
             if not self.has_llm():
-                raise UsageError(
-                    "this needs a language model", given="models.llm=none", expected="smollm2 | a folder | a URL"
-                )
+                raise UsageError("this needs a language model", given="models.llm=none", expected=SPECS)
             self._llm = self._given or self._load()
             kept = self._replies
             self._cached = CachedLLM(self._llm, kept, self._retry_unread) if kept else self._llm

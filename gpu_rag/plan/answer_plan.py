@@ -13,11 +13,12 @@ from gpu_rag.engine import Engine
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index.folder import canonical_json
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
-from gpu_rag.jobs import Tally, row_of
+from gpu_rag.jobs import Tally, read_rows, row_of
 from gpu_rag.plan.compare import KINDS, Comparison, compared, read_plan, write_plan
 from gpu_rag.types import Question, Reply
 
 DEFAULT_SAMPLE = 5
+PLANNED = {"vector_cache_gib": 0.0}  # of [models]: with vectors from the cache, embedding would look free
 REPLY_BYTES = 300  # what the cache stores with a reply's text
 SERVICES = {"llm": "llm_s", "embedding": "embed_s", "graph": "graph_s"}
 SECONDS = tuple(SERVICES.values())
@@ -54,10 +55,10 @@ def plan_answers(
     out: Path,
     *,
     n_sample: int = DEFAULT_SAMPLE,
-    kept: int = 0,
     where: str = "",
 ) -> dict[str, Any]:
-    """The plan of a job that answers `questions`, also written beside the answers file `out`; `kept`: answered before.
+    """The plan of a job that answers those of `questions` that have no row in the answers file `out`; also written
+    beside it.
 
     n_sample questions, drawn at random, are answered through the engine's reply cache, so the job does not ask them
     again; questions that an earlier plan asked are not chosen. `engine` must embed afresh (no vector cache), or
@@ -65,6 +66,9 @@ def plan_answers(
     """
     reset_peak_memory()
     started = time.perf_counter()
+    rows = read_rows(out) if out.exists() else iter(())
+    kept = {row["id"] for row in rows if row["status"] != "failed"} & {question.id for question in questions}
+    questions = [question for question in questions if question.id not in kept]
     config = _plain(engine.config(method, where=where))  # loads the models
     earlier = read_plan(plan_path(out), KEYS)
     before = set(earlier["asked_ids"]) if earlier is not None and earlier["config"] == config else set()
@@ -105,7 +109,7 @@ def plan_answers(
         },
     }
     document.update(predict(document, [q.id for q in questions]))
-    document.update(peak_memory_bytes=peak_memory_bytes(), notes=notes, config=config, kept=kept, out=str(out))
+    document.update(peak_memory_bytes=peak_memory_bytes(), notes=notes, config=config, kept=len(kept), out=str(out))
     document["plan_s"] = time.perf_counter() - started
     write_plan(plan_path(out), document)
     return document
@@ -124,14 +128,24 @@ class PlannedAnswers:
     def _bytes(self) -> int:
         return sum(file.stat().st_size for file in self._files if file.exists())
 
-    def is_of(self, config: Mapping[str, Any]) -> bool:
-        """Whether nothing was planned, or a job of these settings."""
-        return self._plan is None or self._plan["config"] == _plain(config)
+    def compare(
+        self, ids: Sequence[str], config: Mapping[str, Any], usage: Mapping[str, float], wall_s: float
+    ) -> tuple[Comparison | None, str]:
+        """The questions of this run and their summed cost against the plan, by service, and a remark.
 
-    def compare(self, ids: Sequence[str], usage: Mapping[str, float], wall_s: float) -> Comparison | None:
-        """The questions of this run and their summed cost against the plan, by service; None without one."""
+        None where nothing was planned or answered, or the plan is another job's; the remark says so then.
+        """
         if self._plan is None or not ids:
-            return None
+            return None, ""
+        if self._plan["config"] != _plain(config):
+            return None, f"{self.path} is of other settings: not compared"
+        try:
+            return self._compared(ids, usage, wall_s), ""
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return None, f"{self.path} is no plan that --plan has written: not compared"
+
+    def _compared(self, ids: Sequence[str], usage: Mapping[str, float], wall_s: float) -> Comparison:
+        assert self._plan is not None
         predicted, actual = predict(self._plan, ids), {**usage, "wall_s": wall_s}
         seconds = {name: (predicted[key], actual[key]) for name, key in {**SERVICES, "wall": "wall_s"}.items()}
         tokens = {kind: (predicted[f"{kind}_tokens"], usage[f"{kind}_tokens"]) for kind in KINDS}

@@ -55,6 +55,19 @@ def compared(seconds: Mapping[str, Pair], tokens: Mapping[str, Pair], memory: Pa
     return found | {"memory": against(memory, "_bytes"), "disk": against(disk, "_bytes")}
 
 
+def compared_build(plan: Mapping[str, Any] | None, report: BuildReport) -> tuple[Comparison | None, str]:
+    """A build against its plan, and a remark where there is a plan that is not of this build."""
+    if plan is None:
+        return None, ""
+    try:
+        comparison = compare_index(plan, report)
+    except (LookupError, TypeError, ValueError, AttributeError):  # of a plan that --plan has not written
+        comparison = None
+    if comparison is None and not all(stage.skipped for stage in report.stages.values()):
+        return None, f"{report.out}/plan.json is of another corpus or other settings: not compared"
+    return comparison, ""
+
+
 def compare_index(plan: Mapping[str, Any], report: BuildReport) -> Comparison | None:
     """Each stage that ran, then wall, tokens, memory and disk; stages of other settings than the plan's are left out.
 

@@ -19,9 +19,10 @@ from gpu_rag.errors import RequestFailed
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.node_documents import SCHEMAS
 from gpu_rag.index.stages.passages import no_passage, packed, read_passages, write_passages
-from gpu_rag.index.work import Models, NamedSource, Progress, Silent, Sources, StageReport, Work
+from gpu_rag.index.work import NamedSource, Progress, Silent, Sources, StageReport, Work
 from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.llm.interface import LLM, OnReply
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import Settings
 from gpu_rag.sources.knowledge_base import read_edge_blocks
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
@@ -48,9 +49,10 @@ class BuildJob:
     stages: Sequence[Stage]
     settings: Settings
     sources: Sources
-    models: Models
+    models: ModelSet
     fresh: bool = False
     forget_replies: bool = False
+    retry_unread: bool = False
 
 
 # --- passages --------------------------------------------------------------------------------------

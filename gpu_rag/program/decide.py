@@ -107,8 +107,6 @@ async def _chosen(run: Run, decider: Decider, choose: Choose, options: Options, 
 class Rule:
     """The rules decide."""
 
-    asks_model: bool = False
-
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The reply of the rule."""
         return Taken(await awaited(call(ask.rule, fields)), "rule")
@@ -126,8 +124,6 @@ class Rule:
 @dataclass(frozen=True)
 class Model:
     """The language model decides, rules where it cannot."""
-
-    asks_model: bool = True
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The typed reply of the model."""

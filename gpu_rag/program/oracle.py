@@ -56,7 +56,6 @@ class Oracle:
     watch: Callable[[Known, str, Fields, Sequence[int], Sequence[int]], None] | None = None
     n_decisions: Counter[str] = field(default_factory=Counter)
     by_rule: set[str] = field(default_factory=set)
-    asks_model: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.p <= 1.0:

@@ -106,7 +106,7 @@ def _of_gold(gold: Known) -> Planned | None:
     texts = [step.get("question") if isinstance(step, dict) else None for step in steps]
     if not 0 < len(texts) <= MAX_STEPS or not all(isinstance(text, str) and 3 <= len(text) <= 500 for text in texts):
         return None
-    plan = _checked(Planned("", tuple(PlannedStep(i, text, ()) for i, text in enumerate(texts, 1))))
+    plan = _checked(Planned("", tuple(PlannedStep(i, str(text), ()) for i, text in enumerate(texts, 1))))
     return None if isinstance(plan, Refused) else plan
 
 

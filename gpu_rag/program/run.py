@@ -16,10 +16,7 @@ from gpu_rag.types import Evidence, Reply
 
 
 class Decider(Protocol):
-    """Who decides, see `program.decide`. asks_model: whether it asks the language model."""
-
-    @property
-    def asks_model(self) -> bool: ...
+    """Who decides, see `program.decide`."""
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The reply to an Ask."""
@@ -58,16 +55,6 @@ class Run:
         found = self.index.evidence(ranking.rows, ranking.scores, why)
         self.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in found))
         return found
-
-    @property
-    def model_chooses(self) -> bool:
-        """Whether the language model makes the choices."""
-        return self.decider.asks_model
-
-    @property
-    def model_decides(self) -> bool:
-        """Whether planning and deciding are the language model's: it is capable, and decides."""
-        return self.decider.asks_model and self.models.language_model.capable
 
     def saw(self, passages: Callable[[], Iterable[int]]) -> None:
         """Tell an evaluation which passages the structure of a method reached, by row; else compute nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,11 @@ _SAID = {"stated": "stated in the evidence", "unstated": "unsupported: the evide
 
 class Result(Answer):
     """The answer to one question, or where no model was asked its evidence alone."""
+
+    def __repr__(self) -> str:
+        passages = f"{len(self.evidence)} passages"
+        text = "" if self.text is None else f" {_cut(self.text)!r},"
+        return f"Result({self.question_id}, {self.method}, {self.status}:{text} {passages})"
 
     def _repr_html_(self) -> str:
         """Paths, supporting sentences, the answer with its grounding, passages: what a notebook shows."""
@@ -51,6 +57,10 @@ class Result(Answer):
 
 class Results(list[Result]):
     """Results in the order of their questions."""
+
+    def __repr__(self) -> str:
+        counts = Counter(result.status for result in self)
+        return f"Results({', '.join(f'{n} {status}' for status, n in counts.items()) or 'none'})"
 
     def _repr_html_(self) -> str:
         """The first ten."""

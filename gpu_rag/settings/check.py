@@ -94,7 +94,7 @@ def fixed(cls: type) -> dict[str, Any]:
 
 def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
     """The error for a name that does not exist: nearest first."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]}?" if near else None
     return UsageError(f"unknown {what}", given=name, expected=" | ".join(known) or "no setting", do=hint)
 

@@ -24,15 +24,16 @@ _READ_BYTES = 1 << 20
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")  # long integers are texts
 _BOOLEANS = {"true": True, "false": False}
-_TEXTS = ("id", "_id", "title", "text")  # texts as they are, whatever they look like
+_TEXTS = ("id", "_id", "title", "text", "question", "answer")  # texts as they are, whatever they look like
 
 
-def read_csv(path: Path, limits: Limits) -> Iterator[Row | Reject]:
-    """The rows of a .csv or .tsv file (gzip when the name ends in .gz) below a line of names, one of which is `text`.
+def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row | Reject]:
+    """The rows of a .csv or .tsv file (gzip when the name ends in .gz) below a line of names, with `needed` among them.
 
-    Row.line is the line on which a row begins, from 1. Empty cells are left out; id, title and text (found in any case)
-    are texts, other cells integers, floats, true or false where they look like one, else texts. Cells may be quoted and
-    then hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that gives a column `text`.
+    Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
+    (found in any case) are texts, other cells integers, floats, true or false where they look like one, else texts.
+    Cells may be quoted and then hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that
+    gives the column `needed`.
     A row with more cells than there are names, with a broken quotation, of another charset or longer than
     max_line_bytes is a Reject, and reading goes on behind it. Memory: one row.
     """
@@ -44,13 +45,13 @@ def read_csv(path: Path, limits: Limits) -> Iterator[Row | Reject]:
             lines = _Lines(stream, limits.max_line_bytes)
             # The limit of the module, which is for the whole process, may not be lower than ours.
             csv.field_size_limit(max(csv.field_size_limit(), limits.max_line_bytes))
-            delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES))
+            delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES), needed)
             names: list[str] = []
             for number, cells in _records(lines, delimiter):
                 if isinstance(cells, RowError):
                     yield Reject(shown(path), number, str(cells))
                 elif not names:
-                    names = _names(cells)
+                    names = _names(cells, needed)
                 else:
                     yield attempted(path, number, _row, number, names, cells, codec)
             if not names:
@@ -117,7 +118,7 @@ class _Lines:
             self._again.extendleft(reversed(again))
 
 
-def _delimiter(lines: _Lines, is_tsv: bool) -> str:
+def _delimiter(lines: _Lines, is_tsv: bool, needed: str) -> str:
     """The delimiter by the first line, which stays to be read unless it only names it."""
     line = next(lines, "")
     named = re.fullmatch(r"sep=(.)\s*", line)
@@ -125,7 +126,7 @@ def _delimiter(lines: _Lines, is_tsv: bool) -> str:
         return named[1]
     candidates = "\t" if is_tsv else _DELIMITERS
     lines.give_back(0)
-    return next((d for d in candidates if "text" in _known(next(csv.reader([line], delimiter=d), []))), candidates[0])
+    return next((d for d in candidates if needed in _known(next(csv.reader([line], delimiter=d), []))), candidates[0])
 
 
 def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | RowError]]:
@@ -152,15 +153,16 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
 
 
 def _known(cells: Sequence[str]) -> list[str]:
-    """The names of columns; id, title and text in lower case."""
+    """The names of columns; those of texts in lower case."""
     names = [cell.strip() for cell in cells]
     return [name.lower() if name.lower() in _TEXTS else name for name in names]
 
 
-def _names(cells: list[str]) -> list[str]:
+def _names(cells: list[str], needed: str) -> list[str]:
     names = _known(cells)
-    if "text" not in names:
-        raise RowError(f"the table has the columns {', '.join(names)[:200]}; expected id, title and text")
+    if needed not in names:
+        wanted = "id, title and text" if needed == "text" else f"a column {needed}"
+        raise RowError(f"the table has the columns {', '.join(names)[:200]}; expected {wanted}")
     twice = next((name for name in _TEXTS if names.count(name) > 1), None)
     if twice:
         raise RowError(f"the table has two columns {twice}")

@@ -12,8 +12,9 @@ from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.multihop import contexts_of, gold_of, is_multihop
 from gpu_rag.sources.corpus.pages import CRAG_KEY, OWN_KEY, brings_pages, is_crag, pages_of
 from gpu_rag.sources.corpus.parser import Parser
-from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, reader_of
-from gpu_rag.sources.json_rows import read_rows
+from gpu_rag.sources.csv_rows import read_csv
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, CSV_SUFFIXES, LINES_SUFFIXES, TSV_SUFFIXES, reader_of
+from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.lines import read_lines
 from gpu_rag.sources.rows import (
     LIMITS,
@@ -63,8 +64,10 @@ def _read_qrels(path: Path, limits: Limits, into: dict[str, _Judged]) -> Iterato
             into[query][1][document] = int(score)
 
 
+TEXT_SUFFIXES = (".txt", ".txt.gz")
 ACCEPTED = (
-    ".jsonl / .jsonl.gz of {id, question}, an OpenAI batch file, .json / .jsonl of HotpotQA, 2Wiki, MuSiQue or CRAG, "
+    ".jsonl / .jsonl.gz of {id, question}, .txt with a question a line, .csv with a column question, "
+    "an OpenAI batch file, .json / .jsonl of HotpotQA, 2Wiki, MuSiQue or CRAG, "
     "or a folder with questions.jsonl or with queries.jsonl and qrels/test.tsv (BEIR)"
 )
 Style = Literal["jsonl", "openai"]
@@ -92,7 +95,8 @@ class QuestionRow:
 def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow | Reject]:
     """The questions of `path` in its order, and a Reject for each row that cannot be used.
 
-    Rows, each recognised by its keys, in JSON Lines or in a JSON array:
+    A .txt file has a question a line, a .csv or .tsv file a column `question` and may have id and answer. Rows of JSON
+    Lines or of a JSON array are recognised by their keys:
     - {id, question, gold_ids, answers or answer, ...}: all but the question may be missing (an id is then
       "q_" + sha1(question)[:12]); other keys (hops, type, answer_ids, ...) go to meta.
     - OpenAI batch {custom_id, method, url, body: {messages}}: the question is the last user message; method, url and
@@ -111,7 +115,12 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
     """
     if path.is_dir():
         return _unique(_folder(path, limits))
-    read = reader_of(path, {LINES_SUFFIXES + ARRAY_SUFFIXES: _file}, "the question file", ACCEPTED)
+    formats = {
+        LINES_SUFFIXES + ARRAY_SUFFIXES: _file,
+        CSV_SUFFIXES + TSV_SUFFIXES: _table,
+        TEXT_SUFFIXES: _texts,
+    }
+    read = reader_of(path, formats, "the question file", ACCEPTED)
     return _unique(read(path, limits))
 
 
@@ -136,8 +145,23 @@ def _unique(rows: Iterator[_Found]) -> Iterator[QuestionRow | Reject]:
 
 
 def _file(path: Path, limits: Limits) -> Iterator[_Found]:
+    return _questions(path, read_rows(path, limits), limits)
+
+
+def _table(path: Path, limits: Limits) -> Iterator[_Found]:
+    return _questions(path, read_csv(path, limits, needed="question"), limits)
+
+
+def _texts(path: Path, limits: Limits) -> Iterator[_Found]:
+    """A question a line; blank lines are passed over."""
+    lines = (line for line in read_lines(path, limits) if isinstance(line, Reject) or line.text.strip())
+    rows = (line if isinstance(line, Reject) else Row(line.number, {"question": line.text.strip()}) for line in lines)
+    return _questions(path, rows, limits)
+
+
+def _questions(path: Path, rows: Iterable[Row | Reject], limits: Limits) -> Iterator[_Found]:
     with closing(Parser(limits)) as parser:
-        for row in read_rows(path, limits):
+        for row in rows:
             if isinstance(row, Reject):
                 yield row
                 continue
@@ -215,7 +239,9 @@ def _parser(row: dict[str, Any]) -> _Parser:
 
 
 def _own_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
-    text = document_text(row.get("question"), limits, "question")
+    if "question" not in row:
+        raise RowError(f"question is missing; the row has {', '.join(row) or 'no key'}"[:200] + "; expected question")
+    text = document_text(row["question"], limits, "question")
     gold_ids, answers = string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row)
     string_list(row.get("answer_ids"), "answer_ids", ids=True)  # checked here, kept as it is
     taken = _ROLE_KEYS if row.get("answers") is not None else _ROLE_KEYS | {"answer"}

@@ -172,8 +172,8 @@ def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, qu
     results = [
         answer("--json"),
         run("index", tmp_path / "tiny.jsonl", "--out", index, *cli.NO_LLM, "--json"),
-        run("ask", index, cli.QUESTIONS[0]["question"], *llm, "--json", "--explain"),
-        run("eval", index, questions, *llm, "--json"),
+        run("ask", index, cli.QUESTIONS[0]["question"], "--method", "ppr", *llm, "--json", "--explain"),
+        run("eval", index, questions, "--method", "ppr", *llm, "--json"),
         run("explain", tmp_path / "answers.jsonl", "q1", "--json"),
         run("verify", index, "--json"),
         run("verify-answers", tmp_path / "answers.jsonl", index, "--json"),
@@ -308,3 +308,8 @@ def test_module_and_command_are_the_same_program(cli):
     by_command = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
     by_module = cli.run_process("--version")
     assert by_command.stdout == by_module.out == f"gpu-rag {__version__}\n"
+
+
+def test_a_command_that_does_not_exist_names_the_nearest(run):
+    result = run("aks", "my-index", "Who?")
+    assert result.status == 2 and "given aks" in result.err and "did you mean ask?" in result.err

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from gpu_rag.bench import case, measure
+from gpu_rag.bench import peers as peers_module
 from gpu_rag.bench import run as runner
 from gpu_rag.bench.inputs import GRAPHS, graph_of
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.fuse import bench as rrf
@@ -73,6 +75,15 @@ def test_a_missing_peer_is_named(run, monkeypatch):
         "torch CSR @ dense",
         "numpy argpartition",
     }
+
+
+def test_without_a_checkout_ops_are_timed_alone(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(peers_module, "FOLDER", tmp_path / "scripts" / "bench_peers")
+    peer_file.cache_clear()
+    result = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY)
+    assert result.status == 2 and "a checkout of gpu-rag" in result.error and str(tmp_path) in result.error
+    alone = run("bench", "pagerank", "components", "reach", "--damping", "0.5", *TINY).ok.document["rows"]
+    assert all(row["ms"] and row["peer"] is None for row in alone)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("igraph") is None, reason="needs igraph")
@@ -137,7 +148,7 @@ def test_bad_usage(arguments, run):
 
 
 def test_a_wrong_peer_is_marked(run, monkeypatch):
-    monkeypatch.setattr(pagerank, "n_power_steps", lambda damping, tol: 3)
+    monkeypatch.setattr(peer_file("pagerank"), "n_power_steps", lambda damping, tol: 3)
     document = run("bench", "pagerank", "--peers", "--damping", "0.85", *TINY).document
     for row in document["rows"]:
         if row["peer"] == "scipy CSR @ dense":
@@ -273,7 +284,7 @@ def test_peers_solve_the_same_equation(undirected, weighted):
     pi[1, 0], pi[5, 1], pi[9, 1] = 1, 0.25, 0.75
     exact = solve_exactly(csr, pi, 0.85).T
     problem = pagerank.Problem(csr, seeds, mass, undirected)
-    for make in (pagerank._igraph, pagerank._networkx, pagerank._scipy, pagerank._torch):
+    for make in peer_file("pagerank").PEERS:
         peer = make(problem, 0.85)
         found = np.asarray(peer.run(peer.inputs(0, 2)))
         assert np.abs(found - exact).sum(1).max() <= 1e-6, peer.name

@@ -11,6 +11,7 @@ import torch
 
 from gpu_rag.bench.case import Config
 from gpu_rag.bench.inputs import power_law
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.bench.run import run_bench
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import paths as search
@@ -311,8 +312,8 @@ def test_the_peers_paths_are_all_paths():
 
 
 def test_peers_are_not_timed_where_they_take_minutes(run, monkeypatch):
-    monkeypatch.setattr(paths, "NETWORKX_NODES", 299)
-    monkeypatch.setattr(paths, "IGRAPH_NODES", 299)
+    monkeypatch.setattr(peer_file("paths"), "NETWORKX_NODES", 299)
+    monkeypatch.setattr(peer_file("paths"), "IGRAPH_NODES", 299)
     rows = run("bench", "paths", "--peers", *TINY).document["rows"]
     assert {row["note"] for row in rows} == {"not timed above 299 nodes"}
 

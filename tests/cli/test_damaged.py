@@ -59,7 +59,7 @@ def is_refused(folder: Path, method: str) -> bool:
     """Whether a method finds the index broken, before it asks or for each question; what it does not read may be."""
     try:
         index = gpu_rag.Index.open(folder)
-        (answer,) = index.answer("Who was mayor of Tamsin?", method=method, settings=FAST, retrieval_only=True)
+        (answer,) = index.retrieve(["Who was mayor of Tamsin?"], method=method, settings=FAST)
     except IndexCorrupt:
         return True
     assert answer.error is None or answer.error["type"] == "IndexCorrupt"
@@ -263,7 +263,7 @@ def test_a_flipped_bit_is_noticed_where_it_is_read_and_mended_by_index(broken, s
         flip(file, chance)
         assert is_noticed(broken, file)
     given = {"kg": source / "kg.tsv", "skb": source / "med", "settings": FAST}
-    report = gpu_rag.build(source / "c.jsonl", broken, methods=METHODS, **given)
+    report = gpu_rag.build(source / "c.jsonl", broken, methods=METHODS, **given).report
     assert not any(stage.skipped for stage in report.stages.values()) and "damaged, and made anew" in caplog.text
     assert Manifest.read(broken) == before and all(file.read_bytes() == data for file, data in kept.items())
     assert verify(broken, stage_checks()) == []
@@ -272,7 +272,7 @@ def test_a_flipped_bit_is_noticed_where_it_is_read_and_mended_by_index(broken, s
 def test_a_stage_that_a_build_does_not_make_leaves_the_index_where_it_is_damaged(broken, sound):
     flip(next(file for file in files_of(broken) if file.parent.name.startswith("graph-")), random.Random(1))
     given = {"kg": sound.parent / "kg.tsv", "skb": sound.parent / "med", "settings": FAST}
-    report = gpu_rag.build(sound.parent / "c.jsonl", broken, methods=("bm25",), **given)
+    report = gpu_rag.build(sound.parent / "c.jsonl", broken, methods=("bm25",), **given).report
     assert report.manifest.stages.keys() >= {"bm25", "synonyms"} and "graph" not in report.manifest.stages
     assert verify(broken, stage_checks()) == []
 
@@ -322,14 +322,14 @@ def test_index_mends_its_replies_before_a_model_opens_them(tiny_corpus, tmp_path
     names = [{"name": name, "aliases": [], "types": [], "description": ""} for name in ("Kerling", "Ves")]
     found = {"entities": names, "triples": [["Kerling", "lies on", "Ves"]]}
     llm, settings = ScriptedLLM(lambda request: json.dumps(found)), {**FAST, "index": {"extractor": "llm"}}
-    first = gpu_rag.build(tiny_corpus, tmp_path / "ix", llm=llm, settings=settings)
+    first = gpu_rag.build(tiny_corpus, tmp_path / "ix", llm=llm, settings=settings).report
     path, n = tmp_path / "ix/replies.sqlite", len(llm.calls)
     with closing(sqlite3.connect(path)) as db, db:
         (key,) = db.execute("SELECT min(key) FROM replies").fetchone()
         db.execute("UPDATE replies SET reply = replace(reply, 'Ves', 'Vez') WHERE key = ?", (key,))
     assert any(key in line for line in verify(tmp_path / "ix"))
     (tmp_path / "ix" / first.manifest.stages["extraction"].folder / "extractions.parquet").unlink()
-    again = gpu_rag.build(tiny_corpus, tmp_path / "ix", llm=llm, settings=settings)
+    again = gpu_rag.build(tiny_corpus, tmp_path / "ix", llm=llm, settings=settings).report
     assert key in caplog.text and len(llm.calls) == n + 1 and again.manifest == first.manifest
     assert verify(tmp_path / "ix") == [] and len(ReplyFile(path)) == n
 

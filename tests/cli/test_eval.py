@@ -120,7 +120,8 @@ def test_recall_equals_brute_force(method, run, cli, people, asked):
 
 
 def test_the_document_has_the_documented_keys(run, cli, index, questions):
-    given = ("eval", index, questions, "--retrieval-only", *cli.NO_LLM, "--json")
+    compared = ("--method", "dense,bm25,hybrid,ppr")
+    given = ("eval", index, questions, *compared, "--retrieval-only", *cli.NO_LLM, "--json")
     document = run(*given).document
     assert document["n"] == len(cli.QUESTIONS)
     assert list(document["methods"]) == ["dense", "bm25", "hybrid", "ppr"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.api import sources_of
+from gpu_rag.api.builds import sources_of
 from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
@@ -69,7 +69,7 @@ def test_texts_of_nodes_are_passages_without_extraction(tiny_corpus, base, tmp_p
     }
     assert found & of_nodes, "names are still searched in the texts of nodes"
     for method in ("ppr", "hybgrag"):
-        (answer,) = index.answer("What lies in Tamsin?", method=method, settings=FAST, retrieval_only=True)
+        (answer,) = index.retrieve(["What lies in Tamsin?"], method=method, settings=FAST)
         assert answer.evidence or answer.nodes
 
 
@@ -79,7 +79,7 @@ def test_without_the_setting_nothing_changes(tiny_corpus, base, tmp_path):
     one, two = (Manifest.read(tmp_path / name) for name in ("a", "b"))
     assert one.digest() == two.digest() and one.stages["extraction"].params == {"extractor": "patterns"}
     gpu_rag.build(tiny_corpus, tmp_path / "c", settings=FAST)
-    again = gpu_rag.build(tiny_corpus, tmp_path / "c", settings={**FAST, "index": {"extract_nodes": False}})
+    again = gpu_rag.build(tiny_corpus, tmp_path / "c", settings={**FAST, "index": {"extract_nodes": False}}).report
     assert all(stage.skipped for stage in again.stages.values()), "without knowledge bases it is no other build"
 
 
@@ -97,11 +97,13 @@ def test_it_is_remembered_and_undone(run, cli, tiny_corpus, base, tmp_path):
 
 def test_a_base_alone_has_nothing_to_extract_from(base, tmp_path):
     settings = {**FAST, "index": {"extract_nodes": False}}
-    report = gpu_rag.build((), tmp_path / "i", methods=["ppr", "hoprag", "bubblerag"], skb=base, settings=settings)
+    report = gpu_rag.build(
+        (), tmp_path / "i", methods=["ppr", "hoprag", "bubblerag"], skb=base, settings=settings
+    ).report
     assert verify(tmp_path / "i") == []
     assert report.count("entities") == 0 and report.count("passages") == report.count("extraction_skipped") > 20
     index = gpu_rag.Index.open(tmp_path / "i")
-    (answer,) = index.answer("Which node lies in Tamsin?", method="ppr", settings=FAST, retrieval_only=True)
+    (answer,) = index.retrieve(["Which node lies in Tamsin?"], method="ppr", settings=FAST)
     assert answer.evidence
 
 
@@ -162,7 +164,7 @@ def test_documents_of_several_passages_are_counted_each(run, cli, server, tiny_c
     rows = [{"id": f"n{k}", "text": f"Kerling is a town of {k} houses. " * 40} for k in range(3)]  # ids of nodes too
     more = cli.write_rows(tmp_path / "more.jsonl", rows)
     given = (tiny_corpus, more, "--skb", base)
-    index = Manifest.read(gpu_rag.build([tiny_corpus, more], tmp_path / "alone", settings=FAST).out)
+    index = Manifest.read(gpu_rag.build([tiny_corpus, more], tmp_path / "alone", settings=FAST).report.out)
     check_plan(run, cli, server, given, tmp_path / "i", index.stages["passages"].counts["passages"])
 
 
@@ -175,7 +177,7 @@ def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(tiny_co
     job = BuildJob(out, stages_for(["ppr"], sources), settings, sources, ModelSet(settings.models, llm=llm))
     plan = plan_index(job)
     asked = llm.calls[:]
-    report = gpu_rag.build(tiny_corpus, out, skb=tmp_path / "b", settings=settings, llm=llm)
+    report = gpu_rag.build(tiny_corpus, out, skb=tmp_path / "b", settings=settings, llm=llm).report
     built, planned = report.stages["extraction"], plan["stages"]["extraction"]
     assert (plan["extracted"], planned["llm_calls"], built.llm_calls) == (6, 6, 6)
     assert planned["prompt_tokens"] == built.prompt_tokens

@@ -160,11 +160,10 @@ def test_texts_of_nodes_are_not_looked_for_in_the_corpus(run, cli, skb, tiny_cor
     from gpu_rag import Index
     from gpu_rag.jobs import row_of
 
-    (found,) = Index.open(out).answer(
-        "Which town by the river Ves has bears?",
+    (found,) = Index.open(out).retrieve(
+        ["Which town by the river Ves has bears?"],
         method="bm25",
         settings={"models": {"embedder": "hash", "llm": "none"}},
-        retrieval_only=True,
     )
     assert {e.passage_id for e in found.evidence} >= {"n0", "d3"}
     answers = cli.write_rows(tmp_path / "a.jsonl", [row_of(found)])

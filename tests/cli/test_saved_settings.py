@@ -59,9 +59,13 @@ def test_the_embedder_is_found_back(run, cli, tiny_corpus, tmp_path):
 def test_from_python_settings_are_over_what_is_remembered(tiny_corpus, tmp_path):
     sections = {**FAST, "index": {"chunk_words": 8, "overlap_words": 0}}
     gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=sections)
-    assert gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=FAST).stages["passages"].skipped
+    assert gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=FAST).report.stages["passages"].skipped
     whole = make_settings(FAST)  # all settings, not some: nothing is remembered
-    assert not gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=whole).stages["passages"].skipped
+    assert (
+        not gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=whole)
+        .report.stages["passages"]
+        .skipped
+    )
 
 
 # --- what a language model wrote -------------------------------------------------------------------
@@ -78,7 +82,7 @@ def write(request: Request) -> str:
 def by(name: str, out: Path, corpus: Path, *, capable: bool = True, **sections: Any) -> Any:
     settings = {"models": {"embedder": "hash"}, **sections}
     llm = ScriptedLLM(write, name=name, capable=capable)
-    return gpu_rag.build(corpus, out, methods=["hoprag"], settings=settings, llm=llm)
+    return gpu_rag.build(corpus, out, methods=["hoprag"], settings=settings, llm=llm).report
 
 
 @pytest.fixture
@@ -111,7 +115,7 @@ def test_fresh_keeps_replies_and_forgetting_them_asks_again(written, tiny_corpus
     for options in ({"fresh": True}, {"forget_replies": True}):
         settings = {"models": {"embedder": "hash"}, "index": {"extractor": "llm", "min_yield": 0.0}}
         llm = ScriptedLLM(write, name="a")
-        report = gpu_rag.build(tiny_corpus, written, methods=["hoprag"], settings=settings, llm=llm, **options)
+        report = gpu_rag.build(tiny_corpus, written, methods=["hoprag"], settings=settings, llm=llm, **options).report
         assert not any(stage.skipped for stage in report.stages.values()) and report.manifest.digest() == digest
         calls.append(len(llm.calls))
     assert calls[0] == 0 < calls[1]
@@ -127,7 +131,7 @@ def test_another_model_does_not_write_over_it(written, tiny_corpus):
     settings = {"models": {"embedder": "hash"}, "index": {"extractor": "llm", "min_yield": 0.0}}
     fresh = gpu_rag.build(
         tiny_corpus, written, methods=["hoprag"], settings=settings, llm=ScriptedLLM(write, name="b"), fresh=True
-    )
+    ).report
     assert fresh.manifest.stages["extraction"].models["llm"]["name"] == "b"
 
 

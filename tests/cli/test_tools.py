@@ -86,17 +86,23 @@ def test_graphml_read_by_networkx_is_the_graph_of_the_tables(run, index, tables,
     assert result.document == document
     graph = nx.read_graphml(out)
     nodes, edges = expected_graph(tables)
-    assert not graph.is_directed()
+    assert graph.is_directed()
     assert graph.number_of_nodes() == len(nodes) == len(tables["entities"]) + len(tables["passages"])
     assert {(data["kind"], data["name"]) for _, data in graph.nodes(data=True)} == nodes
     texts = {data["text"] for _, data in graph.nodes(data=True) if data["kind"] == "passage"}
     assert texts == {row["text"] for row in tables["passages"]}
     found: dict[frozenset, list[str]] = {}
+    directed: set[tuple[str, str, str]] = set()
     for source, target, data in graph.edges(data=True):
         pair = frozenset((graph.nodes[source]["name"], graph.nodes[target]["name"]))
         found.setdefault(pair, []).append(f"{data['kind']} {data.get('label', '')}")
         assert data["weight"] > 0
+        if data["kind"] == "relation":
+            directed.add((graph.nodes[source]["name"], data["label"], graph.nodes[target]["name"]))
     assert {pair: sorted(kinds) for pair, kinds in found.items()} == edges
+    names = [row["name"] for row in tables["entities"]]
+    triples = {(names[row["subject"]], row["label"], names[row["object"]]) for row in tables["relations"]}
+    assert directed == triples, "from subject to object, never the other way round"
 
 
 def test_graphml_escapes_what_xml_cannot_hold(run, cli, tmp_path):

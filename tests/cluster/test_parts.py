@@ -42,7 +42,7 @@ def installed(monkeypatch):
 
 
 def test_workers_are_off_unless_an_address_is_set() -> None:
-    from gpu_rag.api import workers_of
+    from gpu_rag.api.models import workers_of
 
     assert make_settings({}).scale == ScaleSettings() and workers_of(make_settings({})) is None
     assert workers_of(make_settings({"scale": {"address": "local"}})) is not None

@@ -69,14 +69,14 @@ def settled(answer: Any) -> dict[str, Any]:
 
 def test_index_and_answers_are_those_of_a_run_without_workers(local_ray, tiny_corpus, tmp_path, recorded) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    plain = gpu_rag.build(tiny_corpus, here, settings=settings_of(recorded))
-    report = gpu_rag.build(tiny_corpus, there, settings=settings_of(recorded, SCALE))
+    plain = gpu_rag.build(tiny_corpus, here, settings=settings_of(recorded)).report
+    report = gpu_rag.build(tiny_corpus, there, settings=settings_of(recorded, SCALE)).report
     assert report.manifest.digest() == plain.manifest.digest()
     assert report.stages["extraction"].llm_calls == 6
     workers = json.loads((there / "run.json").read_text())["workers"]
     assert {role: pool["workers"] for role, pool in workers.items()} == {"embedder": 2, "llm": 2}
     assert "workers" not in json.loads((here / "run.json").read_text())
-    again = gpu_rag.build(tiny_corpus, there, settings=settings_of(recorded, SCALE))
+    again = gpu_rag.build(tiny_corpus, there, settings=settings_of(recorded, SCALE)).report
     assert all(stage.skipped for stage in again.stages.values())
     answers = gpu_rag.Index.open(here).answer(ASKED, method=METHOD, settings=settings_of(recorded))
     assert {answer.status for answer in answers} == {"answered"}
@@ -88,7 +88,7 @@ def test_index_and_answers_are_those_of_a_run_without_workers(local_ray, tiny_co
 
 def test_one_role_on_workers_leaves_the_other_here(local_ray, tiny_corpus, tmp_path, recorded) -> None:
     given = settings_of(recorded, {**SCALE, "llm_workers": 0})
-    report = gpu_rag.build(tiny_corpus, tmp_path / "there", settings=given)
+    report = gpu_rag.build(tiny_corpus, tmp_path / "there", settings=given).report
     assert list(report.workers) == ["embedder"]
 
 
@@ -236,9 +236,9 @@ def test_commands_with_real_small_models_interrupted_and_continued(
     local_ray, command, tiny_corpus, tmp_path, until
 ) -> None:
     minilm: dict[str, Any] = {"models": {"vector_cache_gib": 0}}
-    here = gpu_rag.build(tiny_corpus, tmp_path / "here", settings=minilm)
+    here = gpu_rag.build(tiny_corpus, tmp_path / "here", settings=minilm).report
     workers = {"scale": {"address": "local", "embed_workers": 2}}
-    there = gpu_rag.build(tiny_corpus, tmp_path / "there", settings={**minilm, **workers})
+    there = gpu_rag.build(tiny_corpus, tmp_path / "there", settings={**minilm, **workers}).report
     assert there.workers["embedder"]["workers"] == 2 and "llm" not in there.workers
     assert there.manifest.digest() == here.manifest.digest()
     scale = sets(scale__address="local", models__vector_cache_gib=0)

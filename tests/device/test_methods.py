@@ -50,7 +50,7 @@ def folder(corpus: Path) -> Path:
 
 
 def asked(index: gpu_rag.Index, method: str, settings: Any) -> list[Answer]:
-    answers = index.answer(questions(), method=method, settings=settings, retrieval_only=True, limit=5)
+    answers = index.retrieve(questions(), method=method, settings=settings, k=5)
     assert not [answer.error for answer in answers if answer.error]
     return answers
 

@@ -97,7 +97,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
 def asked(index: gpu_rag.Index, method: str, asking: list[Question]) -> None:
     name, _, paper = method.partition(", ")
     settings = merge(GPU, {"method": {name: PAPERS[name]}}) if paper else GPU
-    answers = list(index.answer(asking, method=name, settings=settings, retrieval_only=True, limit=5))
+    answers = list(index.retrieve(asking, method=name, settings=settings, k=5))
     assert not [answer.error for answer in answers if answer.error]
 
 

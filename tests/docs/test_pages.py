@@ -24,7 +24,7 @@ RUN = """
 import json, sys
 import numpy as np
 from gpu_rag.cli.main import main
-from gpu_rag.api import Index, load_questions
+from gpu_rag import Index, load_questions
 from gpu_rag.index import tables
 
 commands, index, questions = sys.argv[1:]

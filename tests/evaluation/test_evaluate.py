@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
 import gpu_rag
-from gpu_rag.api import evaluate
+from gpu_rag import evaluate
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.evaluation.bootstrap import interval, intervals, paired_difference, resample_means
 from gpu_rag.evaluation.metrics import (

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from kb_in_memory import knowledge_base
 
 import gpu_rag
-import gpu_rag.api  # before `load_method` is replaced
-from gpu_rag.api import evaluate, load_questions
+import gpu_rag.api.indexes  # before `load_method` is replaced
+from gpu_rag import evaluate, load_questions
 from gpu_rag.cli.eval_command import score_tables
 from gpu_rag.errors import BadInput
 from gpu_rag.evaluation.kb import owners, pool_shares, score_paths

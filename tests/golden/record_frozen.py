@@ -331,7 +331,7 @@ def options(work: Work) -> Any:
     """Of every option of every command: what it does, how often, its default and choices, whether it is needed."""
     caught: list[argparse.ArgumentParser] = []  # the parser of the program, where it is about to parse
     with mock.patch.object(argparse.ArgumentParser, "parse_args", lambda self, *_: caught.append(self) or sys.exit()):
-        run("doctor")
+        run("--help")
     (commands,) = (action.choices for action in caught[0]._actions if isinstance(action.choices, dict))
     found: dict[str, Any] = {}
     for name, option in ((name, option) for name, command in commands.items() for option in command._actions):

@@ -31,18 +31,18 @@ def digest(folder: Path) -> str:
 
 
 def test_equal_builds_have_equal_digests_and_a_second_run_skips_all(tiny_corpus: Path, tmp_path: Path) -> None:
-    first = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
+    first = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST).report
     gpu_rag.build(tiny_corpus, tmp_path / "b", settings=FAST)
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
     assert not any(stage.skipped for stage in first.stages.values())
-    again = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
+    again = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST).report
     assert all(stage.skipped for stage in again.stages.values())
     assert first.count("passages") == 6
 
 
 def test_a_setting_makes_only_its_own_stages_stale(tiny_corpus: Path, tmp_path: Path) -> None:
     gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
-    report = gpu_rag.build(tiny_corpus, tmp_path / "a", settings={**FAST, "index": {"synonym_threshold": 0.95}})
+    report = gpu_rag.build(tiny_corpus, tmp_path / "a", settings={**FAST, "index": {"synonym_threshold": 0.95}}).report
     assert report.stages["entity_vectors"].skipped and report.stages["mentions"].skipped
     assert not report.stages["synonyms"].skipped
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kb_in_memory import knowledge_base
 
 import gpu_rag
-import gpu_rag.api  # before `load_method` is replaced
+import gpu_rag.api.indexes  # before `load_method` is replaced
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.reach import EITHER, reachable
 from gpu_rag.index.knowledge_base import KnowledgeBase

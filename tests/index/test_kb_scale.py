@@ -193,7 +193,7 @@ def test_a_build_killed_while_it_reads_starts_the_stage_again(tmp_path, graph, m
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("gpu_rag.index.stages.knowledge_base.stage.write_edges", die)
         gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
-    again = gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
+    again = gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS).report
     assert again.stages["passages"].skipped and not again.stages["kb"].skipped
     assert Manifest.read(tmp_path / "ix").digest() == Manifest.read(tmp_path / "whole").digest()
     assert len(list((tmp_path / "ix/stages").glob("*kb-*"))) == 1

@@ -127,7 +127,7 @@ def test_the_import_needs_a_file_and_the_build_reports_its_rejects(tiny_corpus: 
         extraction_stage.params(make_settings(IMPORT), Sources())
     openie = write_openie(tmp_path / "o.jsonl", [{"id": "d1", "entities": ["Marta Orlo"], "triples": []}, {"id": "x"}])
     fast = {"models": {"embedder": "hash", "llm": "none"}}
-    report = gpu_rag.build(tiny_corpus, tmp_path / "ix", openie=openie, settings=fast)
+    report = gpu_rag.build(tiny_corpus, tmp_path / "ix", openie=openie, settings=fast).report
     assert (report.count("extraction_ok"), report.count("extraction_absent")) == (1, 5)
     assert len((tmp_path / "ix" / "rejects.jsonl").read_text().splitlines()) == 1
 

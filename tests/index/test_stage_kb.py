@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpu_rag
-import gpu_rag.api  # before `load_method` is replaced
+import gpu_rag.api.indexes  # before `load_method` is replaced
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb, load_web
@@ -270,7 +270,7 @@ def test_documents_of_nodes_are_passages(tmp_path, skb):
     assert index.passage_ids == ["d1#0", "d1#1"] and index.documents["file"].to_pylist() == ["med/nodes.jsonl"]
     assert [kb.node_passages.values.tolist(), kb.n_own.tolist()] == [[0, 1], [2, 0, 0]]
     assert kb.named("orlo") == [1, 2] and kb.named("orl1", "gene") == [1] and kb.named("Orlo", "drug") == []
-    (answer,) = index.answer("Which drug is Veluxin?", method="dense", settings=SETTINGS, retrieval_only=True)
+    (answer,) = index.retrieve(["Which drug is Veluxin?"], method="dense", settings=SETTINGS)
     assert {e.passage_id for e in answer.evidence} == {"d1#0", "d1#1"}
     (reject,) = [json.loads(line) for line in (tmp_path / "ix/rejects.jsonl").read_text().splitlines()]
     assert (reject["file"], reject["line"]) == ("med/edges.tsv", 3) and "'nobody'" in reject["reason"]
@@ -343,14 +343,14 @@ def digest(folder: Path) -> str:
 def test_the_layer_depends_on_the_content_of_the_files_and_on_nothing_else(tmp_path, skb):
     kg = put(tmp_path / "a/facts.tsv", "Ada\tborn in\tBern\n")
     build(tmp_path / "one", kg=kg, skb=skb)
-    again = gpu_rag.build((), tmp_path / "one", kg=kg, skb=skb, settings=SETTINGS)
+    again = gpu_rag.build((), tmp_path / "one", kg=kg, skb=skb, settings=SETTINGS).report
     assert all(stage.skipped for stage in again.stages.values())
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     shutil.copytree(skb, tmp_path / "b/med")
     build(tmp_path / "two", kg=tmp_path / "b/facts.tsv", skb=tmp_path / "b/med")
     assert digest(tmp_path / "one") == digest(tmp_path / "two")
     put(kg, "Ada\tborn in\tBasel\n")
-    changed = gpu_rag.build((), tmp_path / "one", kg=kg, skb=skb, settings=SETTINGS)
+    changed = gpu_rag.build((), tmp_path / "one", kg=kg, skb=skb, settings=SETTINGS).report
     assert [name for name, stage in changed.stages.items() if not stage.skipped] == ["kb"]
 
 
@@ -392,9 +392,7 @@ def test_a_value_that_says_a_name_is_no_topic(tmp_path):
     assert [[match.node for match in some] for some in found] == [[ada], kb.named("1815")]
     for method in ("hybgrag", "hydrarag"):
         settings = {"models": {**SETTINGS["models"]}, "runtime": {"max_live": 4}}
-        (answer,) = index.answer(
-            ["Where was Ada Lovelace born?"], method=method, settings=settings, retrieval_only=True
-        )
+        (answer,) = index.retrieve(["Where was Ada Lovelace born?"], method=method, settings=settings)
         assert answer.nodes and all(node.id != '"Ada Lovelace"' for node in answer.nodes[:1])
         told = [line for step in answer.trace for line in step.chosen if "Ada Lovelace" in line]
         assert told and not any("literal" in line or "Ada Lovelace, Ada" in line for line in told)

@@ -73,7 +73,7 @@ def write_cases(path: Path, names: list[str]) -> Path:
 
 def build(corpus: Path, out: Path, llm: ScriptedLLM, **index: Any) -> BuildReport:
     settings = {"models": {"embedder": "hash", "max_batch": 1}, "index": {"extractor": "llm", "block": 8, **index}}
-    return gpu_rag.build(corpus, out, settings=settings, llm=llm)
+    return gpu_rag.build(corpus, out, settings=settings, llm=llm).report
 
 
 def statuses(out: Path) -> dict[str, str]:

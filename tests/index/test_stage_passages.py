@@ -132,7 +132,7 @@ def test_a_document_named_like_a_chunk_of_another_is_rejected(tmp_path: Path, pl
     """`a` in three chunks and a document `a#1`: two passages of one id could not be told apart."""
     rows = [{"id": "a", "text": "One two three four five six. " * 3}, {"id": "a#1", "text": "Seven."}]
     corpus = write_corpus(tmp_path / "c.jsonl", rows[::-1] if plain_first else rows)
-    report = gpu_rag.build(corpus, tmp_path / "ix", methods=["bm25"], settings={**FAST, **CHUNKED})
+    report = gpu_rag.build(corpus, tmp_path / "ix", methods=["bm25"], settings={**FAST, **CHUNKED}).report
     assert verify(tmp_path / "ix") == []
     (line,) = (tmp_path / "ix" / "rejects.jsonl").read_text().splitlines()
     reject = json.loads(line)

@@ -11,7 +11,7 @@ import pytest
 from damage import drop, put, repeat, swap, turned
 
 import gpu_rag
-import gpu_rag.api  # before `load_method` is replaced
+import gpu_rag.api.indexes  # before `load_method` is replaced
 from gpu_rag.index.verify import verify
 
 LAYERS = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")

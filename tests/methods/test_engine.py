@@ -242,7 +242,7 @@ def test_the_run_seed_reaches_the_model(index: gpu_rag.Index, fast: Any) -> None
 
 def test_the_reader_s_passages_are_the_default_limit(index: gpu_rag.Index, fast: Any) -> None:
     for n, settings in ((5, fast), (2, merge(fast, {"reader": {"passages": 2}}))):
-        (answer,) = index.answer("Who?", method="dense", settings=settings, retrieval_only=True)
+        (answer,) = index.retrieve(["Who?"], method="dense", settings=settings)
         assert len(answer.evidence) == n
 
 
@@ -257,7 +257,7 @@ def test_a_budget_ends_its_question_alone(index: gpu_rag.Index, fast: Any) -> No
 def test_questions_need_ids_of_their_own(index: gpu_rag.Index, fast: Any) -> None:
     twice = [Question("a", "Who?"), Question("a", "Where?")]
     with pytest.raises(GpuRagError, match="two questions have one id; given a"):
-        index.answer(twice, method="dense", settings=fast, retrieval_only=True)
+        index.retrieve(twice, method="dense", settings=fast)
 
 
 def test_without_a_model_there_is_evidence_and_another_embedder_is_refused(index: gpu_rag.Index, fast: Any) -> None:
@@ -267,4 +267,4 @@ def test_without_a_model_there_is_evidence_and_another_embedder_is_refused(index
     assert built is not None
     built["content_hash"] = "0" * 64
     with pytest.raises(IndexMismatch, match="embedded with another model"):
-        index.answer("Who?", method="dense", settings=fast, retrieval_only=True)
+        index.retrieve(["Who?"], method="dense", settings=fast)

@@ -20,7 +20,7 @@ Settings = dict[str, Any]
 
 
 def retrieve(index: gpu_rag.Index, method: str, settings: Settings, limit: int = 6, text: str = QUESTION) -> Answer:
-    (answer,) = index.answer(text, method=method, settings=settings, retrieval_only=True, limit=limit)
+    (answer,) = index.retrieve([text], method=method, settings=settings, k=limit)
     return answer
 
 

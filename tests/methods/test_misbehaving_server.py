@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.api import Index
+from gpu_rag import Index
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models import packaged
 from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
@@ -140,7 +140,7 @@ def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None
     for run in range(2):
         server = serve(seed=2)
         settings = {**WRITTEN, "models": models(server.url)}
-        report = gpu_rag.build((), out=tmp_path / f"ix{run}", methods=["all"], settings=settings, **given)
+        report = gpu_rag.build((), out=tmp_path / f"ix{run}", methods=["all"], settings=settings, **given).report
         digests.append(report.manifest.digest())
         counts = {name: stage for name, stage in report.stages.items() if stage.replies_read}
         assert {"extraction", "hop_questions"} <= set(counts)

@@ -59,7 +59,7 @@ STEPS: dict[str, str] = {
     "higra/merge": merge.groups_schema(20),
     "higra/seeds": CHOICE,
     "higra/seeker": schema_of(higra.Action),
-    "higra/seeker_final": schema_of(higra.Final),
+    "higra/seeker_final": schema_of(higra.LastWord),
     "hoprag/choose": CHOICE,
     "hoprag/hop_in": schema_of(hop_questions.InQuestions),
     "hoprag/hop_out": schema_of(hop_questions.OutQuestions),

@@ -70,7 +70,6 @@ class Spoken:
     read: str = ""  # what the reader says in any case
     replies: dict[int, str] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
-    asks_model: bool = False  # decisions that are no values yet stay with the rules
 
     def engine(self) -> ScriptedLLM:
         return ScriptedLLM(lambda request: self._said(request), context_tokens=1 << 20)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.api import Index
+from gpu_rag import Index
 from gpu_rag.models.llm.http import HttpLLM
 from gpu_rag.models.misbehave import Manners, MisbehavingServer
 from gpu_rag.types import Answer

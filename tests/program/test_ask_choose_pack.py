@@ -10,30 +10,50 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 from toy_steps import pairs
 
 from gpu_rag.errors import BadInput, ContextOverflow, RequestFailed, UsageError
 from gpu_rag.models import pack as packer
+from gpu_rag.models.ask import Ask, Choose, Packed
 from gpu_rag.models.pack import pack
-from gpu_rag.program.ask import ask, ask_text, choose
 from gpu_rag.program.choose import best, option_labels
-from gpu_rag.program.decide import decider_of
+from gpu_rag.program.decide import decide, decider_of
 from gpu_rag.program.embed import embed
 from gpu_rag.program.models import Models
 from gpu_rag.program.reason import REASON_TOKENS
+from gpu_rag.program.replies import Form, reply_to
 from gpu_rag.program.run import Run
 from gpu_rag.runtime import RunStats, gather, request_seed, run_rounds
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, object_of
-from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
+from gpu_rag.text.structs import schema_of
+from gpu_rag.types import Choice, JsonSchema, Rank, Reply
 
 ASK = Prompt.parse("ask", "You answer.\n=== question ===\nQuestion: {{question}}")
 READ = Prompt.parse("read", "You read.\n=== question ===\n{{evidence}}\nQuestion: {{question}}")
 PICK = Prompt.parse("pick", "You pick what helps.\n=== question ===\n{{question}}\n{{options}}")
-SCHEMA = canonical_schema(
-    {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
-)
 COLOURS = ["a red bird", "a blue fish", "a green tree"]
+
+
+class Number(Struct):
+    n: int
+
+
+class Evident(Struct):
+    evidence: str
+    n: int
+
+
+SCHEMA = schema_of(Number)
+UNREAD = "unread"
+
+
+async def ask(run, prompt, fields, *, max_tokens, reply=str, evidence=None, name="ask"):
+    """A reply of any model."""
+    slots = {**fields, **({} if evidence is None else {"evidence": Packed(evidence)})}
+    shown = {"prompt": lambda: prompt, "show": lambda: slots}
+    decision = Ask(name, reply, rule=lambda: UNREAD, unread=lambda: UNREAD, reads="any", **shown)
+    return await decide(run, decision, max_tokens=max_tokens)
 
 
 @dataclass
@@ -108,7 +128,7 @@ def steps(outcome):
 
 def test_ask_returns_the_text_and_books_its_cost():
     async def program(run):
-        return await ask(run, ASK, {"question": "who?"}, schema=None, max_tokens=9)
+        return await ask(run, ASK, {"question": "who?"}, max_tokens=9)
 
     llm = WordLLM("Ada Lovelace")
     outcome = outcome_of(program, llm)
@@ -125,8 +145,8 @@ def test_ask_returns_the_text_and_books_its_cost():
 
 def test_seeds_follow_the_slot():
     async def program(run):
-        await ask(run, ASK, {"question": "a"}, schema=None, max_tokens=9)
-        await gather(*(ask(run, ASK, {"question": q}, schema=None, max_tokens=9) for q in "bc"))
+        await ask(run, ASK, {"question": "a"}, max_tokens=9)
+        await gather(*(ask(run, ASK, {"question": q}, max_tokens=9) for q in "bc"))
 
     llm = WordLLM()
     outcome_of(program, llm, temperature=0.7)
@@ -135,12 +155,12 @@ def test_seeds_follow_the_slot():
 
 
 async def ask_number(run):
-    return await ask(run, ASK, {"question": "how many?"}, schema=SCHEMA, max_tokens=9, name="count")
+    return await ask(run, ASK, {"question": "how many?"}, reply=Number, max_tokens=9, name="count")
 
 
 def test_ask_under_a_schema_reads_json():
     outcome = outcome_of(ask_number, WordLLM('```json\n{"n": 3}\n```'))
-    assert outcome.draft == {"n": 3} and outcome.usage.malformed == 0
+    assert outcome.draft == Number(3) and outcome.usage.malformed == 0
     assert [s.verb for s in outcome.trace] == ["count"]
 
 
@@ -148,7 +168,7 @@ def test_a_malformed_reply_gets_one_repair_try():
     llm = WordLLM(lambda request: '{"n": 4}' if request.attempt else '{"n": "four"}')
     outcome = outcome_of(ask_number, llm)
     first, second = llm.requests
-    assert outcome.draft == {"n": 4} and outcome.usage.malformed == 1 and outcome.usage.llm_calls == 2
+    assert outcome.draft == Number(4) and outcome.usage.malformed == 1 and outcome.usage.llm_calls == 2
     assert (first.attempt, second.attempt) == (0, 1) and first.constraint == second.constraint == JsonSchema(SCHEMA)
     assert second.prompt.startswith(first.prompt) and "'four' is not of type 'integer'" in second.prompt
     assert (first.seed, second.seed) == (request_seed(5, "q0", (0,), 0), request_seed(5, "q0", (0,), 1))
@@ -158,27 +178,27 @@ def test_a_malformed_reply_gets_one_repair_try():
     ]
 
 
-def test_two_malformed_replies_are_returned_as_malformed():
+def test_two_malformed_replies_leave_what_stands_in_for_them():
     outcome = outcome_of(ask_number, WordLLM("no idea"))
-    assert isinstance(outcome.draft, Malformed) and outcome.draft.raw == "no idea"
-    assert outcome.usage.malformed == 2 and outcome.error is None
-    assert [s.verb for s in outcome.trace] == ["count/malformed"] * 2
+    assert outcome.draft == UNREAD and outcome.error is None
+    assert outcome.usage.malformed == 2 and outcome.usage.fallbacks == {"count/rule": 1}
+    assert [s.verb for s in outcome.trace] == ["count/malformed", "count/malformed", "count"]
 
 
 def test_a_cut_reply_says_so_and_a_repair_that_does_not_fit_repeats_the_prompt():
     cut = Reply('{"n": ', "length", 5, 0, 9)
     llm = WordLLM(lambda request: '{"n": 1}' if request.attempt else cut)
-    assert outcome_of(ask_number, llm).draft == {"n": 1}
+    assert outcome_of(ask_number, llm).draft == Number(1)
     assert "cut off at 9 tokens" in llm.requests[1].prompt
     tight = WordLLM(lambda request: '{"n": 1}' if request.attempt else cut, context_tokens=16)
-    assert outcome_of(ask_number, tight).draft == {"n": 1}
+    assert outcome_of(ask_number, tight).draft == Number(1)
     assert tight.requests[1].prompt == tight.requests[0].prompt and tight.requests[1].attempt == 1
 
 
 def test_a_failed_request_is_raised_and_its_call_counted():
     async def program(run):
         with pytest.raises(RequestFailed, match="too odd"):
-            await ask(run, ASK, {"question": "x"}, schema=None, max_tokens=9)
+            await ask(run, ASK, {"question": "x"}, max_tokens=9)
         return "fallback"
 
     outcome = outcome_of(program, WordLLM(RequestFailed("too odd")))
@@ -200,7 +220,7 @@ def test_a_failed_request_is_raised_and_its_call_counted():
 )
 def test_what_cannot_be_asked(fields, max_tokens, kind, message):
     async def program(run):
-        return await ask(run, ASK, fields, schema=None, max_tokens=max_tokens)
+        return await ask(run, ASK, fields, max_tokens=max_tokens)
 
     llm = WordLLM(context_tokens=60)
     error = outcome_of(program, llm).error
@@ -209,16 +229,14 @@ def test_what_cannot_be_asked(fields, max_tokens, kind, message):
 
 def test_asking_without_a_model_is_a_usage_error():
     async def program(run):
-        return await ask_text(run, ASK, "x", schema=None, max_tokens=9)
+        return await reply_to(run, ASK, "x", Form("ask", None, 9, 0.0))
 
     assert "--set models.llm=MODEL" in str(outcome_of(program).error)
 
 
 def test_ask_with_evidence_counts_what_is_cut():
     async def program(run):
-        return await ask(
-            run, READ, {"question": "q?"}, schema=None, max_tokens=10, evidence=["one two three", "four five six"]
-        )
+        return await ask(run, READ, {"question": "q?"}, max_tokens=10, evidence=["one two three", "four five six"])
 
     llm = WordLLM("ok", context_tokens=18)  # 10 reply, 2 + 2 prompt: room for 4
     outcome = outcome_of(program, llm)
@@ -229,7 +247,7 @@ def test_requests_with_one_system_part_reach_the_engine_together():
     async def program(run):
         even = int(run.ctx.question.id[1]) % 2 == 0
         prompt, fields = (ASK, {"question": run.ctx.question.id}) if even else (READ, {"question": "r", "evidence": ""})
-        return await ask(run, prompt, fields, schema=None, max_tokens=9)
+        return await ask(run, prompt, fields, max_tokens=9)
 
     llm, stats = WordLLM(lambda request: request.prompt), RunStats()
     outcomes = run_all(*[program] * 6, llm=llm, stats=stats)
@@ -240,7 +258,7 @@ def test_requests_with_one_system_part_reach_the_engine_together():
 
 def test_an_engine_that_loses_replies_is_named():
     async def program(run):
-        return await ask_text(run, ASK, "x", schema=None, max_tokens=9)
+        return await reply_to(run, ASK, "x", Form("ask", None, 9, 0.0))
 
     llm = WordLLM()
     with patch.object(llm, "complete", lambda requests: []):
@@ -280,7 +298,9 @@ def chooser(options=COLOURS, **given):
     given.setdefault("query", "something blue")
 
     async def program(run):
-        return await choose(run, PICK, {"question": "which?"}, options, **given)
+        kept = {name: given[name] for name in ("k", "query", "scores", "threshold") if name in given}
+        choice = Choose("choose", lambda: PICK, lambda: {"question": "which?"}, none=given.get("allow_none", False))
+        return await decide(run, choice, options=options, **kept)
 
     return program
 
@@ -406,9 +426,9 @@ def test_a_choice_with_a_reason_first(given, reply, chosen):
 
 def test_an_object_and_a_text_with_a_reason_first():
     async def text(run):
-        return await ask(run, ASK, {"question": "who?"}, schema=None, max_tokens=9)
+        return await ask(run, ASK, {"question": "who?"}, max_tokens=9)
 
-    assert outcome_of(ask_number, reasoning({"n": 3}), reason=True).draft == {"n": 3}
+    assert outcome_of(ask_number, reasoning({"n": 3}), reason=True).draft == Number(3)
     llm = reasoning({"reply": "Ada Lovelace "})
     outcome = outcome_of(text, llm, reason=True)
     assert outcome.draft == "Ada Lovelace" and llm.requests[0].max_tokens == 9 + REASON_TOKENS
@@ -417,13 +437,12 @@ def test_an_object_and_a_text_with_a_reason_first():
 
 def test_what_begins_with_reasoning_anyway_is_asked_as_it_is():
     async def program(run):
-        return await ask(run, ASK, {"question": "who?"}, schema=schema, max_tokens=9)
+        return await ask(run, ASK, {"question": "who?"}, reply=Evident, max_tokens=9)
 
-    schema = canonical_schema(object_of({"evidence": {"type": "string"}, "n": {"type": "integer"}}))
     llm = WordLLM('{"evidence": "two words", "n": 1}')
     outcome = outcome_of(program, llm, reason=True)
-    assert outcome.draft == {"evidence": "two words", "n": 1} and outcome.usage.reason_tokens == 2
-    assert (llm.requests[0].prompt, llm.requests[0].constraint.schema) == ("Question: who?", schema)
+    assert outcome.draft == Evident("two words", 1) and outcome.usage.reason_tokens == 2
+    assert (llm.requests[0].prompt, llm.requests[0].constraint.schema) == ("Question: who?", schema_of(Evident))
 
 
 def test_a_reply_without_its_reason_is_repaired_and_then_left_to_the_rule():
@@ -437,9 +456,7 @@ def test_a_reply_without_its_reason_is_repaired_and_then_left_to_the_rule():
 
 def test_the_packer_leaves_room_for_the_reason():
     async def program(run):
-        return await ask(
-            run, READ, {"question": "q"}, schema=None, max_tokens=9, evidence=["word " * 60, "more " * 300]
-        )
+        return await ask(run, READ, {"question": "q"}, max_tokens=9, evidence=["word " * 60, "more " * 300])
 
     llm = reasoning({"reply": "yes"})
     llm.context_tokens = 300
@@ -537,7 +554,8 @@ def test_choices_that_make_no_sense(given, message):
 @pytest.mark.parametrize("prompt", [ASK, PICK])
 def test_the_fields_of_a_choice_are_checked_whoever_decides(prompt):
     async def program(run):
-        return await choose(run, prompt, {"topic": "x"}, COLOURS, query="q")
+        choice = Choose("choose", lambda: prompt, lambda: {"topic": "x"})
+        return await decide(run, choice, options=COLOURS, query="q")
 
     assert "do not fit the prompt" in str(outcome_of(program).error)
 

@@ -80,7 +80,7 @@ def index_of(layout: Layout, folder: Path, listed: list[Row]) -> gpu_rag.Index:
 
 def answers(index: gpu_rag.Index, method: str, limit: int = 8) -> list[Answer]:
     llm = ScriptedLLM(lambda request: str(len(request.prompt)) + request.prompt[40:90])
-    return index.answer(questions(), method=method, settings=SETTINGS, limit=limit, llm=llm)
+    return index.answer(questions(), method=method, settings=SETTINGS, k=limit, llm=llm)
 
 
 def essence(answer: Answer) -> tuple[Any, ...]:

@@ -112,7 +112,7 @@ class Here:
     def __init__(
         self, index: Path, settings: dict[str, Any], open_llm: Callable[[], Any], key: Any, host: str, audit: Any
     ):
-        from gpu_rag.api import Index
+        from gpu_rag import Index
         from gpu_rag.cli.trace_text import said
         from gpu_rag.serve.admission import Admission
         from gpu_rag.serve.api import make_app

@@ -30,7 +30,7 @@ def message(response) -> str:
 
 
 def test_a_row_is_that_of_answer(here, index, cli):
-    from gpu_rag.api import Index
+    from gpu_rag import Index
     from gpu_rag.jobs import row_of
     from gpu_rag.types import Question
 
@@ -178,7 +178,7 @@ def test_a_method_that_the_index_cannot_serve(here):
 
 
 def test_passages_by_id(here, index):
-    from gpu_rag.api import Index
+    from gpu_rag import Index
 
     held, server = Index.open(index), here()
     for row, name in enumerate(held.passage_ids):

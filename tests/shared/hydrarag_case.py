@@ -68,6 +68,9 @@ def ask(
 ) -> Answer:
     """One answer; without a model by retrieval alone."""
     settings = merge(settings, {"method": {method: params}})
-    (answer,) = index.answer(text, method=method, settings=settings, llm=llm, retrieval_only=llm is None)
+    if llm is None:
+        (answer,) = index.retrieve([text], method=method, settings=settings)
+    else:
+        (answer,) = index.answer(text, method=method, settings=settings, llm=llm)
     assert answer.error is None, answer.error
     return answer

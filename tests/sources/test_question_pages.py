@@ -113,7 +113,7 @@ def test_the_pages_are_a_corpus_too(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_question_says_why(tmp_path: Path) -> None:
-    from gpu_rag.api import load_questions
+    from gpu_rag import load_questions
 
     with pytest.raises(BadInput, match="query is empty"):
         load_questions(lines(tmp_path / "q.jsonl", [{**CRAG, "query": ""}]))

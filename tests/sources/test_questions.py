@@ -39,6 +39,7 @@ def test_our_rows(tmp_path, name):
 BAD = [
     ("oops\n", "broken JSON"),
     ({"id": "x"}, "question is missing"),
+    ({"id": "x", "query": "Where?"}, "the row has id, query; expected question"),
     ({"id": "x", "question": ""}, "question is empty"),
     ({"id": "x", "question": ["a"]}, "question is a list"),
     ({"id": "x", "question": "a\x00"}, "NUL"),
@@ -76,11 +77,25 @@ def test_limits_are_passed_on(tmp_path):
 
 
 def test_missing_paths_and_unknown_types(tmp_path):
-    (tmp_path / "q.csv").touch()
+    (tmp_path / "q.xlsx").touch()
     (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "absent.jsonl", tmp_path / "q.csv", tmp_path / "empty"):
+    for path in (tmp_path / "absent.jsonl", tmp_path / "q.xlsx", tmp_path / "empty"):
         with pytest.raises(BadInput, match="OpenAI batch"):
             read_questions(path)
+
+
+def test_texts_and_tables_of_questions(tmp_path):
+    (tmp_path / "q.txt").write_text("Where is Vell?\n\n  Who is Mara?  \nWhere is Vell?\n")
+    found, rejects = read(tmp_path / "q.txt")
+    assert [row.question.text for row in found] == ["Where is Vell?", "Who is Mara?"]
+    assert len({row.question.id for row in found}) == 2 and [reject.line for reject in rejects] == [4]
+    (tmp_path / "q.csv").write_text('Question;ID;answer;hops\n"Where; is Vell?";007;12;2\n;x;;\nWho?;y;;1\n')
+    found, rejects = read(tmp_path / "q.csv")
+    assert [(row.question.id, row.question.text) for row in found] == [("007", "Where; is Vell?"), ("y", "Who?")]
+    assert (found[0].answers, found[0].meta) == (("12",), {"hops": 2})
+    assert [(reject.line, reject.id) for reject in rejects] == [(3, "x")]
+    (tmp_path / "none.csv").write_text("id,text\n1,Where?\n")
+    assert "question" in read(tmp_path / "none.csv")[1][0].reason
 
 
 # --- OpenAI batch ------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from gpu_rag_kernels.bubble import UNREACHED
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, alone, check_sample, peer
+from gpu_rag.bench.case import Case, Checked, Config, check_sample
 from gpu_rag.bench.inputs import csr_on, drawn, linked_nodes, lists_of, measured_graphs, part, seeded
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.bubble import Bubbles, bubble_expansion
 from gpu_rag.graph.bubble.events import fixpoint
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs, local_nodes
@@ -25,7 +26,6 @@ ANCHORS = 10  # of a group
 RADIUS = 3  # of the ball around the anchors that is the local graph
 LIMIT = 2000  # nodes of it at most
 STEPS = 1 << 14  # costs are 1 to STEPS
-NOTE = "distances of every group to every node, no trees"
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,6 @@ class Given:
         blocks, lo, hi = self.blocks, *self.blocks.offsets[b : b + 2].tolist()
         alone = Blocks(block_graph(blocks, b), blocks.offsets[b : b + 2] - lo, blocks.global_ids[lo:hi])
         return Given(alone, self.costs[lo:hi], part(self.anchors, b, 1), part(self.groups, b, 1))
-
-
-Inputs = Callable[[int, int], Given]
 
 
 def cases(config: Config) -> Iterator[Case]:
@@ -81,7 +78,7 @@ def _case(name: str, graph: CheckedGraph, anchors: Ragged, balls: Ragged, config
         check=lambda result, count: check(result, inputs(0, count)),
         bytes_of=lambda batch: bubble_bytes(*size(batch)),
         memory_of=lambda batch: 40 * GROUPS * sum(size(batch)),
-        peers=lambda: [_scipy(inputs), _igraph(inputs), _networkx(inputs)],
+        peers=lambda: [make(inputs) for make in peer_file("bubble").PEERS],
     )
 
 
@@ -116,71 +113,3 @@ def _same_distances(result: Any, one: Given, b: int) -> bool:
     state = fixpoint(one.blocks, one.costs, local_nodes(one.blocks, one.anchors, "anchors"), one.groups)
     exact = torch.where(state == UNREACHED, torch.inf, (state >> 32).double())
     return np.array_equal(np.asarray(result[b], np.float64), exact.cpu().numpy())
-
-
-def _matrices(inputs: Inputs) -> Callable[[int, int], list[tuple[Any, list[list[int]]]]]:
-    """Every question as scipy's CSR with the cost of a column as its entry, and the rows of each group's anchors."""
-
-    def convert(one: Given) -> tuple[Any, list[list[int]]]:
-        from scipy.sparse import csr_matrix
-
-        csr, columns = one.blocks.csr, one.blocks.csr.indices.long()
-        rows = local_nodes(one.blocks, one.anchors, "anchors").values
-        arrays = (one.costs[columns].double().cpu(), csr.indices.cpu(), csr.indptr.cpu())
-        matrix = csr_matrix(tuple(a.numpy() for a in arrays), shape=(csr.n, csr.n))
-        return matrix, [rows[one.groups.values == g].unique().tolist() for g in range(GROUPS)]
-
-    def converted(start: int, count: int) -> list[tuple[Any, list[list[int]]]]:
-        given = inputs(start, count)
-        return [convert(given.one(b)) for b in range(count)]
-
-    return converted
-
-
-@peer("scipy dijkstra")
-def _scipy(inputs: Inputs) -> Peer:
-    from scipy.sparse.csgraph import dijkstra
-
-    def one(question: tuple[Any, list[list[int]]]) -> np.ndarray:
-        matrix, groups = question
-        return np.stack([dijkstra(matrix, indices=rows, min_only=True) for rows in groups])
-
-    return alone(_matrices(inputs), one, NOTE)
-
-
-@peer("igraph distances", needs="igraph", one_thread=True)
-def _igraph(inputs: Inputs) -> Peer:
-    """igraph's Dijkstra from one more node a group, joined to its anchors at no cost."""
-    import igraph
-
-    def convert(matrix: Any, groups: list[list[int]]) -> tuple[Any, list[float], int]:
-        n, entries = matrix.shape[0], matrix.tocoo()
-        edges = np.stack([entries.row, entries.col], 1).tolist()
-        edges += [[n + g, row] for g, rows in enumerate(groups) for row in rows]
-        weight = entries.data.tolist() + [0.0] * sum(map(len, groups))
-        return igraph.Graph(n + GROUPS, edges=edges, directed=True), weight, n
-
-    def one(question: tuple[Any, list[float], int]) -> np.ndarray:
-        graph, weight, n = question
-        return np.array(graph.distances(range(n, n + GROUPS), range(n), weights=weight))
-
-    return alone(lambda *span: [convert(*question) for question in _matrices(inputs)(*span)], one, NOTE)
-
-
-@peer("networkx", needs="networkx")
-def _networkx(inputs: Inputs) -> Peer:
-    import networkx as nx
-
-    def graphs(start: int, count: int) -> list[tuple[Any, list[list[int]]]]:
-        made = _matrices(inputs)(start, count)
-        return [(nx.from_scipy_sparse_array(matrix, create_using=nx.DiGraph), groups) for matrix, groups in made]
-
-    def one(question: tuple[Any, list[list[int]]]) -> np.ndarray:
-        graph, groups = question
-        distance = np.full((GROUPS, len(graph)), np.inf)
-        for g, rows in enumerate(groups):
-            for node, far in nx.multi_source_dijkstra_path_length(graph, set(rows)).items():
-                distance[g, node] = far
-        return distance
-
-    return alone(graphs, one, NOTE)

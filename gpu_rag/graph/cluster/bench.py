@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from gpu_rag.bench.case import Case, Config, Peer, peer, too_large
+from gpu_rag.bench.case import Case, Config
 from gpu_rag.bench.inputs import lists_of, seeded, unit_rows
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.cluster import cluster_bytes, exact_groups, radius_clusters
-from gpu_rag.graph.components.bench import WHOLE, check_labels, everything, scipy_components, scipy_labels
+from gpu_rag.graph.components.bench import WHOLE, check_labels, everything, scipy_labels
 
 KEYS = 3  # of a row
 DIMS = 384
@@ -20,7 +21,6 @@ EPS = 0.2  # cosine distance
 MEMBERS = 4  # of a planted cluster
 SPREAD = 0.3  # length of the noise that is added to a cluster's centre
 MOST_CLUSTERED = 100_000  # rows: the time of a call grows with their square
-SKLEARN_ROWS = 10_000
 
 
 def groups_cases(config: Config) -> Iterator[Case]:
@@ -40,7 +40,10 @@ def _groups(n: int, keys: torch.Tensor, device: torch.device) -> Case:
         check=lambda result, count: check_labels(result, scipy_labels(matrix)[:n]),
         bytes_of=lambda batch: 8 * n * KEYS + 16 * n,
         memory_of=lambda batch: 40 * n * KEYS + 40 * n,
-        peers=lambda: [scipy_components(matrix, n), _python(keys.tolist())],
+        peers=lambda: [
+            peer_file("components").scipy_components(matrix, n),
+            peer_file("cluster").by_python(keys.tolist()),
+        ],
         batches=WHOLE,
     )
 
@@ -61,7 +64,7 @@ def _clusters(n: int, vectors: torch.Tensor, on_device: torch.Tensor) -> Case:
         check=lambda result, count: check_labels(result, planted_labels(n)),
         bytes_of=lambda batch: 4 * n * DIMS + 8 * n,
         memory_of=lambda batch: cluster_bytes(n, DIMS),
-        peers=lambda: [_sklearn(vectors.numpy())],
+        peers=lambda: [peer_file("cluster").by_sklearn(vectors.numpy())],
         batches=WHOLE,
     )
 
@@ -83,35 +86,3 @@ def _shared_keys(keys: np.ndarray) -> Any:
     n = len(keys)
     rows, size = np.repeat(np.arange(n), keys.shape[1]), n + int(keys.max()) + 1
     return csr_matrix((np.ones(keys.size, np.int8), (rows, n + keys.ravel())), shape=(size, size))
-
-
-@peer("Python dict")
-def _python(keys: list[list[int]]) -> Peer:
-    """A dictionary of first rows, and union-find."""
-
-    def run(_: None) -> np.ndarray:
-        root = list(range(len(keys)))
-        first: dict[int, int] = {}
-        for row, own in enumerate(keys):
-            for key in own:
-                a, b = row, first.setdefault(key, row)
-                while root[a] != a:
-                    root[a] = a = root[root[a]]
-                while root[b] != b:
-                    root[b] = b = root[root[b]]
-                root[max(a, b)] = min(a, b)
-        for row in range(len(root)):
-            root[row] = root[root[row]]
-        return np.array(root)
-
-    return Peer("", everything, run)
-
-
-@peer("scikit-learn DBSCAN", needs="sklearn")
-def _sklearn(vectors: np.ndarray) -> Peer:
-    if len(vectors) > SKLEARN_ROWS:
-        return too_large(SKLEARN_ROWS, "rows")
-    from sklearn.cluster import DBSCAN
-
-    scan = DBSCAN(eps=EPS, min_samples=2, metric="cosine", n_jobs=1)
-    return Peer("", everything, lambda _: scan.fit(vectors).labels_)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import NETWORKX_NODES, Case, Checked, Config, Peer, adjacency, igraph_of, peer, too_large
+from gpu_rag.bench.case import Case, Checked, Config, adjacency
 from gpu_rag.bench.inputs import csr_on, measured_graphs
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.components import connected_components, pick_implementation
 from gpu_rag.types import CSR
 
@@ -33,7 +34,11 @@ def _case(name: str, csr: CSR, graph: CSR) -> Case:
         check=lambda result, count: check_labels(result, scipy_labels(matrix)),
         bytes_of=lambda batch: 4 * csr.m + 16 * csr.n,
         memory_of=lambda batch: 8 * csr.m + 40 * csr.n,
-        peers=lambda: [scipy_components(matrix), _igraph(matrix), _networkx(matrix)],
+        peers=lambda: [
+            peer_file("components").scipy_components(matrix),
+            peer_file("components").by_igraph(matrix),
+            peer_file("components").by_networkx(matrix),
+        ],
         batches=WHOLE,
     )
 
@@ -59,32 +64,3 @@ def scipy_labels(matrix: Any) -> np.ndarray:
     from scipy.sparse.csgraph import connected_components as weak
 
     return weak(matrix, directed=True, connection="weak")[1]
-
-
-@peer("scipy")
-def scipy_components(matrix: Any, kept: int | None = None) -> Peer:
-    """The first `kept` labels, None: all."""
-    return Peer("", everything, lambda _: scipy_labels(matrix)[:kept])
-
-
-@peer("igraph", needs="igraph")
-def _igraph(matrix: Any) -> Peer:
-    graph = igraph_of(matrix, directed=False)
-    return Peer("", everything, lambda _: graph.connected_components().membership)
-
-
-@peer("networkx", needs="networkx")
-def _networkx(matrix: Any) -> Peer:
-    if matrix.shape[0] > NETWORKX_NODES:
-        return too_large(NETWORKX_NODES)
-    import networkx as nx
-
-    graph = nx.from_scipy_sparse_array(matrix)
-
-    def run(_: None) -> np.ndarray:
-        label = np.zeros(matrix.shape[0], np.int64)
-        for number, nodes in enumerate(nx.connected_components(graph)):
-            label[list(nodes)] = number
-        return label
-
-    return Peer("", everything, run)

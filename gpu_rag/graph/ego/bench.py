@@ -10,20 +10,14 @@ import numpy as np
 import torch
 
 from gpu_rag.bench.case import (
-    NETWORKX_NODES,
     Case,
     Checked,
     Config,
-    Peer,
     adjacency,
-    alone,
     check_sample,
-    igraph_of,
-    peer,
-    too_large,
 )
 from gpu_rag.bench.inputs import csr_on, drawn, lists_in, lists_of, measured_graphs, part, seeded
-from gpu_rag.graph.csr import row_of_entry
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.types import CSR, Blocks, Ragged
 
@@ -31,7 +25,6 @@ RADIUS = (2,)
 HUBS = 100  # a seed has at most so many neighbours
 
 Ball = tuple[list[int], int]  # ascending nodes, and how many entries lie between them
-Inputs = Callable[[int, int], list[int]]
 
 
 def cases(config: Config) -> Iterator[Case]:
@@ -73,7 +66,7 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: i
         check=lambda result, count: check(result, csr, nodes(0, count), hops),
         bytes_of=lambda batch: ego_bytes(*size(batch)),
         memory_of=lambda batch: batch * per_question,
-        peers=lambda: [make(csr, nodes, hops) for make in (_igraph, _networkx, _scipy, _pyg)],
+        peers=lambda: [make(csr, nodes, hops) for make in peer_file("ego").PEERS],
     )
 
 
@@ -108,48 +101,3 @@ def cut_by_scipy(csr: CSR, hops: int) -> Callable[[int], Ball]:
         return ball.tolist(), matrix[ball][:, ball].nnz
 
     return one
-
-
-@peer("igraph", needs="igraph")
-def _igraph(csr: CSR, nodes: Inputs, hops: int) -> Peer:
-    graph = igraph_of(adjacency(csr))
-
-    def one(seed: int) -> Ball:
-        ball = graph.neighborhood(seed, order=hops, mode="out")
-        return sorted(ball), graph.induced_subgraph(ball).ecount()
-
-    return alone(nodes, one)
-
-
-@peer("networkx ego_graph", needs="networkx")
-def _networkx(csr: CSR, nodes: Inputs, hops: int) -> Peer:
-    if csr.n > NETWORKX_NODES:
-        return too_large(NETWORKX_NODES)
-    import networkx as nx
-
-    graph = nx.from_scipy_sparse_array(adjacency(csr), create_using=nx.DiGraph)
-
-    def one(seed: int) -> Ball:
-        ball = nx.ego_graph(graph, seed, radius=hops)
-        return sorted(ball), ball.number_of_edges()
-
-    return alone(nodes, one)
-
-
-@peer("scipy")
-def _scipy(csr: CSR, nodes: Inputs, hops: int) -> Peer:
-    return alone(nodes, cut_by_scipy(csr, hops))
-
-
-@peer("PyG k_hop_subgraph", needs="torch_geometric")
-def _pyg(csr: CSR, nodes: Inputs, hops: int) -> Peer:
-    """PyG's k_hop_subgraph, which goes over all edges for each hop of each seed."""
-    from torch_geometric.utils import k_hop_subgraph
-
-    edges = torch.stack([row_of_entry(csr).cpu(), csr.indices.cpu().long()])
-
-    def one(seed: int) -> Ball:
-        ball, inside, _, _ = k_hop_subgraph(seed, hops, edges, num_nodes=csr.n, flow="target_to_source")
-        return ball.tolist(), inside.shape[1]
-
-    return alone(nodes, one)

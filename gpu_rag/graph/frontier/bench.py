@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, peer, single_openmp_thread
+from gpu_rag.bench.case import Case, Checked, Config
 from gpu_rag.bench.inputs import check_memory, lists_of, part, seeded, unit_rows
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import frontier as search
 from gpu_rag.graph.frontier import (
@@ -129,7 +130,7 @@ def _frontier(graph: Graph, hops: int, config: Config) -> Case:
         check=lambda result, count: check(result, count, graph, exact, 1),
         bytes_of=lambda batch: frontier_bytes(batch, hops),
         memory_of=lambda batch: (64 * FRONTIER * DEGREE + 8 * DIMS) * batch,
-        peers=lambda: [_numpy(graph, exact)],
+        peers=lambda: [peer_file("frontier").by_numpy(graph, exact)],
     )
 
 
@@ -148,7 +149,7 @@ def _top_edges(graph: Graph, config: Config) -> Case:
         check=lambda result, count: check(result, count, graph, walk_alone, K),
         bytes_of=lambda batch: top_edges_bytes(graph.edges, batch, K),
         memory_of=lambda batch: 4 * EDGE_TILE * (2 * DIMS + 4 * QUESTION_TILE),
-        peers=lambda: [_numpy(graph, walk_alone)],
+        peers=lambda: [peer_file("frontier").by_numpy(graph, walk_alone)],
     )
 
 
@@ -199,13 +200,3 @@ def check(result: Any, count: int, graph: Graph, exact: Exact, k: int) -> Checke
         if not error <= ERROR:
             return Checked(f"a score is off by {error:.2g}, more than {ERROR:g}")
     return Checked()
-
-
-@peer("numpy + scipy")
-def _numpy(graph: Graph, exact: Exact) -> Peer:
-    def run(questions: range) -> TopK:
-        ids, scores = zip(*(exact(graph, question, np.float32) for question in questions))
-        return TopK(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(scores)))
-
-    threads = 1 if single_openmp_thread() else None
-    return Peer("", lambda start, count: range(start, start + count), run, most=MOST_ALONE, alone=True, threads=threads)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, check_sample, peer
+from gpu_rag.bench.case import Case, Checked, Config, check_sample
 from gpu_rag.bench.inputs import part, seeded
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.types import TopK
 
@@ -40,7 +41,7 @@ def _case(n: int, rankings: list[torch.Tensor], config: Config) -> Case:
         check=lambda result, count: check(result, count, rankings),
         bytes_of=lambda batch: rrf_bytes(len(rankings), batch, K, K),
         memory_of=lambda batch: 200 * len(rankings) * K * batch,
-        peers=lambda: [_python(rankings)],
+        peers=lambda: [peer_file("fuse").by_python(rankings)],
     )
 
 
@@ -75,20 +76,3 @@ def check(result: Any, count: int, rankings: list[torch.Tensor]) -> Checked:
         return "" if right else f"row {row} is another ranking than the loop's"
 
     return check_sample(count, reason)
-
-
-@peer("Python dict")
-def _python(rankings: list[torch.Tensor]) -> Peer:
-    def inputs(start: int, count: int) -> list[list[list[int]]]:
-        return [[ranking[row].tolist() for ranking in rankings] for row in range(start, start + count)]
-
-    def run(given: list[list[list[int]]]) -> TopK:
-        shape = len(given), K
-        ids, scores = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
-        for row, question in enumerate(given):
-            best = fused(question)
-            ids[row, : len(best)] = [item for item, _ in best]
-            scores[row, : len(best)] = [score for _, score in best]
-        return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
-
-    return Peer("", inputs, run, most=MOST_ALONE, alone=True)

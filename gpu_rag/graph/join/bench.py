@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, check_sample, peer
+from gpu_rag.bench.case import Case, Checked, Config, check_sample
 from gpu_rag.bench.inputs import check_memory, moved, part, seeded, unit_rows
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.join import join_index
 from gpu_rag.types import Ragged
 
@@ -52,7 +53,7 @@ def _case(left: Side, right: Side, config: Config) -> Case:
         check=lambda result, count: check(result, count, left, right),
         bytes_of=lambda batch: (4 * DIMS + 8 * KEYWORDS) * (n + batch) + 12 * batch,
         memory_of=lambda batch: (200 << 20) + 100 * batch,
-        peers=lambda: [_numpy(left, right)],
+        peers=lambda: [peer_file("join").by_numpy(left, right)],
     )
 
 
@@ -91,18 +92,3 @@ def check(result: Any, count: int, left: Side, right: Side) -> Checked:
         return "" if right else f"the score of row {row} is off by more than {ERROR}"
 
     return check_sample(count, reason)
-
-
-@peer("numpy + scipy")
-def _numpy(left: Side, right: Side) -> Peer:
-    """The whole matrix of scores by numpy and a sparse product, then argmax, a tile of rows at a time."""
-    right_words, left_words, vectors = _matrix(right[1]), _matrix(left[1]), right[0].numpy()
-
-    def inputs(start: int, count: int) -> tuple[Any, Any]:
-        return left[0][start : start + count].numpy(), left_words[start : start + count]
-
-    def run(given: tuple[Any, Any]) -> tuple[Any, Any]:
-        scores = _scores(*given, vectors, right_words)
-        return scores.argmax(1), scores.max(1)
-
-    return Peer("", inputs, run, most=MOST_TILED)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, adjacency, alone, igraph_of, peer, sampled
+from gpu_rag.bench.case import Case, Checked, Config, sampled
 from gpu_rag.bench.inputs import csr_on, measured_graphs, moved, part
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs, local_nodes
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.pagerank.bench import (
     TOL,
     dense_columns,
-    networkx_pagerank,
-    power_iteration,
-    prpack,
-    pull_matrix,
     seeded_questions,
     solve_exactly,
 )
@@ -29,7 +26,6 @@ RADIUS = 3  # of the ball around a question's seeds that is its subgraph
 LIMIT = 2000  # nodes of a subgraph at most
 
 Given = tuple[Blocks, Ragged, Ragged]
-Converted = Callable[[int, int], list[tuple[CSR, np.ndarray]]]  # graph and restart distribution f64[n] of each question
 
 
 def cases(config: Config) -> Iterator[Case]:
@@ -65,7 +61,7 @@ def _case(name: str, graph: CheckedGraph, pool: tuple[Ragged, ...], damping: flo
         check=lambda result, count: check(result, inputs(0, count), damping),
         bytes_of=lambda batch: blocks_bytes(*size(batch), graph.csr.weight is not None),
         memory_of=lambda batch: 60 * sum(size(batch)),
-        peers=lambda: [make(converted, damping) for make in (_igraph, _networkx, _scipy)],
+        peers=lambda: [make(converted, damping) for make in peer_file("local_pagerank").PEERS],
     )
 
 
@@ -107,42 +103,3 @@ def check(result: Any, given: Given, damping: float) -> Checked:
         exact = solve_exactly(csr, pi[:, None], damping)[:, 0]
         error = max(error, float(np.abs(found[b].double().numpy() - exact).sum()))
     return Checked("" if error <= TOL else f"the L1 error {error:.2g} is above {TOL:g}", error)
-
-
-@peer("igraph prpack", needs="igraph", one_thread=True)
-def _igraph(converted: Converted, damping: float) -> Peer:
-    """One subgraph after another."""
-
-    def graphs(start: int, count: int) -> list[tuple[Any, list[float], list[float] | None]]:
-        found = []
-        for csr, pi in converted(start, count):
-            matrix = adjacency(csr)
-            found.append((igraph_of(matrix), pi.tolist(), None if csr.weight is None else matrix.data.tolist()))
-        return found
-
-    return alone(graphs, lambda given: prpack(damping, True, *given))
-
-
-@peer("networkx", needs="networkx")
-def _networkx(converted: Converted, damping: float) -> Peer:
-    """One subgraph after another; it converts the graph in every call."""
-    import networkx as nx
-
-    def graphs(start: int, count: int) -> list[tuple[Any, dict[int, float]]]:
-        made = converted(start, count)
-        return [
-            (nx.from_scipy_sparse_array(adjacency(csr), create_using=nx.DiGraph), dict(enumerate(pi.tolist())))
-            for csr, pi in made
-        ]
-
-    return alone(graphs, lambda given: networkx_pagerank(damping, *given))
-
-
-@peer("scipy CSR @ vector")
-def _scipy(converted: Converted, damping: float) -> Peer:
-    """Subgraph after subgraph: power iteration in f32 without any look at the error."""
-
-    def matrices(start: int, count: int) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        return [(*pull_matrix(adjacency(csr)), pi.astype(np.float32)) for csr, pi in converted(start, count)]
-
-    return alone(matrices, lambda given: power_iteration(damping, *given))

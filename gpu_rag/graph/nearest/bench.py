@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, peer, single_openmp_thread
+from gpu_rag.bench.case import Case, Checked, Config
 from gpu_rag.bench.inputs import check_memory, part, seeded, unit_rows
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.nearest import QUERY_TILE, nearest
-from gpu_rag.types import TopK
 
 DIMS = 384
 K = 10
@@ -40,8 +39,8 @@ def _case(base: torch.Tensor, queries: torch.Tensor, config: Config) -> Case:
         bytes_of=lambda batch: nearest_bytes(n, DIMS, batch, k),
         memory_of=lambda batch: 3 * 4 * QUERY_TILE * min(TILE, n) + 4 * min(TILE, n) * DIMS + 8 * batch * DIMS,
         peers=lambda: [
-            _faiss(base.numpy(), queries.numpy(), k, config.threads),
-            _numpy(base.numpy(), queries.numpy(), k),
+            peer_file("nearest").by_faiss(base.numpy(), queries.numpy(), k, config.threads),
+            peer_file("nearest").by_numpy(base.numpy(), queries.numpy(), k),
         ],
     )
 
@@ -65,35 +64,3 @@ def check(result: Any, count: int, base: torch.Tensor, queries: torch.Tensor, k:
     own, best = exact.gather(1, ids[rows]), exact.topk(k, dim=1).values
     error = float((torch.stack([own, best]) - scores[rows]).abs().max())
     return Checked() if error <= ERROR else Checked(f"a score is off by {error:.2g}, more than {ERROR:g}")
-
-
-@peer("faiss flat", needs="faiss")
-def _faiss(base: np.ndarray, queries: np.ndarray, k: int, threads: int) -> Peer:
-    import faiss
-
-    index = faiss.IndexFlatIP(base.shape[1])
-    index.add(base)
-
-    def run(given: np.ndarray) -> TopK:
-        faiss.omp_set_num_threads(threads)
-        try:
-            scores, ids = index.search(given, k)
-        finally:
-            faiss.omp_set_num_threads(1)  # other peers may share its OpenMP
-        return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
-
-    return Peer("", lambda start, count: queries[start : start + count], run, threads=threads)
-
-
-@peer("numpy argpartition")
-def _numpy(base: np.ndarray, queries: np.ndarray, k: int) -> Peer:
-    def run(given: np.ndarray) -> TopK:
-        scores = given @ base.T
-        ids = np.argpartition(scores, len(base) - k, axis=1)[:, len(base) - k :]
-        kept = np.take_along_axis(scores, ids, 1)
-        order = np.argsort(-kept, axis=1, kind="stable")
-        found = np.take_along_axis(ids, order, 1), np.take_along_axis(kept, order, 1)
-        return TopK(torch.from_numpy(found[0]), torch.from_numpy(found[1]))
-
-    threads = 1 if single_openmp_thread() else None
-    return Peer("", lambda start, count: queries[start : start + count], run, most=MOST_TILED, threads=threads)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, alone, check_sample, peer, too_large
+from gpu_rag.bench.case import Case, Checked, Config, check_sample
 from gpu_rag.bench.inputs import check_memory, csr_on, drawn, graph_of, linked_nodes, lists_of, seeded, unit_rows
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.paths import (
     Ends,
     PathGraph,
@@ -28,13 +29,10 @@ from gpu_rag.types import CSR
 DIMS = 64
 DEPTH = (2,)
 COUNTED = 8  # questions that the candidates of a question are counted on
-NETWORKX_NODES = 5_000  # four hops by Python generators take seconds a question on larger graphs with hubs
-IGRAPH_NODES = 200_000
 BEAM = 100
 TILE = 64  # questions searched together
 ERROR = 1e-6  # of a score: a peer's vectors are not on the grid
 GRID = 2.0**22  # components are rounded to its inverse, as the op documents
-NOTE = "looks at every path, without a beam"
 
 Path = tuple[int, ...]
 Scored = list[tuple[float, Path]]
@@ -96,7 +94,7 @@ def _case(kind: str, world: World, config: Config) -> Case:
         check=lambda result, count: check(result, count, world),
         bytes_of=lambda batch: round(batch * candidates * (8 + 4 * DIMS)),
         memory_of=lambda batch: round(min(batch, TILE) * candidates * 200),
-        peers=lambda: [_igraph(world), _networkx(world)],
+        peers=lambda: [peer_file("paths").by_igraph(world), peer_file("paths").by_networkx(world)],
     )  # fmt: skip
 
 
@@ -223,40 +221,3 @@ def _listed(result: list[tuple[PathSet, torch.Tensor]], count: int) -> list[Scor
             if b + tile * TILE < count:
                 rows[b + tile * TILE].append((score, tuple(node for node in nodes if node >= 0)))
     return rows
-
-
-def _every_path(world: World, paths: Callable[[int, int], Iterable[list[int]]]) -> Peer:
-    """A peer that looks at all `paths` between two nodes, and ranks them."""
-    loops = Loops(world)
-
-    def one(question: int) -> Scored:
-        return ranked(loops, question, [tuple(path) for path in paths(*world.topics[question].tolist())])
-
-    return alone(lambda start, count: range(start, start + count), one, NOTE)
-
-
-@peer("igraph", needs="igraph")
-def _igraph(world: World) -> Peer:
-    if world.graph.n > IGRAPH_NODES:
-        return too_large(IGRAPH_NODES)
-    import igraph
-
-    graph = igraph.Graph(world.graph.n, edges=_pairs(world.graph))
-    return _every_path(world, lambda one, other: graph.get_all_simple_paths(one, to=other, maxlen=2 * world.depth))
-
-
-@peer("networkx", needs="networkx")
-def _networkx(world: World) -> Peer:
-    if world.graph.n > NETWORKX_NODES:
-        return too_large(NETWORKX_NODES)
-    import networkx as nx
-
-    graph = nx.Graph(_pairs(world.graph).tolist())
-    return _every_path(world, lambda one, other: nx.all_simple_paths(graph, one, other, cutoff=2 * world.depth))
-
-
-def _pairs(graph: PathGraph) -> np.ndarray:
-    """The edges as rows (smaller, larger)."""
-    rows = torch.repeat_interleave(torch.arange(graph.n), graph.csr.indptr.diff())
-    kept = rows < graph.csr.indices
-    return torch.stack([rows[kept], graph.csr.indices[kept].long()], 1).numpy()

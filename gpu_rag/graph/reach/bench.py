@@ -15,15 +15,14 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, alone, check_sample, peer
+from gpu_rag.bench.case import Case, Checked, Config, check_sample
 from gpu_rag.bench.inputs import drawn, linked_nodes, lists_in, lists_of, measured_graphs, seeded
+from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.reach import EITHER, TypedGraph, intersect, reachable, typed_graph
 from gpu_rag.types import CSR, Ragged
 
 RELATIONS = 20
-SCIPY = {"reach": peer("scipy CSR a relation"), "intersect": peer("scipy + numpy intersect1d")}
-PYTHON = {"reach": peer("Python dict"), "intersect": peer("Python dict and sets")}
 FEW_RELATIONS = 4  # of `intersect`: so few that sets are large enough to meet
 STARTS = 5
 STEPS = (2,)
@@ -162,7 +161,6 @@ def _case(op: str, one: Labelled, starts: torch.Tensor, chains: torch.Tensor, co
         return list(zip(*(zip(nodes[span].tolist(), chain[span].tolist()) for nodes, chain in zip(starts, chains))))
 
     followed = one.followed(hops)
-    scipy, python = SCIPY[op](_scipy), PYTHON[op](_python)
     return Case(
         op=op,
         labels={"graph": one.name, "n": one.csr.n, "m": one.csr.m, "hops": hops},
@@ -171,7 +169,7 @@ def _case(op: str, one: Labelled, starts: torch.Tensor, chains: torch.Tensor, co
         check=lambda result, count: check(result, count, lambda b: by_scipy(one, questions(b, 1)[0])),
         bytes_of=lambda batch: round(topics * batch * (8 * followed + 16 * STARTS)),
         memory_of=lambda batch: 9 * one.csr.n * config.threads + round(64 * topics**2 * batch * followed),
-        peers=lambda: [scipy(one, questions), python(one, questions)],
+        peers=lambda: peer_file("reach").peers(op, one, questions),
     )
 
 
@@ -187,12 +185,3 @@ def by_scipy(one: Labelled, question: Question) -> list[int]:
     """The nodes that all topics of a question lead to, ascending."""
     first, *others = (one.by_matrices(*topic) for topic in question)
     return reduce(partial(np.intersect1d, assume_unique=True), others, first).tolist()
-
-
-def _scipy(one: Labelled, questions: Questions) -> Peer:
-    return alone(questions, partial(by_scipy, one))
-
-
-def _python(one: Labelled, questions: Questions) -> Peer:
-    walk = one.by_dict()
-    return alone(questions, lambda question: sorted(set.intersection(*(walk(*topic) for topic in question))))

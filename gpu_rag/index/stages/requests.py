@@ -115,8 +115,8 @@ def _advance(work: Work, request: Request, reply: Outcome) -> None:
 def _repair(llm: LLM | StreamingLLM, item: _Sent, malformed: Malformed) -> _Sent:
     ways = repairs(item.request.prompt, item.request.max_tokens, malformed)
     prompt, max_tokens = next((way for way in ways if fits(llm, item.request.system, *way)), ways[-1])
-    again = {"prompt": prompt, "max_tokens": max_tokens, "attempt": 1, "temperature": REPAIR_TEMPERATURE}
-    return replace(item, request=replace(item.request, **again))
+    request = replace(item.request, prompt=prompt, max_tokens=max_tokens, attempt=1, temperature=REPAIR_TEMPERATURE)
+    return replace(item, request=request)
 
 
 def _read(work: Work, item: _Sent, outcome: Outcome, ask: Ask[R]) -> R | str | Malformed:

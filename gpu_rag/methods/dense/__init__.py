@@ -3,5 +3,14 @@
 from gpu_rag.methods.method import Method
 
 METHODS = (
-    Method("dense", ("passage_vectors",), inexact=("neighbours",), standins=True, compared=True, shown=True, order=10),
+    Method(
+        "dense",
+        ("passage_vectors",),
+        inexact=("neighbours",),
+        standins=True,
+        compared=True,
+        shown=True,
+        auto=30,
+        order=10,
+    ),
 )

@@ -6,6 +6,9 @@ NEEDS = ("passage_vectors", "relation_vectors", "bm25", "entity_vectors", "menti
 USES = ("ppr", "bubblerag")
 INEXACT = ("pagerank", "neighbours")
 METHODS = (
-    Method("auto", NEEDS, USES, program="auto", tune="tune:tune_auto", inexact=INEXACT, order=80),
-    Method("fused", NEEDS, USES, explain="explain:WORDS", tune="tune:tune_fused", inexact=INEXACT, order=80),
-)
+    Method(
+        "fused", NEEDS, USES, explain="explain:WORDS", tune={"auto": "tune:tune_auto", "fused": "tune:tune_fused"},
+        inexact=INEXACT, auto=90, order=80,
+    ),
+    Method("auto", NEEDS, USES, program="auto", inexact=INEXACT, order=80),
+)  # fmt: skip

@@ -1,12 +1,12 @@
-"""The method that `gpu-rag tune` found best for an index, under the name `auto`."""
+"""`auto`: the method that `gpu-rag tune` found best for an index; without that the best one that it was built for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.errors import UsageError
 from gpu_rag.index.index import Index
-from gpu_rag.index.tuned import TUNED, tuned
+from gpu_rag.index.tuned import tuned
+from gpu_rag.methods.registry import AUTO, best_method
 from gpu_rag.settings.check import Declared
 
 
@@ -16,11 +16,6 @@ class Params(Declared):
 
 
 def stands_for(index: Index) -> str:
-    """The method that answers. Raises UsageError, with the line to run, where none was found yet."""
+    """The method that answers. Raises MissingLayer where the index was built for none, with the line to run."""
     name = tuned(index.path).get("auto", {}).get("method")
-    if not isinstance(name, str) or name == "auto":
-        raise UsageError(
-            "auto does not know which method is best here", given=f"{index.path} without {TUNED}",
-            expected="an index that was tuned", do=f"run: gpu-rag tune {index.path} QUESTIONS, or name a method",
-        )  # fmt: skip
-    return name
+    return name if isinstance(name, str) and name != AUTO else best_method(index)

@@ -17,7 +17,7 @@ METHODS = (
         stages="stages:stages", verify="verify:CHECKS", narrow="narrow:NARROW", explain="explain:WORDS",
         report="report", relations="relations:stated", commands={"merges": "command"},
         profiles={"higra": "profiles/higra.toml", "higra-no-refinement": "profiles/higra-no-refinement.toml"},
-        inexact=("ops", "neighbours"), shown=True, order=70,
+        inexact=("ops", "neighbours"), shown=True, auto=60, order=70,
     ),
     Method(
         "dual-agent", ("passage_vectors", "bm25"), program="dual_agent", inexact=("neighbours",), ranks_as="hybrid",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -18,7 +18,8 @@ from gpu_rag.text.rules.decomposition import references
 from gpu_rag.types import Evidence, Path
 
 PROMPTS = "gpu_rag.methods.higra.prompts"
-ASK, ANSWER = "ask_librarian", "answer"
+ASK: Final = "ask_librarian"
+ANSWER: Final = "answer"
 MAX_ANSWERS, MAX_CITED, MAX_EVIDENCE = 5, 10, 20
 UNRESOLVED = (
     "\nYour last action was sent back: {questions}. The librarian does not know what #1 is. "
@@ -103,7 +104,7 @@ class Action(Struct, frozen=True):
     evidence: Numbers
 
 
-class Final(Struct, frozen=True):
+class LastWord(Struct, frozen=True):
     """The answer that closes a dialogue, and the numbers of the findings that it rests on."""
 
     answer: Text
@@ -173,18 +174,18 @@ NEXT = Ask(
 )
 
 
-async def _read_once_more(run: Run, dialogue: Dialogue) -> Final:
+async def _read_once_more(run: Run, dialogue: Dialogue) -> LastWord:
     """The answer of the shared reader, from the passages of all findings."""
     draft = await read(run, dialogue.question, Support(dialogue.readable()))
-    return Final(draft.text or UNKNOWN, ())
+    return LastWord(draft.text or UNKNOWN, ())
 
 
 LAST = Ask(
     "seeker/final",
-    Final,
+    LastWord,
     rule=_read_once_more,
     prompt=f"{PROMPTS}:seeker_final",
     show=lambda dialogue: {"question": dialogue.question, "history": _history(dialogue)},
-    unread=lambda: Final(UNKNOWN, ()),
+    unread=lambda: LastWord(UNKNOWN, ()),
     words=lambda reply: (),
 )

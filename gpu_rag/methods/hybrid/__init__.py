@@ -3,4 +3,4 @@
 from gpu_rag.methods.method import Method
 
 NEEDS = ("passage_vectors", "bm25")
-METHODS = (Method("hybrid", NEEDS, inexact=("neighbours",), compared=True, shown=True, order=30),)
+METHODS = (Method("hybrid", NEEDS, inexact=("neighbours",), compared=True, shown=True, auto=40, order=30),)

@@ -5,6 +5,6 @@ from gpu_rag.methods.method import Method
 METHODS = (
     Method(
         "ppr", ("passage_vectors", "relation_vectors", "bm25", "graph"), inexact=("pagerank", "neighbours"),
-        default=True, compared=True, shown=True, order=40,
+        default=True, compared=True, shown=True, auto=80, order=40,
     ),
 )  # fmt: skip

@@ -14,8 +14,8 @@ import numpy as np
 from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed
 from gpu_rag.models.embed.interface import OnBatch, Parts, distinct
 from gpu_rag.models.fingerprint import text_hash
-from gpu_rag.models.llm.http_exchange import Exchanger, Failure
 from gpu_rag.models.llm.http_servers import Address, Patience, Servers
+from gpu_rag.models.llm.http_wire import Exchanger, Failure
 from gpu_rag.models.llm.interface import ApiKeys
 
 CODE_VERSION = 1

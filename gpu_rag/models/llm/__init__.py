@@ -10,7 +10,7 @@ from typing import Any
 from gpu_rag.errors import ModelError, UsageError
 from gpu_rag.models.llm.interface import LLM
 
-SPECS = "smollm2, a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL or replay:FILE.jsonl"
+SPECS = "none, smollm2, a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL or replay:FILE.jsonl"
 _NEXT_ADDRESS = re.compile(r",\s*(?=https?://)")
 
 

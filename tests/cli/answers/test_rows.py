@@ -11,7 +11,17 @@ from gpu_rag.cli.trace_text import said
 def test_ask_answers_as_answer_does(run, answer, out, index, replay, cli):
     answer()
     for row in cli.read_rows(out):
-        result = run("ask", index, row["question"], *cli.HASH, "--set", f"models.llm=replay:{replay}", "--json")
+        result = run(
+            "ask",
+            index,
+            row["question"],
+            "--method",
+            "ppr",
+            *cli.HASH,
+            "--set",
+            f"models.llm=replay:{replay}",
+            "--json",
+        )
         assert result.status == 0
         found = {**result.document, "id": row["id"]}
         assert found.pop("support")
@@ -39,7 +49,16 @@ def test_explain_tells_decisions_paths_and_evidence(answer, out, run, cli):
 
 
 def test_ask_with_explain_tells_more_than_without(run, index, replay, cli):
-    given = ("ask", index, cli.QUESTIONS[1]["question"], *cli.HASH, "--set", f"models.llm=replay:{replay}")
+    given = (
+        "ask",
+        index,
+        cli.QUESTIONS[1]["question"],
+        "--method",
+        "ppr",
+        *cli.HASH,
+        "--set",
+        f"models.llm=replay:{replay}",
+    )
     plain, explained = run(*given).out, run(*given, "--explain").out
     assert "\nevidence\n" in plain and "\ndecisions\n" not in plain
     assert "\ndecisions\n" in explained and "\npaths\n" in explained

@@ -23,7 +23,7 @@ from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.settings.check import fixed
-from gpu_rag.types import Answer, JsonSchema, Rank, Request
+from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
 
 BORN = "Where was the designer of the Halden Bridge born?"
 DESIGNED, CAME = "Halden Bridge - designed by - Marta Orlo", "Marta Orlo - born in - Tamsin"
@@ -46,7 +46,7 @@ def constants(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, limit: int = 6, **params: Any) -> Answer:
     with constants(params) as given:
         settings = merge(fast, {"method": {"bubblerag": given}})
-        (answer,) = index.answer(text, method="bubblerag", settings=settings, retrieval_only=True, limit=limit)
+        (answer,) = index.retrieve([text], method="bubblerag", settings=settings, k=limit)
     assert answer.error is None, answer.error
     return answer
 
@@ -74,7 +74,7 @@ def test_the_steps_without_a_model(index: gpu_rag.Index, fast: Any) -> None:
     assert sum(float(weight) for weight, _ in groups) == pytest.approx(1, abs=0.02)
     assert "Halden Bridge: Halden Bridge" in [told for _, told in groups]
     assert any(DESIGNED in line for line in chosen(answer, "trees/first"))
-    dense = index.answer(BORN, method="dense", settings=fast, retrieval_only=True, limit=6)[0]
+    dense = index.retrieve([BORN], method="dense", settings=fast, k=6)[0]
     assert ranking(answer).index("d1") < ranking(dense).index("d1")
     assert len(answer.evidence) == 6  # the pre-retrieved ones fill up
     assert {"holds", "reached"} == {e.why.split()[0] for e in answer.evidence}
@@ -147,7 +147,7 @@ def test_without_facts_the_nearest_passages_are_the_evidence(build: Any, facts: 
     bare = build({name: [] for name in facts}, methods=["bubblerag", "dense"])
     assert set(ranking(retrieve(bare, fast))) == set(facts)  # by the restart of the walk
     answer = retrieve(bare, fast, passages="fused")
-    dense = bare.answer(BORN, method="dense", settings=fast, retrieval_only=True, limit=6)[0]
+    dense = bare.retrieve([BORN], method="dense", settings=fast, k=6)[0]
     assert [e.passage_id for e in answer.evidence] == [e.passage_id for e in dense.evidence]
     assert answer.paths == () and "groups/rule" not in verbs(answer) and chosen(answer, "trees/first") == ()
 
@@ -387,7 +387,7 @@ def test_bad_parameters_are_refused_before_the_run(wrong: dict[str, Any]) -> Non
 def test_an_index_without_the_layers_says_what_to_run(build: Any, facts: Any, fast: Any) -> None:
     other = build(facts, methods=["dense"])
     with pytest.raises(MissingLayer, match="bubblerag"):
-        other.answer(BORN, method="bubblerag", settings=fast, retrieval_only=True)
+        other.retrieve([BORN], method="bubblerag", settings=fast)
 
 
 # --- limits ----------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ def test_an_index_without_the_layers_says_what_to_run(build: Any, facts: Any, fa
 
 def test_retrieval_alone_does_not_end_at_what_was_found_before(index: gpu_rag.Index, fast: Any) -> None:
     llm = scripted(enough="B", reader="Tamsin")
-    (answer,) = index.answer(BORN, method="bubblerag", settings=fast, llm=llm, retrieval_only=True)
+    (answer,) = index.engine(fast, llm=llm).run("bubblerag", [Question("q", BORN)], retrieval_only=True).answers
     assert not llm.calls and "trees/first" in verbs(answer) and not [v for v in verbs(answer) if v.startswith("enough")]
     assert answer.paths and answer.text is None
 

@@ -205,6 +205,12 @@ def test_who_decides() -> None:
         settled = settle([merge_stage, links_stage], settings, ModelSet(settings.models, llm=llm))
         return settled.section(AlignmentSettings).decider
 
+    def by_name(llm: str, **models: Any) -> bool:
+        return ModelSet(make_settings({"models": {"llm": llm, **models}}).models).is_capable()
+
+    assert not by_name("smollm2") and not by_name("none") and not by_name("none", capable=True)
+    assert by_name("http://127.0.0.1:8000/v1#Qwen2.5-7B") and not by_name("http://127.0.0.1:8000/v1#SmolLM-135M")
+    assert by_name("smollm2", capable=True)
     small = ScriptedLLM(lambda _: "", capable=False)
     assert decider(None) == decider(small) == "similarity"
     assert decider(ScriptedLLM(lambda _: "")) == "llm"

@@ -37,7 +37,7 @@ def index(build: Any, facts: Any) -> gpu_rag.Index:
 
 def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, limit: int = 6, **params: Any) -> Answer:
     settings = merge(fast, {"method": {"higra-retriever": params}})
-    (answer,) = index.answer(text, method="higra-retriever", settings=settings, retrieval_only=True, limit=limit)
+    (answer,) = index.retrieve([text], method="higra-retriever", settings=settings, k=limit)
     return answer
 
 
@@ -48,7 +48,7 @@ def test_the_named_entity_is_the_seed_and_the_graph_takes_the_hop(index: gpu_rag
     assert ranking(answer)[0] == "d0"
     off = retrieve(index, fast, graph_context=False)
     assert ranking(answer).index("d1") < ranking(off).index("d1")
-    hybrid = index.answer(BORN, method="hybrid", settings=fast, retrieval_only=True, limit=6)[0]
+    hybrid = index.retrieve([BORN], method="hybrid", settings=fast, k=6)[0]
     assert ranking(off) == ranking(hybrid)
     edges = [edge for path in answer.paths for edge in path.edges]
     assert ("Halden Bridge", "designed by", "Marta Orlo", "d0") in edges[:4]
@@ -172,16 +172,16 @@ def test_a_graph_without_entities_is_hybrid_search(build: Any, fast: Any) -> Non
     index = build({"d0": []}, methods=METHODS)
     answer = retrieve(index, fast)
     assert answer.status == "retrieved" and answer.error is None and answer.paths == ()
-    hybrid = index.answer(BORN, method="hybrid", settings=fast, retrieval_only=True, limit=6)[0]
+    hybrid = index.retrieve([BORN], method="hybrid", settings=fast, k=6)[0]
     assert ranking(answer) == ranking(hybrid)
 
 
 def test_an_index_without_the_layers_keeps_working_and_says_what_is_missing(build: Any, facts: Any, fast: Any) -> None:
     index = build(facts, methods=("hybrid",))
-    assert index.answer(BORN, method="hybrid", settings=fast, retrieval_only=True)[0].evidence
-    assert index.answer(BORN, method="dual-agent", settings=fast, retrieval_only=True)[0].evidence
+    assert index.retrieve([BORN], method="hybrid", settings=fast)[0].evidence
+    assert index.retrieve([BORN], method="dual-agent", settings=fast)[0].evidence
     with pytest.raises(MissingLayer, match="higra_graph"):
-        index.answer(BORN, method="higra-agent", settings=fast, retrieval_only=True)
+        index.retrieve([BORN], method="higra-agent", settings=fast)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from answer_notes import ranking
 
 import gpu_rag
-from gpu_rag.api import load_questions
+from gpu_rag import load_questions
 from gpu_rag.errors import MissingLayer
 from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
@@ -40,7 +40,7 @@ def with_params(settings: Settings, **params: Any) -> Settings:
 
 
 def retrieve(index: gpu_rag.Index, settings: Settings, text: str = QUESTION, limit: int = 20) -> Answer:
-    (answer,) = index.answer(text, method="hoprag", settings=settings, retrieval_only=True, limit=limit)
+    (answer,) = index.retrieve([text], method="hoprag", settings=settings, k=limit)
     assert answer.error is None, answer.error
     return answer
 
@@ -279,7 +279,7 @@ def test_an_index_without_hops_says_so_and_serves_other_methods(build: Build, fa
     index = build({}, methods=["dense"])
     with pytest.raises(MissingLayer, match=r"lacks what hoprag needs.*--for hoprag"):
         retrieve(index, fast)
-    (answer,) = index.answer(QUESTION, method="dense", settings=fast, retrieval_only=True)
+    (answer,) = index.retrieve([QUESTION], method="dense", settings=fast)
     assert answer.evidence
 
 

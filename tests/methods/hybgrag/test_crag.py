@@ -11,7 +11,7 @@ import pytest
 from answer_notes import chosen, noted, role, verbs
 
 import gpu_rag
-from gpu_rag.api import load_questions
+from gpu_rag import load_questions
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.hybgrag.crag import pages as crag_pages

@@ -124,7 +124,7 @@ def run(index: gpu_rag.Index, script: Any, question: str = QUESTION, **params: A
 
 def retrieve(index: gpu_rag.Index, question: str = QUESTION, **params: Any) -> Answer:
     settings = merge(FAST, {"method": {"hybgrag": params}})
-    (answer,) = index.answer(question, method="hybgrag", settings=settings, retrieval_only=True)
+    (answer,) = index.retrieve([question], method="hybgrag", settings=settings)
     assert answer.error is None, answer.error
     return answer
 

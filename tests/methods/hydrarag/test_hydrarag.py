@@ -134,7 +134,7 @@ def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: 
     for method in ("hydrarag", "hydrarag-e"):  # refused before the run, not in every question
         settings = merge(fast, {"method": {method: {"sources": "facts,moon"}}})
         with pytest.raises(UsageError, match="unknown source of hydrarag; given moon; expected facts"):
-            index.answer(BORN, method=method, settings=settings, retrieval_only=True)
+            index.retrieve([BORN], method=method, settings=settings)
 
 
 def test_hydrarag_e_keeps_one_of_parallel_relations(index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_a_source_that_fails_is_missing_and_the_others_answer(
     assert whole.missing == () and "missing" not in row_of(whole)
     assert "\nmissing   web: " in trace_text(row_of(dead))
     settings = merge(fast, {"method": {"hydrarag": {"web": "http://127.0.0.1:9", "sources": "web"}}})
-    (alone,) = index.answer(BORN, method="hydrarag", settings=settings, retrieval_only=True)
+    (alone,) = index.retrieve([BORN], method="hydrarag", settings=settings)
     assert alone.status == "failed" and alone.error is not None and alone.error["type"] == "RequestFailed"
 
     async def refused(*given: Any) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_rag.models.llm.http_exchange import Failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from gpu_rag.models.embed.cache import CachedEmbedder
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.embed.server import TEXTS, ServerEmbedder, read_vectors
 from gpu_rag.models.llm.http_servers import Patience
+from gpu_rag.models.llm.http_wire import Failure
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import ModelSettings
 

@@ -30,7 +30,6 @@ from gpu_rag.methods.hoprag.tables import QUESTIONS
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.keywords import names
-from gpu_rag.text.structs import schema_of
 
 MOST = 12  # questions a reply; at least 2 and 4, as in HopRAG
 _PRONOUN = re.compile(r"\b(he|him|his|she|her|hers|it|its|they|them|their|theirs)\b", re.IGNORECASE)
@@ -120,7 +119,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     if settings.section(HopSettings).simulate == "templates":
         return {"simulate": "templates", "templates": TEMPLATES_VERSION}
     prompts = {side: read_prompt(f"{PROMPTS}:hop_{side}").digest for side in SIDES}
-    schemas = {side: schema_of(ask.reply) for side, ask in SIDES.items()}
+    schemas = {side: ask.schema_text({}) for side, ask in SIDES.items()}
     asked = {"schemas": schemas, "max_tokens": settings.section(HopSettings).tokens, "seed": settings.runtime.seed}
     return {"simulate": "llm", "prompts": prompts, **asked}
 

@@ -1,0 +1,1 @@
+"""The Python API: a function or method for each command, behind one gate that checks arguments."""

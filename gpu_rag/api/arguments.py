@@ -1,0 +1,85 @@
+"""The gate: arguments of the public functions, checked before anything is opened. What is called behind it trusts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import UsageError
+from gpu_rag.models.llm.interface import LLM, ApiKeys
+from gpu_rag.settings import Settings, make_settings, merge
+from gpu_rag.settings.ranges import MOST_INTEGER
+
+PathLike = str | Path
+SettingsLike = Settings | Mapping[str, Any] | None
+
+
+def checked_path(name: str, given: object) -> Path:
+    """A path. Raises UsageError for "" and for what is no path."""
+    if not isinstance(given, (str, Path)) or not str(given) or given == "":
+        raise UsageError(f"{name} is no path", given=repr(given)[:80], expected="a path")
+    return Path(given)
+
+
+def checked_paths(name: str, given: object) -> tuple[Path, ...]:
+    """One path or several."""
+    several = given if isinstance(given, (list, tuple)) else (given,)
+    return tuple(checked_path(name, item) for item in several)
+
+
+def checked_count(name: str, given: object) -> int | None:
+    """A whole number from 1, or None."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_INTEGER:
+        raise UsageError(f"{name} is no count", given=repr(given)[:80], expected="a whole number above 0")
+    return given
+
+
+def checked_text(name: str, given: object) -> str:
+    """A text."""
+    if not isinstance(given, str):
+        raise UsageError(f"{name} is no text", given=repr(given)[:80], expected="a text")
+    return given
+
+
+def checked_names(name: str, given: object) -> list[str]:
+    """Names of methods: a text with commas, or several texts; each once, in their order."""
+    several = given.split(",") if isinstance(given, str) else given
+    if not isinstance(several, (list, tuple)):
+        raise UsageError(f"{name} are no names", given=repr(given)[:80], expected="a name, or a list of names")
+    return list(dict.fromkeys(checked_text(name, item).strip() for item in several))
+
+
+def checked_key(given: object) -> ApiKeys:
+    """A key of a model server, or keys by address."""
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, Mapping) and all(isinstance(part, str) for item in given.items() for part in item):
+        return given
+    raise UsageError("api_key is no key", given=type(given).__name__, expected="a text, or {address: key}")
+
+
+def checked_settings(
+    settings: object, saved: Mapping[str, Any], *, llm: object = None, embedder: object = None
+) -> tuple[Settings, LLM | None]:
+    """The settings with the models that are named beside them, and a language model that is an object.
+
+    saved: settings of the index, weaker than what is given. Raises UsageError.
+    """
+    models: dict[str, Any] = {}
+    if isinstance(llm, str):
+        models["llm"], llm = llm, None
+    elif llm is not None and not callable(getattr(llm, "complete", None)):
+        expected = "a name, such as http://HOST:PORT/v1#MODEL, or an object with `complete`"
+        raise UsageError("llm is no language model", given=type(llm).__name__, expected=expected)
+    if embedder is not None:
+        models["embedder"] = checked_text("embedder", embedder)
+    if isinstance(settings, Settings):
+        return (settings.changed("models", **models) if models else settings), llm  # type: ignore[return-value]
+    if settings is not None and not isinstance(settings, Mapping):
+        raise UsageError(
+            "settings are no sections", given=type(settings).__name__, expected="{'section': {'name': ...}}"
+        )
+    return make_settings(merge(settings or {}, {"models": models} if models else {}), saved), llm  # type: ignore[return-value]

@@ -1,0 +1,187 @@
+"""Builds of indexes, and what one will cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from gpu_rag.api.arguments import (
+    PathLike,
+    SettingsLike,
+    checked_count,
+    checked_key,
+    checked_names,
+    checked_path,
+    checked_paths,
+    checked_settings,
+)
+from gpu_rag.api.corpus import corpus_files
+from gpu_rag.api.indexes import Index
+from gpu_rag.api.models import open_models
+from gpu_rag.errors import UsageError
+from gpu_rag.index.build import build_index
+from gpu_rag.index.folder import EDITS, WriteLock
+from gpu_rag.index.manifest import mend_manifest
+from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
+from gpu_rag.index.work import Progress, Sources
+from gpu_rag.methods.registry import DEFAULT, stages_for
+from gpu_rag.models.llm.cache import mend_replies
+from gpu_rag.models.llm.interface import LLM, ApiKeys
+from gpu_rag.plan.answer_plan import PLANNED
+from gpu_rag.plan.compare import INDEX_KEYS, compared_build, read_plan
+from gpu_rag.plan.index_plan import DEFAULT_SAMPLE, plan_index
+from gpu_rag.plan.trial import BuildJob
+from gpu_rag.settings import Settings, merge
+from gpu_rag.sources.named import all_sources, named_source
+
+
+class Building(TypedDict, total=False):
+    """The keywords of `build` that say what is built, of what and by whom."""
+
+    methods: str | Sequence[str] | None
+    openie: PathLike | Sequence[PathLike]
+    kg: PathLike | Sequence[PathLike]
+    skb: PathLike | Sequence[PathLike]
+    sources: Sequence[str]
+    settings: SettingsLike
+    strict: bool
+    fresh: bool
+    forget_replies: bool
+    retry_unread: bool
+    llm: str | LLM | None
+    embedder: str | None
+    api_key: ApiKeys
+
+
+def build(
+    corpus: Any = (), out: PathLike = "", *, progress: Progress | None = None, **keywords: Unpack[Building]
+) -> Index:
+    """Index a corpus into the folder `out`, with the stages that `methods` need; resumes what is there.
+
+    corpus: a path (str or Path), a list of Path, a list of texts (str, or dict with text and maybe id, title and
+    metadata), or a pandas DataFrame with a column text. It may be () where there is a knowledge base.
+    methods: the default one where none is named; none for a knowledge base alone, whose tables are built in any case.
+    openie: ready extraction results; they switch the extractor to `import`. kg: files of triples; skb: folders of nodes
+    and edges; sources: "NAME=kg|documents|web:PATH".
+    settings, llm, embedder, api_key: see `Index`; settings are over those that an index in `out` remembers.
+    strict: stop at the first bad row. fresh: from nothing, with the replies that are kept; forget_replies: without;
+    retry_unread: ask models again where a reply could not be read, in stages that stand too.
+
+    Returns the index; its `report` says what each stage did. Raises UsageError and BadInput, IndexLocked, StorageError,
+    IndexMismatch (other models than those that made what is there, without fresh).
+    """
+    target = checked_path("out", out)
+    if not (keywords.get("fresh") or keywords.get("forget_replies")):
+        mend_manifest(target)
+    replies = target / "replies.sqlite"
+    if replies.is_file() and not keywords.get("forget_replies"):
+        with WriteLock(target):  # before a model opens the file
+            mend_replies(replies)
+    with _job(corpus, target, **keywords) as job:
+        plan = read_plan(target / "plan.json", INDEX_KEYS)
+        report = build_index(
+            target,
+            job.stages,
+            job.settings,
+            job.sources,
+            job.models,
+            saved_settings=settings_to_save(job.settings),
+            progress=progress,
+            fresh=job.fresh,
+            forget_replies=job.forget_replies,
+            retry_unread=job.retry_unread,
+        )
+    comparison, remark = compared_build(plan, report)
+    index = Index.open(target)
+    index.report = replace(report, plan=comparison, notes=(remark,) if remark else ())
+    return index
+
+
+def plan_build(
+    corpus: Any = (),
+    out: PathLike = "",
+    *,
+    n_sample: int | None = None,
+    progress: Progress | None = None,
+    **keywords: Unpack[Building],
+) -> dict[str, Any]:
+    """The cost of `build` with the same arguments, predicted from a sample of n_sample passages that is really indexed.
+
+    The plan is written into the folder `out` too; a build then says how right it was.
+    """
+    n_sample = checked_count("n_sample", n_sample) or DEFAULT_SAMPLE
+    with _job(corpus, checked_path("out", out), changed=PLANNED, **keywords) as job:
+        return plan_index(job, n_sample=n_sample, progress=progress)
+
+
+@contextmanager
+def _job(
+    corpus: Any,
+    out: Path,
+    *,
+    changed: dict[str, Any] | None = None,
+    methods: str | Sequence[str] | None = None,
+    openie: PathLike | Sequence[PathLike] = (),
+    kg: PathLike | Sequence[PathLike] = (),
+    skb: PathLike | Sequence[PathLike] = (),
+    sources: Sequence[str] = (),
+    settings: SettingsLike = None,
+    strict: bool = False,
+    fresh: bool = False,
+    forget_replies: bool = False,
+    retry_unread: bool = False,
+    llm: str | LLM | None = None,
+    embedder: str | None = None,
+    api_key: ApiKeys = None,
+) -> Iterator[BuildJob]:
+    """A build of these arguments, its models open inside the block. changed: strongest settings of [models]."""
+    fresh = fresh or forget_replies
+    if openie and not isinstance(settings, Settings):
+        settings = merge({"index": {"extractor": "import"}}, settings or {})
+    chosen, model = checked_settings(settings, saved_settings(out, fresh), llm=llm, embedder=embedder)
+    if openie and chosen.index.extractor != "import":
+        raise UsageError(
+            "--openie is not read by this extractor", given=f"index.extractor={chosen.index.extractor}",
+            expected="import", do="leave one of the two out",
+        )  # fmt: skip
+    inputs = sources_of(corpus, out, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
+    stages = stages_for(default_methods(inputs) if methods is None else checked_names("methods", methods), inputs)
+    chosen = chosen.changed("models", **changed) if changed else chosen
+    models = open_models(
+        chosen, out / "replies.sqlite", llm=model, api_key=checked_key(api_key), retry_unread=retry_unread
+    )
+    with closing(models):
+        if not fresh:
+            check_same_models(out, stages, chosen, models)
+        yield BuildJob(out, stages, chosen, inputs, models, fresh, forget_replies, retry_unread)
+
+
+def sources_of(
+    corpus: Any,
+    out: Path,
+    *,
+    openie: PathLike | Sequence[PathLike] = (),
+    kg: PathLike | Sequence[PathLike] = (),
+    skb: PathLike | Sequence[PathLike] = (),
+    sources: Sequence[str] = (),
+    strict: bool = False,
+) -> Sources:
+    """The sources that `build` is given, as its stages take them. Raises BadInput, and UsageError for wrong names."""
+    named = all_sources(checked_paths("kg", kg), checked_paths("skb", skb), [named_source(text) for text in sources])
+    files = corpus_files(corpus, out)
+    if not files and not named:
+        raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
+    triples = checked_paths("openie", openie)
+    for path in triples:
+        if not path.is_file():
+            raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
+    documents = tuple(source.path for source in named if source.kind == "documents")
+    return Sources((*files, *documents), triples, strict, out / EDITS, named)
+
+
+def default_methods(sources: Sources) -> tuple[str, ...]:
+    """The methods where none is named: the default one; without a corpus none, and only the knowledge base is built."""
+    return (DEFAULT,) if sources.corpus or not sources.named else ()

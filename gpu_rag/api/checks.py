@@ -1,0 +1,94 @@
+"""Checks of an index and of answers: nothing is asked, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.api.arguments import PathLike, checked_names, checked_path, checked_paths
+from gpu_rag.errors import IndexCorrupt, MissingLayer
+from gpu_rag.evaluation.verify_answers import AnswerChecker, Difference, check_answers
+from gpu_rag.index.folder import read_json
+from gpu_rag.index.index import Index
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.verify import unchecked
+from gpu_rag.index.verify import verify as verify_index
+from gpu_rag.jobs import read_pairs, read_rows
+from gpu_rag.methods.registry import ALL, check_stages, methods_over, stage_checks
+
+
+@dataclass(frozen=True)
+class Verified:
+    """broken: a line for each thing that is wrong; digest: equal for equal inputs, settings and replies, None where the
+    manifest cannot be read; unchecked: stages that no installed method checks beyond their checksums."""
+
+    broken: list[str]
+    digest: str | None = None
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is broken."""
+        return not self.broken
+
+
+def verify(index: PathLike, *, methods: str | Sequence[str] | None = None) -> Verified:
+    """Check an index: checksums, tables against each other, graph invariants.
+
+    methods: check too that it has what these, or "all", need. Raises BadInput where there is no index, IndexMismatch
+    for one of another version, UsageError for an unknown method.
+    """
+    folder, digest = checked_path("index", index), None
+    try:
+        digest = Manifest.read(folder).digest()
+        checks = stage_checks()
+        broken = verify_index(folder, checks)
+        if methods is not None:
+            broken.extend(_lacking(folder, checked_names("methods", methods)))
+        return Verified(broken, digest, tuple(unchecked(folder, checks)))
+    except IndexCorrupt as error:
+        return Verified([str(error)], digest)
+
+
+def _lacking(folder: Path, methods: list[str]) -> Iterator[str]:
+    """The stages that the index lacks, a line a method. Raises UsageError for an unknown method."""
+    manifest = Manifest.read(folder)
+    over = methods_over(bool(manifest.sources.get("corpus")))
+    for method in (name for given in methods for name in (over if given == ALL else [given])):
+        try:
+            check_stages(method, tuple(manifest.stages), str(folder), manifest.sources)
+        except MissingLayer as error:
+            yield str(error)
+
+
+@dataclass(frozen=True)
+class VerifiedAnswers:
+    """checker: how many rows, quotations and edges were checked; same_index: whether the answers were made with this
+    state of the index, None where that is not known."""
+
+    differences: list[Difference]
+    checker: AnswerChecker
+    same_index: bool | None
+
+
+def verify_answers(
+    answers: PathLike, index: Index | PathLike, *, corpus: PathLike | Sequence[PathLike] = ()
+) -> VerifiedAnswers:
+    """Check every quotation, offset, path and status of answers against the index, and the corpus where it is given.
+
+    Raises BadInput for what are no answers, and as `Index.open`.
+    """
+    file, paths = checked_path("answers", answers), checked_paths("corpus", corpus)
+    opened = index if isinstance(index, Index) else Index.open(checked_path("index", index))
+    checker, differences = check_answers(read_pairs(file), opened, paths)
+    beside = file.with_name(file.name + ".config.json")
+    config = read_json(beside) if beside.is_file() else None  # the settings, with the state of the index
+    same_index = config.get("index") == opened.manifest.digest() if isinstance(config, dict) else None
+    return VerifiedAnswers(list(differences), checker, same_index)
+
+
+def read_answers(path: PathLike) -> Iterator[dict[str, Any]]:
+    """The rows of a file of answers, one by one. Raises BadInput."""
+    return read_rows(checked_path("path", path))

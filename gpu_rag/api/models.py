@@ -1,0 +1,51 @@
+"""The models that a call names, opened, and the engine that works with them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.engine import Engine
+from gpu_rag.index.index import Index
+from gpu_rag.models.llm.interface import LLM, ApiKeys
+from gpu_rag.models.set import ModelSet, OpenWorkers
+from gpu_rag.settings import Settings
+
+Models = tuple[Settings, LLM | None, ApiKeys]  # what names models, a model as an object, keys of servers
+
+
+def open_models(
+    settings: Settings,
+    replies: Path | None = None,
+    *,
+    llm: LLM | None = None,
+    api_key: ApiKeys = None,
+    retry_unread: bool = False,
+) -> ModelSet:
+    """The models that the settings name, loaded on first use. replies: a file that keeps the LLM's."""
+    placed: dict[str, Any] = {"vllm": settings.vllm, "workers": workers_of(settings)}
+    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, retry_unread=retry_unread, **placed)
+
+
+def workers_of(settings: Settings) -> OpenWorkers | None:
+    """The function that opens the workers that the settings ask for; None where models run in this process."""
+    if settings.scale.address == "none":
+        return None
+    from gpu_rag.cluster import RayWorkers
+
+    return partial(RayWorkers, settings.scale)
+
+
+def engine_over(index: Index, models: ModelSet, settings: Settings) -> Engine:
+    """An engine; the vectors of the index move to the device of the models."""
+    index.device = models.device
+    return Engine(index, settings, models)
+
+
+def open_engine(index: Index, by: Models, replies: Path | None = None, retry_unread: bool = False) -> Engine:
+    """An engine with models of its own, which its user closes."""
+    settings, llm, api_key = by
+    return engine_over(
+        index, open_models(settings, replies, llm=llm, api_key=api_key, retry_unread=retry_unread), settings
+    )

@@ -1,0 +1,61 @@
+"""Questions of a file, of texts, of mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.sources.questions import QuestionRow, read_questions
+from gpu_rag.types import Question, Reject
+
+Asked = str | Question | Mapping[str, Any]
+
+
+def load_questions(path: str | Path, limit: int | None = None) -> tuple[list[QuestionRow], list[Reject]]:
+    """(questions, rejects) of a file of questions; at most `limit` questions. Raises BadInput where there is none."""
+    rows: list[QuestionRow] = []
+    rejects: list[Reject] = []
+    for item in read_questions(Path(path)):
+        if isinstance(item, Reject):
+            rejects.append(item)
+        elif limit is None or len(rows) < limit:
+            rows.append(item)
+        else:
+            break
+    if not rows:
+        reason = f"{rejects[0].file}:{rejects[0].line} {rejects[0].reason}" if rejects else "the file is empty"
+        raise BadInput("no question could be read", given=f"{path}: {reason}")
+    return rows, rejects
+
+
+def checked_questions(given: object) -> list[Question]:
+    """One question or several, as Question objects; texts get the ids q1, q2, ... Raises UsageError."""
+    if isinstance(given, (str, Question, Mapping)):
+        given = [given]
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise _wrong("questions", given)
+    return [_question(item, number) for number, item in enumerate(given, 1)]
+
+
+def _question(given: object, number: int) -> Question:
+    match given:
+        case QuestionRow():
+            return given.question
+        case Question():
+            question = given
+        case str():
+            question = Question(f"q{number}", given)
+        case {"question": str(text), **others} if not set(others) - {"id"}:
+            question = Question(str(others.get("id", f"q{number}")), text)
+        case _:
+            raise _wrong(f"question {number}", given)
+    if not isinstance(question.text, str) or not question.text.strip():
+        raise UsageError("the question is empty", given=f"question {number}, {question.text!r}", expected="a text")
+    return question
+
+
+def _wrong(what: str, given: object) -> UsageError:
+    expected = "a text, a Question, {'id': ..., 'question': ...}, or several of these"
+    return UsageError(f"{what} cannot be asked", given=repr(given)[:80], expected=expected)

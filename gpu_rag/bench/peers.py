@@ -1,0 +1,34 @@
+"""Peers of the cases: they lie in a checkout, in scripts/bench_peers, a file a folder of ops; not in the wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import MissingBackend
+
+FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "bench_peers"
+
+
+def check_peers() -> None:
+    """Raises MissingBackend where there is no checkout."""
+    if not FOLDER.is_dir():
+        raise MissingBackend(
+            "the peers of gpu-rag bench are not in the installed package",
+            given=FOLDER,
+            expected="a checkout of gpu-rag",
+            do="run it in one, installed by pip install -e '.[bench]', or leave --peers out",
+        )
+
+
+@cache
+def peer_file(name: str) -> Any:
+    """The module of the peers of one folder of ops. Raises MissingBackend."""
+    check_peers()
+    spec = importlib.util.spec_from_file_location(f"gpu_rag_bench_peers_{name}", FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
