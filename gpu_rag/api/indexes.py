@@ -26,7 +26,6 @@ from gpu_rag.api.models import Models, engine_over, open_engine, open_models
 from gpu_rag.api.questions import Asked, checked_questions
 from gpu_rag.engine import Engine, answer_of, check_unique
 from gpu_rag.errors import ModelError
-from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.work import Progress
 from gpu_rag.methods.registry import AUTO
@@ -191,6 +190,8 @@ class Index(opened.Index):
 
         Raises MissingBackend.
         """
+        from gpu_rag.index import hetero
+
         return hetero.to_hetero_data(hetero.hetero_graph(self))
 
     # --- models ------------------------------------------------------------------------------------
@@ -339,4 +340,6 @@ def load_pyg(path: PathLike) -> Any:
 
     Raises BadInput, IndexCorrupt, MissingBackend.
     """
+    from gpu_rag.index import hetero
+
     return hetero.to_hetero_data(hetero.read_hetero(checked_path("path", path)))

@@ -118,7 +118,9 @@ def _of_neighbours(
         scores.append(score[row, column][good])
         work.progress.advance(len(part))
     left, right, score = (np.concatenate(array) for array in (lefts, rights, scores))
-    order = np.lexsort((-score, right, left))  # scores of faiss differ in a bit by which of the two is the query
+    order = np.lexsort(
+        (np.negative(score), right, left)
+    )  # scores of faiss differ in a bit by which of the two is the query
     first = np.ones(len(order), bool)
     first[1:] = (np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)
     return left[order[first]], right[order[first]], score[order[first]]
