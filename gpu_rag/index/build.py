@@ -114,9 +114,9 @@ def build_index(
     """
     progress = progress or Silent()
     started = time.perf_counter()
+    guard_folder(out)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    guard_folder(out)
     with WriteLock(out):
         if forget_replies:  # before a model opens them
             for end in ("", "-wal", "-shm"):
