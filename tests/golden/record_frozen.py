@@ -275,9 +275,9 @@ def retrieved(work: Work) -> Any:
     for (name, methods), other in itertools.product(METHODS_OF.items(), (False, True)):
         mine = found[f"{name}, other parameters" if other else name] = {}
         settings = {**SETTINGS, "method": OTHER if other else {}}
-        given: dict[str, Any] = {"retrieval_only": True, "limit": 4, "settings": settings}
+        given: dict[str, Any] = {"k": 4, "settings": settings}
         for method in methods:
-            answers = work.index(name).answer(work.questions[name], method=method, **given)
+            answers = work.index(name).retrieve(work.questions[name], method=method, **given)
             mine[method] = {a.question_id: short(plain(a)) for a in answers}
     return found
 

@@ -18,6 +18,7 @@ from gpu_rag.methods.hydrarag.replies import (
     Topics,
     chain_of,
     folded,
+    in_words,
 )
 from gpu_rag.methods.hydrarag.state import Analysis, Chain, Params
 from gpu_rag.models.ask import Ask, Choose, Packed, Refused, read_prompt
@@ -62,7 +63,7 @@ ANALYSE = Ask(
     gold=gold.analysis,
     temperature=Params.temperature,
 )
-SOURCES = Choose("source_selector", f"{PROMPTS}:sources", helps=gold.has_gold)
+SOURCES = Choose("source_selector", f"{PROMPTS}:sources", helps=gold.has_gold, plans=True)
 
 # --- step II ----------------------------------------------------------------------------------------
 
@@ -129,6 +130,7 @@ TEXT_PATHS = Ask(
     prompt=f"{PROMPTS}:text_paths",
     show=_sentences,
     check=_text_paths,
+    words=lambda reply: tuple("; ".join(map(in_words, path.steps)) for path in reply.paths),
     temperature=Params.temperature,
 )
 WEB_RESULTS = Choose("web_results", f"{PROMPTS}:web")
@@ -153,6 +155,7 @@ REFINE = Ask(
     prompt=f"{PROMPTS}:refine",
     show=_paths,
     check=lambda reply: reply.strip() or NOTHING,
+    words=lambda reply: () if reply == NOTHING else (reply,),
     max_tokens=SUMMARY_TOKENS,
 )
 ANSWER = Ask(
@@ -162,6 +165,7 @@ ANSWER = Ask(
     prompt=_answer_prompt,
     show=_paths,
     unread=lambda: NOT_ANSWERED,
+    words=lambda reply: (reply.answer,) if reply.answer else (),
     gold=gold.answer,
 )
 KNOWLEDGE = Ask(

@@ -53,15 +53,21 @@ def _chain(path: Sequence[Sequence[str]], topics: Sequence[str]) -> Chain | None
 
 def predictions(known: Known, analysis: Analysis) -> Predicted | None:
     """The gold answers."""
-    names = known.gold.answers[:MOST_PREDICTIONS]
+    names = _answers(known)[:MOST_PREDICTIONS]
     return Predicted(tuple(rules.prediction(folded(name), analysis) for name in names)) if names else None
+
+
+def _answers(known: Known) -> Sequence[str]:
+    """The gold answers, else the names of the gold nodes."""
+    kb = kb_of(known.index)
+    return known.gold.answers or [kb.node_names[row] for row in map(kb.row_of, known.gold.nodes) if row is not None]
 
 
 def has_gold(known: Known, position: int, kinds: Sequence[str]) -> bool:
     """Whether a kind of source has gold: a graph a node of a gold answer's name, the documents a gold passage."""
     if kinds[position] == "kg":
         kb = kb_of(known.index)
-        return any(kb.named(name) for name in known.gold.answers)
+        return any(kb.named(name) for name in _answers(known))
     return kinds[position] == "document" and bool(known.passages)
 
 
@@ -73,7 +79,7 @@ def holds_gold(known: Known, position: int, paths: Sequence[FoundPath]) -> bool:
 
 
 def _worth(path: FoundPath, known: Known) -> int:
-    kb, answers = kb_of(known.index), set(map(name_key, known.gold.answers))
+    kb, answers = kb_of(known.index), set(map(name_key, _answers(known)))
 
     def stands(nodes: Iterable[int]) -> bool:
         return any(name_key(kb.node_names[node]) in answers for node in nodes if node >= 0)
@@ -88,10 +94,11 @@ def _worth(path: FoundPath, known: Known) -> int:
 def answer(known: Known, chosen: Sequence[FoundPath]) -> Answered | None:
     """The gold answers that stand on the chosen paths; none, and the search goes on, where no path holds one."""
     kb = kb_of(known.index)
-    if not known.gold.answers:
+    right = list(dict.fromkeys(map(name_key, _answers(known))))
+    if not right:
         return None
     nodes = [node for path in chosen for place in (path.answers, *path.places) for node in place if node >= 0]
     names = [*(kb.node_names[node] for node in nodes), *(name for path in chosen for name in path.names)]
-    answers, keys = {name_key(name): folded(name) for name in reversed(names)}, map(name_key, known.gold.answers)
-    right = [answers[key] for key in dict.fromkeys(keys) if key in answers]
-    return Answered("", (), True, joined_answers(right)) if right else NOT_ANSWERED
+    on_paths = {name_key(name): folded(name) for name in reversed(names)}
+    answers = [on_paths[key] for key in right if key in on_paths]
+    return Answered("", (), True, joined_answers(answers)) if answers else NOT_ANSWERED

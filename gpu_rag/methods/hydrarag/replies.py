@@ -90,6 +90,11 @@ class Answered(Struct, frozen=True):
 NOT_ANSWERED = Answered("", (), False, "")
 
 
+def in_words(step: Step) -> str:
+    """One fact of a path in words."""
+    return f"{step.subject} - {step.relation} -> {step.object}"
+
+
 def folded(text: str) -> str:
     """A text with single spaces."""
     return " ".join(text.split())

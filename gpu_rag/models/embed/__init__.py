@@ -18,7 +18,7 @@ def load_embedder(
     """The embedder called `name`.
 
     "minilm": the packaged MiniLM; "hash": hashed words and character trigrams, for tests and tiny runs;
-    "http://HOST:PORT/v1#NAME": a server, which alone is told the last three arguments (see `ServerEmbedder`); anything
+    "http://HOST:PORT/v1#NAME": a server, which alone is told the last four arguments (see `ServerEmbedder`); anything
     else: a sentence-transformers model, as a folder or as a name that is already in the local Hugging Face cache.
     threads: CPU threads of torch, a setting of the whole process; the hashing embedder ignores device and threads.
     Raises MissingBackend, ModelError, BadInput.

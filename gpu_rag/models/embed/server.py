@@ -48,12 +48,11 @@ class ServerEmbedder:
         ca_file: str = "",
         patience: Patience = PATIENCE,
     ):
-        """Look the model up. Raises ModelError: no server, another model, no vectors."""
+        """Look the model up. Raises ModelError (no server, another model, no vectors), BadInput (ca_file)."""
         url, _, model = spec.partition("#")
         url = url.rstrip("/")
         key = {a.rstrip("/"): k for a, k in api_key.items()}.get(url) if isinstance(api_key, Mapping) else api_key
-        self._address, self._connections, self._patience = Address(url, key), connections, patience
-        self._ca_file = ca_file
+        self._address, self._connections, self._patience = Address(url, key, ca_file=ca_file), connections, patience
         self._model, revision = asyncio.run(self._opened(model))
         self.name, self.device, self.n_truncated, self.row_identical = f"{url}#{self._model}", "server", 0, False
         self.dim = 0
@@ -95,7 +94,7 @@ class ServerEmbedder:
 
     async def _opened(self, model: str) -> tuple[str, str]:
         """The name of the model and its revision."""
-        servers = Servers([self._address], model, "", self._connections, self._patience, self._ca_file)
+        servers = Servers([self._address], model, "", self._connections, self._patience)
         try:
             await servers.open()
             return servers.model, servers.revision
@@ -104,7 +103,7 @@ class ServerEmbedder:
 
     async def _exchanger(self) -> Exchanger:
         limit_s = self._patience.connect_timeout_s
-        return Exchanger(self._address.url, self._address.key, connect_timeout_s=limit_s, ca_file=self._ca_file)
+        return self._address.exchanger(limit_s)
 
     async def _answered(self, exchanger: Exchanger, rows: list[int], texts: list[str]) -> tuple[list[int], np.ndarray]:
         """The rows and their vectors; in halves where the server refuses the whole."""
