@@ -45,7 +45,6 @@ from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.runtime.trace import Context
 from gpu_rag.settings import RuntimeSettings, Settings
 from gpu_rag.settings.check import checked
-from gpu_rag.text.grounding import NONE, UNSTATED, grounding
 from gpu_rag.types import Answer, Draft, Question, Reply
 
 if TYPE_CHECKING:
@@ -449,8 +448,12 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     if draft is None:
         reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
-    found = NONE if draft.text is None else grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
-    status = "unsupported" if found == UNSTATED else draft.status
+    found, status = "none", draft.status
+    if draft.text is not None:
+        from gpu_rag.text.grounding import UNSTATED, grounding
+
+        found = grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
+        status = "unsupported" if found == UNSTATED else status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
     common.update(condensed=draft.condensed, missing=draft.missing, source=draft.source)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)

@@ -2,12 +2,14 @@
 
 usage: python scripts/bench_large.py make OUT --data FOLDER [--copies N] [--share S]
        python scripts/bench_large.py index OUT [--methods ppr,bubblerag] [--set index.memory=1 ...]
+       python scripts/bench_large.py tables OUT [--set index.memory=1 ...]
        python scripts/bench_large.py ask OUT --data FOLDER [--method ppr] [--questions N]
 
 make writes OUT/corpus.jsonl and OUT/openie.jsonl: N copies of the corpus and of the extractions of FOLDER. A copy
 renames a share of the capitalised words, each always to the same pseudo-word of that copy; words of many passages (the
 hubs) keep their names in every copy. So names grow with the corpus, and hubs gain neighbours, as in a real corpus.
-index builds OUT/index; ask opens it and retrieves. Each prints one JSON line; run each in a process of its own.
+index builds OUT/index; tables makes the stages entities, mentions and graph alone; ask opens the index and retrieves.
+Each prints one JSON line, and progress on stderr; run each in a process of its own.
 Memory is RssAnon: pages of mapped files are not counted.
 """
 
@@ -22,11 +24,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gpu_rag
-from gpu_rag.index.work import Progress
+from gpu_rag.index import tables
+from gpu_rag.index.folder import checksums
+from gpu_rag.index.stages.entities import entities_stage
+from gpu_rag.index.stages.graph import graph_stage
+from gpu_rag.index.stages.mentions import mentions_stage
+from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
+from gpu_rag.models.set import ModelSet
+from gpu_rag.settings import make_settings
 from gpu_rag.types import Question
 
 HUB = 12  # passages of a word that no copy renames
@@ -149,6 +159,48 @@ def index(out: Path, methods: list[str], settings: dict[str, Any]) -> dict[str, 
     }  # fmt: skip
 
 
+def put_inputs(out: Path) -> dict[str, Path]:
+    """Passages, extractions and no synonyms, written as their stages write them; a folder each."""
+    folders = {name: out / "tables" / name for name in ("passages", "extraction", "entities", "mentions", "synonyms")}
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    passages = tables.TableWriter(folders["passages"] / "passages.parquet", tables.PASSAGES)
+    extractions = tables.TableWriter(folders["extraction"] / "extractions.parquet", tables.EXTRACTIONS)
+    first = 0
+    with passages, extractions, (out / "corpus.jsonl").open() as texts, (out / "openie.jsonl").open() as found:
+        while rows := [json.loads(line) for line in islice(texts, tables.ROWS_A_GROUP)]:
+            ids, numbers = [row["id"] for row in rows], range(first, first + len(rows))
+            written = [[row[name] for row in rows] for name in ("title", "text")]
+            passages.add([ids, ids, *written, [0] * len(rows), [len(row["text"]) for row in rows]])
+            rows = [json.loads(line) for line in islice(found, len(rows))]
+            parts = [[row[name] for row in rows] for name in ("entities", "triples")]
+            extractions.add([list(numbers), *parts, ["ok"] * len(rows)])
+            first += len(rows)
+    tables.write_table(
+        folders["synonyms"] / "synonyms.parquet", tables.SYNONYMS, {"left": [], "right": [], "score": []}
+    )
+    return folders
+
+
+def stages_alone(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The stages entities, mentions and graph alone, of ready passages and extractions and without synonyms."""
+    folders, chosen, models = put_inputs(out), make_settings(settings), cast(ModelSet, None)
+    counts: dict[str, int] = {}
+    clock = Clock()
+    clock.finish("inputs", False)
+    for layer in (entities_stage, mentions_stage, graph_stage):
+        folders[layer.name] = out / "tables" / layer.name
+        folders[layer.name].mkdir(exist_ok=True)
+        work = Work(
+            folders[layer.name], out / "tables" / "work", folders, chosen, Sources(), models, Silent(), StageReport()
+        )
+        counts |= layer.run(work)
+        clock.finish(layer.name, False)
+    sums = {name: checksums(folders[name]) for name in ("entities", "mentions", "graph")}
+    digest = hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
+    return {**counts, "stages": clock.close(), "digest": digest}
+
+
 def ask(out: Path, data: Path, method: str, n: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Opens the index, retrieves for one question, then for n together."""
     questions = [Question(row["id"], row["question"]) for row in rows_of(data / "questions.jsonl")[: n + 1]]
@@ -172,7 +224,7 @@ def ask(out: Path, data: Path, method: str, n: int, settings: dict[str, Any]) ->
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("make", "index", "ask"))
+    parser.add_argument("part", choices=("make", "index", "tables", "ask"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, help="a folder with corpus.jsonl, openie.jsonl, questions.jsonl")
     parser.add_argument("--copies", type=int, default=1)
@@ -187,6 +239,8 @@ def main() -> None:
         found = make(options.out, options.data, options.copies, options.share)
     elif options.part == "index":
         found = index(options.out, options.methods.split(","), settings)
+    elif options.part == "tables":
+        found = stages_alone(options.out, settings)
     else:
         found = ask(options.out, options.data, options.method, options.questions, settings)
     print(json.dumps(found))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.sources.questions import QuestionRow, read_questions
 from gpu_rag.types import Question, Reject
+
+if TYPE_CHECKING:
+    from gpu_rag.sources.questions import QuestionRow
 
 Asked = str | Question | Mapping[str, Any]
 
 
 def load_questions(path: str | Path, limit: int | None = None) -> tuple[list[QuestionRow], list[Reject]]:
     """(questions, rejects) of a file of questions; at most `limit` questions. Raises BadInput where there is none."""
+    from gpu_rag.sources.questions import read_questions
+
     rows: list[QuestionRow] = []
     rejects: list[Reject] = []
     for item in read_questions(Path(path)):
@@ -41,8 +45,8 @@ def checked_questions(given: object) -> list[Question]:
 
 def _question(given: object, number: int) -> Question:
     match given:
-        case QuestionRow():
-            return given.question
+        case object(question=Question() as asked, gold_ids=_):  # a `QuestionRow`
+            return asked
         case Question():
             question = given
         case str():

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
 
 class Bars:
     """Progress of a build (gpu_rag.index.build.Progress) or of a run of questions. A context manager."""
 
     def __init__(self) -> None:
+        from rich.console import Console  # here, so that `--help` stays quick
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
         self._console = Console(stderr=True)
         self._live = self._console.is_terminal
         self._bars = Progress(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.methods.method import Hook, Method
+from gpu_rag.settings import CORE
 from gpu_rag.settings.check import FINDERS, SECTIONS, unknown_name
 
 if TYPE_CHECKING:  # `--help` imports this file, and should import little else
@@ -87,6 +88,10 @@ def _installed() -> dict[str, Entry]:
         if entry.method.name in by_name:
             raise UsageError("two methods have one name", given=entry.method.name, expected="a name of its own")
         by_name[entry.method.name] = entry
+    for field, taken in (("settings", CORE), ("commands", ()), ("profiles", ()), ("tune", ())):
+        names = [*taken, *(name for entry in by_name.values() for name in getattr(entry.method, field))]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UsageError(f"two methods bring {field} of one name", given=twice[0], expected="a name of its own")
     while lacking := [name for name, entry in by_name.items() if not by_name.keys() >= {*entry.method.uses}]:
         for name in lacking:
             del by_name[name]

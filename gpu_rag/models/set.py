@@ -38,7 +38,7 @@ def pick_device(device: str) -> str:
 
 def plain_embedder(settings: ModelSettings, device: str, api_key: ApiKeys = None) -> Embedder:
     """The embedder that `settings` name, in this process and without a cache. Raises as `load_embedder`."""
-    served: dict[str, Any] = {"api_key": api_key, "connections": settings.connections, "revision": settings.revision}
+    served: dict[str, Any] = {"api_key": api_key, "connections": settings.connections, "ca_file": settings.ca_file}
     served = served if settings.embedder.startswith("http") else {}
     return load_embedder(settings.embedder, device=device, threads=settings.threads, **served)
 

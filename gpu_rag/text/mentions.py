@@ -14,14 +14,13 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from gpu_rag.text.name_table import NameTable
+from gpu_rag.text.name_hashes import SEPARATOR, NameHashes, codes_of
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.tokens import STOP_WORDS
 
 _BLOCK_CHARS = 1 << 20
 _BLOCK_NAMES = 1 << 16
 _NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may carry a mark
-_END_OF_TEXT = "\n"  # no folded name or text contains it: white space folds to " "
 
 
 @dataclass(frozen=True)
@@ -52,18 +51,15 @@ def find_mentions(names: Sequence[str], texts: Sequence[str]) -> Mentions:
 
 
 class MentionFinder:
-    """The table of `names`, made once, see `NameTable` for its memory. Names are read once, a block at a time."""
+    """The table of `names`, made once, see `NameHashes` for its memory. Names are read once, a block at a time."""
 
     def __init__(self, names: Iterable[str]):
-        self._table, names = NameTable(), iter(names)
+        self._table, names = NameHashes(), iter(names)
         hashes, members, n = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)], 0
         while block := list(itertools.islice(names, _BLOCK_NAMES)):
             folds = [_fold(name).text.strip(" ") for name in block]
             rows = [row for row, folded in enumerate(folds) if any(map(str.isalnum, folded))]
-            joined = _END_OF_TEXT.join(folds[row] for row in rows)
-            lengths = np.array([len(folds[row]) for row in rows], np.int64)
-            ends = np.cumsum(lengths + len(_END_OF_TEXT)) - len(_END_OF_TEXT)
-            hashes.append(self._table.add(_codes(joined), _word_starts(joined), ends - lengths, ends))
+            hashes.append(self._table.add([folds[row] for row in rows], _word_starts))
             members.append(np.array(rows, np.int32) + n)
             n += len(block)
         self._table.close()
@@ -85,13 +81,13 @@ class MentionFinder:
     def _find_block(self, first: int, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(name, text, start, end) of the mentions in `texts`, which are number `first` and following."""
         folds = [_fold(text) for text in texts]
-        joined = _END_OF_TEXT.join(fold.text for fold in folds)
+        joined = SEPARATOR.join(fold.text for fold in folds)
         positions = np.flatnonzero(_word_starts(joined))
-        hits = self._table.find(_codes(joined), positions)
+        hits = self._table.find(codes_of(joined), positions)
         key, start, end = hits.name, positions[hits.first], positions[hits.last]
 
         lengths = np.array([len(fold.text) for fold in folds], dtype=np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths + len(_END_OF_TEXT))])
+        offsets = np.concatenate([[0], np.cumsum(lengths + len(SEPARATOR))])
         text = np.searchsorted(offsets, start, side="right") - 1
         start, end = start - offsets[text], end - offsets[text]
         start, end, keep = _to_original(folds, text, start, end)
@@ -120,17 +116,13 @@ def _joined_table(limit: int) -> np.ndarray:
 
 def _word_starts(text: str) -> np.ndarray:
     """bool[len + 1]: whether a word may begin or end before each character; not between two that join."""
-    codes = _codes(text)
+    codes = codes_of(text)
     top = int(codes.max(initial=0))
     limit = next(size for size in (0x3000, 0x10000, 0x110000) if top < size)  # the whole table costs 0.2 s
     joined = _joined_table(limit)[codes]
     boundary = np.ones(codes.size + 1, dtype=bool)
     boundary[1:-1] = ~(joined[1:] & joined[:-1])
     return boundary
-
-
-def _codes(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
 # --- folding, with the way back ----------------------------------------------------------------------
@@ -160,7 +152,7 @@ def _collapse_spaces(folded: _Folded) -> _Folded:
     n_single = folded.text.count(" ")
     if len(words) == n_single + 1 and sum(map(len, words)) + n_single == len(folded.text):
         return folded
-    codes = _codes(folded.text).copy()
+    codes = codes_of(folded.text).copy()
     space = np.isin(codes, _spaces())
     codes[space] = ord(" ")
     keep = np.ones(codes.size, dtype=bool)

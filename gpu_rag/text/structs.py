@@ -6,8 +6,9 @@ of the fields, because constrained decoding writes them in that order; all are r
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import inspect as types
@@ -30,7 +31,15 @@ def schema_of(struct: type[msgspec.Struct]) -> str:
 
     Strings, integers, numbers, truth values, `Literal` options, tuples of one type, and Structs of these.
     """
-    return canonical_schema(_shape(types.type_info(struct)))
+    return schema_with(struct, {}, {})
+
+
+def schema_with(struct: type[msgspec.Struct], options: Mapping[str, Sequence[str]], most: Mapping[str, int]) -> str:
+    """The JSON Schema of a Struct where some bounds are known per question alone.
+
+    options: {field of texts: what it may say}; most: {field: characters, or items of a list}, wherever they stand.
+    """
+    return canonical_schema(_shape(types.type_info(struct), "", _Limits(options, most)))
 
 
 def struct_of(struct: type[S], value: dict[str, Any]) -> S:
@@ -43,15 +52,27 @@ def json_of(reply: msgspec.Struct) -> str:
     return msgspec.json.encode(reply).decode()
 
 
-def _shape(kind: types.Type) -> dict[str, Any]:
+class _Limits(NamedTuple):
+    """The options and sizes of `schema_with`."""
+
+    options: Mapping[str, Sequence[str]]
+    most: Mapping[str, int]
+
+
+def _shape(kind: types.Type, name: str, limits: _Limits, is_item: bool = False) -> dict[str, Any]:
+    """The schema of a type: of the field of this name, or of an item in it."""
+    most = None if is_item else limits.most.get(name)
     match kind:
         case types.StructType():
             hints = get_type_hints(kind.cls)
-            return object_of({field.encode_name: _shape_of(field, hints) for field in kind.fields})
+            return object_of({field.encode_name: _shape_of(field, hints, limits) for field in kind.fields})
         case types.VarTupleType() | types.ListType():
-            return {"type": "array", "items": _shape(kind.item_type), **_bounds(kind, 1)}
+            items = _shape(kind.item_type, name, limits, is_item=True)
+            return {"type": "array", "items": items, **_bounds(kind, 1, most)}
+        case types.StrType() | types.LiteralType() if name in limits.options:
+            return {"enum": list(limits.options[name])}
         case types.StrType():
-            return {"type": "string", **_bounds(kind, 0)}
+            return {"type": "string", **_bounds(kind, 0, most)}
         case types.IntType():
             return {"type": "integer", **_bounds(kind, 0)}
         case types.FloatType():
@@ -63,14 +84,15 @@ def _shape(kind: types.Type) -> dict[str, Any]:
     raise UsageError("a reply cannot have a field of this type", given=type(kind).__name__, expected="see the module")
 
 
-def _shape_of(field: types.Field, hints: dict[str, Any]) -> dict[str, Any]:
+def _shape_of(field: types.Field, hints: dict[str, Any], limits: _Limits) -> dict[str, Any]:
     """The shape of a field; options are in the order in which they are written, which msgspec does not keep."""
-    if isinstance(field.type, types.LiteralType):
+    if isinstance(field.type, types.LiteralType) and field.encode_name not in limits.options:
         return {"enum": list(get_args(hints[field.name]))}
-    return _shape(field.type)
+    return _shape(field.type, field.encode_name, limits)
 
 
-def _bounds(kind: types.Type, of_list: int) -> dict[str, Any]:
-    """The bounds of a type under their names in JSON Schema."""
+def _bounds(kind: types.Type, of_list: int, most: int | None = None) -> dict[str, Any]:
+    """The bounds of a type under their names in JSON Schema; `most` in place of its greatest length."""
     given = {names[of_list]: getattr(kind, field, None) for field, names in _BOUNDS.items()}
+    given |= {_BOUNDS["max_length"][of_list]: most} if most is not None else {}
     return {name: value for name, value in given.items() if name and value is not None}

@@ -23,6 +23,7 @@ from gpu_rag.methods.higra.graph import entity_options, passages_of_entities
 from gpu_rag.methods.registry import load_method
 from gpu_rag.models.ask import Choose
 from gpu_rag.program.decide import decide
+from gpu_rag.program.embed import embed
 from gpu_rag.program.oracle import Gold, Known, Oracle
 from gpu_rag.program.questions import planned
 from gpu_rag.program.run import Run
@@ -99,12 +100,14 @@ HELPFUL = Choose(
 )
 
 
-def chosen(options: Sequence[str], p: float = 1.0, n: int = 1, **fields: Any) -> list[list[int]]:
+def chosen(
+    options: Sequence[str], p: float = 1.0, n: int = 1, choice: Choose = HELPFUL, watch: Any = None, **fields: Any
+) -> list[list[int]]:
     """Choices by an oracle of n questions."""
-    oracle = Oracle({f"q{i}": Gold(frozenset()) for i in range(n)}, p)
+    oracle = Oracle({f"q{i}": Gold(frozenset()) for i in range(n)}, p, watch=watch)
 
     async def program(question: Question, run: Run, params: Any) -> Draft:
-        taken = await decide(run, replace(HELPFUL, none=fields.get("none", False)), options=options, **fields)
+        taken = await decide(run, replace(choice, none=fields.get("none", False)), options=options, **fields)
         return Draft(json.dumps(taken))
 
     index = _index_of[0]
@@ -124,6 +127,22 @@ def test_the_oracle_takes_what_helps_and_nothing_else(index: gpu_rag.Index) -> N
     assert chosen("a", none=True) == [[]]
     assert chosen("abcd", p=0.0, k=3, n=8) != chosen("abcd", k=3, n=8)
     assert all(not {1, 2} & set(one) for one in chosen("abcd", p=0.0, k=3, n=8))
+
+
+def test_what_helps_may_take_a_step_and_choices_can_be_watched(index: gpu_rag.Index) -> None:
+    """Beside what the oracle takes it is told what the rule would take: the best by score."""
+    _index_of[:] = [index]
+    seen: list[Any] = []
+
+    async def helps(gold: Known, position: int, options: Sequence[str]) -> bool:
+        (vector,) = await embed([options[position]])
+        return position == 2 and vector.any()
+
+    def watch(known: Known, name: str, fields: Any, right: Sequence[int], believed: Sequence[int]) -> None:
+        seen.append((name, fields["options"], right, believed))
+
+    taken = chosen("abc", choice=replace(HELPFUL, helps=helps), watch=watch, scores=(0.1, 0.9, 0.2))
+    assert taken == [[2]] and seen == [("pick", "abc", [2], [1])]
 
 
 def test_an_oracle_is_right_as_often_as_it_says(index: gpu_rag.Index) -> None:

@@ -275,8 +275,9 @@ def retrieved(work: Work) -> Any:
     for (name, methods), other in itertools.product(METHODS_OF.items(), (False, True)):
         mine = found[f"{name}, other parameters" if other else name] = {}
         settings = {**SETTINGS, "method": OTHER if other else {}}
+        given: dict[str, Any] = {"k": 4, "settings": settings}
         for method in methods:
-            answers = work.index(name).retrieve(work.questions[name], method=method, k=4, settings=settings)
+            answers = work.index(name).retrieve(work.questions[name], method=method, **given)
             mine[method] = {a.question_id: short(plain(a)) for a in answers}
     return found
 

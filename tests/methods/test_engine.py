@@ -66,7 +66,7 @@ def test_an_answer_that_begins_like_unknown_is_an_answer(index: gpu_rag.Index, f
 
 def test_passages_are_shown_in_rank_order_as_many_as_the_reader_takes(index: gpu_rag.Index, fast: Any) -> None:
     settings = {**fast, "reader": {"passages": 3, "max_tokens": 17}}
-    answer, llm = ask(index, lambda request: "Marta Orlo", settings, limit=5)
+    answer, llm = ask(index, lambda request: "Marta Orlo", settings, k=5)
     (request,) = llm.calls
     prompt = Prompt.read("gpu_rag.program.prompts", "reader")
     blocks = [f"[{i}] {e.title}\n{e.text}" for i, e in enumerate(answer.evidence[:3], 1)]

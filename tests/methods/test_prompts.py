@@ -69,7 +69,7 @@ STEPS: dict[str, str] = {
     "hybgrag/crag_route": crag_asks.route_schema(*CRAG_LISTS, 4),
     "hybgrag/crag_validate": CHOICE,
     "hybgrag/module": CHOICE,
-    "hybgrag/route": route_schema(TYPES, RELATIONS, 4),
+    "hybgrag/route": route_schema(TYPES, RELATIONS),
     "hybgrag/validate": CHOICE,
     "hydrarag/analysis": schema_of(replies.Analysed),
     "hydrarag/answer": schema_of(replies.Answered),
@@ -253,7 +253,7 @@ def test_its_examples_are_replies_that_can_be_read(name: str, model: ScriptedLLM
         examples = read_examples(None, "routes", False)
         types = {topic.type for e in examples for topic in e.action.topics}
         relations = {relation for e in examples for topic in e.action.topics for relation in topic.relations}
-        schema = route_schema(sorted(types), sorted(relations), 4)
+        schema = route_schema(sorted(types), sorted(relations))
         replies = [e.route().split("Reply: ")[1] for e in examples]
     else:
         schema = STEPS[name]

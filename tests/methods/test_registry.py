@@ -222,6 +222,16 @@ def methods(*names: str) -> str:
             {"o": "other"},
             "two methods have one name; given one; expected",
         ),
+        (
+            {"other/__init__.py": methods("one").replace(")),", "), settings={'hops': 'x:Y'}),")},
+            {"o": "other"},
+            "two methods bring settings of one name; given hops; expected",
+        ),
+        (
+            {"other/__init__.py": methods("one").replace(")),", "), settings={'index': 'x:Y'}),")},
+            {"o": "other"},
+            "two methods bring settings of one name; given index; expected",
+        ),
     ],
 )
 def test_a_broken_entry_point_is_named(installed, files, entries, message) -> None:  # type: ignore[no-untyped-def]
@@ -295,3 +305,41 @@ assert answer.evidence and not answer.error
     files = files_of_methods(loaded(code, folder))
     assert f"gpu_rag.methods.{method}.program" in files
     assert {name for name in files if not name.startswith(f"gpu_rag.methods.{method}.")} == set()
+
+
+COUNTED = """
+import contextlib, io, json, sys, threading
+from pathlib import Path
+root = sys.argv[2]
+def ours(path):
+    return path.startswith(root) and ".venv" not in path
+words = ["ask", sys.argv[1], "Who designed the Halden Bridge?", "--method", "ppr"]
+words += ["--set", "models.embedder=hash", "--set", "models.llm=none"]
+from gpu_rag.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()):
+    assert main(words) == 0
+files = {path for module in list(sys.modules.values()) if ours(path := getattr(module, "__file__", None) or "")}
+import gpu_rag
+entered = set()
+def profile(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_flags & 2 and ours(code.co_filename):  # a function, not a module or a class
+        entered.add(code.co_filename)
+settings = {"models": {"embedder": "hash", "llm": "none"}}
+with gpu_rag.Index.open(sys.argv[1]) as index:
+    index.ask("Who?", method="ppr", settings=settings)
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    result = index.ask("Who designed the Halden Bridge?", method="ppr", settings=settings)
+    sys.setprofile(None)
+assert result.evidence
+print(json.dumps([len(files), len(entered)]))
+"""
+
+
+def test_a_question_imports_and_enters_few_files(folder: Path) -> None:
+    """Files of ours that `ask --method ppr` imports, and those whose functions a further question of an open index
+    runs. An import for a type, or for a
+    rare case, belongs where it is used."""
+    imported, entered = json.loads(python(COUNTED, folder, registry.__file__.split("/gpu_rag/")[0]).splitlines()[-1])
+    assert 100 < imported <= 140 and 40 < entered <= 60

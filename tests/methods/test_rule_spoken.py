@@ -227,7 +227,7 @@ def base(request: pytest.FixtureRequest, tiny_corpus: Path, tmp_path: Path, fast
 def test_a_spoken_rule_is_the_rule_over_a_knowledge_base(base: gpu_rag.Index, fast: Any, method: str) -> None:
     spoken = Spoken()
     by_model = answers(base, method, spoken, spoken.engine(), fast, KB_QUESTIONS)
-    by_rule = answers(base, method, RULE, ScriptedLLM(lambda _: "unknown"), fast, KB_QUESTIONS)
+    by_rule = answers(base, method, RULE, ScriptedLLM(read), fast, KB_QUESTIONS)
     assert by_model == by_rule
     assert spoken.asked.keys() >= (DECISIONS | TEXT_DECISIONS if base.n_passages else DECISIONS)
     assert any(answer.text for answer in by_rule) and any(answer.nodes for answer in by_rule)

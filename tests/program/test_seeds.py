@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_rag.index import tables
 from gpu_rag.program.seeds import (
@@ -102,3 +104,29 @@ TITLES = ["Whistle Stop (film)", "Whistle Stop (novel)", "Evidence", "Evidence (
 def test_passages_are_seeds_by_their_titles(question: str, expected: dict[int, float], tmp_path: Path) -> None:
     index = index_of(tmp_path, [], [*TITLES, *["Many"] * (MOST_PASSAGES + 1)], {})
     assert title_seeds(title_names(index), [words_of(question)]) == [expected]
+
+
+def by_dictionary(names: list[tuple[str, int]], words: list[str]) -> list[tuple[int, ...]]:
+    """At each word the longest name, by trying all."""
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for name, row in names:
+        if row not in rows.setdefault(tuple(words_of(name).folded), []):
+            rows[tuple(words_of(name).folded)].append(row)
+    found, first = [], 0
+    while first < len(words):
+        lasts = (last for last in range(len(words), first, -1) if tuple(words[first:last]) in rows)
+        last = next(lasts, 0)
+        found += [tuple(rows[tuple(words[first:last])])] if last else []
+        first = last or first + 1
+    return found
+
+
+WORDS = st.lists(st.sampled_from(["orlo", "vale", "mill", "çelik", "orlov", "ann"]), min_size=1, max_size=5)
+
+
+@given(st.lists(st.tuples(WORDS.map(" ".join), st.integers(0, 9)), max_size=25), st.lists(WORDS, max_size=3))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_the_longest_names_against_a_dictionary(names: list[tuple[str, int]], asked: list[list[str]]) -> None:
+    words = words_of(" ".join(word for part in asked for word in part))
+    found = [rows for rows, _ in NameTable(iter(names)).found(words)]
+    assert found == by_dictionary(names, words.folded)

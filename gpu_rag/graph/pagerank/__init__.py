@@ -20,7 +20,6 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.memory import check_memory, fits, halve
-from gpu_rag.graph.pagerank.cugraph import tile_maker
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Restarts, Teleport, prepare, teleport_of
 from gpu_rag.graph.pagerank.plan import Array, Plan, Tile, plan_of, solve_questions
 from gpu_rag.types import CSR, Ragged
@@ -251,6 +250,8 @@ class Job:
 
             return lanes_for(teleport.batch), partial(NumbaTile, graph, plan, teleport)
         if self.implementation == "cugraph":
+            from gpu_rag.graph.pagerank.cugraph import tile_maker
+
             return block, tile_maker(graph, teleport, plan, block)
         from gpu_rag.graph.pagerank.matrix import MatrixTile
 

@@ -112,11 +112,12 @@ def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
         return np.zeros((0, dim), np.float16)
     with storage_errors(path):
         work.partial.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            for start, window in _windows(texts, work.settings.index.block):
-                name = f"{start}-{len(window)}"
-                file.write(np.ascontiguousarray(work.array_block(name, partial(_embed, work, window))).data)
-    return np.memmap(path, np.float16, "r", shape=(len(texts), dim))
+        path.unlink(missing_ok=True)
+    for start, window in _windows(texts, work.settings.index.block):
+        vectors = work.array_block(f"{start}-{len(window)}", partial(_embed, work, window))
+        with storage_errors(path), path.open("ab") as file:
+            file.write(np.ascontiguousarray(vectors).data)
+    return np.memmap(path, np.float16, "c", shape=(len(texts), dim))
 
 
 @stage(

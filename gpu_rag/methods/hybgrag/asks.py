@@ -4,62 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import structs
 
 from gpu_rag.methods.hybgrag.examples import Experience, Validation, fenced
 from gpu_rag.methods.hybgrag.gold import answers_question, proves
-from gpu_rag.methods.hybgrag.state import WAYS, Action, Topic
+from gpu_rag.methods.hybgrag.route_prompt import Route
+from gpu_rag.methods.hybgrag.state import Action, Topic
 from gpu_rag.models.ask import Ask, Choose, read_prompt
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
 MOST_FAULTS = 4  # that the commentor names
-_DIRECTIONS = {word: direction for direction, word in WAYS.items()}
-
-
-class Entity(Struct, frozen=True):
-    """A topic entity in a reply. ways: the direction of each relation where they are one chain, else ()."""
-
-    name: str
-    type: str
-    relations: tuple[str, ...]
-    ways: tuple[str, ...] = ()
-
-
-class Route(Struct, frozen=True):
-    """The entities that a question speaks of. sure: whether the question plainly says their relations."""
-
-    entities: tuple[Entity, ...]
-    sure: bool
-
-    @property
-    def topics(self) -> tuple[Topic, ...]:
-        """The entities as topics of an action."""
-        return tuple(Topic(e.name, e.type, e.relations, tuple(_DIRECTIONS[w] for w in e.ways)) for e in self.entities)
 
 
 def route_of(proposal: Action | None) -> Route:
     """The route of an action that the rules propose."""
-    if proposal is None:
-        return Route((), True)
-    topics = proposal.topics
-    entities = (Entity(t.entity, t.type, t.relations, tuple(WAYS[way] for way in t.ways)) for t in topics)
-    return Route(tuple(entities), proposal.sure)
+    return Route((), True) if proposal is None else Route(proposal.topics, proposal.sure)
 
 
 def merged(reply: Route) -> Route:
-    """The reply with one entity for each name and type: its relations once each, or one chain where each has a way."""
-    kept: dict[tuple[str, str], Entity] = {}
+    """The reply with one entity for each name and type: a chain, or its relations once each."""
+    kept: dict[tuple[str, str], Topic] = {}
     for entity in reply.entities:
-        name = " ".join(entity.name.split())
+        name = " ".join(entity.entity.split())
         key = name.casefold(), entity.type
-        if key not in kept and len(entity.ways) == len(entity.relations):
-            kept[key] = Entity(name, entity.type, entity.relations, entity.ways)
-            continue
-        earlier = kept.get(key, Entity(name, entity.type, ()))
-        relations = tuple(dict.fromkeys((*earlier.relations, *entity.relations)))
-        kept[key] = Entity(earlier.name, entity.type, relations)
-    return Route(tuple(entity for entity in kept.values() if entity.name), reply.sure)
+        if key in kept or len(entity.ways) != len(entity.relations):
+            name, earlier = (kept[key].entity, kept[key].relations) if key in kept else (name, ())
+            entity = Topic(name, entity.type, tuple(dict.fromkeys((*earlier, *entity.relations))))
+        kept[key] = structs.replace(entity, entity=name)
+    return Route(tuple(entity for entity in kept.values() if entity.entity), reply.sure)
 
 
 ROUTE = Ask(

@@ -9,43 +9,56 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index.index import Index
 from gpu_rag.index.tuned import TUNED, tuned
-from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, WAYS, Action, Fault, Feedback, Topic
+from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, Action, Fault, Feedback, Topic
 from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import CLOSE, OPEN, Prompt
 
 OWN = "examples of hybgrag"
-_DIRECTIONS = {word: direction for direction, word in WAYS.items()}
-MOST_ROWS, MOST_CHARS = 200, 400_000  # of each kind of example that was collected
+MOST_ROWS, MOST_CHARS = 200, 1_200_000  # of each kind of example that was collected; of all of them
 
 
-@dataclass(frozen=True)
-class Experience:
-    """A question, an action of the router, and the feedback that gold answers proved right (None: of a route)."""
+class Experience(Struct, frozen=True, omit_defaults=True):
+    """A question, an action of the router, and the feedback that gold answers proved right (None: of a route); a line
+    of a file."""
 
     question: str
-    action: Action
+    entities: tuple[Topic, ...]
+    module: str = HYBRID
     feedback: Feedback | None = None
+    sure: bool = True
+
+    def __post_init__(self) -> None:
+        if self.module not in MODULES or (self.feedback is not None and self.feedback.kind == Fault.REJECTED):
+            raise ValueError(f"module {self.module}, feedback {self.feedback}")
+        if any(topic.ways and len(topic.ways) != len(topic.relations) for topic in self.entities):
+            raise ValueError("ways are one for each relation, or none")
+
+    @classmethod
+    def of(cls, question: str, action: Action, feedback: Feedback | None = None) -> Experience:
+        """The experience of an action."""
+        return cls(question, action.topics, action.module, feedback, action.sure)
 
     @property
-    def _entities(self) -> list[dict[str, Any]]:
-        return [
-            {"name": t.entity, "type": t.type, "relations": list(t.relations), "ways": [WAYS[way] for way in t.ways]}
-            for t in self.action.topics
-        ]
+    def action(self) -> Action:
+        """The action."""
+        return Action(self.module, self.entities, self.sure)
 
     def route(self) -> str:
         """The example for the router."""
-        reply = {"entities": self._entities, "sure": self.action.sure}
+        reply = {"entities": msgspec.to_builtins(self.entities), "sure": self.sure}
         return f"Question: {self.question}\nReply: {json.dumps(reply, ensure_ascii=False)}"
 
     def comment(self) -> str:
@@ -53,17 +66,8 @@ class Experience:
         assert self.feedback is not None
         return f"Question: {self.question}\n{'; '.join(self.action.lines())}\nVerdict: {self.feedback.text()}"
 
-    def row(self) -> dict[str, Any]:
-        """The line of a file."""
-        row = {"question": self.question, "module": self.action.module, "entities": self._entities}
-        if self.feedback is None:
-            return row
-        said = {"entities": list(self.feedback.entities), "relations": [list(pair) for pair in self.feedback.relations]}
-        return {**row, "feedback": {"kind": str(self.feedback.kind), **said}}
 
-
-@dataclass(frozen=True)
-class Validation:
+class Validation(Struct, frozen=True):
     """A question, references as the validator is shown them, and which fits: its place from 0, None: none does.
 
     type: of the nodes that answer the question.
@@ -74,23 +78,28 @@ class Validation:
     references: tuple[str, ...]
     fits: int | None
 
+    def __post_init__(self) -> None:
+        if self.fits is not None and not 0 <= self.fits < len(self.references):
+            raise ValueError(f"fits {self.fits} is none of {len(self.references)} references")
+
     def text(self) -> str:
         """The example for the validator."""
         verdict = "none" if self.fits is None else f"[{self.fits + 1}]"
         return "\n".join((f"Question: {self.question}", *self.references, f"Verdict: {verdict}"))
 
-    def row(self) -> dict[str, Any]:
-        """The example as JSON."""
-        return {"question": self.question, "type": self.type, "references": list(self.references), "fits": self.fits}
+
+Few = Meta(max_length=MOST_ROWS)
 
 
-@dataclass(frozen=True)
-class OwnExamples:
+class OwnExamples(Struct, frozen=True, forbid_unknown_fields=True):
     """The examples that `gpu-rag tune` collected for an index."""
 
-    routes: tuple[Experience, ...] = ()
-    validations: tuple[Validation, ...] = ()
-    experiences: tuple[Experience, ...] = ()
+    routes: Annotated[tuple[Experience, ...], Few]
+    validations: Annotated[tuple[Validation, ...], Few]
+    experiences: Annotated[tuple[Experience, ...], Few]
+
+
+NONE = OwnExamples((), (), ())
 
 
 def own_examples(index: Index) -> OwnExamples:
@@ -101,7 +110,7 @@ def own_examples(index: Index) -> OwnExamples:
 def _own(index: Index) -> OwnExamples:
     document, where = tuned(index.path).get("hybgrag"), index.path / TUNED
     if document is None:
-        return OwnExamples()
+        return NONE
     try:
         return examples_of(document, str(where))
     except BadInput as error:
@@ -113,36 +122,15 @@ def _own(index: Index) -> OwnExamples:
 
 def examples_of(document: Any, where: str) -> OwnExamples:
     """The examples of what `tune` wrote, which may be anything. Raises BadInput."""
-    names = {field.name for field in fields(OwnExamples)}
-    if not isinstance(document, dict) or set(document) != names:
-        raise BadInput("examples cannot be read", given=where, expected=f"lists {sorted(names)}")
-    for name, rows in document.items():
-        if not isinstance(rows, list) or len(rows) > MOST_ROWS or len(json.dumps(rows)) > MOST_CHARS:
-            expected = f"at most {MOST_ROWS} rows of {MOST_CHARS} characters together"
-            raise BadInput("examples cannot be read", given=f"{where}: {name}", expected=expected)
-
-    def read(name: str, row: Any, number: int) -> Experience:
-        return _read(json.dumps(row), f"{where}: {name} {number}", name == "experiences")
-
-    judged = document["validations"]
-    return OwnExamples(
-        tuple(read("routes", row, number) for number, row in enumerate(document["routes"], 1)),
-        tuple(_validation(row, f"{where}: validations {number}") for number, row in enumerate(judged, 1)),
-        tuple(read("experiences", row, number) for number, row in enumerate(document["experiences"], 1)),
-    )
-
-
-def _validation(row: Any, where: str) -> Validation:
+    if len(json.dumps(document)) > MOST_CHARS:
+        raise BadInput("examples cannot be read", given=where, expected=f"at most {MOST_CHARS} characters")
     try:
-        references, fits = row["references"], row["fits"]
-        texts = [row["question"], row["type"], *references]
-        if isinstance(references, str) or not all(isinstance(text, str) for text in texts):
-            raise ValueError("a text is no string")
-        if fits is not None and (type(fits) is not int or not 0 <= fits < len(references)):
-            raise ValueError(f"fits {fits!r}")
-        return Validation(row["question"], row["type"], tuple(references), fits)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput("an example cannot be read", given=f"{where}: {error!r}", expected="see docs/cli.md") from error
+        examples = msgspec.convert(document, OwnExamples)
+        if any(experience.feedback is None for experience in examples.experiences):
+            raise msgspec.ValidationError("an experience without feedback")
+        return examples
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadInput("examples cannot be read", given=f"{where}: {error}", expected="see docs/cli.md") from error
 
 
 def fenced(prompt: Prompt) -> Prompt:
@@ -172,27 +160,14 @@ def _examples(text: str, name: str, needs_feedback: bool) -> tuple[Experience, .
 
 def _read(line: str, where: str, needs_feedback: bool) -> Experience:
     try:
-        row = json.loads(line)
-        topics = tuple(_topic(entity) for entity in row["entities"])
-        action, feedback = Action(row.get("module", HYBRID), topics), None
-        if needs_feedback:
-            said = row["feedback"]
-            pairs = tuple((str(entity), str(relation)) for entity, relation in said.get("relations", ()))
-            feedback = Feedback(Fault(said["kind"]), tuple(map(str, said.get("entities", ()))), pairs)
-        if action.module not in MODULES or (feedback is not None and feedback.kind == Fault.REJECTED):
-            raise ValueError(f"module {action.module}, feedback {feedback}")
-        return Experience(str(row["question"]), action, feedback)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        experience = msgspec.json.decode(line, type=Experience)
+        if needs_feedback and experience.feedback is None:
+            raise msgspec.ValidationError("an experience without feedback")
+        return experience
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
         raise BadInput(
-            "an example cannot be read", given=f"{where}: {error!r}", expected="see docs/methods.md"
+            "an example cannot be read", given=f"{where}: {error}", expected="see docs/methods.md"
         ) from error
-
-
-def _topic(row: Any) -> Topic:
-    relations, ways = tuple(map(str, row["relations"])), tuple(_DIRECTIONS[way] for way in row.get("ways", ()))
-    if ways and len(ways) != len(relations):
-        raise ValueError(f"{len(ways)} ways for {len(relations)} relations")
-    return Topic(str(row["name"]), str(row["type"]), relations, ways)
 
 
 async def chosen_examples(

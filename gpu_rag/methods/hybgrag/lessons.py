@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gpu_rag.methods.hybgrag.asks import COMMENT, VALIDATE
 from gpu_rag.methods.hybgrag.critic import first_of
 from gpu_rag.methods.hybgrag.examples import Experience, Validation
@@ -36,13 +38,13 @@ class Lessons:
         """Keep a choice of the critic, see `program.oracle`."""
         if name == COMMENT.name:
             feedback = first_of([fields["faults"][i] for i in right], fields["unknown"])
-            self.experiences.append(Experience(fields["question"], fields["action"], feedback))
+            self.experiences.append(Experience.of(fields["question"], fields["action"], feedback))
         elif name == VALIDATE.name:
             fits = right[0] if right[0] < len(fields["rows"]) else None
             example = _validation(known, fields, fits)
             self.validations.append((example, list(believed) != list(right)))
             if fits is not None and fields["action"].module == HYBRID:
-                self.routes.append(Experience(fields["question"], fields["action"]))
+                self.routes.append(Experience.of(fields["question"], fields["action"]))
 
     def joined(self, other: Lessons) -> Lessons:
         """Both together."""
@@ -63,7 +65,7 @@ class Lessons:
             "validations": _in_turn((e for e, _ in judged), lambda e: (e.type, e.fits is None), validations),
             "experiences": _in_turn(faults, lambda e: e.feedback and e.feedback.kind, experiences),
         }
-        return {name: [example.row() for example in examples] for name, examples in kept.items()}
+        return {name: msgspec.to_builtins(examples) for name, examples in kept.items()}
 
 
 def _validation(known: Known, fields: Fields, fits: int | None) -> Validation:

@@ -16,7 +16,7 @@ from typing import Any
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hybgrag.critic import comment, fitting
-from gpu_rag.methods.hybgrag.examples import OwnExamples, own_examples
+from gpu_rag.methods.hybgrag.examples import NONE, own_examples
 from gpu_rag.methods.hybgrag.near import Entities
 from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_nodes, fused, retrieve_by
 from gpu_rag.methods.hybgrag.router import router_of
@@ -42,7 +42,7 @@ def check(index: Index, params: Params) -> None:
 def config(index: Index, params: Params) -> dict[str, Any]:
     """What answers depend on beside the parameters: the examples that were collected for the index."""
     own = own_examples(index)
-    return {} if own == OwnExamples() else {"examples": sha256_text(repr(own))[:16]}
+    return {} if own == NONE else {"examples": sha256_text(repr(own))[:16]}
 
 
 async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retrieved]:

@@ -18,7 +18,7 @@ from gpu_rag.methods.hybgrag.crag.references import (
     shown_paths,
 )
 from gpu_rag.methods.hybgrag.crag.router import router_of
-from gpu_rag.methods.hybgrag.crag.state import FEEDBACK, TEXT, History, Params
+from gpu_rag.methods.hybgrag.crag.state import TEXT, History, Params
 from gpu_rag.program.run import Run
 from gpu_rag.types import Draft, Question
 
@@ -30,7 +30,7 @@ N_NOTED = 5  # lines of a reference that the trace shows
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """The loop of one question; `unsupported` where its last reference gave no answer."""
     material = await material_of(question, run, params)
-    history = History(question.text, question.query_time)
+    history = History(question.text, query_time=question.query_time)
     router = await router_of(question.text, material, run, params)
     items, prediction = tuple[Item, ...](), None
     for turn in range(1, params.iterations + 1):
@@ -47,7 +47,7 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
             break
         fault = await comment(run, history, action, items, prediction)
         history.feedback.append(fault)
-        run.note(f"crag_feedback_{turn}", 0, (f"{fault}: {FEEDBACK[fault]}",))
+        run.note(f"crag_feedback_{turn}", 0, (f"{fault}: {fault.text()}",))
     of_index = material.evidence and history.actions and history.actions[-1].module == TEXT
     paths = () if of_index else shown_paths(items, material)  # passages stand in the evidence
     evidence = shown_evidence(items, material, run.keep or run.limit)

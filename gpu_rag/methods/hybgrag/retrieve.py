@@ -84,7 +84,9 @@ def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float])
 
 def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> TopicNodes:
     if topic.ways:
-        return TopicNodes(nodes, tuple(bisect_left(kb.relation_names, name) for name in topic.relations), topic.ways)
+        return TopicNodes(
+            nodes, tuple(bisect_left(kb.relation_names, name) for name in topic.relations), topic.directions
+        )
     return TopicNodes(nodes, relation_rows(topic.relations, kb))
 
 
@@ -118,7 +120,7 @@ def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[Sho
 
 async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
     """What leads to the first n nodes, as paths of edges, which can be checked against the knowledge base."""
-    starts = [(nodes, topic.ways) for nodes, topic in zip(result.found, action.topics) if nodes]
+    starts = [(nodes, topic.directions) for nodes, topic in zip(result.found, action.topics) if nodes]
     walks = [
         path_along(kb, Walk(nodes, chain, row, ways))
         for row, chains in zip(result.rows[:n], result.chains)

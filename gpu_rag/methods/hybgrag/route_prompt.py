@@ -13,9 +13,10 @@ from functools import cached_property
 from math import ceil
 
 import numpy as np
+from msgspec import Struct
 
 from gpu_rag.methods.hybgrag.examples import Experience, fenced, own_examples, read_examples
-from gpu_rag.methods.hybgrag.state import WAYS, Action, History, Params
+from gpu_rag.methods.hybgrag.state import DIRECTIONS, Action, History, Params, Topic
 from gpu_rag.models.ask import read_prompt
 from gpu_rag.models.budget import reply_tokens
 from gpu_rag.models.llm.interface import fits
@@ -23,10 +24,17 @@ from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.reason import reason_room
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, object_of
+from gpu_rag.text.structs import schema_with
 
 MOST_RELATIONS, MOST_NAME_CHARS = 4, 200  # of an entity
 Lists = tuple[list[int], list[int]]  # rows of types and of relations
+
+
+class Route(Struct, frozen=True):
+    """The entities that a question speaks of. sure: whether the question plainly says their relations."""
+
+    entities: tuple[Topic, ...]
+    sure: bool
 
 
 @dataclass
@@ -113,35 +121,19 @@ class RoutePrompt:
 
     def _schema(self, lists: Lists) -> str:
         kb, topics = relations_of(self.run.index).kb, self.proposal.topics if self.proposal else ()
+        most_relations = max((MOST_RELATIONS, *(len(topic.relations) for topic in topics)))
         return route_schema(
             [kb.type_names[row] for row in lists[0]],
             [kb.relation_names[row] for row in lists[1]],
-            self.params.max_topics,
-            max((MOST_RELATIONS, *(len(topic.relations) for topic in topics))),
+            most_relations,
             max((MOST_NAME_CHARS, *(len(topic.entity) for topic in topics))),
         )
 
 
 def route_schema(
-    types: Sequence[str],
-    relations: Sequence[str],
-    most: int,
-    most_relations: int = MOST_RELATIONS,
-    most_chars: int = MOST_NAME_CHARS,
+    types: Sequence[str], relations: Sequence[str], most: int = MOST_RELATIONS, chars: int = MOST_NAME_CHARS
 ) -> str:
-    """The JSON Schema of a route of at most `most` entities."""
-    entity = object_of(
-        {
-            "name": {"type": "string", "minLength": 1, "maxLength": most_chars},
-            "type": {"enum": list(types)},
-            "relations": {
-                "type": "array",
-                "items": {"enum": list(relations)},
-                "minItems": 1,
-                "maxItems": most_relations,
-            },
-            "ways": {"type": "array", "items": {"enum": list(WAYS.values())}, "maxItems": most_relations},
-        }
-    )
-    entities = {"type": "array", "items": entity, "maxItems": most}
-    return canonical_schema(object_of({"entities": entities, "sure": {"type": "boolean"}}))
+    """The JSON Schema of a route; most: relations of an entity; chars: of its name."""
+    options = {"type": types, "relations": relations, "ways": list(DIRECTIONS)}
+    sizes = {"entities": Params.max_topics, "relations": most, "ways": most, "name": chars}
+    return schema_with(Route, options, sizes)

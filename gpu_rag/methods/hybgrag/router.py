@@ -41,7 +41,7 @@ class Router:
             return proposal
         shown = RoutePrompt(self.run, self.params, self.vector, history, proposal)
         route = await decide(self.run, ROUTE, proposal=proposal, shown=shown)
-        topics = route.topics
+        topics = route.entities
         modules = (HYBRID, TEXT) if topics else (TEXT,)
         actions = [action for name in modules if not history.seen(action := Action(name, topics, route.sure))]
         if not actions:

@@ -15,14 +15,15 @@ and where all of that was taken: variants of every entity, one more entity, the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
+from gpu_rag.methods.hybgrag.state import DIRECTIONS, HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains
 from gpu_rag.program.knowledge_base.names import Linked, link_names, masked
@@ -37,6 +38,7 @@ N_CANDIDATES = 12
 N_RANKED = 8  # relations of an entity that are tried
 CLEAR, PLAIN = 3.0, 2.0  # least scores of a name that stands in the question, see `Linked`
 N_CHAINS, LONGEST = 4, 3  # chains of an entity that are tried, relations of a chain
+WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
 N_VARIANTS = 1  # sets of relations that an intersection is mended with, before an entity is dropped
 
 
@@ -115,7 +117,10 @@ def _candidate(linked: Linked, near: NearRelations, read: Read, kb: KnowledgeBas
     """With the score by which one type of a name is before another: of the best chain, else of the best relation."""
     names, chains = kb.relation_names, read.chains
     relations = tuple((names[r], first) for r, first in zip(near.rows, near.first))
-    topics = [Topic(linked.name, linked.type, tuple(names[r] for r in one.relations), one.ways) for one in chains]
+    topics = [
+        Topic(linked.name, linked.type, tuple(names[r] for r in one.relations), tuple(WAYS[way] for way in one.ways))
+        for one in chains
+    ]
     sure = bool(chains) and chains[0].sure
     if read.fitting and not read.plain:
         topics.insert(0, Topic(linked.name, linked.type, tuple(names[r] for r in read.fitting)))
@@ -184,8 +189,8 @@ class _Reactions:
             return [*(c.first for c in self._spare(action, topic)), None]
         if not wrong:
             return [topic]
-        left = tuple(relation for relation in topic.relations if relation not in wrong)
-        kept: list[Topic | None] = [replace(topic, relations=left, ways=())] if left else []
+        left = tuple(dict.fromkeys(relation for relation in topic.relations if relation not in wrong))
+        kept: list[Topic | None] = [Topic(topic.entity, topic.type, left)] if left else []
         return [*kept, *self._variants(topic, wrong), None]
 
     def _variants(self, topic: Topic, without: set[str]) -> list[Topic]:

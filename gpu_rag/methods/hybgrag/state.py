@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+import dataclasses
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, Struct, field
 
 from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.program.search import Ranking
@@ -13,7 +16,7 @@ from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 
 HYBRID, TEXT = "hybrid", "text"
-WAYS = {OUT: "out", IN: "in", EITHER: "either"}  # the direction of a step in replies and files
+DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # of the steps of a chain
 MODULES = (HYBRID, TEXT)
 
 
@@ -61,24 +64,29 @@ class Fault(StrEnum):
     REJECTED = "rejected"  # simple feedback: that it was wrong, not what
 
 
-@dataclass(frozen=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """A topic entity as the router names it, and the relations that lead from it towards the answer.
 
-    ways: OUT or IN for each relation where they are one chain, to be followed in their order; else () and in any.
+    ways: out, in or either for each relation where they are one chain, to be followed in their order; else () and in
+    any.
     """
 
-    entity: str
+    entity: Annotated[str, Meta(min_length=1)] = field(name="name")
     type: str
-    relations: tuple[str, ...]
-    ways: tuple[int, ...] = ()
+    relations: Annotated[tuple[str, ...], Meta(min_length=1)]
+    ways: tuple[Literal["out", "in", "either"], ...] = ()
+
+    @property
+    def directions(self) -> tuple[int, ...]:
+        """The ways as `graph.reach` has them."""
+        return tuple(DIRECTIONS[way] for way in self.ways)
 
     def text(self) -> str:
         """ "entity (type) along relation, relation"."""
         return f"{self.entity} ({self.type}) along {', '.join(self.relations)}"
 
     @property
-    def key(self) -> tuple[str, str, Collection[str], tuple[int, ...]]:
+    def key(self) -> Hashable:
         """Equal for topics that retrieve the same."""
         relations = self.relations if self.ways else frozenset(self.relations)
         return (self.entity.casefold(), self.type, relations, self.ways)
@@ -94,7 +102,7 @@ class Action:
     sure: bool = True
 
     @property
-    def key(self) -> frozenset[tuple[str, str, Collection[str], tuple[int, ...]]] | str:
+    def key(self) -> Hashable:
         """Equal for actions that retrieve the same: the text module does not look at topics."""
         return TEXT if self.module == TEXT else frozenset(topic.key for topic in self.topics)
 
@@ -103,8 +111,7 @@ class Action:
         return (f"module: {self.module}", *(f"entity: {topic.text()}" for topic in self.topics))
 
 
-@dataclass(frozen=True)
-class Feedback:
+class Feedback(Struct, frozen=True):
     """The critic's words to a rejected action. entities: names that are wrong.
 
     relations: (entity, relation) pairs that are wrong, of entities that are not.
@@ -167,18 +174,19 @@ class History:
     """The refinement path of one question: actions, in order, and the feedback to each but the last."""
 
     question: str
-    actions: list[Action] = field(default_factory=list)
-    feedback: list[Feedback] = field(default_factory=list)
+    actions: list[Any] = dataclasses.field(default_factory=list)
+    feedback: list[Any] = dataclasses.field(default_factory=list)
 
-    def seen(self, action: Action) -> bool:
-        """Whether an action that retrieves the same was taken before."""
+    def seen(self, action: Any) -> bool:
+        """Whether an action that leads to the same was taken before."""
         return action.key in {earlier.key for earlier in self.actions}
 
+    def tries(self) -> list[str]:
+        """The earlier actions and the critic's words to them, a line each."""
+        pairs = enumerate(zip(self.actions, self.feedback), 1)
+        lines = ((f"{i}. {'; '.join(action.lines())}", f"   {feedback.text()}") for i, (action, feedback) in pairs)
+        return ["Tries so far, all of them wrong", *(line for pair in lines for line in pair)]
+
     def text(self) -> str:
-        """All earlier actions and what the critic said, for the router."""
-        if not self.actions:
-            return ""
-        lines = ["Tries so far, all of them wrong"]
-        for number, (action, feedback) in enumerate(zip(self.actions, self.feedback), 1):
-            lines += [f"{number}. {'; '.join(action.lines())}", f"   {feedback.text()}"]
-        return "\n".join((*lines, "Do not repeat one of them.", ""))
+        """The earlier tries, for the router."""
+        return "\n".join((*self.tries(), "Do not repeat one of them.", "")) if self.actions else ""

@@ -78,7 +78,7 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
     learning, judged = rows[::2], rows[1::2]
     earlier = known.own_examples(engine.index)
     try:
-        engine.index.put(known.OWN, known.OwnExamples())
+        engine.index.put(known.OWN, known.NONE)
         some, others = (_collected(engine, half, gold) for half in (learning, judged))
         before, after = (_scores(engine, judged, gold, examples) for examples in (None, some.document()))
     finally:
@@ -110,7 +110,7 @@ def _scores(
     engine: Engine, rows: Sequence[QuestionRow], gold: KbGold, examples: dict[str, Any] | None
 ) -> dict[str, list[float]]:
     """The measures of each question, with these examples and no others."""
-    own = known.OwnExamples() if examples is None else known.examples_of(examples, "collected")
+    own = known.NONE if examples is None else known.examples_of(examples, "collected")
     engine.index.put(known.OWN, own)
     answers = _answered(engine, rows)
     found = [gold.scores(answers[row.question.id], row) for row in rows]

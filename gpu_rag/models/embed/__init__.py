@@ -13,12 +13,12 @@ def load_embedder(
     *,
     api_key: ApiKeys = None,
     connections: int = 32,
-    revision: str = "",
+    ca_file: str = "",
 ) -> Embedder:
     """The embedder called `name`.
 
     "minilm": the packaged MiniLM; "hash": hashed words and character trigrams, for tests and tiny runs;
-    "http://HOST:PORT/v1#NAME": a server, which alone is told the last three arguments (see `ServerEmbedder`); anything
+    "http://HOST:PORT/v1#NAME": a server, which alone is told the last four arguments (see `ServerEmbedder`); anything
     else: a sentence-transformers model, as a folder or as a name that is already in the local Hugging Face cache.
     threads: CPU threads of torch, a setting of the whole process; the hashing embedder ignores device and threads.
     Raises MissingBackend, ModelError, BadInput.
@@ -26,7 +26,7 @@ def load_embedder(
     if name.startswith(("http://", "https://")):
         from gpu_rag.models.embed.server import ServerEmbedder
 
-        return ServerEmbedder(name, api_key=api_key, connections=connections, revision=revision)
+        return ServerEmbedder(name, api_key=api_key, connections=connections, ca_file=ca_file)
     if name == "hash":
         from gpu_rag.models.embed.hashing import HashEmbedder
 

@@ -10,24 +10,26 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import MissingBackend, ModelError
-from gpu_rag.models.device import check_device, room_for, use_threads
+from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
 from gpu_rag.models.embed.batches import NO_ROOM, embed_batches
 from gpu_rag.models.embed.interface import OnBatch, distinct
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.pretrained import quiet_progress
 
-CODE_VERSION = 1
-BATCH = {"cpu": 8, "cuda": 64}
+CODE_VERSION = 2
+TOKENS = {"cpu": 256, "cuda": 8192}  # of a batch, at least one text: enough to keep the device busy
 
 
 class SentenceTransformerEmbedder:
     """Unit vectors of a sentence-transformers model, with its own pooling, prompts and length limit.
 
-    A batch holds texts of one token count, filled up to a fixed number of rows with a repetition of its first text:
-    no text is ever padded, its shape depends on itself alone, and its row is bit-equal alone or in any batch.
+    A batch holds texts of one token count, as many as make 8,192 tokens on a GPU and 256 on a CPU, filled up with a
+    repetition of its first text: no text is ever padded, its shape depends on itself alone, and its row is bit-equal
+    alone or in any batch. Weights are in `dtype`: bfloat16 on a GPU that computes in it, float32 on a CPU; vectors are
+    scaled in float32.
     """
 
-    def __init__(self, name: str, *, device: str = "cpu", threads: int = 1):
+    def __init__(self, name: str, *, device: str = "cpu", threads: int = 1, dtype: str = "auto"):
         """Load the model; nothing is downloaded. Raises MissingBackend, ModelError, BadInput."""
         torch_device = check_device(device)
         if name.startswith(("/", ".", "~")) and not Path(name).is_dir():  # before anything that may be missing
@@ -46,8 +48,12 @@ class SentenceTransformerEmbedder:
                 self._model: Any = SentenceTransformer(str(folder), device=device, local_files_only=True)
         except (OSError, ValueError, ImportError) as error:
             raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
-        self._size = BATCH[torch_device.type]
-        self.dim = int(self._encode([""]).shape[1])
+        on_cpu = torch_device.type == "cpu"
+        self.dtype = choose_dtype(torch_device, "float32" if on_cpu and dtype == "auto" else dtype)
+        if self.dtype != torch.float32:
+            self._model.to(self.dtype)
+        self._tokens = TOKENS[torch_device.type]
+        self.dim = int(self._encode([""], 1).shape[1])
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once.
@@ -59,22 +65,28 @@ class SentenceTransformerEmbedder:
         counts = self._token_counts(once)
         return embed_batches(
             counts,
-            lambda _: self._size,
+            self._rows,
             self.dim,
-            lambda rows, _: torch.from_numpy(self._encode([once[r] for r in rows])),
+            lambda rows, length: torch.from_numpy(self._encode([once[r] for r in rows], self._rows(length))),
             on_batch,
         )[index]
 
-    def _encode(self, texts: list[str]) -> np.ndarray:
-        filled = texts + texts[:1] * (self._size - len(texts))
+    def _rows(self, length: int) -> int:
+        """Rows of a batch of texts of that many tokens."""
+        return max(1, self._tokens // max(length, 1))
+
+    def _encode(self, texts: list[str], size: int) -> np.ndarray:
+        """f32[n, D]: the unit vectors of at most `size` texts, computed as so many."""
         vectors = self._model.encode(
-            filled,
-            batch_size=self._size,
+            texts + texts[:1] * (size - len(texts)),
+            batch_size=size,
             show_progress_bar=False,
             convert_to_numpy=True,
-            normalize_embeddings=True,
+            normalize_embeddings=False,
         )
-        return np.asarray(vectors[: len(texts)], dtype=np.float32)
+        found = np.asarray(vectors[: len(texts)], dtype=np.float32)
+        unit: np.ndarray = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        return unit
 
     def _token_counts(self, texts: list[str]) -> list[int]:
         if not texts:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,11 +31,12 @@ class ServerEmbedder:
     """Unit vectors by the model of a server.
 
     spec: "http://HOST:PORT/v1#NAME"; without a name the only model served. On opening GET /models must list it and one
-    text is embedded, for the dimension. 32 texts a request, sorted by length, at most `connections` requests at a
-    time. A request is tried again as those of the language model are; a vector that is missing, of another length,
-    not finite or zero is no answer. Where the server refuses a request its texts are sent in halves; a text that
-    is too long alone is cut by half, and counted in `n_truncated`. content_hash knows the model's name, the revision
-    (what the server says, else `revision`) and the dimension. Rows may depend on their batch, as the server computes.
+    text is embedded, for the dimension. ca_file: certificates that https is also checked by. A request has 32 texts,
+    sorted by length; at most `connections` are on their way. It is tried again as those of the language model are; a
+    vector that is missing, of another length, not finite or zero is no answer. Where the server refuses a request its
+    texts are sent in halves; a text that is too long alone is cut by half, and counted in `n_truncated`. content_hash
+    knows the model's name, the revision where the server says one, and the dimension. Rows may depend on their batch,
+    as the server computes.
     """
 
     def __init__(
@@ -43,15 +45,15 @@ class ServerEmbedder:
         *,
         api_key: ApiKeys = None,
         connections: int = 32,
-        revision: str = "",
+        ca_file: str = "",
         patience: Patience = PATIENCE,
     ):
-        """Look the model up. Raises ModelError: no server, another model, no vectors."""
+        """Look the model up. Raises ModelError (no server, another model, no vectors), BadInput (ca_file)."""
         url, _, model = spec.partition("#")
         url = url.rstrip("/")
         key = {a.rstrip("/"): k for a, k in api_key.items()}.get(url) if isinstance(api_key, Mapping) else api_key
-        self._address, self._connections, self._patience = Address(url, key), connections, patience
-        self._model, revision = asyncio.run(self._opened(model, revision))
+        self._address, self._connections, self._patience = Address(url, key, ca_file=ca_file), connections, patience
+        self._model, revision = asyncio.run(self._opened(model))
         self.name, self.device, self.n_truncated, self.row_identical = f"{url}#{self._model}", "server", 0, False
         self.dim = 0
         self.dim = self.embed(["dimension"]).shape[1]
@@ -70,7 +72,7 @@ class ServerEmbedder:
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
         """(rows, f32[len(rows), D]) of distinct texts, as requests are answered. Raises ModelError."""
         n_done, failed = 0, list[BaseException]()  # after a failure nothing is sent, but what is on its way comes home
-        with asyncio.Runner() as runner, closing(_Exchange(runner, self._address, self._patience)) as exchange:
+        with asyncio.Runner() as runner, closing(_Exchange(runner, self._exchanger())) as exchange:
             batches, running = _batches(texts), Tasks()
             while True:
                 while not failed and len(running) < self._connections and (rows := next(batches, None)) is not None:
@@ -90,14 +92,18 @@ class ServerEmbedder:
         if failed:
             raise failed[0]
 
-    async def _opened(self, model: str, revision: str) -> tuple[str, str]:
+    async def _opened(self, model: str) -> tuple[str, str]:
         """The name of the model and its revision."""
-        servers = Servers([self._address], model, revision, self._connections, self._patience)
+        servers = Servers([self._address], model, "", self._connections, self._patience)
         try:
             await servers.open()
             return servers.model, servers.revision
         finally:
             await servers.close()
+
+    async def _exchanger(self) -> Exchanger:
+        limit_s = self._patience.connect_timeout_s
+        return self._address.exchanger(limit_s)
 
     async def _answered(self, exchanger: Exchanger, rows: list[int], texts: list[str]) -> tuple[list[int], np.ndarray]:
         """The rows and their vectors; in halves where the server refuses the whole."""
@@ -148,12 +154,8 @@ class ServerEmbedder:
 class _Exchange:
     """An exchanger of one call; what still runs when it is closed is given up."""
 
-    def __init__(self, runner: asyncio.Runner, address: Address, patience: Patience):
-        self._runner = runner
-        self.exchanger = runner.run(self._made(address, patience))
-
-    async def _made(self, address: Address, patience: Patience) -> Exchanger:
-        return Exchanger(address.url, address.key, connect_timeout_s=patience.connect_timeout_s)
+    def __init__(self, runner: asyncio.Runner, making: Coroutine[Any, Any, Exchanger]):
+        self._runner, self.exchanger = runner, runner.run(making)
 
     def close(self) -> None:
         """Close all connections."""

@@ -110,12 +110,13 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     ):
         """Look the model up on the servers. Raises BadInput (address, option), ModelError (server, model id)."""
         super().__init__()
-        addresses = [_address(one, api_key) for one in ([url] if isinstance(url, str) else url)]
+        addresses = [
+            replace(_address(one, api_key), ca_file=ca_file) for one in ([url] if isinstance(url, str) else url)
+        ]
         _check_settings(addresses, max_connections, retries)
-        if ca_file:
-            certificates_for("https:", ca_file)
+        certificates_for("https:" if ca_file else "", ca_file)
         patience = Patience(timeout_s, connect_timeout_s, retries, backoff_s)
-        start = partial(_Thread, revision=revision, connections=max_connections, patience=patience, ca_file=ca_file)
+        start = partial(_Thread, revision=revision, connections=max_connections, patience=patience)
         # a forked process speaks to the same servers, whose owner is its parent
         self._start = partial(start, [replace(address, own=None) for address in addresses])
         self._thread, cards = _opened(partial(start, addresses), model)
@@ -436,7 +437,6 @@ class _Thread:
         revision: str,
         connections: int,
         patience: Patience,
-        ca_file: str,
     ):
         self.process, self.closed = os.getpid(), False
         self._loop = asyncio.new_event_loop()
@@ -446,7 +446,7 @@ class _Thread:
         self._lock = threading.Lock()  # nothing is called after the end
 
         async def make() -> Servers:
-            return Servers(addresses, model, revision, connections, patience, ca_file)
+            return Servers(addresses, model, revision, connections, patience, Keeper)
 
         self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
@@ -454,7 +454,7 @@ class _Thread:
         """`Servers.open`."""
         return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
 
-    def run(self, work: Callable[[Keeper], Coroutine[Any, Any, None]]) -> None:
+    def run(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         """Wait for work of the servers of our own; nothing after the end, or without such servers."""
         with self._lock:
             if self.closed or not any(server.own for server in self.servers.servers):

@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Asked, Completion, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ServerAccount, aborted
-from gpu_rag.models.llm.own_server import Keeper, OwnServer
 
 LOOK_S = 10.0  # for GET /models, and for a trial
 BURST = 16  # requests begun at once
@@ -69,17 +68,49 @@ class Job:
     over: bool = False
 
 
+class Owned(Protocol):
+    """A server that this process starts and stops, see `own_server.OwnServer`."""
+
+    name: str
+
+    def close(self) -> None:
+        """End it, and remove what it left."""
+
+
+class Keeper(Protocol):
+    """Looks after the servers of our own, see `own_server.Keeper`."""
+
+    async def start(self, server: Server) -> Card | ModelError:
+        """Start a server; its card, once it answers."""
+
+    async def attend(self) -> None:
+        """Look now and then whether the servers still run."""
+
+    async def tend(self, server: Server) -> None:
+        """Find out whether a server lives; start one anew that does not."""
+
+    async def wake(self, server: Server) -> None:
+        """Have a server that sleeps take up its work."""
+
+
 @dataclass(frozen=True)
 class Address:
     """A place of a model server: the address up to and with /v1, its key, and of a Unix socket the path.
 
-    own: the server there, if this process starts and stops it.
+    own: the server there, if this process starts and stops it; ca_file: further certificates for https.
     """
 
     url: str
     key: str | None = None
     socket: str = ""
-    own: OwnServer | None = None
+    own: Owned | None = None
+    ca_file: str = ""
+
+    def exchanger(self, connect_timeout_s: float) -> Exchanger:
+        """A client of this address; no connection is opened yet. Needs a running event loop."""
+        return Exchanger(
+            self.url, self.key, connect_timeout_s=connect_timeout_s, socket=self.socket, ca_file=self.ca_file
+        )
 
     @property
     def name(self) -> str:
@@ -115,7 +146,7 @@ class Server:
     refused: list[tuple[Job, ModelError]] = field(default_factory=list)  # jobs that wait for what a trial says
     watch: asyncio.Task[None] | None = None
     trial: asyncio.Task[None] | None = None
-    own: OwnServer | None = None
+    own: Owned | None = None
     suspects: deque[list[Job]] = field(default_factory=deque)
     alone: bool = False
     asleep: bool = False
@@ -201,19 +232,18 @@ class Servers:
         revision: str,
         connections: int,
         patience: Patience,
-        ca_file: str = "",
+        keeper: Callable[[Servers], Keeper] | None = None,
     ):
-        """revision: of the model, "" takes what a server says. Needs the running event loop."""
+        """revision: of the model, "" takes what a server says. keeper: for servers of our own. Needs the running event
+        loop."""
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
         for one in addresses:
-            limit_s = patience.connect_timeout_s
-            exchanger = Exchanger(one.url, one.key, connect_timeout_s=limit_s, socket=one.socket, ca_file=ca_file)
-            self.servers.append(
-                Server(exchanger, ServerAccount(one.name), connections, float(connections), own=one.own)
-            )
+            exchanger = one.exchanger(patience.connect_timeout_s)
+            account = ServerAccount(one.name)
+            self.servers.append(Server(exchanger, account, connections, float(connections), own=one.own))
         self._loop = asyncio.get_running_loop()
-        self.keeper = Keeper(self)
+        self.keeper = None if keeper is None else keeper(self)
         self._waiting: deque[Job] = deque()
         self._open: dict[Job, None] = {}  # in the order of arrival
         self._called = False  # whether the loop is going to call `dispatch`
@@ -246,7 +276,7 @@ class Servers:
         for server, look in zip(self.servers, looks):
             if isinstance(look, Failure):
                 self.put_down(server, self._silent(server, look))
-        if any(server.own for server in self.servers):
+        if self.keeper is not None and any(server.own for server in self.servers):
             self._attendant = self._loop.create_task(self.keeper.attend())
             self._attendant.add_done_callback(self._watched)
         return cards
@@ -340,7 +370,7 @@ class Servers:
 
     async def _send(self, job: Job, server: Server) -> None:
         """One try."""
-        if server.asleep:
+        if server.asleep and self.keeper is not None:
             await self.keeper.wake(server)
         outcome = await server.exchanger.ask(job.body(job), self.patience.timeout_s, job.on_text)
         server.left(job, self._loop.time())
@@ -487,8 +517,8 @@ class Servers:
 
     async def _watch(self, server: Server, pause_s: float) -> None:
         """Look at a server until it answers; it counts as down after as many looks as a request has tries."""
-        if server.own is not None:
-            await self.keeper.tend(server, server.own)
+        if self.keeper is not None and server.own is not None:
+            await self.keeper.tend(server)
             return
         await asyncio.sleep(pause_s)
         n_looks = 0
@@ -513,9 +543,9 @@ class Servers:
         self.dispatch()
 
     async def _first_look(self, server: Server) -> Card | Failure | ModelError:
-        if server.own is None:
+        if self.keeper is None or server.own is None:
             return await self._patient_look(server)
-        return await self.keeper.start(server, server.own)
+        return await self.keeper.start(server)
 
     def put_down(self, server: Server, reason: ModelError) -> None:
         """Give a server no more requests, and those that it had to the others. Without others all jobs end."""

@@ -145,8 +145,9 @@ class Keeper:
         self._servers = servers
         self._loop = asyncio.get_running_loop()
 
-    async def start(self, server: Server, own: OwnServer) -> Card | ModelError:
+    async def start(self, server: Server) -> Card | ModelError:
         """Start a server; its card, once it answers."""
+        own = _own(server)
         own.start()
         until = self._loop.time() + START_S
         while not own.ended() and self._loop.time() < until:
@@ -165,13 +166,13 @@ class Keeper:
         while True:
             await asyncio.sleep(ATTEND_S)
             for server in self._servers.servers:
-                if server.own is not None and server.live and server.own.ended():
+                if server.own is not None and server.live and _own(server).ended():
                     self._servers.look_at(server)
 
-    async def tend(self, server: Server, own: OwnServer) -> None:
+    async def tend(self, server: Server) -> None:
         """Find out whether a server lives, which is in doubt; start one anew that does not."""
-        if not await self._is_well(server, own):
-            await self._revive(server, own)
+        if not await self._is_well(server):
+            await self._revive(server)
             return
         server.watch = None
         questions, server.in_question = server.in_question, []
@@ -203,8 +204,8 @@ class Keeper:
                     text = answer.decode("utf-8", "replace")
                     server.counted = (int(_metric(PREEMPTIONS, text)), _metric(QUEUED_S, text))
 
-    async def _is_well(self, server: Server, own: OwnServer) -> bool:
-        patience = self._servers.patience
+    async def _is_well(self, server: Server) -> bool:
+        own, patience = _own(server), self._servers.patience
         for n_before in range(patience.retries + 1):
             answer = await server.exchanger.get("../health", LOOK_S)
             if own.ended() or isinstance(answer, bytes):
@@ -212,8 +213,9 @@ class Keeper:
             await asyncio.sleep(patience.pause_s(n_before))
         return False
 
-    async def _revive(self, server: Server, own: OwnServer) -> None:
+    async def _revive(self, server: Server) -> None:
         """Start a server anew, and set the requests apart that ran when it died."""
+        own = _own(server)
         server.live = False
         server.n_deaths += 1
         reason = own.last_words()
@@ -226,7 +228,7 @@ class Keeper:
         dead = ModelError("the model server died", given=given, do="run again to go on with what is missing")
         if server.n_deaths <= RESTARTS:
             await asyncio.sleep(min(RESTART_S * 2 ** (server.n_deaths - 1), MOST_RESTART_S))
-            card = await self.start(server, own)
+            card = await self.start(server)
             if isinstance(card, dict):
                 server.live, server.asleep, server.watch = True, False, None
                 self._servers.dispatch()
@@ -268,6 +270,11 @@ class Keeper:
             else:
                 groups.append([job])
         server.suspects.extendleft(reversed(groups))
+
+
+def _own(server: Server) -> OwnServer:
+    assert isinstance(server.own, OwnServer)
+    return server.own
 
 
 def _metric(name: re.Pattern[str], text: str) -> float:

@@ -6,12 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answer_notes import role
+from msgspec import to_builtins
+from msgspec.structs import replace
 from project_scripts import script
 
 import gpu_rag
@@ -20,9 +21,11 @@ from gpu_rag.index.tuned import keep
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
 from gpu_rag.methods.hybgrag import tune as tune_kb
+from gpu_rag.methods.hybgrag.asks import merged
 from gpu_rag.methods.hybgrag.critic import comment
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
+from gpu_rag.methods.hybgrag.route_prompt import Route
 from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.embed import embed
@@ -350,6 +353,35 @@ def test_two_entities_without_common_nodes_give_a_flagged_union(index: gpu_rag.I
     assert any(told.startswith("no intersection") for told in step.chosen)
 
 
+def test_a_chain_is_followed_in_its_directions(index: gpu_rag.Index) -> None:
+    """A version that ignores ways reaches her films too, and whoever directed what she starred in."""
+    along, ways = ("directed_by", "starred"), ("in", "out")
+    chain = run(index, Script(route(entity("Marta Orlo", "person", *along, ways=ways)), valid="yes"))
+    assert set(names(chain)) == {"Piet Ruyven", "Lena Voss"}
+    assert len(names(run(index, Script(route(entity("Marta Orlo", "person", *along)), valid="yes")))) > 2
+    back = Script(route(entity("Marta Orlo", "person", *along, ways=("out", "out"))), valid="no")
+    assert "0" in [str(s.n_candidates) for s in run(index, back).trace if s.verb == "hybgrag_action_1"]
+    few = Script(route(entity("Marta Orlo", "person", *along, ways=("in",))), valid="yes")
+    assert len(names(run(index, few))) > 2  # a way for each relation, or none
+
+
+def test_entities_of_one_name_are_one() -> None:
+    first, second = Topic("Marta  Orlo", "person", ("a", "b"), ("in", "out")), Topic("marta orlo", "person", ("b", "c"))
+    other = Topic("Marta Orlo", "town", ("a", "a"))
+    assert merged(Route((first, other), True)).entities == (
+        replace(first, entity="Marta Orlo"),
+        replace(other, relations=("a",)),
+    )
+    assert merged(Route((first, second), False)) == Route((Topic("Marta Orlo", "person", ("a", "b", "c")),), False)
+
+
+def test_a_route_that_is_not_sure_is_fused_with_documents(index: gpu_rag.Index) -> None:
+    sure, unsure = (run(index, Script(route(COMEDY, sure=sure), valid="yes")) for sure in (True, False))
+    verbs = [step.verb for step in unsure.trace]
+    assert "hybgrag_unsure" in verbs and "hybgrag_unsure" not in [step.verb for step in sure.trace]
+    assert len(names(unsure)) > len(names(sure))
+
+
 # --- without a model -------------------------------------------------------------------------------
 
 
@@ -494,9 +526,9 @@ def test_packaged_examples() -> None:
 
 
 def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
-    made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
     path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps(made.row()) + "\n\n")
+    path.write_text(json.dumps(to_builtins(made)) + "\n\n")
     assert read_examples(str(path), "", True) == (made,)
     script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
     run(index, script, experiences=str(path))
@@ -506,11 +538,11 @@ def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
 
 
 def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, tmp_path: Path) -> None:
-    made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
     path, hashes = tmp_path / "mine.jsonl", []
     for question in ("Who built it?", "Who sold it again?"):
         row = replace(made, question=question)
-        path.write_text(json.dumps(row.row()) + "\n")
+        path.write_text(json.dumps(to_builtins(row)) + "\n")
         assert read_examples(str(path), "", True) == (row,)
         hashes.append(run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash)
     again = run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash
@@ -644,10 +676,10 @@ def test_tune_collects_routes_validations_and_experiences_that_ask_then_uses(
 
 def test_packaged_examples_stay_where_a_file_is_named(index: gpu_rag.Index, tmp_path: Path) -> None:
     own = tuned_index(index, tmp_path)
-    made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
-    keep(own.path, hybgrag={"routes": [], "validations": [], "experiences": [made.row()]})
+    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    keep(own.path, hybgrag={"routes": [], "validations": [], "experiences": [to_builtins(made)]})
     mine = tmp_path / "mine.jsonl"
-    mine.write_text(json.dumps(replace(made, question="Who sold it?").row()) + "\n")
+    mine.write_text(json.dumps(to_builtins(replace(made, question="Who sold it?"))) + "\n")
     script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
     run(gpu_rag.Index.open(own.path), script, experiences=str(mine))
     assert "Who sold it?" in script.prompts("comment")[0] and "Who built it?" not in script.prompts("comment")[0]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.graph.reach import IN, OUT
 from gpu_rag.methods.hybgrag import rules as hybgrag_rules
 from gpu_rag.methods.hybgrag.rules import Candidate, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
@@ -157,7 +156,7 @@ def test_what_comes_after_the_same_feedback_again() -> None:
 
 def test_a_chain_without_one_of_its_relations_is_no_chain() -> None:
     """What is left has no direction of its own, else each relation would need one."""
-    chain = hybrid(Topic("Marta", "person", ("directed", "starred"), (IN, OUT)))
+    chain = hybrid(Topic("Marta", "person", ("directed", "starred"), ("in", "out")))
     found = after(chain, Feedback(INCORRECT, (), (("Marta", "directed"),)))
     assert found == hybrid(topic("Marta", "starred"))
 

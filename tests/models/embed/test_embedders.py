@@ -24,6 +24,7 @@ from gpu_rag.models.embed.bert import TILE
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.embed.interface import distinct
 from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder
+from gpu_rag.models.embed.sentence_transformer import SentenceTransformerEmbedder
 from gpu_rag.models.fingerprint import folder_hash
 
 WORDS = [
@@ -270,14 +271,20 @@ class FakeSentenceTransformer:
 
     def __init__(self, folder, device, local_files_only):
         assert local_files_only
+        self.sizes: list[tuple[int, int]] = []  # texts and tokens of each batch
+        self.dtype = torch.float32
+
+    def to(self, dtype):
+        self.dtype = dtype
 
     def tokenizer(self, texts, truncation, padding, verbose):
         return {"input_ids": [[1, *[len(w) for w in t.split()], 2] for t in texts]}
 
     def encode(self, texts, batch_size, show_progress_bar, convert_to_numpy, normalize_embeddings):
+        assert not normalize_embeddings and len(texts) == batch_size
         longest = max(min(len(t.split()), self.max_seq_length - 2) for t in texts)
-        v = np.array([[1.0, len(t), len(texts) + longest] for t in texts])
-        return v / np.linalg.norm(v, axis=1, keepdims=True)
+        self.sizes.append((len(texts), longest + 2))
+        return torch.tensor([[1.0, len(t), len(texts) + longest] for t in texts], dtype=self.dtype).float().numpy()
 
 
 @pytest.fixture
@@ -297,7 +304,27 @@ def test_sentence_transformer_rows_are_identical_in_any_batch(fake, tmp_path):
     assert rows_that_differ(embedder.embed, texts) == 0
     assert embedder.n_truncated > 0
     whole = FakeSentenceTransformer("", "cpu", True)
-    assert rows_that_differ(lambda t: whole.encode(t, 8, False, True, True), texts) > 0
+    assert rows_that_differ(lambda t: whole.encode(t, len(t), False, True, False), texts) > 0
+    np.testing.assert_allclose(np.linalg.norm(embedder.embed(texts), axis=1), 1, atol=1e-6)
+
+
+def test_sentence_transformer_batches_have_a_budget_of_tokens(fake, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    embedder = SentenceTransformerEmbedder(str(tmp_path))
+    embedder._model.sizes.clear()
+    embedder.embed(varied_texts(300))
+    assert {size * length for size, length in embedder._model.sizes} == {256 // n * n for n in range(3, 9)}
+
+
+def test_sentence_transformer_in_bfloat16_gives_unit_rows_in_float32(fake, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    plain = SentenceTransformerEmbedder(str(tmp_path))
+    rounded = SentenceTransformerEmbedder(str(tmp_path), dtype="bfloat16")
+    texts = varied_texts(40)
+    assert plain._model.dtype == torch.float32 and rounded._model.dtype == torch.bfloat16
+    vectors = rounded.embed(texts)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)  # scaled after, not before
+    assert (vectors * plain.embed(texts)).sum(1).min() > 0.999 and rows_that_differ(rounded.embed, texts) == 0
 
 
 def out_of_memory(*args, **kwargs):
@@ -312,7 +339,7 @@ def test_a_device_without_room_for_a_batch_is_a_model_error(monkeypatch, minilm,
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     embedder = load_embedder(str(tmp_path))
     monkeypatch.setattr(FakeSentenceTransformer, "encode", out_of_memory)
-    with pytest.raises(ModelError, match=r"out of memory; given 8 texts of 4 tokens"):
+    with pytest.raises(ModelError, match=r"out of memory; given 64 texts of 4 tokens"):
         embedder.embed(["a river"])
     monkeypatch.setattr(fake, "SentenceTransformer", out_of_memory)
     with pytest.raises(ModelError, match=f"out of memory; given {tmp_path}"):

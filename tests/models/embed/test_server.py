@@ -43,6 +43,7 @@ class Server:
 
     def __init__(self) -> None:
         self.behave: Callable[[list[str], int], tuple[int, Any]] = lambda texts, _: (200, answer(texts))
+        self.card: dict[str, Any] = {}
         self.requests: list[list[str]] = []
         self.keys: set[str | None] = set()
         self.lock, self.busy, self.most_busy = threading.Lock(), 0, 0
@@ -55,7 +56,7 @@ class Server:
                 pass
 
             def do_GET(self) -> None:
-                self.send(200, {"data": [{"id": "tiny"}, {"id": "other"}]})
+                self.send(200, {"data": [{"id": "tiny"} | server.card, {"id": "other"}]})
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -127,7 +128,9 @@ def test_identity_is_the_model_its_revision_and_its_dimension(server: Server) ->
     first = opened(server)
     assert first.dim == 256 and first.name == f"{server.url}#tiny"
     assert opened(server).content_hash == first.content_hash
-    assert opened(server, revision="2").content_hash != first.content_hash
+    server.card = {"revision": "2"}
+    assert opened(server).content_hash != first.content_hash
+    server.card = {}
     server.behave = lambda texts, _: (200, shortened(answer(texts), 100))
     assert opened(server).content_hash != first.content_hash
     with pytest.raises(ModelError, match="absent"):

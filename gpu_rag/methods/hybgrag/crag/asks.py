@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from gpu_rag.methods.hybgrag.crag.references import Item
 from gpu_rag.methods.hybgrag.crag.state import DOMAINS, DYNAMISMS, GRAPH, PROMPTS, TEXT, TYPES, Action, History, Topic
@@ -14,19 +14,12 @@ from gpu_rag.program.oracle import Known
 from gpu_rag.program.reader import read_blocks
 from gpu_rag.program.run import Run
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.replies import canonical_schema, object_of
+from gpu_rag.text.structs import schema_with
 
 MOST_RELATIONS = 4  # of an entity
 MOST_WORDS = 500  # of a reference that the validator is shown
 NONE = "none"  # in place of an empty list
 AGAIN = "again"  # the source: the pages of the last try, read in another way
-
-
-class Entity(Struct, frozen=True):
-    """A name of the graph, and the relations that lead from it towards the answer."""
-
-    name: str
-    relations: tuple[str, ...]
 
 
 class Route(Struct, frozen=True):
@@ -35,16 +28,16 @@ class Route(Struct, frozen=True):
     type: str
     dynamism: str
     domain: str
-    entities: tuple[Entity, ...]
+    entities: tuple[Topic, ...]
     source: str
 
     def action(self, next_batch: int, last: Action | None) -> Action:
         """The action: over the graph, the next batch of pages, or those of the last action."""
         kind = self.type, self.dynamism, self.domain
-        topics = tuple(Topic(entity.name, entity.relations) for entity in self.entities)
         if self.source == GRAPH:
-            return Action(*kind, GRAPH, topics)
-        return Action(*kind, TEXT, topics, last.batch if self.source == AGAIN and last is not None else next_batch)
+            return Action(*kind, GRAPH, self.entities)
+        batch = last.batch if self.source == AGAIN and last is not None else next_batch
+        return Action(*kind, TEXT, self.entities, batch)
 
 
 class Answered(Struct, frozen=True):
@@ -57,40 +50,24 @@ class Answered(Struct, frozen=True):
 def route_of(proposal: Action, last: Action | None) -> Route:
     """The route of an action that the rules propose."""
     again = last is not None and (proposal.module, last.module) == (TEXT, TEXT) and proposal.batch == last.batch
-    entities = tuple(Entity(topic.entity, topic.relations) for topic in proposal.topics)
     source = AGAIN if again else proposal.module
-    return Route(proposal.type, proposal.dynamism, proposal.domain, entities, source)
+    return Route(proposal.type, proposal.dynamism, proposal.domain, proposal.topics, source)
 
 
 def merged(reply: Route) -> Route:
     """The reply with one entity for each name, its relations once each."""
     relations: dict[str, dict[str, None]] = {}
     for entity in reply.entities:
-        relations.setdefault(entity.name, {}).update(dict.fromkeys(entity.relations))
-    entities = tuple(Entity(name, tuple(some)) for name, some in relations.items())
-    return Route(reply.type, reply.dynamism, reply.domain, entities, reply.source)
+        relations.setdefault(entity.entity, {}).update(dict.fromkeys(entity.relations))
+    return structs.replace(reply, entities=tuple(Topic(name, tuple(some)) for name, some in relations.items()))
 
 
 def route_schema(names: Sequence[str], relations: Sequence[str], sources: Sequence[str], most: int) -> str:
     """The JSON Schema of a route of at most `most` entities."""
-    along = {
-        "type": "array",
-        "items": {"enum": list(relations or [NONE])},
-        "minItems": 1,
-        "maxItems": MOST_RELATIONS,
-    }
-    entity = object_of({"name": {"enum": list(names or [NONE])}, "relations": along})
-    return canonical_schema(
-        object_of(
-            {
-                "type": {"enum": list(TYPES)},
-                "dynamism": {"enum": list(DYNAMISMS)},
-                "domain": {"enum": list(DOMAINS)},
-                "entities": {"type": "array", "items": entity, "maxItems": most if relations else 0},
-                "source": {"enum": list(sources)},
-            }
-        )
-    )
+    options = {"name": names or [NONE], "relations": relations or [NONE], "source": sources}
+    classes = {"type": list(TYPES), "dynamism": list(DYNAMISMS), "domain": list(DOMAINS)}
+    sizes = {"entities": most if relations else 0, "relations": MOST_RELATIONS}
+    return schema_with(Route, {**options, **classes}, sizes)
 
 
 ROUTE = Ask(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
+from msgspec import Meta, Struct, field
+
+from gpu_rag.methods.hybgrag.state import History as Tries
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, Range
 
@@ -68,6 +71,10 @@ class Fault(StrEnum):
     MODULE = "wrong source or batch"
     NOTHING = "nothing found"
 
+    def text(self) -> str:
+        """The feedback as the router reads it."""
+        return FEEDBACK[self]
+
 
 FEEDBACK = {
     Fault.TYPE: "The type of the question is wrong. Take another one.",
@@ -79,12 +86,11 @@ FEEDBACK = {
 }
 
 
-@dataclass(frozen=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """A topic entity, as the graph names it, and the relations that lead from it towards the answer."""
 
-    entity: str
-    relations: tuple[str, ...]
+    entity: str = field(name="name")
+    relations: Annotated[tuple[str, ...], Meta(min_length=1)]
 
     def text(self) -> str:
         """ "entity along relation, relation"."""
@@ -122,26 +128,16 @@ class Action:
 
 
 @dataclass
-class History:
-    """The refinement path of one question: actions, in order, and the feedback to each but the last."""
+class History(Tries):
+    """The refinement path of one question, and when it was asked."""
 
-    question: str
     query_time: str = ""
-    actions: list[Action] = field(default_factory=list)
-    feedback: list[Fault] = field(default_factory=list)
 
     @property
     def when(self) -> str:
-        """When the question was put, as prompts say it."""
+        """The time of the question, for prompts."""
         return self.query_time or "not known"
 
-    def seen(self, action: Action) -> bool:
-        """Whether an action that leads to the same answer was taken before."""
-        return action.key in {earlier.key for earlier in self.actions}
-
     def text(self) -> str:
-        """All earlier actions and what the critic said, for the router."""
-        lines = ["Tries so far, all of them wrong"] if self.actions else ["none"]
-        for number, (action, fault) in enumerate(zip(self.actions, self.feedback), 1):
-            lines += [f"{number}. {'; '.join(action.lines())}", f"   {FEEDBACK[fault]}"]
-        return "\n".join(lines)
+        """The earlier tries, for the router."""
+        return "\n".join(self.tries()) if self.actions else "none"

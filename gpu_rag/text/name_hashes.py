@@ -8,6 +8,7 @@ character by character: no collision becomes a mention.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,6 +20,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd: it has an inverse modulo 2^64
 _INVERSE = pow(_BASE, -1, 1 << 64)
 _ODD = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
+SEPARATOR = "\n"  # of names and of texts; no folded one contains it
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
@@ -33,6 +35,11 @@ def _powers(n: int, base: int) -> np.ndarray:
     powers = np.full(n, base, np.uint64)
     powers[:1] = 1
     return np.multiply.accumulate(powers)
+
+
+def codes_of(text: str) -> np.ndarray:
+    """u32: the code point of each character."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
 class Spans:
@@ -59,7 +66,7 @@ class Hits:
     last: np.ndarray
 
 
-class NameTable:
+class NameHashes:
     """Distinct names. Memory: 4 bytes a character, and 16 bytes for each distinct prefix that ends at a boundary.
 
     Made block by block with `add`, then `close`.
@@ -68,10 +75,14 @@ class NameTable:
     def __init__(self) -> None:
         self._blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
 
-    def add(self, codes: np.ndarray, boundary: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Takes names codes[start:end], in order, with at least one character between two of them that no name has.
-        boundary: bool[n + 1], where a word may begin or end; true at each start and end. Returns u64, a hash a name,
-        which `close` tells apart by characters."""
+    def add(self, names: Sequence[str], boundaries: Callable[[str], np.ndarray]) -> np.ndarray:
+        """Takes names without line breaks. boundaries(text): bool[len + 1], where a name in the text may begin or end
+        or be cut; true beside a line break. Returns u64, a hash a name, which `close` tells apart by characters."""
+        text = SEPARATOR.join(names)
+        codes, boundary = codes_of(text), boundaries(text)
+        lengths = np.array([len(name) for name in names], np.int64)
+        ends = np.cumsum(lengths + len(SEPARATOR)) - len(SEPARATOR)
+        starts = ends - lengths
         if not starts.size:
             return np.zeros(0, np.uint64)
         positions = np.flatnonzero(boundary)

@@ -1,0 +1,6 @@
+"""`auto`: the method that answers where none is named."""
+
+from gpu_rag.methods.method import Method
+
+NEEDS = ("passage_vectors", "relation_vectors", "bm25", "entity_vectors", "mentions", "graph")
+METHODS = (Method("auto", NEEDS, inexact=("pagerank", "neighbours"), order=85),)
