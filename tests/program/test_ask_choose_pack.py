@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest.mock import patch
 
 import numpy as np
@@ -687,3 +687,19 @@ def test_a_short_prompt_asks_no_tokenizer():
     with patch.object(llm, "count_tokens", side_effect=AssertionError("not needed")):
         text, n_kept, n_cut = pack(READ, {"question": "q?"}, "evidence", ["a", "b"], llm=llm, max_tokens=10)
     assert (text, n_kept, n_cut) == ("a\n\nb\nQuestion: q?", 2, 0)
+
+
+def test_rules_decide_where_the_requests_of_a_run_are_spent():
+    async def program(run):
+        bounded, picked = replace(run, most_calls=3), []
+        choice = Choose("pick", lambda: PICK, lambda: {"question": "?"})
+        for _ in range(3):
+            picked.append(await decide(bounded, choice, options=COLOURS, scores=[0.0, 1.0, 0.0]))
+        read = Ask("read", str, rule=lambda: "", prompt=lambda: ASK, reads="any", max_tokens=9)
+        return picked, await decide(bounded, read, question="who?"), await decide(run, read, question="who?")
+
+    llm = WordLLM("A")
+    outcome = outcome_of(program, llm)
+    assert outcome.draft == ([[0], [0], [1]], "", "A")  # a third choice and its repair would be four requests
+    assert outcome.usage.llm_calls == len(llm.requests) == 3
+    assert [step[0] for step in steps(outcome)] == ["pick/model", "pick/model", "pick/rule", "read"]
