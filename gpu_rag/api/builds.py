@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +180,12 @@ def sources_of(
         if not path.is_file():
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     documents = tuple(source.path for source in named if source.kind == "documents")
-    return Sources((*files, *documents), triples, strict, out / EDITS, named)
+    # sorted, so that the order on a command line changes no digest
+    return Sources(_sorted((*files, *documents)), _sorted(triples), strict, out / EDITS, named)
+
+
+def _sorted(paths: Iterable[Path]) -> tuple[Path, ...]:
+    return tuple(sorted(paths, key=os.fsencode))
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:

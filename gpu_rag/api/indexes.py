@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ from gpu_rag.api.live import Live
 from gpu_rag.api.models import Models, engine_over, open_engine, open_models
 from gpu_rag.api.questions import Asked, checked_questions
 from gpu_rag.engine import Engine, answer_of, check_unique
-from gpu_rag.errors import ModelError
+from gpu_rag.errors import ModelError, UsageError
 from gpu_rag.index import index as opened
 from gpu_rag.index.work import Progress
 from gpu_rag.methods.registry import AUTO
@@ -90,6 +91,7 @@ class Index(opened.Index):
         self._opening = threading.Lock()  # held while it is decided which models are open
         self._models_lock = threading.Lock()  # held by whoever works with the models
         self._live = Live(self._models_lock)
+        self._process = os.getpid()
 
     def __repr__(self) -> str:
         counts = self.counts()
@@ -267,6 +269,9 @@ class Index(opened.Index):
         support: bool = False,
     ) -> tuple[Models, dict[str, Any]]:
         """The keywords of a call, checked: the models that it names, and options of `Engine.run`."""
+        if os.getpid() != self._process:  # its threads and locks stayed in the parent
+            do = "open it in this process: gpu_rag.Index.open(path); or start processes by spawn"
+            raise UsageError("an index does not outlive a fork", given=repr(self), do=do)
         chosen, given = checked_settings(settings, self.manifest.defaults(), llm=llm, embedder=embedder)
         options = {
             "method": checked_text("method", method),

@@ -26,6 +26,7 @@ from gpu_rag.index.folder import (
     block_sums,
     canonical_json,
     checksums,
+    has_readers,
     is_own,
     sealed,
     sha256_text,
@@ -82,10 +83,11 @@ def guard_folder(out: Path) -> None:
 
 
 def _clean(out: Path, manifest: Manifest) -> None:
-    """Removes what no record names: unfinished folders of a killed run, replaced stages."""
+    """Removes what no record names: unfinished folders of a killed run; replaced stages, unless somebody reads them."""
     named = {record.folder for record in manifest.stages.values()}
+    kept = has_readers(out)
     for path in sorted((out / "stages").glob("*")) if (out / "stages").is_dir() else []:
-        if f"stages/{path.name}" not in named:
+        if f"stages/{path.name}" not in named and not (kept and not path.name.startswith(".tmp-")):
             shutil.rmtree(path)
     for path in out.glob(".*.tmp"):
         path.unlink()
@@ -112,9 +114,9 @@ def build_index(
     """
     progress = progress or Silent()
     started = time.perf_counter()
+    guard_folder(out)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    guard_folder(out)
     with WriteLock(out):
         if forget_replies:  # before a model opens them
             for end in ("", "-wal", "-shm"):
@@ -213,9 +215,11 @@ def _bring_up_to_date(
         sync(*temporary.rglob("*"), temporary)
         files = checksums(temporary)
         blocks = block_sums(temporary, files)
-        if final.exists():
-            shutil.rmtree(final)
-        os.replace(temporary, final)
+        if final.exists() and checksums(final) == files:
+            shutil.rmtree(temporary)  # the same bytes, which somebody may be reading
+        else:
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(temporary, final)
     report.s, report.peak_memory_bytes = time.perf_counter() - started, peak_memory_bytes()
     report.counts, report.graph_ops = counts, spelled(ran)
     folder = f"stages/{name}"
@@ -266,7 +270,7 @@ def _damaged_others(out: Path, manifest: Manifest, stages: Sequence[Stage]) -> l
 def _erase(out: Path) -> None:
     for name in (FILE, COPY, "run.json", "rejects.jsonl"):
         (out / name).unlink(missing_ok=True)
-    for name in ("stages", "work"):
+    for name in ("work",) if has_readers(out) else ("stages", "work"):
         shutil.rmtree(out / name, ignore_errors=True)
 
 

@@ -35,6 +35,12 @@ class Database:
     def __init__(self, connection: duckdb.DuckDBPyConnection):
         self._connection = connection
 
+    def create(self, table: str, schema: pa.Schema) -> None:
+        """Make an empty table with the columns of a schema."""
+        self._connection.register("given", schema.empty_table())
+        self.run(f"CREATE TABLE {table} AS SELECT * FROM given")
+        self._connection.unregister("given")
+
     def add(self, table: str, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows to a table."""
         rows = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
@@ -48,7 +54,7 @@ class Database:
             self._connection.execute(statement).complete()
 
     def count(self, table: str) -> int:
-        """The number of rows of a table."""
+        """The number of rows of a table, or of "TABLE WHERE ..."."""
         return int(self._connection.sql(f"SELECT count(*) FROM {table}").fetchall()[0][0])
 
     def view(self, name: str, file: Path) -> None:

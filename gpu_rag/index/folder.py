@@ -190,6 +190,42 @@ def read_json(path: Path, do: str | None = None) -> Any:
         raise BadInput("not a JSON file", given=f"{path}: {error}", expected="a JSON document", do=do) from error
 
 
+class Reading:
+    """A sign that this process reads the stages of an index: a shared lock on their folder, which goes with the object
+    or the process.
+
+    A build that sees one leaves replaced stages where they are; the next build without readers removes them. Where the
+    file system has no locks nothing holds them: a reader then says that the index has changed.
+    """
+
+    def __init__(self, folder: Path):
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError):  # no stages yet, or no locks here
+            self._descriptor = os.open(folder / "stages", os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+def has_readers(folder: Path) -> bool:
+    """Whether a process reads the stages of the index in `folder`, see `Reading`."""
+    try:
+        descriptor = os.open(folder / "stages", os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks here
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class WriteLock:
     """One writer a folder. Held by the operating system, so a killed process never leaves it behind."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.errors import IndexMismatch, MissingLayer
+from gpu_rag.errors import IndexCorrupt, IndexMismatch, MissingLayer, UsageError
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import metadata, tables
+from gpu_rag.index.folder import Reading
 from gpu_rag.index.manifest import Manifest, checked_folder
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
@@ -33,6 +34,7 @@ class Index:
     def __init__(self, path: Path, manifest: Manifest, device: str):
         self.path, self.manifest, self._device = path, manifest, device
         self.threads = 1
+        self._reading: Reading | None = None
         self.lies_in: object = None  # a temporary folder that goes with it, see `narrow`
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
@@ -42,7 +44,19 @@ class Index:
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
         """Opens an index. Raises BadInput when `path` is none, IndexMismatch for another format version."""
         folder = Path(path)
-        return cls(folder, Manifest.read(folder), device)
+        reading = Reading(folder)  # before the manifest names stages: a build may be about to replace them
+        index = cls(folder, Manifest.read(folder), device)
+        index._reading = reading
+        return index
+
+    def __reduce__(self) -> Any:
+        """Another process opens the index anew: what is in memory here is not sent.
+
+        Raises UsageError for a part of an index, whose folder goes with this process.
+        """
+        if self.lies_in is not None:
+            raise UsageError("a part of an index stays in its process", do="send the index, and filter there")
+        return partial(type(self).open, device=self._device), (self.path.resolve(),)
 
     @property
     def device(self) -> str:
@@ -75,13 +89,20 @@ class Index:
     def folder(self, stage: str) -> Path:
         """The folder of a stage, its files compared with their checksums at first use.
 
-        Raises MissingLayer when it was not built, IndexCorrupt when a file is missing or altered.
+        Raises MissingLayer when it was not built, IndexCorrupt when a file is missing or altered, IndexMismatch when
+        another build has replaced it.
         """
         record = self.manifest.stages.get(stage)
         if record is None:
             raise MissingLayer("the index lacks a stage", given=f"{self.path} without {stage}")
         if stage not in self._checked:
-            checked_folder(self.path, self.manifest, stage)
+            try:
+                checked_folder(self.path, self.manifest, stage)
+            except IndexCorrupt as error:
+                if Manifest.read(self.path).stages.get(stage) != record:
+                    what = "the index was built anew while it was open"
+                    raise IndexMismatch(what, given=f"{self.path}: {stage}", do="open it again") from error
+                raise
             self._checked.add(stage)
         return self.path / record.folder
 

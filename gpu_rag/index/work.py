@@ -75,7 +75,7 @@ class NamedSource:
 class Sources:
     """The inputs of a build: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
 
-    edits: the folder of edits by hand, which may be missing. named: sources of a knowledge base, in the order given;
+    edits: the folder of edits by hand, which may be missing. named: sources of a knowledge base, by name;
     the paths of those of kind documents are in `corpus` too.
     """
 

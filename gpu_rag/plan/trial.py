@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.errors import RequestFailed
+from gpu_rag.index.database import database
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.node_documents import SCHEMAS
-from gpu_rag.index.stages.passages import no_passage, packed, read_passages, write_passages
+from gpu_rag.index.stages.passages import keep_passages, no_passage, packed, read_passages, write_passages
 from gpu_rag.index.work import NamedSource, Progress, Silent, Sources, StageReport, Work
 from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.llm.interface import LLM, OnReply
@@ -81,14 +82,16 @@ class Passages:
         characters = pc.sum(pc.utf8_length(self.passages["text"])).as_py() or 0
         return {"passages": len(self), "characters": characters, "extracted": self.n_extracted}
 
-    def write(self, folder: Path) -> dict[str, int]:
+    def write(self, work: Work) -> dict[str, int]:
         """Writes the tables of the first stage. Rows are made anew, as reading them does."""
         ids = self.passages["doc_id"]
         documents = self.documents.filter(pc.is_in(self.documents["id"], ids))
         origins = self.origins.filter(pc.is_in(self.origins["document"], ids))
         tables = {"documents": documents, "passages": self.passages, "origins": origins}
         rows = packed({name: table.to_pylist() for name, table in tables.items()})
-        write_passages(folder, [rows], origins=origins.num_rows > 0)
+        with database(work) as db:
+            keep_passages(db, [rows])
+            write_passages(db, work.out, origins=origins.num_rows > 0)
         return {"documents": documents.num_rows, "passages": len(self)}
 
 
@@ -201,7 +204,7 @@ def run_stages(
             tracemalloc.start()
         started = time.perf_counter()
         try:
-            cost.counts = sample.write(out) if name == "passages" else stage.run(work)
+            cost.counts = sample.write(work) if name == "passages" else stage.run(work)
             cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
             cost.peak_memory_bytes = tracemalloc.get_traced_memory()[1] if traced else 0
         finally:

@@ -32,13 +32,14 @@ def named_source(text: str) -> NamedSource:
 def all_sources(
     kg: Sequence[Path] = (), skb: Sequence[Path] = (), named: Sequence[NamedSource] = ()
 ) -> tuple[NamedSource, ...]:
-    """The sources that have names, and the others called after their files, in the order kg, skb, named.
+    """The sources that have names, and the others called after their files, by name, so that their order on a
+    command line changes nothing.
 
     Raises BadInput where two have one name, where one is called as the index calls its own, and for what is not there.
     """
     given = [NamedSource(_stem(path), "kg", path) for path in kg]
     given += [NamedSource(path.resolve().name, "skb", path) for path in skb]
-    sources = (*given, *named)
+    sources = tuple(sorted((*given, *named), key=lambda source: source.name))
     names = [source.name for source in sources]
     taken = next((name for name in names if names.count(name) > 1 or name in RESERVED), None)
     if taken is not None:

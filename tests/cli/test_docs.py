@@ -13,9 +13,12 @@ import httpx
 import pytest
 from project_scripts import script
 
-from gpu_rag.cli.main import COMMANDS, build_parser
+from gpu_rag.cli.main import COMMANDS as OWN
+from gpu_rag.cli.main import build_parser
 from gpu_rag.errors import UsageError
+from gpu_rag.methods.registry import named_hooks
 
+COMMANDS = (*OWN, *named_hooks("commands"))
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, EXAMPLES = ROOT / "docs" / "cli.md", ROOT / "docs" / "data" / "json"
 make_docs = script("make_docs")

@@ -129,3 +129,12 @@ def test_what_killed_jobs_left_beside_answers_is_removed(run, cli, index, questi
     given = ("answer", index, questions, "--method", "bm25", "--out", tmp_path / "a.jsonl", *cli.HASH)
     assert run(*given, "--set", f"models.llm=replay:{replay}").status == 0
     assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == [".b.jsonl.6.tmp"]
+
+
+@pytest.mark.parametrize("out", ["/dev/null", "/dev/null/index", "file"])
+def test_an_index_is_not_written_into_what_is_no_folder(run, tiny_corpus, tmp_path, out):
+    (tmp_path / "file").write_text("x")
+    result = run("index", tiny_corpus, "--out", tmp_path / out, "--for", "bm25")
+    assert result.status in (1, 2) and str(tmp_path / out) in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert (tmp_path / "file").read_text() == "x"

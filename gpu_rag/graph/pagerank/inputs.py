@@ -275,6 +275,12 @@ class PageRankGraph:
             self.views["dangling before", node] = int((self.dangling_nodes < node).sum())
         return int(self.views["dangling before", node])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The graph without its views, which are dropped here too: torch moves tensors that it sends to another
+        process, and views would go on reading where they were."""
+        self.__dict__.pop("views", None)
+        return dict(self.__dict__)
+
     @cached_property
     def views(self) -> dict[Any, Any]:
         """The graph in the form of each implementation, made by the first call; numba: 16 bytes a node."""

@@ -44,7 +44,7 @@ class KbPaths:
 class KnowledgeBase:
     """N nodes and E edges. A node stands for all records that are linked as one thing, see `fuse`.
 
-    sources: in the order in which they were given, then the own extraction and the passages.
+    sources: by name, then the own extraction and the passages.
     node_ids: unique, ascending; node_names: as written; node_aliases: other names. node_type: i32[N], rows of
     type_names (ascending; "entity" where a node has none, "literal" for a value). node_sources: bool[N, sources], who
     has a record of the node.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
+from gpu_rag.index.database import Database, database
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import to_text, write_metadata
@@ -32,28 +34,12 @@ from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
 
 _PYTHON_ROWS = 1 << 10  # documents as Python objects
-_STEP = 8 * tables.ROWS_A_GROUP
 Row = dict[str, Any]
 
 
 def packed(rows: Mapping[str, Sequence[Row]]) -> Parts:
     """Rows of tables by name as columns; those of passages have their `line` too."""
     return {name: pa.RecordBatch.from_pylist(list(rows.get(name, ())), schema) for name, schema in SCHEMAS.items()}
-
-
-def _write(parts: Sequence[Parts], name: str, files: Mapping[Path, pa.Schema]) -> None:
-    """Files of a table, by its first column. Once: what is written is let go, and lies in memory twice until then."""
-    batches = [part.pop(name) for part in parts]
-    columns = {}
-    for number, field in enumerate(SCHEMAS[name]):
-        columns[field.name] = pa.concat_arrays([batch.column(number) for batch in batches])
-    del batches
-    order = pc.sort_indices(columns[SCHEMAS[name].names[0]])
-    for path, schema in files.items():
-        with TableWriter(path, schema) as writer:
-            for start in range(0, len(order), _STEP):
-                at = order.slice(start, _STEP)
-                writer.add([columns[field.name].take(at) for field in schema])
 
 
 TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
@@ -176,19 +162,37 @@ def _split(document: Document, settings: Settings) -> list[Row]:
     return rows
 
 
-def write_passages(folder: Path, parts: Sequence[Parts], *, origins: bool) -> None:
+def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
+    """Takes the rows of all tables into a database. Returns the numbers of documents and of passages."""
+    for name, schema in SCHEMAS.items():
+        db.create(name, schema)
+    for part in parts:
+        for name in SCHEMAS:
+            db.add(name, part[name])
+    return db.count("documents"), db.count("passages")
+
+
+def write_passages(db: Database, folder: Path, *, origins: bool) -> None:
     """The tables `documents`, `passages`, `lines`, `metadata` where there is some, and, if wanted, `origins`, sorted by
-    id. Once, as `_write`."""
-    documents = [part["documents"] for part in parts]
-    ids, texts = (pa.concat_arrays([batch[name] for batch in documents]) for name in ("id", "metadata"))
-    if pc.any(pc.not_equal(texts, "")).as_py():
-        write_metadata(folder / METADATA, texts.take(pc.sort_indices(ids)).to_pylist())
-    del documents, ids, texts
-    _write(parts, "documents", {folder / "documents.parquet": tables.DOCUMENTS})
+    id."""
+    if db.count("documents WHERE metadata <> ''"):
+        texts = (batch["metadata"].to_pylist() for batch in db.batches("SELECT metadata FROM documents ORDER BY id"))
+        write_metadata(folder / METADATA, [text for some in texts for text in some])
+    _write(db, "documents", "id", {folder / "documents.parquet": tables.DOCUMENTS})
     files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
-    _write(parts, "passages", files)
+    _write(db, "passages", "id", files)
     if origins:
-        _write(parts, "origins", {folder / "origins.parquet": ORIGINS})
+        _write(db, "origins", "document", {folder / "origins.parquet": ORIGINS})
+
+
+def _write(db: Database, name: str, key: str, files: Mapping[Path, pa.Schema]) -> None:
+    """Files of columns of a table, in the order of its unique key."""
+    columns = ", ".join(f'"{column}"' for schema in files.values() for column in schema.names)
+    with ExitStack() as stack:
+        writers = [(stack.enter_context(TableWriter(path, schema)), schema) for path, schema in files.items()]
+        for batch in db.batches(f"SELECT {columns} FROM {name} ORDER BY {key}"):
+            for writer, schema in writers:
+                writer.add([batch[column] for column in schema.names])
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -210,18 +214,21 @@ def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl; with named sources of documents
     or knowledge bases `origins`, the source of each document; where documents have metadata, `metadata`.
 
-    Reads the corpus. Raises BadInput when nothing in it could be used. Memory: some three times the text.
+    Reads the corpus. Raises BadInput when nothing in it could be used. Memory: `index.memory`, and about 200 bytes a
+    document and a passage, whose ids must differ.
     """
-    parts: list[Parts] = []
-    with Rejects(work) as rejects:
-        for found in read_passages(work.sources, work.settings):
-            if isinstance(found, Reject):
-                rejects.write(found)
-            else:
-                parts.append(found)
-                work.progress.advance(found["documents"].num_rows)
-    n_documents, n_passages = (sum(part[name].num_rows for part in parts) for name in ("documents", "passages"))
-    if not n_passages and (work.sources.corpus or not work.sources.named):
-        raise no_passage(rejects.n, rejects.first)
-    write_passages(work.out, parts, origins=bool(work.sources.of_kind("skb", "documents")))
+    with Rejects(work) as rejects, database(work) as db:
+
+        def parts() -> Iterator[Parts]:
+            for found in read_passages(work.sources, work.settings):
+                if isinstance(found, Reject):
+                    rejects.write(found)
+                else:
+                    yield found
+                    work.progress.advance(found["documents"].num_rows)
+
+        n_documents, n_passages = keep_passages(db, parts())
+        if not n_passages and (work.sources.corpus or not work.sources.named):
+            raise no_passage(rejects.n, rejects.first)
+        write_passages(db, work.out, origins=bool(work.sources.of_kind("skb", "documents")))
     return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n}
