@@ -112,7 +112,7 @@ def test_a_spoken_rule_builds_what_the_rule_builds(corpus: Path, tmp_path: Path)
     assert merges_of(by_rule) and all(any(found.values()) for found in questions_of(by_rule).values())
     for drop in (False, True):
         llm, out = ScriptedLLM(speaking(by_rule, drop)), tmp_path / f"spoken-{drop}"
-        report = gpu_rag.build(corpus, out, methods=METHODS, settings=BY_LLM, llm=llm)
+        report = gpu_rag.build(corpus, out, methods=METHODS, settings=BY_LLM, llm=llm).report
         assert {name for name, stage in report.stages.items() if stage.llm_calls} == SAME
         found, expected = files(Index.open(out)), files(by_rule)
         different = {name for name in expected if found[name] != expected[name]}
