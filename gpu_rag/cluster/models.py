@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -16,12 +16,10 @@ import numpy as np
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.cluster.task_queue import Task
 from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
-from gpu_rag.models.embed.interface import OnBatch, distinct
+from gpu_rag.models.embed.interface import OnBatch, Parts, distinct
 from gpu_rag.models.llm.chat import ChatFormat
 from gpu_rag.models.llm.interface import OnReply, check_key, in_order
 from gpu_rag.types import Reply, Request
-
-Parts = Generator[tuple[list[int], np.ndarray], None, None]
 
 
 class RayEmbedder:

@@ -133,7 +133,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         weights = load_file(folder / "model.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
-    given = {name: config.get(name) for name in EXPECTED}
+    given = {name: config.get(name, expected) for name, expected in EXPECTED.items()}
     if given != EXPECTED:
         raise ModelError("another kind of model than BERT", given=f"{folder}: {given}", expected=EXPECTED)
     return config, weights

@@ -265,12 +265,12 @@ def read_answer(request: Request, answer: Completion, count: Callable[[str], int
     text = content if isinstance(content, str) else _parts(content) or ""
     finish = "length" if choice.get("finish_reason") == "length" else "stop"
     n_prompt, n_cached, n_generated = _counts(answer)
-    hidden = thought(answer)
-    said = text if hidden == text else text + hidden
-    estimated = n_prompt is None or (n_generated is None and bool(said))
+    reasoning = thought(answer)
+    written = text if reasoning == text else text + reasoning
+    estimated = n_prompt is None or (n_generated is None and bool(written))
     if n_prompt is None:
         n_prompt = TEMPLATE_TOKENS + count(request.system) + count(request.prompt)
-    n_generated = (count(said) if said else 0) if n_generated is None else n_generated
+    n_generated = (count(written) if written else 0) if n_generated is None else n_generated
     if isinstance(request.constraint, Choice):
         text = _unquoted(text)
     if isinstance(request.constraint, Rank):

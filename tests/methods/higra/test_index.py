@@ -295,6 +295,7 @@ def test_edits_that_mean_nothing_are_refused(build: Callable[..., Path]) -> None
     with pytest.raises(BadInput, match="no edit has this id"):
         merges.undo(["m_0"])
     for line in ("no json", '{"id": "m", "action": "merge", "members": ["a", "b"]}', '{"id": "m", "action": "force"}'):
+        (folder / FILE).parent.mkdir(exist_ok=True)
         (folder / FILE).write_text(line + "\n")
         with pytest.raises(BadInput, match=r"merges.jsonl:1"):
             build()

@@ -117,6 +117,21 @@ def test_every_part_prints_its_tables(
     assert any(row.startswith(wanted[part]) for row in rows), printed
 
 
+def test_an_oracle_keeps_what_the_rules_keep(
+    base: ModuleType, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    kept = {}
+    for decider in ("rule", "oracle:1"):
+        given = ["eval_hydrarag.py", f"tiny={made[0]}={made[1]}", "--decider", decider, "--set", "models.llm=none"]
+        monkeypatch.setattr(sys, "argv", given)
+        base.main()
+        printed = capsys.readouterr().out
+        (row,) = [line for line in printed.splitlines() if line.startswith("| 2 | 1 |")]
+        kept[decider] = [float(share) for share in row.strip("| ").split(" | ")[2:]]
+        assert ("decided by rule, for want of gold: " in printed) == (decider != "rule")
+    assert all(oracle >= rule for oracle, rule in zip(kept["oracle:1"], kept["rule"])) and kept["oracle:1"][-1] == 1.0
+
+
 def test_the_tables_of_evidence(
     evidence: ModuleType, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

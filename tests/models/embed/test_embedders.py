@@ -242,6 +242,20 @@ def test_unknown_device_and_format():
         MeanPoolingEmbedder(packaged.packaged_embedder_folder(), name="minilm", dtype="int3")
 
 
+@pytest.mark.parametrize("change", [{"model_type": "roberta"}, {"hidden_act": "relu"}, {"num_hidden_layers": 7}])
+def test_another_kind_of_model_is_refused(tmp_path, change):
+    """Its numbers would be wrong, not missing; and a layer without weights."""
+    folder = packaged.packaged_embedder_folder()
+    for path in folder.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ModelError) as error:
+        MeanPoolingEmbedder(tmp_path, name="other")
+    assert str(tmp_path) in str(error.value)
+
+
 # --- identity of a folder --------------------------------------------------------------------------
 
 
