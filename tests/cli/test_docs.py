@@ -117,7 +117,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         "index": ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "new", *for_all, *cli.NO_LLM),
         "answer": ("answer", index, questions, "--method", "ppr", "--out", out, *llm),
         "ask": ("ask", index, cli.QUESTIONS[0]["question"], "--method", "ppr", *llm),
-        "eval": ("eval", index, questions, "--retrieval-only", *cli.NO_LLM),
+        "eval": ("eval", index, questions, "--method", "dense,ppr", "--retrieval-only", *cli.NO_LLM),
         "explain": ("explain", out, "q1"),
         "verify": ("verify", index),
         "verify-answers": ("verify-answers", out, index, "--corpus", tmp_path / "tiny.jsonl"),
