@@ -1,10 +1,11 @@
-"""Makes the golden rankings again: python tests/golden/record.py
+"""Makes the golden rankings again: python tests/golden/record.py [--beside]
 
 rankings.json: for each embedder, method and sample question the ten best passages with their scores. Every ranking is
 made several times more with noise on all vectors, as another CPU's rounding might cause: places whose passage then
 changes are listed as `unsure` (there only the score is compared), and `tolerance` bounds how far scores moved. The
 hashing embedder gives nearly equal vectors everywhere, so its rankings are held tightly. MiniLM in bf16 does not:
-between a CPU with AMX and one with AVX-512 BF16 alone, cosines of the sample moved by up to .0015.
+between a CPU with AMX and one with AVX-512 BF16 alone, cosines of the sample moved by up to .0015. `--beside` keeps a record of MiniLM that was made on another kind of
+processor, and marks what differs here.
 
 Make them again when a change is meant to alter rankings: another extraction, another seeding.
 """
@@ -12,6 +13,7 @@ Make them again when a change is meant to alter rankings: another extraction, an
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -133,6 +135,18 @@ def record_rankings(folder: Path, index: gpu_rag.Index, settings: Any, noise: fl
     return expected
 
 
+def joined(found: Rankings, earlier: Rankings) -> Rankings:
+    """The earlier record, with the places that differ here as not sure: it then holds on both processors."""
+    for method, rows in earlier.items():
+        for name, row in rows.items():
+            here = found[method][name]
+            differ = {place for place, ids in enumerate(zip(row["ids"], here["ids"])) if ids[0] != ids[1]}
+            row["unsure"] = sorted({*row["unsure"], *differ})
+            moved = 1.2 * np.abs(np.subtract(row["scores"], here["scores"])).max(initial=0)
+            row["tolerance"] = max(row["tolerance"], float(f"{moved:.2g}"))
+    return earlier
+
+
 def write_rankings(found: dict[str, Rankings]) -> None:
     """A line a question."""
     parts = [
@@ -161,6 +175,7 @@ def brief(answer: Answer) -> dict[str, Any]:
 
 
 def main() -> None:
+    earlier = json.loads(RANKINGS.read_text(encoding="utf-8")) if "--beside" in sys.argv[1:] else None
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         hashed, minilm = Path(name) / "hash", Path(name) / "minilm"
@@ -168,6 +183,8 @@ def main() -> None:
             "hash": record_rankings(hashed, build(hashed), SETTINGS, NOISE),
             "minilm": record_rankings(minilm, build(minilm, MINILM), MINILM, MINILM_NOISE),
         }
+        if earlier is not None:
+            found["minilm"] = joined(found["minilm"], earlier["minilm"])
         write_rankings(found)
 
 
