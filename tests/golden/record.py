@@ -4,8 +4,8 @@ rankings.json: for each embedder, method and sample question the ten best passag
 made several times more with noise on all vectors, as another CPU's rounding might cause: places whose passage then
 changes are listed as `unsure` (there only the score is compared), and `tolerance` bounds how far scores moved. The
 hashing embedder gives nearly equal vectors everywhere, so its rankings are held tightly. MiniLM in bf16 does not:
-between a CPU with AMX and one with AVX-512 BF16 alone, cosines of the sample moved by up to .0015. `--beside` keeps a record of MiniLM that was made on another kind of
-processor, and marks what differs here.
+between a CPU with AMX and one with AVX-512 BF16 alone, cosines of the sample moved by up to .0015. `--beside` keeps a
+record of MiniLM that was made on another kind of processor, and marks what differs here.
 
 Make them again when a change is meant to alter rankings: another extraction, another seeding.
 """
