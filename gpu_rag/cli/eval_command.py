@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if options.retrieval_only and same:
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
-    if options.judge and options.replies is None and beside is None:
+    if options.judge and not options.retrieval_only and options.replies is None and beside is None:
         say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
     with Bars() as bars:
         comparison = evaluate(

@@ -60,7 +60,7 @@ def test_rows_beside_peers(op, run):
     assert {(row["B"], row["peer"]) for row in rows} == set(itertools.product(batches, PEERS[op]))
     for row in rows:
         assert row["ms"] > 0 and row["bytes"] > 0 and row["peer_ms"] > 0 and 1 <= row["sampled"] <= 20
-        assert row["note"] in ("", bubble.NOTE, paths.NOTE)
+        assert row["note"] in ("", peer_file("bubble").NOTE, peer_file("paths").NOTE)
 
 
 def test_the_graph_of_an_index(run, index):
@@ -300,7 +300,7 @@ def test_the_peers_paths_are_all_paths():
     """With a beam that keeps everything the op finds what igraph finds."""
     igraph = pytest.importorskip("igraph")
     world = paths.world_of(power_law(60, 0), Config(sizes=(), batches=(3,)))
-    graph = igraph.Graph(world.graph.n, edges=paths._pairs(world.graph))
+    graph = igraph.Graph(world.graph.n, edges=peer_file("paths").pairs(world.graph))
     topics = search.Ragged(world.topics[:3].flatten(), torch.tensor([0, 2, 4, 6]))
     closed, least = torch.zeros(3).bool(), torch.zeros(3).long()
     found = search.search_paths(world.graph, topics, 2, search.Ends(closed, closed), search.Window(least, least + 4))

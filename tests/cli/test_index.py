@@ -186,7 +186,7 @@ def test_ctrl_c_stops_and_the_next_run_asks_only_what_is_missing(build, chat_ser
     result = build(*llm)
     assert result.status == 0
     assert result.document["stages"]["passages"]["skipped"]
-    assert set(other.begun.values()) == {1}  # at most those that were open: all six are asked at once
+    assert set(other.begun.values()) <= {1}  # those that were open, of six that are asked at once; none may be left
     whole = run("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "whole", *llm, "--set", "models.embedder=hash")
     assert whole.status == 0
     assert digest(run, tmp_path / "i") == digest(run, tmp_path / "whole")

@@ -216,7 +216,8 @@ def test_doctor_clears_the_vector_cache(run, cli, tmp_path, monkeypatch):
 
     folder = tmp_path / "cache" / "vectors"
     folder.mkdir(parents=True)
-    (folder / "abc.sqlite").write_bytes(b"x" * 1000)
+    (folder / "abc.vectors").write_bytes(b"x" * 900)
+    (folder / "abc.sqlite").write_bytes(b"x" * 100)  # of an earlier version
     monkeypatch.setenv("GPU_RAG_CACHE", str(tmp_path / "cache"))
     result = run("doctor", "--clear-vector-cache", *cli.NO_LLM, "--json")
     packaged.set_cache_dir(None)

@@ -14,7 +14,7 @@ from gpu_rag.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = [f"gpu_rag/methods/{name}/README.md" for name in (
-    "ppr", "dense", "bm25", "hybrid", "hoprag", "bubblerag", "higra", "fused", "hybgrag", "hydrarag"
+    "ppr", "dense", "bm25", "hybrid", "hoprag", "bubblerag", "higra", "fused", "auto", "hybgrag", "hydrarag"
 )]  # fmt: skip
 PAGES = ["README.md", "docs/methods.md", "docs/cli.md", *METHODS]  # run in this order
 SAMPLE = "docs/benchmarks/sample.md"
@@ -24,8 +24,8 @@ ELSEWHERE = {
     "docs/architecture.md": "a drawing",
     "docs/scale.md": "a Ray cluster",
     **{f"docs/benchmarks/{name}.md": "data sets that do not lie in the package" for name in (
-        "bubblerag", "higra-index", "higra", "hoprag", "hoprag-edges", "hybgrag", "hydrarag", "ranking", "retrieval",
-        "runtime",
+        "bubblerag", "embedding", "higra-index", "higra", "hoprag", "hoprag-edges", "hybgrag", "hydrarag", "ranking",
+        "retrieval", "runtime",
     )},
 }  # fmt: skip
 # Commands that are left out, by what the page says of them

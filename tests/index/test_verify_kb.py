@@ -51,7 +51,7 @@ KB_DAMAGE = {
     "a type out of order": ("types", swap("name"), "kb types: not sorted"),
     "two relations of one name": ("relations", put("name", 1, "born in"), "kb relations: not sorted and unique"),
     "two relations of one id": ("relations", put("id", 1, "born in"), "one id stands twice"),
-    "two sources of one name": ("sources", put("name", 1, "one"), "one name stands twice"),
+    "two sources of one name": ("sources", put("name", 2, "one"), "one name stands twice"),
     "a kind that does not exist": ("sources", put("kind", 0, "rdf"), "no kind is called rdf"),
     "nodes out of order": ("nodes", swap("id"), "kb nodes: not sorted"),
     "a type that does not exist": (
@@ -70,7 +70,7 @@ KB_DAMAGE = {
     "edges out of order": ("edges", swap("relation"), "not behind the one before"),
     "an edge from nowhere known": ("edges", put("provenance", 0, ""), "neither a file nor a passage"),
     "a record of no node": ("records", put("node", 0, 99), "kb records: 1 with a row number as node"),
-    "a record of another node": ("records", put("node", 0, 2), "kb links"),
+    "a record of another node": ("records", put("node", 2, 3), "kb links"),
     "records out of order": ("records", swap("id"), "kb records: not sorted"),
     "a link between two nodes": ("links", put("right", 0, 3), "join records of different nodes"),
     "a link that is gone": ("links", drop(0), "kb links"),

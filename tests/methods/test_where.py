@@ -165,7 +165,7 @@ def _of_passages(base: Index, documents: np.ndarray, *others: Any) -> Index:
 def test_wrong_versions_are_caught(
     index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Index], method: str
 ) -> None:
-    monkeypatch.setattr("gpu_rag.engine.narrowed", wrong)
+    monkeypatch.setattr("gpu_rag.index.narrow.narrowed", wrong)
     with pytest.raises(AssertionError):
         check(asked(index), method)
 

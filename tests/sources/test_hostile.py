@@ -123,12 +123,11 @@ def test_hostile_pages_are_rejects_within_the_limits(tmp_path, busy_machine):
         (folder / "z.html").write_text("fine")
     documents, rejects = read(slow, max_parse_s=1, max_parse_bytes=512 << 20)
     more_documents, more_rejects = read(wide, max_parse_s=600, max_parse_bytes=512 << 20)
-    assert [d.text for d in (*documents, *more_documents)] == ["fine", "fine"]
+    assert [d.text for d in (*documents, *more_documents)] == ["end", "fine", "fine"]  # a flood of attributes is read
     reasons = {r.file.rsplit("/", 1)[1]: r.reason for r in (*rejects, *more_rejects)}
-    assert reasons.keys() == HOSTILE_PAGES.keys()
+    assert reasons.keys() == HOSTILE_PAGES.keys() - {"attributes.html"}
     assert "max_parse_bytes" in reasons["line.html"] or "max_document_chars" in reasons["line.html"]
-    for name in ("nested.html", "attributes.html"):
-        assert reasons[name] == "parsing it takes more than max_parse_s = 1 s of processor time"
+    assert reasons["nested.html"] == "parsing it takes more than max_parse_s = 1 s of processor time"
     assert "memory" in reasons["tags.html"]
 
 

@@ -198,12 +198,17 @@ class VectorFile:
 
 def cached_bytes(folder: Path) -> int:
     """Bytes of all vector caches below the cache folder."""
-    return sum(path.stat().st_size for path in (folder / "vectors").glob("*.vectors"))
+    return sum(path.stat().st_size for path in _files(folder))
 
 
 def clear(folder: Path) -> int:
     """Removes all vector caches below the cache folder; returns the bytes freed."""
     freed = cached_bytes(folder)
-    for path in (folder / "vectors").glob("*.vectors"):
+    for path in _files(folder):
         path.unlink(missing_ok=True)
     return freed
+
+
+def _files(folder: Path) -> list[Path]:
+    """The caches, and the databases that an earlier version kept them in."""
+    return [path for form in ("*.vectors", "*.sqlite*") for path in (folder / "vectors").glob(form)]

@@ -55,7 +55,12 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _MOST_FRAME, _MOST_COOKIE = 600, 3000  # characters; what is longer is text, unless a quarter of it is links
 _SOFT_HYPHEN = "\xad"
 MOST_ATTRIBUTES = 1000
-_TAG_START = re.compile(r"</?[A-Za-z][^\s/>]{0,64}")
+# A comment, a text that holds no tags, or a tag (2) and its attributes (3), whose quoted values may hold ">".
+_PARTS = re.compile(
+    r"""<!--[\s\S]*?(?:-->|\Z)|<(script|style|title|textarea)\b[\s\S]*?(?:</\1|\Z)"""
+    r"""|(</?[a-z][^\s/>]{0,64})((?:[^>=]++|=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))?+)*+)""",
+    re.IGNORECASE,
+)
 
 
 def read_html(data: bytes, limits: Limits) -> Parsed:
@@ -90,18 +95,17 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
 def _without_floods(markup: str) -> str:
     """The page with tags of more than MOST_ATTRIBUTES attributes as bare tags: comparing all with all would take hours.
 
-    Between two ">" the first "<" before a letter begins the tag, as in the HTML Standard. Linear.
+    Linear. Comments and the texts of scripts and the like are left alone: a "<" there begins no tag.
     """
-    parts = markup.split(">")
-    for number, part in enumerate(parts):
-        if len(part) > 2 * MOST_ATTRIBUTES and (tag := _TAG_START.search(part)):
-            attributes = part[tag.end() :]
-            if (
-                len(attributes.split(maxsplit=MOST_ATTRIBUTES)) > MOST_ATTRIBUTES
-                or attributes.count("=") > MOST_ATTRIBUTES
-            ):
-                parts[number] = part[: tag.end()]
-    return ">".join(parts)
+    return _PARTS.sub(_bare_where_flooded, markup) if len(markup) > 2 * MOST_ATTRIBUTES else markup
+
+
+def _bare_where_flooded(part: re.Match[str]) -> str:
+    attributes: str | None = part[3]
+    if attributes is None or len(attributes) < 2 * MOST_ATTRIBUTES:
+        return part[0]
+    n = max(attributes.count("="), len(attributes.split(maxsplit=MOST_ATTRIBUTES)))
+    return part[2] if n > MOST_ATTRIBUTES else part[0]
 
 
 def _text_of(body: LexborNode, limits: Limits, main_only: bool = False) -> str:

@@ -16,7 +16,6 @@ from damage import Columns, drop, put
 from gpu_rag.cli import verify_command
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.methods import registry
 from gpu_rag.methods.registry import stage_checks
 
 
@@ -101,7 +100,7 @@ def test_a_missing_file_is_named(index: Path) -> None:
 
 def test_an_index_of_a_method_that_is_not_installed(index: Path, monkeypatch: Any, capsys: Any) -> None:
     """Its checksums are verified, and the command says that nothing else is."""
-    monkeypatch.setattr(registry, "stage_checks", dict)
+    monkeypatch.setattr("gpu_rag.api.checks.stage_checks", dict)
     options = Namespace(index=index, json=False, digest=False, methods=None)
     status, _, text = verify_command.run(options)
     assert (status, text) == (0, f"{index}: sound")
