@@ -11,9 +11,9 @@ _ROWS = 1024  # whose scores are made at a time
 
 @dataclass(frozen=True)
 class Side:
-    """N described rows. vectors: f16 or f32[N, D], unit rows or zero; head: f16[N, C] of 0 and 1, which of the C common
-    keywords a row has; size: i32[N], how many keywords it has in all; group: i64[N], rows of one group are never
-    matched, or None."""
+    """N rows with keywords. vectors: f16 or f32[N, D], unit rows or zero; head: f16[N, C] of 0 and 1, the row's
+    keywords among the C common ones; size: i32[N], the number of all its keywords; group: i64[N] or None, rows of one
+    group never match."""
 
     vectors: torch.Tensor
     head: torch.Tensor
@@ -33,8 +33,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Strips:
-    """The best of every left row in every strip of right rows. best: f32[Nl, S], its largest score, -inf without any;
-    index: i32[Nl, S], the lowest right row that has it, or -1; second: f32[Nl, S], the largest score of the others."""
+    """The best match of every left row in every strip of right rows. best: f32[Nl, S], the largest score, or -inf;
+    index: i32[Nl, S], the lowest right row with it, or -1; second: f32[Nl, S], the largest score of the other rows."""
 
     best: torch.Tensor
     index: torch.Tensor

@@ -1,9 +1,8 @@
-"""`join_top1` in Triton: a program holds some left rows, walks over one strip of right rows, and keeps three numbers a
-row. Dot products and overlaps are accumulated in f32 in tiles; no score leaves the program.
+"""`join_top1` in Triton: a program holds some left rows, walks over one strip of right rows, and keeps three numbers
+per row. Dot products and overlaps are accumulated in f32 tiles; no score leaves the program.
 
-f16 rows are multiplied as f16 (by tensor cores), others as f32 (IEEE, no TF32). The order in which a dot product is
-summed is that of its components, whatever the other rows are.
-Its tiles are not tuned.
+f16 rows are multiplied as f16 (by tensor cores), others as f32 (IEEE, no TF32). A dot product is summed in the order of
+its components, independent of the other rows. The tiles are not tuned.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def _products(
     left, right, row, column, n_left, n_right, depth, whole: tl.constexpr, n_rows: tl.constexpr, n_columns:
     tl.constexpr, n_depth: tl.constexpr,
 ):  # fmt: skip
-    """f32[R, C]: left rows times right rows. whole: as they are (f16 both), else in f32."""
+    """f32[R, C]: left rows times right rows. whole: multiply as stored (both f16), else in f32."""
     acc = tl.zeros((n_rows, n_columns), dtype=tl.float32)
     for start in range(0, depth, n_depth):
         at = start + tl.arange(0, n_depth)
