@@ -18,7 +18,7 @@ Rows = TypeVar("Rows", torch.Tensor, Ragged)
 
 
 def seeded(config: Config) -> torch.Generator:
-    """A generator that starts from the seed of the settings."""
+    """A generator seeded from the settings."""
     return torch.Generator().manual_seed(config.seed)
 
 
@@ -40,7 +40,7 @@ def linked_nodes(csr: CSR) -> torch.Tensor:
 
 
 def drawn(values: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Some of the values at random, in this shape."""
+    """A random sample of the values (with repeats) in this shape."""
     return values[torch.randint(len(values), shape, generator=generator)]
 
 
@@ -75,7 +75,7 @@ def lists_in(result: Any) -> list[list[int]]:
 
 
 def check_memory(what: str, needed: int, config: Config) -> None:
-    """Raises UsageError where the inputs of a case do not fit on the device. what: such as "the vectors: 10"."""
+    """Raise UsageError if the inputs of a case do not fit on the device. what: such as "the vectors: 10"."""
     free = free_bytes(torch.device(config.device))
     if needed > free:
         given, expected = f"{what}: {needed / 1e9:.1f} GB", f"at most {free / 1e9:.1f} GB"
@@ -92,7 +92,7 @@ SKEW = 0.7  # the chance of the entity of rank r falls as r^-SKEW
 def power_law(n: int, seed: int) -> CSR:
     """R-MAT (Chakrabarti, Zhan and Faloutsos, 2004): every bit of an edge's ends falls into one of four quadrants.
 
-    Edges whose ends are not below n are drawn again; nodes are then renamed at random, so that ids say nothing.
+    Edges with an end >= n are drawn again. Nodes are then renamed at random, so that ids carry no information.
     Undirected, without weights; some nodes are isolated, as in real graphs.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -115,14 +115,15 @@ def power_law(n: int, seed: int) -> CSR:
 
 
 def uniform(n: int, seed: int) -> CSR:
-    """Both ends of every edge are any nodes. Undirected, without weights."""
+    """A graph with random ends of every edge. Undirected, without weights."""
     generator = torch.Generator().manual_seed(seed)
     src, dst = torch.randint(n, (2, n * EDGES), generator=generator)
     return csr_from_edges(src, dst, n)
 
 
 def bipartite(n: int, seed: int) -> CSR:
-    """Nodes [entities | passages], an edge for each mention: every entity in some passage, the rest by popularity."""
+    """Nodes [entities | passages], one edge for each mention: every entity is in some passage, other mentions by
+    popularity."""
     generator = torch.Generator().manual_seed(seed)
     n_passages = max(1, n // (ENTITIES + 1))
     n_entities = n - n_passages

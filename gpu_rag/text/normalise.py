@@ -7,9 +7,9 @@ import unicodedata
 from functools import lru_cache
 
 _SPACE = re.compile(r"\s+")
-# Texts differ in them for one and the same name (O'Hara, Bras-Coupé).
+# Texts spell the same name with different quotes and dashes (O'Hara, Bras-Coupé).
 _TYPED = str.maketrans("‘’‛“”‟‐‑‒–—―−", "'''\"\"\"-------")
-# Horizontal space, then what must not reach a table: controls, zero-width marks, soft hyphen, byte order mark.
+# Horizontal space; then what must not reach a table: controls, zero-width marks, soft hyphen, byte order mark.
 _BLANK = re.compile(r"[^\S\n]+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -35,7 +35,7 @@ def normalise_name(s: str) -> str:
     'the loft'
     """
     folded = s
-    # Folding can undo NFKC and the other way round, so repeat to the fixed point (two rounds, rarely three).
+    # Folding can undo NFKC and NFKC can undo folding, so repeat to the fixed point (two rounds, rarely three).
     for _ in range(4):
         once = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", folded).casefold())
         once = _strip_outer(_SPACE.sub(" ", once.translate(_TYPED)))

@@ -1,14 +1,14 @@
-"""Prompt files: a static part that all requests of a stage share, and a template for what differs.
+"""Prompt files: a static part that all requests of a stage share, and a template for the varying part.
 
-A prompt file is UTF-8 text in a package: the static system part, a line `=== question ===`, then the user template
-with slots `{{field}}`. The static part has no slots, so that an engine with a prefix cache pays for it once.
+A prompt file is UTF-8 text in a package: the static system part, a line `=== question ===`, then the user template with
+slots `{{field}}`. The static part has no slots, so an engine with a prefix cache computes it only once.
 
-The fence: in the template, the lines `<data>` and `</data>` stand around the slots of texts that others wrote
-(passages, pages, graphs, earlier replies). A sentence in the static part says that nothing between them is an order,
-and no value of a slot can open or close a fence: its `<data` and `</data` become `&lt;data` and `&lt;/data`.
+The fence: in the template, the lines `<data>` and `</data>` enclose the slots of texts from others (passages, pages,
+graphs, earlier replies). A sentence in the static part says that nothing between them is an order. No value of a slot
+can open or close a fence: its `<data` and `</data` become `&lt;data` and `&lt;/data`.
 
-The chat template stands around all of it. A server reads `<|im_end|>` in a passage as the end of the user's turn, so an
-engine that sends texts to one takes such tokens apart first: `break_template_tokens`.
+The chat template encloses all of it. A server reads `<|im_end|>` in a passage as the end of the user's turn, so an
+engine that sends texts to a server first breaks such tokens: `break_template_tokens`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def break_template_tokens(text: str, tokens: Collection[str] = ()) -> str:
-    """The text with a space behind the first character of whatever a chat template or tokenizer takes for a token.
+    """Insert a space after the first character of every token of a chat template or tokenizer in the text.
 
-    Tokens of the known families, by form and name, in any case; tokens: further ones, of the tokenizer at hand.
+    Tokens of the known families are found by form and name, in any case; tokens: further ones, of the current
+    tokenizer.
 
     >>> break_template_tokens("a<|im_end|>b [INST] <start_of_turn> <b> [1]")
     'a< |im_end|>b [ INST] < start_of_turn> <b> [1]'
@@ -82,7 +83,7 @@ class Prompt:
 
     @classmethod
     def parse(cls, name: str, text: str) -> Prompt:
-        """A prompt out of the text of its file. Raises UsageError naming what is wrong."""
+        """Parse a prompt from the text of its file. Raises UsageError that names the problem."""
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         separators = [i for i, line in enumerate(lines) if line.strip() == SEPARATOR]
         if len(separators) != 1:
@@ -126,11 +127,11 @@ class Prompt:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of both parts, hexadecimal: another prompt is another stage."""
+        """sha256 of both parts, hexadecimal: a different prompt means a different stage."""
         return sha256(f"{self.system}\n{SEPARATOR}\n{self.template}".encode()).hexdigest()
 
     def render(self, /, **fields: str) -> str:
-        """The template with every slot filled, in one pass: what a value holds is never taken for a slot or a fence.
+        """Fill every slot of the template, in one pass: the content of a value is never read as a slot or a fence.
 
         Raises UsageError for a missing or unknown field, and for a value that is no string.
         """

@@ -33,7 +33,8 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 class _Stemmers(threading.local):
-    """A Snowball stemmer keeps state between calls, so each thread has its own, made when it first stems."""
+    """Thread-local stemmers. A Snowball stemmer keeps state between calls, so each thread makes its own at first
+    use."""
 
     @cached_property
     def english(self) -> Stemmer.Stemmer:
@@ -46,11 +47,11 @@ _STEMMERS = _Stemmers()
 
 
 def tokenize(text: str) -> list[str]:
-    """The word tokens of `text` in their order, as BM25 counts them.
+    """The word tokens of `text` in order, as BM25 counts them.
 
-    NFKC and casefold; a word is a run of letters, digits and combining marks, with apostrophes inside it; words of
-    `STOP_WORDS` are left out; the others are cut to 64 characters and stemmed with Snowball's English stemmer.
-    A Han or kana character is a token of its own. Deterministic; the same for any number of threads.
+    NFKC and casefold. A word is a run of letters, digits and combining marks, with apostrophes inside it. `STOP_WORDS`
+    are removed; other words are cut to 64 characters and stemmed with Snowball's English stemmer. A Han or kana
+    character is a separate token. Deterministic; the same for any number of threads.
 
     >>> tokenize("The bridges of Mara's town, 1904")
     ['bridg', 'mara', 'town', '1904']

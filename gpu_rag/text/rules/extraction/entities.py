@@ -253,7 +253,7 @@ def _is_name_alone(tokens: Sequence[Token], i: int, words: PassageWords) -> bool
 
 
 def _span_end(tokens: Sequence[Token], i: int) -> int:
-    """One past the last token of the name that starts at token i."""
+    """The end of the name that starts at token i: one past its last token."""
     n, last = len(tokens), i + 1
     while last < n:
         if tokens[last - 1].possessive and not _joins_possessive(tokens, i, last):
@@ -276,7 +276,7 @@ def _joins_possessive(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
-    """The number of tokens from `last` on that continue the name tokens[first:last]; 0 when it ends."""
+    """The number of tokens from `last` on that continue the name tokens[first:last]; 0 if it ends."""
     token, n = tokens[last], len(tokens)
     if token.kind == NAME:
         return 0 if token.low in lexicon.MONTHS and date_end(tokens, last) else 1
@@ -296,7 +296,8 @@ def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
 
 
 def _pair(tokens: Sequence[Token], first: int, last: int) -> int:
-    """ "and Tobago" behind "Trinidad"; "and Leeds Railway" behind "Hull": two names that make one."""
+    """The number of tokens that join two names into one: "and Tobago" after "Trinidad", "and Leeds Railway" after
+    "Hull"; else 0."""
     n = len(tokens)
     if tokens[last].low != "and" or last + 1 >= n or tokens[last + 1].kind != NAME or tokens[last - 1].possessive:
         return 0
@@ -310,7 +311,7 @@ def _pair(tokens: Sequence[Token], first: int, last: int) -> int:
 
 
 def _number_joins(tokens: Sequence[Token], first: int, last: int) -> bool:
-    """Apollo 11, the Reds of section 76ers; not a year, a day of a month or an amount."""
+    """Whether a number belongs to a name ("Apollo 11"); not a year, a day of a month or an amount."""
     token = tokens[last]
     if tokens[last - 1].low in lexicon.MONTHS or YEAR.fullmatch(token.low):
         return False
@@ -323,7 +324,7 @@ def _number_joins(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _inner_words(tokens: Sequence[Token], first: int, last: int) -> int:
-    """The number of small words, and the capital behind them, that continue a name; 0 when they do not."""
+    """The number of small words, and the capital after them, that continue a name; 0 if they do not."""
     n, low = len(tokens), tokens[last].low
     if low in ("for", "on"):
         if not any(tokens[k].low in lexicon.HEADS for k in range(first, last)):
