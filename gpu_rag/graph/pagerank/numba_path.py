@@ -1,6 +1,7 @@
 """Tiles of PageRank on the CPU by numba: up to 32 questions side by side in each row of the state.
 
-A pass reads the state of a node once for each edge, at random: the fewer bytes a row has, the more of it is in a cache.
+A pass reads the state of a node once for each edge, in random order: with fewer bytes in a row, more of it is in a
+cache.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _CACHE_LINE = 64
 
 
 def lanes_for(n_questions: int) -> int:
-    """The number of questions in a row of the state; a question's bits do not depend on it."""
+    """The number of questions in a row of the state; the bits of a question do not depend on it."""
     return next((lanes for lanes in LANES if lanes >= n_questions), LANES[-1])
 
 
 class NumbaGraph:
-    """Views of a prepared graph for the kernels, in f32 or f64 as the state. Shared by threads; read only."""
+    """Views of a prepared graph for the kernels, in f32 or f64 like the state. Shared by threads; read only."""
 
     def __init__(self, graph: PageRankGraph, dtype: torch.dtype):
         self.n, self.dtype = graph.n, np.dtype(np.float32 if dtype == torch.float32 else np.float64)
@@ -38,7 +39,7 @@ class NumbaGraph:
 
 
 class NumbaTile:
-    """`Tile` of up to 32 questions. result: f32[>= questions, hi - lo], where the checks write nodes lo..hi."""
+    """A `Tile` of up to 32 questions. result: f32[>= questions, hi - lo], into which the checks write nodes lo..hi."""
 
     def __init__(
         self, whole: PageRankGraph, plan: Plan, teleport: Teleport, dtype: torch.dtype, questions: Array,
@@ -93,7 +94,7 @@ class NumbaTile:
 
 
 def _state(n: int, width: int, dtype: np.dtype[Any]) -> Array:
-    """Zeros [n, width] that start on a cache line, so that a row of 32 f32 is two lines and not three."""
+    """Zeros [n, width] aligned to a cache line, so that a row of 32 f32 takes two lines, not three."""
     memory = torch.zeros(n * width * dtype.itemsize + _CACHE_LINE, dtype=torch.uint8).numpy()
     start = -memory.ctypes.data % _CACHE_LINE
     return memory[start : start + n * width * dtype.itemsize].view(dtype).reshape(n, width)
