@@ -30,7 +30,7 @@ STEPS = 1 << 14  # costs are 1 to STEPS
 
 @dataclass(frozen=True)
 class Given:
-    """Questions with their local graphs, cut out before the clock starts."""
+    """Questions with their local graphs, made before the clock starts."""
 
     blocks: Blocks
     costs: torch.Tensor
@@ -45,7 +45,7 @@ class Given:
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random anchors with edges, random costs: the graph of the index and the generated ones."""
+    """Random anchors with edges, random costs; on the index graph and the generated graphs."""
     device = torch.device(config.device)
     for name, csr in measured_graphs(config):
         graph = checked(csr_on(csr, device))
@@ -54,7 +54,7 @@ def cases(config: Config) -> Iterator[Case]:
 
 
 def cost_of(question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
-    """Some cost of 1 to STEPS for each pair."""
+    """A pseudo-random cost of 1 to STEPS for each pair."""
     return 1 + ((question * 7919 + node) * 2654435761 >> 7) % STEPS
 
 
@@ -88,7 +88,7 @@ def bubble_bytes(n: int, m: int) -> int:
 
 
 def check(result: Any, given: Given) -> Checked:
-    """The trees of a sample of questions are those of the fixpoint in torch; distances of a peer are its distances."""
+    """Check a sample: trees must equal the trees of the torch fixpoint; a peer's distances must equal its distances."""
     same = _same_trees if isinstance(result, Bubbles) else _same_distances
 
     def reason(b: int) -> str:

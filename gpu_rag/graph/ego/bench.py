@@ -28,7 +28,7 @@ Ball = tuple[list[int], int]  # ascending nodes, and how many entries lie betwee
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Seeds with edges that are no hubs: the graph of the index and the generated ones."""
+    """Seeds with edges that are no hubs; on the index graph and the generated graphs."""
     for name, csr in measured_graphs(config):
         degrees = csr.indptr.diff()
         nodes = ((degrees > 0) & (degrees <= HUBS)).nonzero()[:, 0].cpu()
@@ -76,7 +76,7 @@ def ego_bytes(n: int, m: int, read: int) -> int:
 
 
 def check(result: Any, csr: CSR, seeds: list[int], hops: int) -> Checked:
-    """A sample of balls are those that SciPy cuts; a peer's result is a list of `Ball`."""
+    """Check that a sample of balls equals SciPy's balls; a peer's result is a list of `Ball`."""
     found, cut = result, cut_by_scipy(csr, hops)
     if isinstance(result, Blocks):
         entries = result.csr.indptr[result.offsets].diff().tolist()
@@ -91,7 +91,7 @@ def check(result: Any, csr: CSR, seeds: list[int], hops: int) -> Checked:
 
 
 def cut_by_scipy(csr: CSR, hops: int) -> Callable[[int], Ball]:
-    """The ball of a seed by rows of the sparse matrix, then rows and columns picked out."""
+    """A function that cuts the ball of a seed: rows of the sparse matrix, then selected rows and columns."""
     matrix = adjacency(csr)
 
     def one(seed: int) -> Ball:

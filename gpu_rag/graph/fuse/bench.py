@@ -1,4 +1,4 @@
-"""The case `rrf`: two rankings of each of B questions fused into one."""
+"""The case `rrf`: fuse two rankings of each of B questions into one."""
 
 from __future__ import annotations
 
