@@ -20,7 +20,7 @@ CONSTANTS = (60.0, 60.0)
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Rankings of random items, every size: two of i32[pool, K], ids below n."""
+    """Rankings of random items, for every size: two of i32[pool, K], ids below n."""
     for n in config.sizes:
         generator = seeded(config)
         items = torch.randint(n, (config.pool, 2 * K - SHARED), generator=generator, dtype=torch.int32)

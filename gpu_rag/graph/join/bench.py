@@ -1,6 +1,6 @@
-"""The case `join`: the best of n described vectors for each of B others, by shared keywords and cosine.
+"""The case `join`: the best of n rows for each of B others, by shared keywords and cosine.
 
-The n vectors and their keywords are made ready before the clock starts, by `join_index` as by the peer.
+The n vectors and their keywords are prepared before the clock starts, by `join_index` and by the peer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _case(left: Side, right: Side, config: Config) -> Case:
 
 
 def _scores(left: Any, left_words: Any, right: Any, right_words: Any) -> Any:
-    """All scores: (Jaccard index + cosine) / 2, [rows of the left, n]."""
+    """All scores: (Jaccard index + cosine) / 2, [left rows, n]."""
     shared = (left_words @ right_words.T).toarray()
     sizes = [np.asarray(words.sum(1)).ravel() for words in (left_words, right_words)]
     union = np.maximum(sizes[0][:, None] + sizes[1] - shared, 1)
@@ -66,7 +66,7 @@ def _scores(left: Any, left_words: Any, right: Any, right_words: Any) -> Any:
 
 
 def _matrix(keywords: Ragged) -> Any:
-    """The sets of keywords as a sparse matrix of 0 and 1."""
+    """The keyword sets as a sparse matrix of 0 and 1."""
     from scipy.sparse import csr_matrix
 
     offsets, words = keywords.offsets.numpy(), keywords.values.numpy()
@@ -77,7 +77,7 @@ def _matrix(keywords: Ragged) -> Any:
 
 
 def check(result: Any, count: int, left: Side, right: Side) -> Checked:
-    """A sample of rows has the largest score in f64, at a row that has it."""
+    """Check that a sample of rows has the largest f64 score, at a row with that score."""
     index, score = (torch.as_tensor(a).cpu().numpy() for a in result)
     if index.shape != (count,) or score.shape != (count,):
         return Checked(f"the shape is {index.shape} instead of {(count,)}")

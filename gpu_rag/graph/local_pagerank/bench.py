@@ -1,4 +1,4 @@
-"""The case `blocks-pagerank`: personalized PageRank on a subgraph of its own for each of B questions."""
+"""The case `blocks-pagerank`: personalized PageRank on a separate subgraph for each of B questions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Given = tuple[Blocks, Ragged, Ragged]
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Balls around the seeds, cut out before the clock starts: the graph of the index and the generated ones."""
+    """Balls around the seeds, made before the clock starts; on the index graph and the generated graphs."""
     device = torch.device(config.device)
     for name, csr in measured_graphs(config):
         graph = checked(csr_on(csr, device))
@@ -71,7 +71,7 @@ def blocks_bytes(n: int, m: int, weighted: bool) -> int:
 
 
 def block_graph(blocks: Blocks, b: int) -> CSR:
-    """Block b as a matrix of its own."""
+    """Block b as a separate matrix."""
     lo, hi = blocks.offsets[b : b + 2].tolist()
     first, last = blocks.csr.indptr[[lo, hi]].tolist()
     weight = None if blocks.csr.weight is None else blocks.csr.weight[first:last]
@@ -89,7 +89,8 @@ def _local(given: Given, b: int) -> tuple[CSR, np.ndarray]:
 
 
 def check(result: Any, given: Given, damping: float) -> Checked:
-    """Blocks sum to 1, and a sample of them is within TOL of a solution in f64. result: Ragged, or a list a block."""
+    """Check that blocks sum to 1, and that a sample of them is within TOL of an f64 solution. result: Ragged, or a list
+    for each block."""
     sizes = given[0].offsets.diff().tolist()
     found = result.values.cpu().split(sizes) if isinstance(result, Ragged) else [torch.tensor(r) for r in result]
     if [len(values) for values in found] != sizes:

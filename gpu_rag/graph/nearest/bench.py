@@ -20,7 +20,7 @@ TILE = 65536
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random unit vectors, every size."""
+    """Random unit vectors, for every size."""
     for n in config.sizes:
         check_memory(f"{n:,} vectors", 3 * 4 * n * DIMS, config)  # the vectors, a peer's copy of them, and as much free
         generator = seeded(config)
@@ -51,7 +51,8 @@ def nearest_bytes(n: int, dims: int, batch: int, k: int) -> int:
 
 
 def check(result: Any, count: int, base: torch.Tensor, queries: torch.Tensor, k: int) -> Checked:
-    """Scores are those of their ids, and no worse than the k best in f64; the order of near-equal ones is free."""
+    """Check that scores belong to their ids and are no worse than the k best in f64; the order of nearly equal scores
+    is free."""
     ids, scores = torch.as_tensor(result.ids).cpu().long(), torch.as_tensor(result.scores).cpu().double()
     if ids.shape != (count, k) or scores.shape != (count, k):
         return Checked(f"the shape is {tuple(ids.shape)} instead of {(count, k)}")

@@ -1,8 +1,9 @@
-"""Nearest neighbours among rows that are kept: torch tiles or faiss, exact or approximate, with one meaning of a score.
+"""Nearest neighbours in a kept set of rows, by torch tiles or faiss, exact or approximate, with one definition of a
+score.
 
-Either library proposes candidates with scores in f32; those are scored again exactly (`dots`: the same bits on every
-device) and sorted. Where exact results are due, a query is done when its k-th exact score is above the score of every
-row that was not proposed, `slack` included; else more candidates are taken. So torch and faiss give equal bits.
+Both libraries propose candidates with f32 scores. Candidates are scored again exactly (`dots`: the same bits on every
+device) and sorted. For exact results, a query is done if its k-th exact score is above the score of every row that was
+not proposed, including `slack`; otherwise more candidates are taken. So torch and faiss give equal bits.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MODES = ("exact", "ivf", "hnsw")
 MORE = 32  # candidates beyond k that are taken at first
 APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
 SAMPLE = 128  # rows that recall is measured on
-PADDED = 64  # queries of a call of faiss, padded: the candidates of an approximate index do not depend on the batch
+PADDED = 64  # queries of a faiss call, padded: so the candidates of an approximate index do not depend on the batch
 TILE = 1024  # and of torch
 
 
@@ -40,10 +41,10 @@ best first."""
 
 @dataclass(frozen=True)
 class NearestIndex:
-    """Rows ready to be searched. Made by `nearest_index`.
+    """Rows prepared for search. Made by `nearest_index`.
 
-    base: f16/f32[N, D]; implementation, mode: what was chosen, for records. recall: the mean share of the exact 10 best
-    that is found, measured on `sample` rows of the base as queries; 1 where the mode is exact.
+    base: f16/f32[N, D]; implementation, mode: the choices, for records. recall: the mean share of the exact 10 best
+    that is found, measured with `sample` rows of the base as queries; 1 if the mode is exact.
     """
 
     base: torch.Tensor
@@ -55,7 +56,7 @@ class NearestIndex:
 
     @property
     def record(self) -> dict[str, object]:
-        """A record to keep beside a result."""
+        """A record of the choices, to be stored with a result."""
         return {
             "implementation": self.implementation, "mode": self.mode, "n": int(self.base.shape[0]),
             "recall": self.recall, "sample": self.sample,
@@ -103,16 +104,16 @@ class NearestIndex:
 
 
 def torch_tiles(base: torch.Tensor) -> Proposer:
-    """Candidates by `nearest`."""
+    """A proposer that uses `nearest`."""
     return lambda queries, k: nearest(queries, base, k)
 
 
 def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tuple[str, str]:
     """(implementation, mode) of an index over n rows. Raises UsageError, MissingBackend.
 
-    auto: torch (`nearest`) for exact search of any size, since it was as fast as faiss's flat index or faster at every
-    size that was measured; for an approximate mode, torch and so exact below APPROXIMATE_FROM rows, faiss from there
-    on. Never another choice because something is not installed.
+    auto: torch (`nearest`) for exact search of any size, because it was at least as fast as faiss's flat index at every
+    measured size; for an approximate mode, torch (so exact) below APPROXIMATE_FROM rows, faiss from there on. A missing
+    package never changes the choice.
     """
     if mode not in MODES:
         raise UsageError("no such mode of nearest neighbours", given=mode, expected=", ".join(MODES))
@@ -128,12 +129,13 @@ def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tup
 def nearest_index(
     base: torch.Tensor, *, mode: str = "exact", implementation: str = "auto", seed: int = 0, threads: int = 1
 ) -> NearestIndex:
-    """Makes rows ready to be searched; the choice is in the result's `implementation`, `mode` and `record`.
+    """Prepare rows for search; the choice is in the result's `implementation`, `mode` and `record`.
 
-    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. mode: exact; ivf (inverted lists around 4 sqrt(N) centroids, 32
-    of them looked at) and hnsw (a graph of 32 links a row) are approximate. implementation: torch | faiss | auto, see
-    `pick_index`. seed: of what approximate indexes draw. threads: of faiss; hnsw is built by one, since its links
-    depend on the order of insertion. Memory: faiss keeps an f32 copy. Raises BadInput, UsageError, MissingBackend.
+    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. mode: exact; ivf (inverted lists around 4 sqrt(N) centroids, of
+    which 32 are searched) and hnsw (a graph of 32 links a row) are approximate. implementation: torch | faiss | auto,
+    see `pick_index`. seed: for the random choices of approximate indexes. threads: of faiss; hnsw is built by one
+    thread, because its links depend on the order of insertion. Memory: faiss keeps an f32 copy. Raises BadInput,
+    UsageError, MissingBackend.
     """
     check_unit_rows(base, "base")
     check_threads(threads)
@@ -151,16 +153,17 @@ def nearest_index(
 
 
 def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
-    """The mean share of the exact k best that the index finds: rows whose score reaches the exact k-th one, over k."""
+    """The mean share of the exact k best that the index finds: rows whose score reaches the exact k-th score, divided
+    by k."""
     exact = NearestIndex(index.base, torch_tiles(index.base), "torch", "exact").search(queries, k)
     found = index.search(queries, k)
     return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0
 
 
 class NearestRows:
-    """Rows ready to be searched: every exact search of a whole table of vectors goes through one of these.
+    """Rows prepared for search: every exact search of a whole table of vectors uses this class.
 
-    By `nearest`, or by an index of faiss, made at the first search, where faiss is preferred for `neighbours`
+    It uses `nearest`, or a faiss index, made at the first search, if faiss is preferred for `neighbours`
     (`dispatch.preferring`). base: f16/f32[N, D], for faiss of length 1 (to 1 %) or 0. Memory: faiss keeps an f32 copy.
     """
 
@@ -181,8 +184,8 @@ class NearestRows:
         return self._faiss.search(queries, k)
 
     def proposed(self, queries: torch.Tensor, k: int) -> tuple[TopK, torch.Tensor]:
-        """`search`, and for which queries it is proved, bool[B] on the device. No wait where the device is a GPU; the
-        others, of many rows with equal or close scores, must be searched again."""
+        """`search`, and whether it is proved for each query, bool[B] on the device. No wait if the device is a GPU.
+        Unproved queries, with many rows of equal or close scores, must be searched again."""
         by_torch = pick_index(len(self.base))[0] == "torch" and pick_implementation(queries.device) == "torch"
         if not by_torch or not 0 < k <= len(self.base):
             return self.search(queries, k), torch.ones(len(queries), dtype=torch.bool, device=queries.device)
@@ -191,7 +194,7 @@ class NearestRows:
 
 
 LISTS = 4  # times sqrt(N): the number of inverted lists
-PROBES = 32  # of them that a query looks at
+PROBES = 32  # lists that a query searches
 LINKS = 32  # of a row in the graph
 BREADTH = 128  # of a search in the graph, at least
 TRAINED_ON = 64  # rows a list that centroids are trained on, at most
@@ -199,8 +202,8 @@ MOST_ON_GPU = 2048  # rows that faiss finds for a query there
 
 
 class FaissIndex:
-    """An index of faiss over the rows of `base`, on the device of `base`. Inner product. On a GPU it takes and gives
-    tensors there (`faiss.contrib.torch_utils`); it makes no copy on the host."""
+    """A faiss index over the rows of `base`, on the device of `base`. Inner product. On a GPU it takes and returns
+    tensors there (`faiss.contrib.torch_utils`), without a copy on the host."""
 
     def __init__(self, base: torch.Tensor, mode: str, seed: int, threads: int):
         import faiss

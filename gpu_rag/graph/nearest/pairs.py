@@ -1,11 +1,11 @@
-"""Close pairs of rows without comparing all with all: candidates by hashed projections, then exact scores.
+"""Close pairs of rows without comparing all pairs: candidates by hashed projections, then exact scores.
 
-Whether a pair is a candidate depends on its two rows and on the size class of N alone, never on order, device or other
+Whether a pair is a candidate depends only on its two rows and on the size class of N, never on order, device or other
 rows, up to the cap on very large buckets. For unit rows x, y at the angle t, a signed projection is equal for both with
-probability p = 1 - t / pi (Charikar, "Similarity estimation techniques from rounding algorithms", 2002), so that
+probability p = 1 - t / pi (Charikar, "Similarity estimation techniques from rounding algorithms", 2002), so
     P(candidate) = 1 - (1 - p^k)^L    for L tables of k bits each.
 Rows are rounded to integers and projections are -1 or 1: every sum is exact in f32, and bits agree on every machine.
-A second hash of SKETCH bits drops most candidates before their vectors are read.
+A second hash of SKETCH bits removes most candidates before their vectors are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAIRS = 1 << 15  # whose vectors are gathered at a time
 
 
 def plan(n: int, threshold: float) -> tuple[int, int]:
-    """(bits, tables) for n rows: buckets of BUCKET rows on the average, and RECALL at the threshold."""
+    """(bits, tables) for n rows: buckets of BUCKET rows on average, and RECALL at the threshold."""
     bits = min(max(math.ceil(math.log2(max(n, 2) / BUCKET)), 4), 30)
     equal = (1 - math.acos(threshold) / math.pi) ** bits
     return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(equal, 1 - 1e-9))), MOST_TABLES)
@@ -68,13 +68,13 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
 
 
 def _most_differing(threshold: float) -> int:
-    """Bits of the sketch in which a pair at the threshold differs, with few exceptions."""
+    """The number of sketch bits in which a pair at the threshold differs at most, with few exceptions."""
     share = math.acos(threshold) / math.pi
     return math.floor(SKETCH * share + _SPREAD * math.sqrt(SKETCH * share * (1 - share)))
 
 
 def _distinct(keys: np.ndarray) -> np.ndarray:
-    """Ascending, each once. `np.unique` takes four times as long."""
+    """The distinct keys, ascending. `np.unique` takes four times as long."""
     keys.sort()
     return keys[np.diff(keys, prepend=-1) > 0]
 
@@ -84,7 +84,7 @@ def _key(left: np.ndarray, right: np.ndarray, n: int) -> np.ndarray:
 
 
 def _codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray:
-    """u32[n_codes, N]: the signs of `bits` projections each."""
+    """The signs of `bits` projections each: u32[n_codes, N]."""
     n, dims = base.shape
     signs = np.random.default_rng(seed).integers(0, 2, (dims, n_codes * bits)) * 2 - 1
     projections = torch.from_numpy(signs.astype(np.float32))
@@ -100,8 +100,8 @@ def _codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray
 def _candidates(
     code: np.ndarray, groups: np.ndarray, words: np.ndarray, most: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of one bucket whose sketches, u64[N, W], differ in at most `most` bits; of a bucket of more than CAP rows,
-    those at most CAP apart in the order of sketch and row."""
+    """Pairs of one bucket whose sketches, u64[N, W], differ in at most `most` bits. In a bucket of more than CAP rows,
+    only pairs at most CAP apart in the order of sketch and row."""
     order = np.lexsort((words[:, 0], groups, code))
     code, group, words = code[order], groups[order], words[order]
     at = np.arange(len(order))
