@@ -18,7 +18,7 @@ from gpu_rag.types import CSR
 MOST_ALONE = 16  # maximum timed questions of a peer that takes one at a time
 MOST_TILED = 64  # the same for a peer that works in tiles of questions
 STARTS = 64  # places of the pool at which a round can start
-REFUSED = "refused: "  # begins the note of an op that failed its check, and so was not timed
+REFUSED = "refused: "  # prefix of the note of an op that failed its check and was not timed
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Row:
 
 
 DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}
-NETWORKX_NODES = 100_000  # its graphs are dictionaries: larger ones take minutes to build
+NETWORKX_NODES = 100_000  # graphs are dictionaries: larger ones take minutes to build
 
 Given = ParamSpec("Given")
 

@@ -83,7 +83,7 @@ def check_memory(what: str, needed: int, config: Config) -> None:
 
 
 EDGES = 5  # undirected edges drawn for each node of a power-law or uniform graph
-QUADRANTS = (0.57, 0.19, 0.19)  # of R-MAT: the chances of (0, 0), (0, 1) and (1, 0); the rest is (1, 1)
+QUADRANTS = (0.57, 0.19, 0.19)  # R-MAT probabilities of (0, 0), (0, 1) and (1, 0); the rest is (1, 1)
 ENTITIES = 5  # entities for each passage
 MENTIONS = 20  # mentions drawn for each passage
 SKEW = 0.7  # the chance of the entity of rank r falls as r^-SKEW

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 COPY_BYTES = 256 * 2**20  # well above the caches of most processors
-TURN_S = 2.0  # of a round, for a turn of several calls
+TURN_S = 2.0  # limit of a turn with several calls in a round
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -66,7 +66,7 @@ def interleaved(
                     calls.setdefault(name, max(1, min(turn.calls, math.floor(TURN_S * 1e3 / max(first, 1e-6)))))
                     given = [turn.inputs(round_number, call) for call in range(1, calls[name] + 1)]
                     spent[name].append(_timed(turn.run, given, device))
-                del given  # not while the next one is timed
+                del given  # do not keep it while the next turn is timed
             gc.collect()
     finally:
         if collecting:
@@ -80,7 +80,7 @@ def _timed(run: Callable[[Any], Any], given: Sequence[Any], device: torch.device
     settle(device)
     start, start_cpu = time.perf_counter(), time.process_time()
     for inputs in given:
-        _result = run(inputs)  # kept, so that the last one is freed after the clock has stopped
+        _result = run(inputs)  # kept, so that the last result is freed after the timing
         settle(device)
     end_cpu, end = time.process_time(), time.perf_counter()
     return (end - start) * 1e3 / len(given), (end_cpu - start_cpu) * 1e3 / len(given)
@@ -127,7 +127,7 @@ def poisoned() -> Iterator[None]:
     switch: Any = torch.utils.deterministic
     fill = switch.fill_uninitialized_memory
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that some op has no deterministic form on this device
+        warnings.simplefilter("ignore")  # ignore warnings about ops without a deterministic form on this device
         torch.use_deterministic_algorithms(True, warn_only=True)
         switch.fill_uninitialized_memory = True
         try:

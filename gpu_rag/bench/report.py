@@ -19,7 +19,7 @@ LIBRARIES = (
     "torch-geometric",
 )  # fmt: skip
 
-COLUMNS = {  # by title: the field of a row
+COLUMNS = {  # title -> field of a row
     "op": "op", "graph": "graph", "n": "n", "m": "m", "damping": "damping", "hops": "hops", "B": "B", "ms": "ms",
     "ms a question": "ms", "CPU ms a question": "cpu_ms", "asked": "asked", "peer": "peer",
     "peer ms a question": "peer_ms", "ratio": "ratio", "CPU ratio": "cpu_ratio", "sampled": "sampled",

@@ -19,7 +19,7 @@ from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.settings.check import unknown_name
 
-SHARE = 0.8  # of the free memory that a call may take
+SHARE = 0.8  # share of the free memory that a call may take
 STRIDE = 17  # questions between the starts of two rounds
 COPY = "copy"
 
@@ -101,7 +101,7 @@ class _Measurement:
         inputs = peer.inputs(0, 1)
         with torch_threads(peer.threads):
             result, spent = _clocked(peer.run, inputs)
-            if spent < TURN_S:  # the first call may have made things that stay
+            if spent < TURN_S:  # the first call may have filled caches
                 _, spent = _clocked(peer.run, inputs)
         found = self.case.check(result, 1)
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))

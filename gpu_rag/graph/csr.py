@@ -74,7 +74,7 @@ def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> N
     if is_trusted(nodes.device):
         return
     bad = nodes < 0
-    if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number around to one of this dtype
+    if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number to this dtype
         bad |= nodes >= n
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
@@ -110,7 +110,7 @@ def _assembled(rows: torch.Tensor, columns: torch.Tensor, n: int, weight: torch.
     """The CSR of entries that are already ordered by (row, column)."""
     if rows.device.type == "cpu":
         return CSR(offsets_of(torch.bincount(rows, minlength=n)), columns.int(), weight)
-    # rows ascend; `bincount` would wait for its own size
+    # rows ascend; `bincount` would wait to learn its size
     return CSR(torch.searchsorted(rows, torch.arange(n + 1, device=rows.device)), columns.int(), weight)
 
 

@@ -109,7 +109,7 @@ def csr_from_networkx(graph: Any, *, weight: str | None = "weight") -> tuple[CSR
     it), or None for a CSR without weights. Parallel edges are summed. Raises BadInput, MissingBackend."""
     nx = library("networkx")
     names = list(graph)
-    matrix = csr_array((0, 0))  # networkx makes none of an empty graph
+    matrix = csr_array((0, 0))  # networkx makes no matrix for an empty graph
     if names:
         matrix = nx.to_scipy_sparse_array(graph, nodelist=names, weight=weight, dtype=np.float64, format="csr")
     csr = csr_from_scipy(matrix)

@@ -23,7 +23,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 P = ParamSpec("P")
 
-LOOK_FROM = 1 << 28  # bytes: less is given without a look, which takes some 30 us
+LOOK_FROM = 1 << 28  # bytes: less is granted without a look, which takes about 30 us
 
 
 def is_small(most: int) -> bool:

@@ -25,7 +25,7 @@ from gpu_rag.text.tokens import TOKENS_VERSION, tokenize
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
 _FORMAT = 1
-_BLOCK = 2048  # texts whose tokens are Python objects at once
+_BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
 
 
 class Bm25:

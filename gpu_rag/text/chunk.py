@@ -37,7 +37,7 @@ def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> lis
     units = _units(text, max_words, overlap_words)
     if not units:
         return []
-    # counted over the whole text: a sentence's end inside a word would count that word twice
+    # counted over the whole text: a sentence end inside a word would count the word twice
     if sum(1 for _ in _WORD.finditer(text)) <= max_words:
         return [(units[0][0], units[-1][1])]
     return _pack(units, max_words, overlap_words)
@@ -72,6 +72,6 @@ def _pack(units: list[_Unit], max_words: int, overlap_words: int) -> list[tuple[
             return spans
         start, n_words, limit = last, 0, min(overlap_words, max_words - units[last][2])
         while start - 1 > first and n_words + units[start - 1][2] <= limit:
-            start -= 1  # the earliest unit behind `first` from which at most `limit` words precede `last`
+            start -= 1  # the earliest unit after `first` with at most `limit` words before `last`
             n_words += units[start][2]
         first = start

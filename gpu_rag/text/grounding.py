@@ -33,7 +33,7 @@ _PIECES = re.compile(r"\s*,(?!\d{3}\b)\s*(?:and\s+)?|\s+(?:and|or|&)\s+")
 _VERDICT = re.compile(r"\A\W*(?:yes|no|true|false)\b", re.IGNORECASE)
 _INVALID = re.compile(r"\W*invalid question\W*", re.IGNORECASE)
 _NEGATED = re.compile(r"\b(?:no|not|nor|without)\s+(?:(?:by|an?|the|any|in|of)\s+)?(?=\w)", re.IGNORECASE)
-_SCRIPT = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # a letter of another script than the Latin one
+_SCRIPT = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # a letter of a non-Latin script
 _CAPITAL = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
 _MONTH_TERMS = frozenset(tokenize(" ".join(MONTHS)))
 _UNIT_TERMS = frozenset(
@@ -43,7 +43,7 @@ _UNIT_TERMS = frozenset(
     )
 )
 _NUMBER = re.compile(r"\d+(?:p\d+)?")
-_RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # of units of time, length, weight
+_RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # ratios of units of time, length and weight
 _FIRST_YEAR = 1000
 _MOST_ADDED = 12
 _COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b", re.IGNORECASE)
@@ -53,7 +53,7 @@ _RECKONS = re.compile(
     r"older|younger|higher|deeper|wider|heavier|years? (?:after|before|later|earlier)|by how (?:much|many)|up from)\b",
     re.IGNORECASE,
 )
-_MOST_COUNTED = 12  # things that a reader would count in a text
+_MOST_COUNTED = 12  # maximum that a reader would count in a text
 _COMPARES = re.compile(
     r"\b(older|younger|longer|shorter|taller|higher|lower|larger|bigger|smaller|deeper|wider|heavier|faster|earlier|"
     r"later|more|fewer|less|first)\b.*?,\s*(.+?),?\s+or\s+(.+?)\s*\?",
@@ -149,7 +149,7 @@ def _part_stated(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
     if _in_one(_words(part), shown) or all(_in_one(piece, shown) for piece in pieces):
         return True
-    # A list of short things is no sentence: each of them has to be there.
+    # A list of short items is no sentence: each item must be there.
     listed = len(pieces) > 1 and max(len(piece.terms) for piece in pieces) <= 2
     return not listed and _sentence_stated(_words(part), asked, shown)
 

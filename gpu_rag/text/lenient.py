@@ -22,7 +22,7 @@ from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
 EXACT, LENIENT, SALVAGED = "exact", "lenient", "salvaged"
 CUT_OFF = "it was cut off"
 REPAIR = "\n\nAn earlier reply could not be read: {reason}\nReply again, in exactly the form asked for."
-REPAIR_TOKENS = 64  # the least room of a repair: what was cut may have begun with words before the object
+REPAIR_TOKENS = 64  # minimum tokens of a repair: the cut reply may have begun with words before the object
 _REASON_CHARS = 200
 MAX_STARTS = 32  # maximum places at which to look for an object: each may read the reply to its end
 
@@ -259,7 +259,7 @@ def _closed(text: str) -> Any:
     If an item of the outermost list was cut, the whole item is dropped.
     """
     stack: list[str] = []
-    ends: dict[int, int] = {}  # where the last complete item ended, by depth
+    ends: dict[int, int] = {}  # depth -> end of the last complete item
     for token in _TOKEN.finditer(text):
         mark = token[0]
         if mark == '"':  # a string without end

@@ -20,7 +20,7 @@ from gpu_rag.text.tokens import STOP_WORDS
 
 _BLOCK_CHARS = 1 << 20
 _BLOCK_NAMES = 1 << 16
-_NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may carry a mark
+_NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may have a mark
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _word_starts(text: str) -> np.ndarray:
     return boundary
 
 
-# --- folding, with the way back ----------------------------------------------------------------------
+# --- folding, with original offsets ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class _Folded:
 def _fold(text: str) -> _Folded:
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         folded = text.casefold()
-        # casefold never shortens a character, so none was expanded; and none may join with a mark behind it now
+        # casefold never shortens a character, so none was expanded; none may join a following mark now
         if len(folded) == len(text) and (text.isascii() or unicodedata.is_normalized("NFKC", folded)):
             return _collapse_spaces(_Folded(folded))
     return _collapse_spaces(_fold_clusters(text))

@@ -20,7 +20,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd: it has an inverse modulo 2^64
 _INVERSE = pow(_BASE, -1, 1 << 64)
 _ODD = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
-SEPARATOR = "\n"  # of names and of texts; no folded one contains it
+SEPARATOR = "\n"  # separates names, and texts; no folded text contains it
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ class Spans:
     """Hashes of the spans between given positions of a text. codes: u32[n]; positions: ascending, 0 to n."""
 
     def __init__(self, codes: np.ndarray, positions: np.ndarray):
-        size = 1 << max(codes.size, 1).bit_length()  # few sizes: powers are kept
+        size = 1 << max(codes.size, 1).bit_length()  # few distinct sizes, because powers are cached
         terms = _mixed(codes.astype(np.uint64) + np.uint64(1)) * _powers(size, _BASE)[: codes.size]
         sums = np.zeros(codes.size + 1, np.uint64)
         np.cumsum(terms, out=sums[1:])

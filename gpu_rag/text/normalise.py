@@ -15,13 +15,13 @@ _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u206
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LINES = re.compile(r" ?\n ?")
 _PARAGRAPHS = re.compile(r"\n{3,}")
-# Part of a name even at its end: C#, 100%, AT&T, @home.
+# These belong to a name even at its end: C#, 100%, AT&T, @home.
 _KEPT = frozenset("#%&@")
 _OPENERS = {"(": ")", "[": "]", "{": "}"}
 _CLOSERS = {closer: opener for opener, closer in _OPENERS.items()}
 
 
-@lru_cache(maxsize=1 << 16)  # a corpus says the same names again and again
+@lru_cache(maxsize=1 << 16)  # a corpus repeats the same names
 def normalise_name(s: str) -> str:
     """The form under which two names are the same name.
 

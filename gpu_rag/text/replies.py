@@ -45,7 +45,7 @@ def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
         return Malformed(f"the reply is JSON, but {_kind(value)}; expected an object", text)
     try:
         violation = next(check.iter_errors(value), None)
-    except RecursionError as error:  # the value is shallow, so it is the schema
+    except RecursionError as error:  # the value is shallow, so the schema recurses
         raise UsageError("the references of the JSON schema run in a circle", given=schema[:_REASON_CHARS]) from error
     if violation is not None:
         where = "/".join(map(str, violation.absolute_path)) or "the object"

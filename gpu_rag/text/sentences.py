@@ -76,7 +76,7 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     mark = match.group()
     if mark[0] in "\n #。！？":
         return True
-    # Bounded: a page of blanks between two words must not be read again for each full stop.
+    # Bounded, so that a page of blanks between two words is not read again for each full stop.
     following = _NEXT_WORD.match(text, match.end(), min(len(text), match.end() + 64))
     next_word = following.group(1) if following else ""
     if next_word[:1].islower():

@@ -14,12 +14,12 @@ from gpu_rag.text.sentences import word_lists
 if TYPE_CHECKING:
     import Stemmer
 
-TOKENS_VERSION = 1  # raised when `tokenize` would give other tokens: saved with a BM25 index and compared on load
+TOKENS_VERSION = 1  # increased when `tokenize` changes its tokens; saved with a BM25 index and compared on load
 MAX_TOKEN_CHARS = 64
 
 STOP_WORDS = word_lists(Path(__file__).with_suffix(".toml"))["stop_words"]
 
-# Scripts without spaces between words: each character is a token of its own.
+# Scripts without spaces between words: each character is a separate token.
 SINGLE_CHARACTER_SCRIPTS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _LETTER = rf"[^\W_{SINGLE_CHARACTER_SCRIPTS}]"
 
@@ -38,7 +38,7 @@ class _Stemmers(threading.local):
 
     @cached_property
     def english(self) -> Stemmer.Stemmer:
-        import Stemmer  # here: what stems no words runs where PyStemmer is not installed
+        import Stemmer  # here, so that code without stemming runs without PyStemmer
 
         return Stemmer.Stemmer("english")
 

@@ -22,7 +22,7 @@ from gpu_rag.errors import MissingBackend, UsageError
 if TYPE_CHECKING:
     import torch  # the command line reads `spelled` without loading it
 
-Preferences = dict[str, str]  # backend by setting of [graph]; a setting that is missing stays auto
+Preferences = dict[str, str]  # setting of [graph] -> backend; a missing setting means auto
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ FAMILIES = {
     "neighbours": Family(("torch", "faiss"), ("torch",), "neighbours"),
     "loops": Family(("triton", "reference"), ("triton", "reference")),
 }
-LOOPS = {  # the folder of each loop that has a plain reference and a Triton version
+LOOPS = {  # loop -> folder, for loops with a plain reference and a Triton version
     "join_top1": "join",
     "minplus_relax": "bubble",
     "msbfs_or": "ego",

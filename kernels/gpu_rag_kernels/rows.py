@@ -33,11 +33,11 @@ def packed(csr: CSR) -> CSR:
     """`csr` with contiguous arrays, because kernels ignore strides."""
     indptr, indices, weight = csr.indptr, csr.indices, csr.weight
     if all(a is None or a.is_contiguous() for a in (indptr, indices, weight)):
-        return csr  # the same object, under which plans are kept
+        return csr  # the same object, because plans are cached under it
     return CSR(indptr.contiguous(), indices.contiguous(), None if weight is None else weight.contiguous())
 
 
-_plans: Any = WeakTensorKeyDictionary()  # by the row pointers, then by chunk
+_plans: Any = WeakTensorKeyDictionary()  # row pointers -> chunk -> plan
 
 
 def row_plan(indptr: torch.Tensor, chunk: int) -> RowPlan:

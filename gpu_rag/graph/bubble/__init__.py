@@ -52,8 +52,8 @@ from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["ALONE", "INSIDE", "MEETING", "MOST_GROUPS", "Bubbles", "bubble_expansion"]
 
-STATE, STATE_BY_TORCH = 28, 16  # bytes of a node and group in memory at once, at least
-_QUESTIONS = 16  # that a thread takes at a time
+STATE, STATE_BY_TORCH = 28, 16  # minimum bytes in memory for a node and group
+_QUESTIONS = 16  # questions that a thread takes at a time
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ def _assembled(blocks: Blocks, found: Found[torch.Tensor]) -> Bubbles:
     return Bubbles(offsets_of(found.counts), nodes, found.groups.int(), found.distance, found.kind.to(torch.int8))
 
 
-TOGETHER = 16  # questions whose balls are alive at once
-STEPS = 1 << 14  # of cost between a cosine of 1 and one of 0
+TOGETHER = 16  # questions whose balls are in memory at once
+STEPS = 1 << 14  # cost steps between cosine 1 and cosine 0
 
 
 def node_costs(
@@ -299,6 +299,6 @@ def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> 
     cost = costs(question, node)
     check_form(cost, "costs are no integers of the pairs", INTEGERS, keys.shape)
     order = lexsort(cost.long(), question)
-    first = torch.searchsorted(question, question[order])  # where the question of each place begins
+    first = torch.searchsorted(question, question[order])  # start of each place's question
     place = torch.arange(keys.shape[0], device=keys.device) - first
     return keys[order[place < space[question[order]]]]

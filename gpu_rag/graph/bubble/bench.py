@@ -23,7 +23,7 @@ from gpu_rag.types import Blocks, Ragged
 
 GROUPS = 3
 ANCHORS = 10  # of a group
-RADIUS = 3  # of the ball around the anchors that is the local graph
+RADIUS = 3  # radius of the ball around the anchors, which is the local graph
 LIMIT = 2000  # nodes of it at most
 STEPS = 1 << 14  # costs are 1 to STEPS
 

@@ -22,7 +22,7 @@ MEETING, INSIDE, ALONE = 0, 1, 2
 MOST_GROUPS = 16
 
 
-AT_ONCE = 1 << 24  # places of trees that are looked at together
+AT_ONCE = 1 << 24  # places of trees processed together
 _MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # of splitmix64, as i64
 
 Column = TypeVar("Column")

@@ -16,10 +16,10 @@ from gpu_rag.types import Ragged
 __all__ = ["exact_groups", "linked_pairs", "radius_clusters"]
 
 TILE = 2048  # rows and columns of a tile of scores
-GPU_TILE = 8192  # the same on a GPU: the host waits three times a tile
+GPU_TILE = 8192  # the same on a GPU, where the host waits three times for each tile
 CACHED_TILE = 1024  # the same for numba, so that a tile in bf16 stays in a cache of 2 MB
-FIXED = 80 << 20  # bytes: a tile, and the parts of the vectors that are checked and rounded at a time
-SETTLE_AT = 1 << 20  # torch: waiting pairs are looked at again when so many have been added
+FIXED = 80 << 20  # bytes of a tile, and of the vector parts that are checked and rounded at a time
+SETTLE_AT = 1 << 20  # torch: waiting pairs are tested again after so many new ones
 
 
 def radius_clusters(
@@ -152,7 +152,7 @@ def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> to
     n = root.shape[0]
     cluster = torch.where(core, root, n)
     for a, b in ((links[0], links[1]), (links[1], links[0])):
-        border = core[a] & ~core[b]  # others, with a root of N, change nothing
+        border = core[a] & ~core[b]  # other rows have root N and change nothing
         cluster.scatter_reduce_(0, b, torch.where(border, root[a], n), "amin")
     rows = torch.arange(n, device=root.device)
     smallest = torch.full((n + 1,), n, device=root.device).scatter_reduce_(0, cluster, rows, "amin")

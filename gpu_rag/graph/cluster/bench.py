@@ -19,8 +19,8 @@ KEYS = 3  # of a row
 DIMS = 384
 EPS = 0.2  # cosine distance
 MEMBERS = 4  # of a planted cluster
-SPREAD = 0.3  # length of the noise that is added to a cluster's centre
-MOST_CLUSTERED = 100_000  # rows: the time of a call grows with their square
+SPREAD = 0.3  # length of the noise added to a cluster's centre
+MOST_CLUSTERED = 100_000  # maximum rows: the time grows with their square
 
 
 def groups_cases(config: Config) -> Iterator[Case]:

@@ -75,7 +75,7 @@ def to_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return _unpacked(_packed(tensors).cpu(), tensors)
 
 
-_ALIGNED = 16  # bytes: where each part begins
+_ALIGNED = 16  # alignment of each part, in bytes
 
 
 def _packed(parts: Sequence[torch.Tensor]) -> torch.Tensor:

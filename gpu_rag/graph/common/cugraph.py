@@ -19,7 +19,7 @@ I32_EDGES = 2**31 - 1  # cuGraph counts edges in the type of its vertices
 @contextmanager
 def on_device(device: torch.device) -> Iterator[None]:
     """Run cuGraph on the device, synchronized before and after: cuGraph uses the current device and its own stream."""
-    if device.type != "cuda":  # the stand-in of the tests
+    if device.type != "cuda":  # a stand-in in tests
         yield
         return
     with torch.cuda.device(device):
@@ -42,7 +42,7 @@ class Library:
 
     def array(self, values: torch.Tensor) -> Any:
         """A CuPy array in the memory of a tensor."""
-        if values.numel() == 0:  # it has no memory to share
+        if values.numel() == 0:  # an empty tensor has no memory to share
             return self.cupy.empty(0, dtype=str(values.dtype).removeprefix("torch."))
         return self.cupy.from_dlpack(values.contiguous())
 

@@ -23,7 +23,7 @@ from gpu_rag.graph.common.trusted import is_trusted
 GRID = float(2**24)
 LONGEST = 1.01  # maximum row length: f16 rounding moves a unit row by at most 5e-4
 SURELY = 1e-3  # of a squared length: above the rounding difference of two summation orders
-_PART = 1 << 22  # components that are converted at a time
+_PART = 1 << 22  # components converted at a time
 
 
 def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
@@ -33,7 +33,7 @@ def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
     if is_trusted(vectors.device) or _are_units(vectors):
         return  # one compiled pass; the slow checks below say what is wrong
     bad = torch.cat([_are_no_units(rows) for rows in vectors.split(max(1, _PART // vectors.shape[1]))])
-    if bool(bad.any()):  # one wait for the device, however many parts
+    if bool(bad.any()):  # one wait for the device, for any number of parts
         at = int(bad.nonzero()[0, 0])
         given = f"length {float(torch.linalg.vector_norm(vectors[at].float())):.6g} of row {at}"
         raise BadInput(f"{name} are not unit rows", given=given, expected="length 1, or a row of zeros")
@@ -55,7 +55,7 @@ def _are_units(vectors: torch.Tensor) -> bool:
 
 
 LOW = 2.0**11  # scale of the low part of a row, which keeps its bits in the range of f16
-LONGEST_F16 = 2.0**15  # f16 ends a little above; a longer row has a fast score that says nothing
+LONGEST_F16 = 2.0**15  # f16 ends slightly above; the fast score of a longer row is useless
 
 
 def products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

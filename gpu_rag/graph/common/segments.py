@@ -46,7 +46,7 @@ class SegmentSum:
         self.segments = offsets_of(counts)
         most = counts.shape[0] + total // PIECE  # pieces, of which the last ones are empty
         place = torch.arange(most, device=counts.device)
-        owner = torch.searchsorted(self.segments, place, right=True) - 1  # of an empty piece: one more than there are
+        owner = torch.searchsorted(self.segments, place, right=True) - 1  # one past the last segment for an empty piece
         place -= self.segments[owner]
         self.pieces = offsets_of((torch.cat([lengths, lengths.new_zeros(1)])[owner] - place * PIECE).clamp(0, PIECE))
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gpu_rag.errors import BadInput
 
-MOST_THREADS = 1024  # more than any machine has: a library that is given more ends the process
+MOST_THREADS = 1024  # more than any machine has; some libraries abort the process above it
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")

@@ -46,7 +46,7 @@ def smallest_labels(csr: CSR) -> torch.Tensor:
     while True:
         least = torch.minimum(label[rows], label[columns])
         hooked = label.clone()
-        for ends in (rows, columns):  # hook the root of each end as well, so that trees merge
+        for ends in (rows, columns):  # also hook the root of each end, so that trees merge
             hooked.scatter_reduce_(0, ends, least, "amin")
             hooked.scatter_reduce_(0, label[ends], least, "amin")
         hooked = flattened(hooked)
@@ -87,7 +87,7 @@ def merge_labels(label: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch
     not matter.
     """
     while True:
-        a, b = label[a], label[b]  # roots, in this round and all later ones
+        a, b = label[a], label[b]  # roots, in this and all later rounds
         differ = (a != b).nonzero()[:, 0]
         if not differ.shape[0]:
             return label

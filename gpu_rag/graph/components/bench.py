@@ -14,7 +14,7 @@ from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.components import connected_components, pick_implementation
 from gpu_rag.types import CSR
 
-WHOLE = (1,)  # batches: one call for everything
+WHOLE = (1,)  # batch sizes: one call for everything
 
 
 def cases(config: Config) -> Iterator[Case]:

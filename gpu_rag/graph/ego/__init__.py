@@ -35,7 +35,7 @@ from gpu_rag.types import CSR, Blocks, Ragged
 __all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs"]
 
 Ranges = Sequence[tuple[int, int]]
-READ_AT_ONCE = 1 << 27  # entries of the rows of blocks that are cut out together: memory that is mostly never written
+READ_AT_ONCE = 1 << 27  # row entries of blocks that are cut out together; most of this memory is never written
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def reached(
         new = _are_new(found, ball)
         if hop and allowed is not None:
             new &= allowed[found % n]
-        kept, on = new, new  # on: what the next hop begins from
+        kept, on = new, new  # on: the start of the next hop
         if limit is not None:
             kept, size = _within_limit(found, new, size, n, limit if hop or costs is None else found.shape[0])
             on = kept & (size < limit)[found // n]
@@ -236,7 +236,7 @@ def _within_limit(
     batch = size.shape[0]
     starts = torch.searchsorted(found, torch.arange(batch + 1, device=found.device) * n)
     before = offsets_of(new)
-    full = before[starts[:-1]] + limit - size  # the place of the first new key that has no space
+    full = before[starts[:-1]] + limit - size  # place of the first new key without space
     kept = new & (before[:-1] < full[found // n])
     return kept, (size + before[starts].diff()).clamp_(max=limit)
 
@@ -374,10 +374,10 @@ def _inside_by_torch(graph: CSR, nodes: Ragged, n_entries: int | None) -> Inside
 
 
 WORD = 64  # questions
-TILE = 4 * WORD  # questions searched together: four words a node, three arrays of them
-PULL_FROM = 14  # a hop is pulled where its entries are more than this part of all (Beamer 2012: alpha = 14)
+TILE = 4 * WORD  # questions searched together: three arrays with four words a node
+PULL_FROM = 14  # a hop is pulled if it has more than 1 / 14 of all entries (Beamer 2012: alpha = 14)
 
-_pulls: Any = WeakTensorKeyDictionary()  # by indices, (indptr, pull): a graph is turned once
+_pulls: Any = WeakTensorKeyDictionary()  # indices -> (indptr, pull): a graph is transposed once
 
 
 def pull_of(graph: CSR) -> CSR:
@@ -476,7 +476,7 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     row, node = row_of_value(lists), lists.values.long()
     if node.numel() == 0:
         return Ragged(node, lists.offsets)
-    width = 2**31  # above every id: `check_blocks` has seen to it
+    width = 2**31  # above every id, as `check_blocks` ensures
     known = row_of_value(Ragged(blocks.global_ids, blocks.offsets)) * width + blocks.global_ids
     wanted = row * width + node
     at = torch.searchsorted(known, wanted)

@@ -24,7 +24,7 @@ from gpu_rag.types import CSR, Blocks, Ragged
 RADIUS = (2,)
 HUBS = 100  # a seed has at most so many neighbours
 
-Ball = tuple[list[int], int]  # ascending nodes, and how many entries lie between them
+Ball = tuple[list[int], int]  # ascending nodes, and the number of entries between them
 
 
 def cases(config: Config) -> Iterator[Case]:
@@ -56,7 +56,7 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: i
     def nodes(start: int, count: int) -> list[int]:
         return part(seeds, start, count).tolist()
 
-    widest = 8 * hops * int(csr.indptr.diff().max())  # far from exact: the entries of a hub's row, for every hop
+    widest = 8 * hops * int(csr.indptr.diff().max())  # rough upper bound: the entries of a hub's row, for every hop
     per_question = widest if hops <= 2 else 8 * csr.m  # farther balls are most of the graph
     return Case(
         op="ego",

@@ -32,7 +32,7 @@ __all__ = [
     "pick_search", "score_lists", "top_edges",
 ]  # fmt: skip
 
-KERNELS = {"torch": "reference", "triton": "triton"}  # that does the dot products and finds the best of a list
+KERNELS = {"torch": "reference", "triton": "triton"}  # kernel for the dot products and the best of a list
 
 COMPILED = "gpu_rag.graph.frontier.numba_path"
 ANY_KEYWORD = 2**63 - 1  # above every keyword of a question

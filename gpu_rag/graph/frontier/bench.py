@@ -32,8 +32,8 @@ DEGREE = 6  # out-edges of a vertex, as in the paper's graphs (5.87)
 FRONTIER = 20  # vertices of a question's frontier: the paper's top_k
 WORDS, QUESTION_WORDS = 5, 4  # keywords of an edge and of a question
 VOCABULARY = 5000
-K = 20  # end vertices that the edge ranking is walked for
-CHECKED = 8  # questions that are computed again in f64
+K = 20  # end vertices to find in the edge ranking
+CHECKED = 8  # questions recomputed in f64
 ERROR = 2e-7  # of a score, rounded to f32
 
 Given = tuple[FrontierQuery, Ragged]

@@ -83,7 +83,7 @@ class _Tile:
 
 def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Merge the edges of a tile into the rows of some questions."""
-    slack = f32_slack(query.vectors.shape[1])  # which covers the f32 sum with a share
+    slack = f32_slack(query.vectors.shape[1])  # it covers the f32 sum with a share
     sizes, words = edges.keywords.offsets.diff(), query.keywords.offsets.diff()
     dots = torch.mm(query.vectors, tile.vectors.T)
     shared = _overlaps(query.keywords, edges, tile)

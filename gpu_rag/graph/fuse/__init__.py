@@ -15,7 +15,7 @@ from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import topk_of
 from gpu_rag.types import TopK
 
-PART = 128  # questions that are worth a thread
+PART = 128  # minimum questions for a thread
 
 
 def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float], implementation: str = "auto") -> TopK:

@@ -15,7 +15,7 @@ from gpu_rag.graph.fuse import rrf
 from gpu_rag.types import TopK
 
 K = 100  # length of each ranking and of the result
-SHARED = 50  # items that a question's two rankings have in common
+SHARED = 50  # common items of a question's two rankings
 CONSTANTS = (60.0, 60.0)
 
 

@@ -19,7 +19,7 @@ from gpu_rag.types import Ragged
 
 DIMS = 384
 KEYWORDS = 6  # of a vector
-WORDS = 20_000  # different ones; the chance of the word of rank r falls as 1 / r
+WORDS = 20_000  # distinct words; the probability of rank r falls as 1 / r
 MOST_RIGHT = 100_000  # vectors to choose from: the time grows with B times n
 ERROR = 1e-5  # of a score in f32
 
@@ -37,7 +37,7 @@ def cases(config: Config) -> Iterator[Case]:
 def _described(rows: int, generator: torch.Generator) -> Side:
     vectors = unit_rows(rows, DIMS, generator)
     uniform = torch.rand(rows * KEYWORDS, generator=generator, dtype=torch.float64)
-    words = (WORDS**uniform).long() - 1  # log-uniform: the chance of rank r falls as 1 / r
+    words = (WORDS**uniform).long() - 1  # log-uniform: the probability of rank r falls as 1 / r
     return vectors, Ragged(words, torch.arange(rows + 1) * KEYWORDS)
 
 

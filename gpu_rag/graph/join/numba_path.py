@@ -17,7 +17,7 @@ from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
 ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # of a product, at most
-FEW = 16  # rows of the left: for no more, rounding a right that is not kept costs more than it saves
+FEW = 16  # left rows: up to here, rounding a right side that is not kept costs more than it saves
 NO_GROUPS = torch.zeros(0, dtype=torch.int64)
 ARITHMETIC = 2.0**-21  # 8 u of f32: a cut (2 u), less a score (1 u), times a union (1 u of a share), and space
 

@@ -12,9 +12,9 @@ from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import check_ragged, expand, keys_of, row_of_value, small_values
 from gpu_rag.types import Ragged
 
-_PAIRS = 1 << 19  # pairs whose keywords are compared at a time: bounds memory, not the result
-_COMPONENTS = 1 << 18  # components that are multiplied at a time: few enough for the processor's cache
-_COMPONENTS_GPU = 1 << 26  # the same on a GPU: enough to be worth a launch
+_PAIRS = 1 << 19  # pairs whose keywords are compared at a time: limits memory, not the result
+_COMPONENTS = 1 << 18  # components multiplied at a time: few enough for the processor's cache
+_COMPONENTS_GPU = 1 << 26  # the same on a GPU: enough to justify a launch
 
 
 def hybrid_scores(

@@ -17,7 +17,7 @@ from gpu_rag.graph.ragged import expand, part_of, ragged_of_keys, row_of_value
 from gpu_rag.types import Ragged
 
 ROWS, COLUMNS = 1024, 4096  # of a tile
-MOST_COMMON = 1024  # keywords at most that are columns of 0 and 1
+MOST_COMMON = 1024  # maximum keywords stored as columns of 0 and 1
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _only(lists: Ragged, wanted: torch.Tensor) -> Ragged:
     """The lists reduced to the keywords in `wanted`."""
     values = lists.values
     if values.device.type == "cpu":
-        kept = torch.from_numpy(np.isin(values.numpy(), wanted.numpy()))  # a table where the numbers are close
+        kept = torch.from_numpy(np.isin(values.numpy(), wanted.numpy()))  # numpy uses a table if the numbers are close
     else:
         kept = torch.isin(values, wanted)
     return Ragged(values[kept], offsets_of(kept)[lists.offsets])
@@ -117,7 +117,7 @@ def join_by_torch(
     split = split_keywords(left_keywords, right_keywords)
     best = torch.full(left.shape[:1], -torch.inf, dtype=torch.float64, device=left.device)
     index = torch.full(left.shape[:1], -1, dtype=torch.int64, device=left.device)
-    slack = products_slack(right)  # which covers the f32 sum with a share
+    slack = products_slack(right)  # it covers the f32 sum with a share
     for j0 in range(0, right.shape[0], COLUMNS):
         j1 = min(j0 + COLUMNS, right.shape[0])
         columns = right[j0:j1] if takes_f16(right) else right[j0:j1].float()

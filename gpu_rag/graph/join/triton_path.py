@@ -24,8 +24,8 @@ from gpu_rag.types import Ragged
 Groups = tuple[torch.Tensor, torch.Tensor] | None
 Tiles = Callable[[torch.Tensor, Ragged, torch.Tensor, Ragged, Groups], tuple[torch.Tensor, torch.Tensor]]
 
-ALIGNED = 16  # keywords: Triton loads rows of such a length by vectors, of any other a number at a time
-PAIRS = 1 << 30  # scores that are made at a time: a part of the left with all of the right
+ALIGNED = 16  # keywords: Triton loads rows of a multiple of this length as vectors, others number by number
+PAIRS = 1 << 30  # scores made at a time: a part of the left side with all right rows
 RARE = 256  # assumed cost of a rare pair, in pairs of a tile: computed from bytes (20 KB), not measured
 
 

@@ -31,7 +31,7 @@ from gpu_rag.types import CSR, Blocks, Ragged
 __all__ = ["blocks_pagerank"]
 
 STRIDE = 8  # steps between two looks of torch on a device; a look makes the host wait
-PARTS = 8  # of the work for each thread, so that threads end together
+PARTS = 8  # parts for each thread, so that threads end together
 
 
 def blocks_pagerank(
@@ -111,7 +111,7 @@ def _by_numba(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
             options.damping, options.tol, options.max_iter, values.numpy(), bound,
         )  # fmt: skip
 
-    cost = indptr[offsets] + offsets  # of the blocks before each
+    cost = indptr[offsets] + offsets  # cost of all earlier blocks
     n_parts = 1 if options.threads == 1 else min(PARTS * options.threads, teleport.batch)
     run_parts(part, _spans(cost, n_parts), options.threads)
     return values, bound
@@ -151,7 +151,7 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
         solved = (bound > options.tol) & (found <= options.tol)
         values = torch.where(solved[block], (z / mass[block]).float(), values)
         bound = torch.where(bound > options.tol, found, bound)
-        # a solved block keeps its values, so that steps beyond the last one change nothing
+        # a solved block keeps its values, so extra steps change nothing
         if step >= first and (step + 1) % stride == 0 and bool((bound <= options.tol).all()):
             break
         omega = 1.0 if step == 0 else 2 / (2 - d * d) if step == 1 else 1 / (1 - d * d * omega / 4)

@@ -22,8 +22,8 @@ from gpu_rag.graph.pagerank.bench import (
 )
 from gpu_rag.types import CSR, Blocks, Ragged
 
-RADIUS = 3  # of the ball around a question's seeds that is its subgraph
-LIMIT = 2000  # nodes of a subgraph at most
+RADIUS = 3  # radius of the ball around a question's seeds, which is its subgraph
+LIMIT = 2000  # maximum nodes of a subgraph
 
 Given = tuple[Blocks, Ragged, Ragged]
 

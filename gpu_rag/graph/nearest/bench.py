@@ -22,7 +22,7 @@ TILE = 65536
 def cases(config: Config) -> Iterator[Case]:
     """Random unit vectors, for every size."""
     for n in config.sizes:
-        check_memory(f"{n:,} vectors", 3 * 4 * n * DIMS, config)  # the vectors, a peer's copy of them, and as much free
+        check_memory(f"{n:,} vectors", 3 * 4 * n * DIMS, config)  # the vectors, a peer's copy, and as much free memory
         generator = seeded(config)
         yield _case(unit_rows(n, DIMS, generator), unit_rows(config.pool, DIMS, generator), config)
 

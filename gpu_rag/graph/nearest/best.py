@@ -13,8 +13,8 @@ from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import TopK
 
 MOST_BEST = 2**31 - 1  # there are no more ids
-QUERY_TILE = 256  # queries of a product, at most
-BLOCK = 32  # columns of a row that are compared by their largest first
+QUERY_TILE = 256  # maximum queries of a product
+BLOCK = 32  # columns of a row that are first compared by their maximum
 
 
 def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:

@@ -27,9 +27,9 @@ from gpu_rag.graph.nearest.torch_path import proposed_by_torch
 from gpu_rag.types import TopK
 
 MODES = ("exact", "ivf", "hnsw")
-MORE = 32  # candidates beyond k that are taken at first
+MORE = 32  # candidates beyond k in the first try
 APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
-SAMPLE = 128  # rows that recall is measured on
+SAMPLE = 128  # rows used to measure recall
 PADDED = 64  # queries of a faiss call, padded: so the candidates of an approximate index do not depend on the batch
 TILE = 1024  # and of torch
 
@@ -97,7 +97,7 @@ class NearestIndex:
             scores, ids = by_exact_scores(ids, lambda b, j: exact_dots(queries, b, self.base, j))
             if self.mode != "exact" or wide == n or k == 0:
                 return topk_of(scores, ids, k)
-            beyond = (approx[:, -1].double() + slack).float()  # no row that was not proposed has more
+            beyond = (approx[:, -1].double() + slack).float()  # upper bound for every row that was not proposed
             if bool((scores[:, k - 1] > beyond).all()):
                 return topk_of(scores, ids, k)
             wide = min(n, 4 * wide)
@@ -178,7 +178,7 @@ class NearestRows:
         """
         if pick_index(self.base.shape[0])[0] != "faiss":
             return nearest(queries, self.base, k)
-        chosen("nearest_index", "faiss")  # at every search: a later run finds the index made
+        chosen("nearest_index", "faiss")  # recorded at every search, because a later run reuses the index
         if self._faiss is None:
             self._faiss = nearest_index(self.base, implementation="faiss")
         return self._faiss.search(queries, k)
@@ -193,12 +193,12 @@ class NearestRows:
         return proposed_by_torch(queries, self.base, k)
 
 
-LISTS = 4  # times sqrt(N): the number of inverted lists
+LISTS = 4  # the number of inverted lists is this times sqrt(N)
 PROBES = 32  # lists that a query searches
 LINKS = 32  # of a row in the graph
-BREADTH = 128  # of a search in the graph, at least
-TRAINED_ON = 64  # rows a list that centroids are trained on, at most
-MOST_ON_GPU = 2048  # rows that faiss finds for a query there
+BREADTH = 128  # minimum breadth of a search in the graph
+TRAINED_ON = 64  # maximum training rows for each centroid
+MOST_ON_GPU = 2048  # maximum rows that faiss finds for a query on a GPU
 
 
 class FaissIndex:
@@ -230,7 +230,7 @@ class FaissIndex:
     def _built(self, rows: Any, mode: str, seed: int) -> Any:
         faiss, dims = self.faiss, rows.shape[1]
         index: Any = faiss.IndexFlatIP(dims)
-        lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 rows a list to train on
+        lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 training rows for each list
         if mode == "ivf":
             index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dims), dims, lists, faiss.METRIC_INNER_PRODUCT)
         if mode == "hnsw":
@@ -239,7 +239,7 @@ class FaissIndex:
         if self.device.type == "cuda":
             self.resources = faiss.StandardGpuResources()
             index = faiss.index_cpu_to_gpu(self.resources, self.device.index or 0, index)
-        if mode == "ivf":  # after the move to a GPU, which does not take along how centroids are trained
+        if mode == "ivf":  # after the move to a GPU, which loses the training options
             index.nprobe, index.cp.seed, index.cp.max_points_per_centroid = min(PROBES, lists), seed + 1, TRAINED_ON
         if not index.is_trained and len(rows):
             index.train(rows)

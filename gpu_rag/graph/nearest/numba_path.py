@@ -23,10 +23,10 @@ from gpu_rag.types import TopK
 
 Array = np.ndarray[Any, Any]
 
-FEW = 16  # queries: for no more, products of one row at a time cost less than rounding it
-SCORES = 1 << 18  # of a product, so that they stay in a cache of 1 MB
+FEW = 16  # queries: up to here, products row by row cost less than rounding rows
+SCORES = 1 << 18  # scores of a product, so that they stay in a cache of 1 MB
 LEAST_ROWS, MOST_ROWS = 1024, 4096  # of a product
-PART = 16384  # rows that are worth a thread
+PART = 16384  # minimum rows for a thread
 QUERY_PART = 32  # queries that are
 
 
@@ -62,7 +62,7 @@ def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
 
 def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> TopK:
     n_queries, n, threads = queries.shape[0], base.shape[0], torch.get_num_threads()
-    wide = queries.double().contiguous().numpy()  # memory of torch starts at a cache line: no load crosses one
+    wide = queries.double().contiguous().numpy()  # torch aligns memory to cache lines, so no load crosses one
     scores, ids = np.full((n_queries, k), -np.inf, np.float32), np.full((n_queries, k), NOBODY, np.int32)
     bits, relative = component_bits(base), rounding_of(dtype)
 

@@ -19,16 +19,16 @@ import torch
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots
 
-RECALL = 0.9  # of pairs that lie at the threshold; closer ones are found more often
-BUCKET = 12  # rows of a bucket, on the average
+RECALL = 0.9  # recall of pairs at the threshold; closer pairs are found more often
+BUCKET = 12  # mean rows of a bucket
 MOST_TABLES = 128
 TOGETHER = 16  # tables whose codes are in memory at once
-CAP = 256  # rows of a bucket behind a row that it is compared with
+CAP = 256  # a row is compared with so many following rows of its bucket
 SKETCH = 256  # bits
-_SPREAD = 3.3  # standard deviations of the sketch's distance that a pair at the threshold may have
+_SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
-_ROWS = 1 << 14  # that are projected at a time
-_PAIRS = 1 << 15  # whose vectors are gathered at a time
+_ROWS = 1 << 14  # rows projected at a time
+_PAIRS = 1 << 15  # pairs whose vectors are gathered at a time
 
 
 def plan(n: int, threshold: float) -> tuple[int, int]:

@@ -22,11 +22,11 @@ from gpu_rag.graph.nearest.best import (
 from gpu_rag.types import TopK
 
 SUMS = 32  # see `nearest`
-COMPONENTS = 1 << 22  # that are scored at a time: few enough for a processor's cache
-COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to be worth its launches
-MORE = 32  # rows beyond k that are scored
+COMPONENTS = 1 << 22  # components scored at a time: few enough for a processor's cache
+COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to justify its launches
+MORE = 32  # scored rows beyond k
 LEAST_F16 = 2.0**-36  # absolute error of a component in two f16 parts
-TINY = 2.0**-60  # of a component: below, squares vanish in f32
+TINY = 2.0**-60  # component size below which squares vanish in f32
 MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 
 
@@ -50,12 +50,12 @@ def proposed_by_torch(
     wide = min(k + MORE, base.shape[0])
     ids, approx, longest = _proposed(queries, base, wide, tile)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
-    sure = length * longest < MOST  # false where a vector is not finite
+    sure = length * longest < MOST  # false if a vector is not finite
     if takes_f16(base):
         sure &= length < LONGEST_F16
     scores, ids = by_exact_scores(ids, lambda b, j: scores_of(queries, b, base, j))
     if wide < base.shape[0]:
-        beyond = (approx[:, -1].double() + _slack(base, length, longest)).float()  # no row left out has more
+        beyond = (approx[:, -1].double() + _slack(base, length, longest)).float()  # upper bound for every omitted row
         sure &= scores[:, k - 1] > beyond
     return topk_of(scores, ids, k), sure
 
@@ -133,7 +133,7 @@ def _tile_best(queries: torch.Tensor, rows: torch.Tensor, best: TopK, slack: tor
     if bool(approx.sum().isfinite()):
         kth = topk_rows(approx, min(k, approx.shape[1])).scores[:, -1].double()
         reach = torch.maximum(best.scores[:, -1].double(), kth - slack) - slack
-    else:  # f32 has no space for the sums: every row is in doubt
+    else:  # the sums overflow f32: every row is in doubt
         reach = torch.full_like(slack, -torch.inf)
         approx.zero_()
     b, j = (approx >= reach[:, None]).nonzero().T

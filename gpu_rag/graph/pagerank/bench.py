@@ -248,7 +248,7 @@ def count_passes(
     for itemsize, tile in tiles:
         passes[itemsize] += tile.passes
     if job.f16_steps:
-        passes[2] += job.f16_steps  # of the first tile, before it was made
+        passes[2] += job.f16_steps  # done for the first tile before it was made
     return job.width, dict(passes)
 
 

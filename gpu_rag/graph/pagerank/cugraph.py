@@ -25,7 +25,7 @@ from gpu_rag.graph.pagerank.matrix import MatrixTile
 from gpu_rag.graph.pagerank.plan import Array, Plan
 from gpu_rag.types import CSR
 
-F32_STEP = 1e-6  # the L1 length of a step that f32 surely comes below; less is left to our own steps
+F32_STEP = 1e-6  # L1 step length that f32 surely reaches; our own steps do the rest
 
 
 class Ranks(Library):
@@ -75,7 +75,7 @@ class SingleGraph:
     def __init__(self, graph: PageRankGraph):
         self.library, self.n, self.kind = Ranks(), graph.n, vertex_type(graph.pull.m)
         self.memory = memory_of(graph.pull)
-        self.one_call = Lock()  # tiles may be solved by several threads; a handle is for one
+        self.one_call = Lock()  # several threads may solve tiles, but a handle serves one
         tails, heads = graph.pull.indices.to(self.kind), row_of_entry(graph.pull).to(self.kind)
         weight, symmetric = graph.pull.weight, graph.symmetric
         self.handle, self.graph = self.library.graph(
@@ -113,7 +113,7 @@ class CugraphTile(MatrixTile):
         self.x[:, :count] = first.to(self.x.dtype)
 
 
-_graphs: Any = WeakTensorKeyDictionary()  # by indptr: cuGraph's own form of a graph is made once
+_graphs: Any = WeakTensorKeyDictionary()  # indptr -> cuGraph's own form of a graph, made once
 
 
 def tile_maker(

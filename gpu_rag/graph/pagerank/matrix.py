@@ -17,12 +17,12 @@ from gpu_rag_kernels.pagerank import Restart, ppr_step
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 
-F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
+F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the maximum of pi / degree
 
 
-PROVED = 16  # columns of a state that are in f64 at a time
+PROVED = 16  # columns of a state in f64 at a time
 LAST_ROW = 2**31 - 1
-MOST_RECORDED = 1 << 23  # numbers of a state whose steps are recorded: a step of more takes longer than its launches
+MOST_RECORDED = 1 << 23  # maximum numbers of a recorded state: a larger step takes longer than its launches
 _RECORDING = Lock()
 
 
@@ -221,7 +221,7 @@ class MatrixTile:
         numbers[1] = q.sum(0)
         found, lanes = q[self.lo : self.lo + self.result.shape[1]].T, np.flatnonzero(rows >= 0)
         to = rows[lanes]
-        if to[-1] - to[0] == lanes[-1] - lanes[0] == len(lanes) - 1:  # as at first: nothing to upload
+        if to[-1] - to[0] == lanes[-1] - lanes[0] == len(lanes) - 1:  # as in the first check: nothing to upload
             self.result[to[0] : to[-1] + 1] = found[lanes[0] : lanes[-1] + 1]
         else:
             there, lane = (torch.from_numpy(v).to(q.device) for v in (to, lanes))

@@ -45,7 +45,7 @@ class NumbaTile:
         self, whole: PageRankGraph, plan: Plan, teleport: Teleport, dtype: torch.dtype, questions: Array,
         result: torch.Tensor, lo: int,
     ):  # fmt: skip
-        if dtype not in whole.views:  # kept with the graph: dividing all degrees takes as long as a sweep
+        if dtype not in whole.views:  # cached with the graph: dividing all degrees takes as long as a sweep
             whole.views[dtype] = NumbaGraph(whole, dtype)
         graph: NumbaGraph = whole.views[dtype]
         self.graph, self.result, self.lo = graph, result.numpy(), lo
@@ -55,7 +55,7 @@ class NumbaTile:
         self.x = _state(graph.n, self.width, graph.dtype)
         self.y = self.x if plan.in_place else _state(graph.n, self.width, graph.dtype)
         nodes, pi = (a.numpy() for a in restart_rows(teleport, questions, self.width, whole))
-        self.at = np.zeros(graph.n, np.int32)  # the row of each node in `source`, whose row 0 is that of all others
+        self.at = np.zeros(graph.n, np.int32)  # the row of each node in `source`; row 0 serves all other nodes
         self.at[nodes] = np.arange(1, len(nodes) + 1)
         self.source = np.zeros((len(nodes) + 1, self.width), graph.dtype)
         self.source[1:] = (1 - plan.damping) * pi

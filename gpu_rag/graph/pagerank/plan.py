@@ -34,10 +34,10 @@ Array = np.ndarray[Any, Any]
 
 ROUNDING = 2.0**-24  # half a unit of f32: the L1 error of rounding a vector of mass 1
 F32_GAP = 5e-8  # about the L1 gap that remains when steps over an f32 state are summed in f64
-COARSE_GAP = 5e-7  # and a few times that when they are summed in f32
-SUM_ERROR = 5e-6  # a row may miss the sum of 1 by so much
-F16_ERROR = 2.0**-10  # an L1 error that steps over an f16 state surely come below: they end at about a tenth of it
-MARGIN = 0.8  # a column is checked when its predicted gap is below this part of what is allowed
+COARSE_GAP = 5e-7  # a few times that gap if they are summed in f32
+SUM_ERROR = 5e-6  # allowed error of a row's sum of 1
+F16_ERROR = 2.0**-10  # L1 error that steps over an f16 state surely reach: they end at about a tenth of it
+MARGIN = 0.8  # a column is checked when its predicted gap is below this part of the allowed gap
 
 
 @dataclass(frozen=True)
@@ -162,17 +162,17 @@ def plan_of(solver: str, damping: float, tol: float, max_iter: int, *, symmetric
 
 LEAP = 300  # assumed first gap, which gives the number of steps of a leap: a few units above the largest seen
 FINE = 4  # steps after coarse ones, which recover the rounding of f32 sums
-MAX_CHECKS = 4  # a column that fails this many checks has met the rounding of its state
+MAX_CHECKS = 4  # a column that fails this many checks has reached the rounding of its state
 UNKNOWN = 1e300  # a change that asks for another step
 F64_GAP = 32 * 2.0**-52  # about the L1 gap below which steps in f64 may show rounding alone
-BLIND = 1e-3  # of the gap that a check finds: a step that changed less did not see the error
+BLIND = 1e-3  # share of a check's gap: a step that changed less did not see the error
 
 
 class Tile(Protocol):
     """The state of up to `width` questions on some backend."""
 
     width: int
-    slack: float  # L1 error of the state's own inputs, by rounding
+    slack: float  # L1 rounding error of the state's inputs
     coarsest: float  # the gap below which steps must be fine
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
@@ -235,7 +235,7 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
     while pending.any():
         allowed = plan.allowed(tile.slack, least_mass)
         both = ((False, np.maximum(allowed, tile.coarsest)), (True, allowed))
-        for fine, enough in both if last.any() else ():  # after a leap, and no step since: checked as it is
+        for fine, enough in both if last.any() else ():  # directly after a leap the state is checked as it is
             going = pending & (steps < plan.max_iter) & (fine | (checks == 0))
             going &= (predicted * last > enough) | (steps < least)
             if sweep_until is not None:
@@ -268,7 +268,7 @@ def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
     small enough."""
     if plan.rate <= 0:
         return np.zeros(len(gap), np.int64)
-    left = np.where(gap > allowed, gap / allowed, 1.0)  # 1 also where a state is not a number
+    left = np.where(gap > allowed, gap / allowed, 1.0)  # also 1 if a state is NaN
     return np.ceil(np.log(left) / -math.log(plan.rate)).astype(np.int64)
 
 

@@ -49,8 +49,8 @@ __all__ = [
 ]  # fmt: skip
 
 NO_KEY = 2**62  # above every key of a question and a node
-MOST_PATHS = 1 << 26  # that one call may make, unless it says otherwise
-_PATHS = 4096  # that a thread takes at a time
+MOST_PATHS = 1 << 26  # default maximum paths of one call
+_PATHS = 4096  # paths that a thread takes at a time
 
 
 def path_graph(csr: CSR) -> PathGraph:
@@ -166,7 +166,7 @@ def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads
 
     def part(first: int) -> list[np.ndarray]:
         last = min(first + step, paths.size)
-        space = count_steps(indptr, shorter[2][first:last]) + 1  # one more: a step that is not kept is written over
+        space = count_steps(indptr, shorter[2][first:last]) + 1  # one more: a rejected step is overwritten
         longer = (
             np.empty(space, np.int64), np.empty(space, np.int64), np.empty((space, hops + 2), np.int32),
             np.empty((space, hops + 1), np.int32),

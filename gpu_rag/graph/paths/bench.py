@@ -28,11 +28,11 @@ from gpu_rag.types import CSR
 
 DIMS = 64
 DEPTH = (2,)
-COUNTED = 8  # questions that the candidates of a question are counted on
+COUNTED = 8  # questions used to count candidates
 BEAM = 100
 TILE = 64  # questions searched together
-ERROR = 1e-6  # of a score: a peer's vectors are not on the grid
-GRID = 2.0**22  # components are rounded to its inverse, as the op documents
+ERROR = 1e-6  # score tolerance: a peer's vectors are not on the grid
+GRID = 2.0**22  # components are rounded to multiples of its inverse, as the op documents
 
 Path = tuple[int, ...]
 Scored = list[tuple[float, Path]]

@@ -29,7 +29,7 @@ from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
 
-MOST_PAIRS = 1 << 26  # that one call may try, unless it says otherwise
+MOST_PAIRS = 1 << 26  # default maximum pairs of one call
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def path_parts(
     first, last = checked_ends(topics, ends)
     question = row_of_value(topics)
     place = torch.arange(question.shape[0], device=graph.device)
-    slot = place + question  # of the part before each topic; the part after it is the next
+    slot = place + question  # slot of the part before each topic; the next slot is the part after it
     opens = (place == topics.offsets[question]) & first[question]
     closes = (place + 1 == topics.offsets[question + 1]) & last[question]
     beyond = [(hops[h], side[hops[h].group]) for h in range(1, len(hops)) for side in (opens, closes)]
@@ -93,7 +93,7 @@ def path_parts(
     joints = [_meeting(left, right, slot, graph.n) for left, right in backs]
     direct = _next_to(graph, topics)
     counts = [count_of(*direct), *(count_of(j.first, j.last) for j in joints), *(mask.sum() for _, mask in beyond)]
-    n_direct, *sizes = torch.stack(counts).tolist()  # one wait for the device, a second one for what is kept
+    n_direct, *sizes = torch.stack(counts).tolist()  # one wait for the device; a second one follows for the kept pairs
     tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
     owner, entry = whole_of(expand(*direct, n_direct), place)
     hit = graph.csr.indices[entry] == topics.values[(owner + 1).clamp_max(max(question.shape[0] - 1, 0))]

@@ -17,11 +17,9 @@ from gpu_rag.types import Ragged
 
 GRID = float(2**22)
 LONGEST = 1.01  # maximum row length: f16 rounding moves a unit row by at most 5e-4
-_PATHS = 4096  # that a thread takes at a time
-_FEW = (
-    1 / 16
-)  # of all edges: up to this share they are sorted, because a number for every edge of the graph would take longer
-_PART = 1 << 22  # components that are converted at a time (torch)
+_PATHS = 4096  # paths that a thread takes at a time
+_FEW = 1 / 16  # of all edges: so few used edges are sorted; otherwise every edge of the graph gets a number
+_PART = 1 << 22  # components converted at a time (torch)
 
 
 def score_paths(
@@ -110,7 +108,7 @@ def _by_torch(
     length = (paths.edges >= 0).sum(1).double()
     unsound = ~(square <= (LONGEST * GRID * length) ** 2).all()
     norm = square * (queries * queries).sum(1)[paths.question]
-    # the nearest f64: torch on the CPU may take a library's root, whose last bit is not always that
+    # correctly rounded: torch on the CPU may use a library root whose last bit can differ
     norm = torch.from_numpy(np.sqrt(norm.numpy())) if norm.device.type == "cpu" else norm.sqrt()
     cosine = torch.where(norm > 0, dot / norm, 0.0)
     return weights[0] * cosine + weights[1] * _jaccard(paths, topics), unsound
@@ -168,7 +166,7 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
         there = there[np.searchsorted(there, 0) :]
         numbered = np.where(stored >= 0, np.searchsorted(there, stored), -1)
     else:
-        used = np.zeros(vectors.shape[0] + 1, np.bool_)  # padding, -1, is the last place
+        used = np.zeros(vectors.shape[0] + 1, np.bool_)  # padding, -1, indexes the last place
         used[stored] = True
         there = np.flatnonzero(used[:-1])
         numbered = np.where(stored >= 0, (np.cumsum(used) - 1)[stored], -1)
@@ -179,7 +177,7 @@ def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:
     """Shared nodes divided by all nodes of the path and its question's topics: f64[P]."""
     nodes = paths.nodes.long()
     width = 2**31  # above every node
-    own = (topics.values >= 0) & (topics.values < width)  # no other is on a path; a large one would not fit a key
+    own = (topics.values >= 0) & (topics.values < width)  # no other topic is on a path; a large one would not fit a key
     known = torch.where(own, row_of_value(topics) * width + topics.values, -2).sort().values
     shared = torch.zeros(paths.size, dtype=torch.int64, device=nodes.device)
     first = paths.question * width

@@ -79,7 +79,7 @@ class PathSet:
     def rows(self, which: torch.Tensor | slice) -> PathSet:
         """Some of the paths, by mask, slice or ascending rows."""
         if isinstance(which, torch.Tensor) and which.dtype == torch.bool:
-            which = which.nonzero()[:, 0]  # once, not for each column: the host waits to learn how many there are
+            which = which.nonzero()[:, 0]  # once, not for each column, because the host waits for their number
         return PathSet(self.group[which], self.question[which], self.nodes[which], self.edges[which])
 
 

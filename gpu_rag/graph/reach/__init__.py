@@ -33,9 +33,9 @@ __all__ = ["ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "lowest_ways
 
 COMPILED = "gpu_rag_kernels.reach.numba"
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
-ANY = -1  # the relation of a step that may be any
+ANY = -1  # any relation
 MARKS = 5  # bytes for each node in a step of many entries (numba)
-_QUESTIONS = 256  # that a thread takes at a time
+_QUESTIONS = 256  # questions that a thread takes at a time
 
 
 def reachable(

@@ -23,11 +23,11 @@ from gpu_rag.graph.reach import EITHER, TypedGraph, intersect, reachable, typed_
 from gpu_rag.types import CSR, Ragged
 
 RELATIONS = 20
-FEW_RELATIONS = 4  # of `intersect`: so few that sets are large enough to meet
+FEW_RELATIONS = 4  # for `intersect`: few, so that sets are large enough to meet
 STARTS = 5
 STEPS = (2,)
 
-Question = tuple[tuple[list[int], list[int]], ...]  # of each topic: nodes, chain
+Question = tuple[tuple[list[int], list[int]], ...]  # nodes and chain of each topic
 Questions = Callable[[int, int], list[Question]]
 Walk = Callable[[Sequence[int], Sequence[int]], Any]
 
@@ -53,7 +53,7 @@ class Labelled:
 
     def followed(self, hops: int) -> float:
         """The number of edges along a chain from STARTS nodes, if all nodes had the same degree."""
-        degree = len(self.edges[0]) * 2 / self.csr.n / self.n_relations  # of a node along one relation
+        degree = len(self.edges[0]) * 2 / self.csr.n / self.n_relations  # degree of a node along one relation
         return STARTS * sum(degree**step for step in range(1, hops + 1))
 
     @cached_property
@@ -137,7 +137,7 @@ def _any_of(lists: Ragged, otherwise: torch.Tensor, generator: torch.Generator) 
     """A random value of each list; for an empty list the other value."""
     sizes, first = lists.offsets.diff().cpu(), lists.offsets[:-1].cpu()
     place = (torch.rand(sizes.shape, generator=generator, dtype=torch.float64) * sizes).long()
-    values = torch.cat([lists.values.long().cpu(), otherwise[:1]])  # so that there is always one
+    values = torch.cat([lists.values.long().cpu(), otherwise[:1]])  # at least one value
     return torch.where(sizes > 0, values[(first + place).clamp(max=len(values) - 1)], otherwise)
 
 

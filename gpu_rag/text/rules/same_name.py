@@ -54,9 +54,9 @@ _PARTICLES = frozenset({"of", "the", "and", "for", "in", "on", "de", "la", "del"
 class _Name:
     written: str
     tokens: tuple[str, ...]  # letters and digits, folded, without accents
-    long: tuple[str, ...]  # with abbreviations written out
+    long: tuple[str, ...]  # with expanded abbreviations
     digits: tuple[str, ...]
-    signs: tuple[str, ...]  # of currency and the like
+    signs: tuple[str, ...]  # currency signs and the like
     head: tuple[str, ...]  # before the first comma
     tail: tuple[str, ...]  # after it
 

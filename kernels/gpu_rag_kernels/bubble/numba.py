@@ -202,7 +202,7 @@ def relax(indptr, indices, costs, lo, m, key, dist, pred, root, owner, reached, 
         u = row - base
         t, paid = u * mu + g, d + costs[row]
         far = np.int64(dist[t])
-        if paid < far:  # never of a place that is popped
+        if paid < far:  # never true for a popped place
             reached[n_reached] = t
             n_reached += np.uint64(far == FAR)
             dist[t], pred[t], root[t] = paid, v, here

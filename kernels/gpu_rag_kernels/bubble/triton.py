@@ -16,9 +16,9 @@ from gpu_rag_kernels.bubble.reference import UNREACHED
 from gpu_rag_kernels.rows import packed
 
 NODES = 8  # of a program
-ENTRIES = 8  # of each of these nodes, read together
+ENTRIES = 8  # entries of each of these nodes, read together
 MOST_GROUPS = 16  # of a program
-ROUNDS = 16  # before the host looks at the flags; one after the last that changes anything returns at once
+ROUNDS = 16  # rounds between looks of the host at the flags; a round after the fixpoint returns at once
 
 
 @triton.jit(do_not_specialize=["n", "width"], do_not_specialize_on_alignment=["flags"])

@@ -17,16 +17,16 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-SUMS = 32  # partial sums: number l holds the products l, l + 32, l + 64, ..
-NOBODY = 2**31 - 1  # the id of a free place of a heap, above every other id
+SUMS = 32  # partial sums: sum l has the products l, l + 32, l + 64, ..
+NOBODY = 2**31 - 1  # id of a free place in a heap, above every other id
 CHUNK = 32  # fast scores that are tested together before any is tested alone
 LINK_CHUNK = 64  # the same for a tile of clusters
-BLOCK = 4  # queries that a row is multiplied with at once: their sums fill the registers
-TINY = 2.0**-60  # of a component: below, squares vanish in f32
+BLOCK = 4  # queries multiplied with a row at once: their sums fill the registers
+TINY = 2.0**-60  # component size below which squares vanish in f32
 
 _GRID = 2.0**24
 _I64 = ir.IntType(64)
-_F16_BIAS = 2.0**112  # f32 exponent bias over that of f16: also right for subnormals
+_F16_BIAS = 2.0**112  # difference of the f32 and f16 exponent biases; also right for subnormals
 _F16_INF = 0x7C00 << 13
 
 
@@ -225,7 +225,7 @@ def take_row(queries, b, rows, i, scores, ids):
     if not abs(exact) < np.inf:
         return False
     score = np.float32(exact)
-    if score > scores[b, 0]:  # ids rise: of equal scores the first stays
+    if score > scores[b, 0]:  # ids rise, so the first of equal scores stays
         sink(scores[b], ids[b], scores.shape[1], score, np.int32(i))
     return True
 
@@ -309,7 +309,7 @@ def worst_of(row, peaks, k, slack, relative):
                 sink(best, ids, k, value(row[c]), np.int32(c))
     least = np.float64(best[0])
     bound = least - abs(least) * relative - slack
-    return bound if bound > -np.inf else -np.inf  # not NaN, where both are infinite
+    return bound if bound > -np.inf else -np.inf  # avoids NaN if both are infinite
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -461,7 +461,7 @@ def flatten(parent):
 @numba.njit(cache=True, nogil=True)
 def group_by_keys(offsets, keys, low, width, label):
     """Set label i64[N], initially each row itself, to the smallest row of its group; keys are in [low, low + width)."""
-    first = np.full(width, -1, np.int64)  # the first row that has each key
+    first = np.full(width, -1, np.int64)  # key -> first row with it
     for row in range(label.shape[0]):
         for p in range(offsets[row], offsets[row + 1]):
             key = keys[p] - low

@@ -245,7 +245,7 @@ def cut_out(indptr, indices, nodes, offsets, first, last, local, ends, columns, 
             local[np.uint32(nodes[t])] = t
         for t in range(offsets[b], offsets[b + 1]):
             for e in range(indptr[nodes[t]], indptr[nodes[t] + 1]):
-                column = local[np.uint32(indices[e])]  # unsigned: numba need not look for negative ones
+                column = local[np.uint32(indices[e])]  # unsigned, so numba does not test for negative indices
                 columns[np.uint64(at)] = column  # kept only if `at` moves on
                 if entries is not None:
                     entries[np.uint64(at)] = e

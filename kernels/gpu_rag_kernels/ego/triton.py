@@ -13,9 +13,9 @@ import triton.language as tl
 from gpu_rag.types import CSR
 from gpu_rag_kernels.rows import packed, row_plan
 
-CHUNK = 256  # neighbours of a hub that are pulled by one program
+CHUNK = 256  # neighbours of a hub that one program pulls
 WORDS = 4  # of a program, at most
-LANES = 128  # words of nodes, or of chunks, of a program: one a thread
+LANES = 128  # words of nodes, or of chunks, in a program: one for each thread
 PARTS = 32  # words of chunks that a hub's program reads together
 
 

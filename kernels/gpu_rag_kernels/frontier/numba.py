@@ -78,7 +78,7 @@ def best_of_frontier(
             for e in range(indptr[v], indptr[v + 1]):
                 others = edge_words[edge_offsets[e] : edge_offsets[e + 1]]
                 score = pair_score(query, own, vectors[vector_of[e]], others)
-                if score <= scores[t, k - 1]:  # edges ascend: an equal one comes later
+                if score <= scores[t, k - 1]:  # edges ascend, so an equal one loses
                     continue
                 at = k - 1
                 while at > 0 and score > scores[t, at - 1]:

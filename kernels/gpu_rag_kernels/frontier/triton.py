@@ -14,7 +14,7 @@ import triton.language as tl
 
 from gpu_rag.types import Ragged, TopK
 
-CANDIDATES = 16  # of a program: with more, its registers leave space for few others
+CANDIDATES = 16  # candidates of a program: with more, its registers leave space for few other programs
 DIMS = 64  # read together
 PLACES = 128  # keys of a list that are compared together
 LEAST = tl.constexpr(-(2**63))  # below every key

@@ -22,7 +22,7 @@ from gpu_rag_kernels.join.reference import Side, Strips
 __all__ = ["STRIP", "Side", "Strips", "error_of", "join_top1"]
 
 STRIP = 4096  # right rows
-MOST_STRIPS = 2**16 - 1  # of a call: the second axis of a GPU's grid ends there
+MOST_STRIPS = 2**16 - 1  # maximum strips of a call: the limit of a GPU grid's second axis
 
 
 def error_of(dims: int) -> float:

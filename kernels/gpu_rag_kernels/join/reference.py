@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-_ROWS = 1024  # whose scores are made at a time
+_ROWS = 1024  # rows whose scores are made at a time
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def join_top1(left: Side, right: Side, strip: int) -> Strips:
             part = slice(i0, min(i0 + _ROWS, left.n))
             score = scores(left.rows(part.start, part.stop), columns)
             best = score.amax(1)
-            # the lowest of equal scores; argmax leaves open which one it names
+            # the lowest index of equal scores; argmax may return any of them
             at = torch.where(score == best[:, None], torch.arange(columns.n, device=device), columns.n).amin(1)
             found.best[part, s] = best
             found.index[part, s] = torch.where(best > -torch.inf, at + s * strip, -1).int()

@@ -16,7 +16,7 @@ from gpu_rag_kernels.join.reference import Side, Strips
 ROWS = 64  # left rows of a program
 COLUMNS = 64  # right rows whose scores are made at a time
 DEPTH = 32  # components, or keywords, multiplied at a time
-WARPS, WARPS_F32 = 4, 8  # of a program; f32 rows need more registers than four have
+WARPS, WARPS_F32 = 4, 8  # warps of a program; f32 rows need more registers than four warps have
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def _strip(
         at = tl.min(tl.where(score == most[:, None], column[None, :], last), axis=1)
         rest = tl.max(tl.where(column[None, :] == at[:, None], float("-inf"), score), axis=1)
         runner_up = tl.maximum(tl.maximum(runner_up, rest), tl.minimum(top, most))
-        where = tl.where(most > top, at, where)  # strips are walked upwards: of equal scores the first stays
+        where = tl.where(most > top, at, where)  # columns ascend, so the first of equal scores stays
         top = tl.maximum(top, most)
     place = row * n_strips + tl.program_id(1)
     tl.store(best + place, top, mask=real)

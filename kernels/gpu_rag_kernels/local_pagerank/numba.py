@@ -16,8 +16,8 @@ import numba
 import numpy as np
 
 UNKNOWN = 1e300  # a change that asks for another step
-FIRST_OMEGA = 1.05  # about the best for a block that mixes well
-NEARER = 0.8  # part of the way to the omega that the last sweep asks for: one sweep gives an estimate
+FIRST_OMEGA = 1.05  # nearly the best for a block that mixes well
+NEARER = 0.8  # step toward the omega estimated from the last sweep
 ONE, FOUR, THREE = np.uint64(1), np.uint64(4), np.uint64(3)
 
 

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-PANEL = 16  # rows of f32 that fill a cache line when the result is written transposed
+PANEL = 16  # f32 rows that fill a cache line when the result is written transposed
 
 _I64 = ir.IntType(64)
 

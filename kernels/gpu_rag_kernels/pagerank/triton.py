@@ -18,7 +18,7 @@ from gpu_rag.types import CSR
 from gpu_rag_kernels.pagerank.reference import Restart
 from gpu_rag_kernels.rows import RowPlan, packed, row_plan
 
-CHUNK = 256  # entries of a hub that are summed by one program
+CHUNK = 256  # entries of a hub that one program sums
 ROWS = 8  # rows, or chunks, of a program
 COLUMNS = 32  # questions of a program
 PARTS = 16  # sums of chunks that a hub's program reads together
@@ -103,7 +103,7 @@ def _relax(
     place = row[:, None] * width + column[None, :]
     kept = real[:, None] & inside[None, :]
     entry = tl.load(at + row, mask=real, other=-1).to(tl.int64)
-    wanted = (real & (entry >= 0))[:, None] & inside[None, :]  # few rows restart: the others read nothing
+    wanted = (real & (entry >= 0))[:, None] & inside[None, :]  # few rows restart; other rows read nothing
     restart = tl.load(source + entry[:, None] * width + column[None, :], mask=wanted, other=0.0).to(acc.dtype)
     z = (tl.load(factors) * acc + tl.load(factors + 1) * restart) * tl.load(inverse + row, mask=real, other=0.0)[
         :, None

@@ -72,7 +72,7 @@ def ask_for_line(typing, matrix, row, column):
         byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         shape = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], shape)
-        builder.call(ask, [builder.bitcast(at, byte), i32(0), i32(3), i32(1)])  # to read, into all caches, data
+        builder.call(ask, [builder.bitcast(at, byte), i32(0), i32(3), i32(1)])  # options: read, all cache levels, data
         return context.get_dummy_value()
 
     return signature, emit

@@ -102,7 +102,7 @@ def step_of_many(graph, relation, way, front, n_front, mark, reached):
         for f in range(n_front):
             first, last = along(side, np.uint32(front[f]), relation)
             for e in range(first, last):
-                node = np.uint32(side[2][e])  # unsigned: numba need not look for negative ones
+                node = np.uint32(side[2][e])  # unsigned, so numba does not test for negative indices
                 if not mark[node]:
                     mark[node] = True
                     reached[size] = node

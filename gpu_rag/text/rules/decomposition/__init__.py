@@ -24,7 +24,7 @@ from gpu_rag.text.rules.decomposition.phrases import (
 from gpu_rag.text.sentences import split_sentences
 
 MAX_STEPS = 8
-MAX_CHARS = 2000  # a longer question is left whole
+MAX_CHARS = 2000  # a longer question is not split
 _REFERENCE = re.compile(r"#(\d{1,3})(?!\w)")
 _TRIVIAL = re.compile(r"(?:who|what|where|when|which(?:\s+\w+)?)\s+(?:is|are|was|were)\s+#\d+\W*", re.IGNORECASE)
 

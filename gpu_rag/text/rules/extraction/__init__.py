@@ -15,7 +15,7 @@ from gpu_rag.types import Extraction
 
 RELATED_TO = "related to"
 MAX_TITLE_CHARS = 300
-# A "sentence" of more tokens (a table, a word list) is read in pieces of this size.
+# A "sentence" with more tokens (a table, a word list) is read in pieces of this size.
 MAX_SENTENCE_TOKENS = 400
 
 

@@ -147,7 +147,7 @@ def _number(text: str, tokens: Sequence[Token], i: int, words: PassageWords) -> 
     return None
 
 
-# --- dates and names, from their first token to their last: capitalised words, small words and numbers inside ---
+# --- spans of dates and names: capitalised words, with small words and numbers inside ---
 
 
 def date_end(tokens: Sequence[Token], i: int) -> int:
@@ -217,7 +217,7 @@ def _is_common(tokens: Sequence[Token], first: int, last: int) -> bool:
     if token.low == "the" and last == first + 2:
         return tokens[first + 1].low in lexicon.COMMON or tokens[first + 1].low in lexicon.ANAPHORS
     if last > first + 1:
-        # Four words at most, so that a page of capital A's is not read again from each of them.
+        # At most four words, so that a page of capital A's is not read again from each of them.
         return (
             last <= first + 4
             and token.low != "the"

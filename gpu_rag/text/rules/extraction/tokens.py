@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 WORD, NAME, NUMBER, MARK = range(4)
 
-# One pass, every alternative decided by its first character or by bounded look-ahead, so the time is linear.
+# One pass; the first character or a bounded look-ahead decides each alternative, so the time is linear.
 _TOKEN = re.compile(
     r"""
     (?P<number>[$€£¥]?\d(?:\w|[.,:/](?=\d))*%?)
