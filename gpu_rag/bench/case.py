@@ -216,7 +216,7 @@ def peer(
 
 
 def alone(inputs: Callable[[int, int], Any], one: Callable[[Any], Any], note: str = "") -> Peer:
-    """A peer that takes one question at a time: `one` is called for each of the inputs."""
+    """A peer that takes one question at a time: `one` is called for each input."""
     return Peer("", inputs, lambda given: [one(question) for question in given], note, most=MOST_ALONE, alone=True)
 
 
@@ -231,7 +231,7 @@ def single_openmp_thread() -> bool:
 
 
 def adjacency(csr: CSR) -> Any:
-    """The matrix as scipy's CSR in f64."""
+    """The matrix as a scipy CSR matrix in f64."""
     from scipy.sparse import csr_matrix
 
     weight = np.ones(csr.m) if csr.weight is None else csr.weight.cpu().double().numpy()
@@ -239,7 +239,7 @@ def adjacency(csr: CSR) -> Any:
 
 
 def igraph_of(matrix: Any, directed: bool = True) -> Any:
-    """igraph's graph of the entries of a sparse matrix, without their values."""
+    """The igraph graph of a sparse matrix's entries, without their values."""
     import igraph
 
     entries = matrix.tocoo()

@@ -1,4 +1,4 @@
-"""Inputs of the cases: the graphs of the settings, random questions, parts of a pool of questions."""
+"""Inputs of the cases: the graphs of the settings, random questions, and parts of a question pool."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measured_graphs(config: Config) -> Iterator[tuple[str, CSR]]:
 
 
 def linked_nodes(csr: CSR) -> torch.Tensor:
-    """i64, on the CPU: the nodes that have edges."""
+    """The nodes with edges: i64, on the CPU."""
     return csr.indptr.diff().nonzero()[:, 0].cpu()
 
 
@@ -45,7 +45,7 @@ def drawn(values: torch.Tensor, shape: tuple[int, ...], generator: torch.Generat
 
 
 def unit_rows(n: int, dims: int, generator: torch.Generator) -> torch.Tensor:
-    """f32[n, dims], rows of length 1 in random directions."""
+    """Random rows of length 1: f32[n, dims]."""
     return torch.nn.functional.normalize(torch.randn(n, dims, generator=generator))
 
 
@@ -68,7 +68,7 @@ def moved(lists: Ragged, device: torch.device) -> Ragged:
 
 
 def lists_in(result: Any) -> list[list[int]]:
-    """Lists as Python lists; a peer's result is one already."""
+    """Lists as Python lists; a peer's result already has this form."""
     if not isinstance(result, Ragged):
         return list(result)
     return [values.tolist() for values in result.values.cpu().split(result.offsets.diff().tolist())]
@@ -139,7 +139,7 @@ GRAPHS = {"power-law": power_law, "uniform": uniform, "bipartite": bipartite}
 
 
 def graph_of(kind: str, n: int, seed: int) -> CSR:
-    """The graph of a kind; the same bits for the same seed. Raises UsageError."""
+    """The generated graph of a kind; the same seed gives the same bits. Raises UsageError."""
     if kind not in GRAPHS:
         raise UsageError("unknown graph", given=kind, expected=" | ".join(GRAPHS))
     return GRAPHS[kind](n, seed)

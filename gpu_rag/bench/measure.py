@@ -1,4 +1,5 @@
-"""Clocks: medians of interleaved rounds, the copy bandwidth of the machine, and memory that shows unwritten output."""
+"""Timing: medians of interleaved rounds, the machine's copy bandwidth, and a memory fill that reveals unwritten
+output."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def run_bench(ops: Sequence[str], config: Config, say: Say = lambda text: None) 
 
 
 def cases_of(op: str, config: Config) -> Iterator[Case]:
-    """The cases of an op, from the bench file of its folder."""
+    """The cases of an op, from the bench file in its folder."""
     folder, _, function = OPS[op].partition(":")
     yield from getattr(import_module(f"gpu_rag.graph.{folder}.bench"), function)(config)
 

@@ -209,7 +209,7 @@ def transpose(csr: CSR) -> CSR:
 
 
 def is_symmetric(csr: CSR) -> bool:
-    """Whether `csr` equals its transpose, weights compared bit by bit (as `csr_from_edges` makes them)."""
+    """Whether `csr` equals its transpose, with weights compared bit by bit (as `csr_from_edges` makes them)."""
     other = transpose(csr)
     same = (csr.indptr == other.indptr).all() & (csr.indices == other.indices).all()
     if csr.weight is not None and other.weight is not None:

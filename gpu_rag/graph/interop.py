@@ -77,7 +77,7 @@ def csr_to_scipy(csr: CSR) -> Any:
 
 
 def csr_from_scipy(matrix: Any) -> CSR:
-    """The CSR of any square sparse matrix of SciPy: rows sorted, duplicates summed, stored zeros kept.
+    """The CSR of any square sparse SciPy matrix: rows sorted, duplicates summed, stored zeros kept.
 
     Raises BadInput.
     """
@@ -199,7 +199,7 @@ def _hetero(
     ranges: Mapping[str, tuple[int, int]], n: int, tail: torch.Tensor, head: torch.Tensor, relation: torch.Tensor,
     relations: list[str], weight: torch.Tensor | None,
 ) -> Any:  # fmt: skip
-    """HeteroData of the edges tail -> head, each of a relation, all i64[E], in their order."""
+    """HeteroData of the edges tail -> head, each with a relation, all i64[E], in their order."""
     kinds = list(ranges)
     of = torch.full((n,), -1, dtype=torch.int64, device=tail.device)
     for number, (lo, hi) in enumerate(ranges.values()):

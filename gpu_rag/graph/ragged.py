@@ -108,7 +108,7 @@ def small_values(*lists: Ragged) -> list[Ragged]:
 
 
 def ragged_of_lists(lists: Sequence[Sequence[int]], device: str | torch.device) -> Ragged:
-    """Lists of ints as a Ragged of i64 on a device."""
+    """Convert lists of ints to a Ragged of i64 on a device."""
     offsets = torch.from_numpy(np.cumsum([0, *map(len, lists)], dtype=np.int64)).to(device)
     return Ragged(torch.tensor([v for one in lists for v in one], dtype=torch.int64, device=device), offsets)
 

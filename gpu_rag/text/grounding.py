@@ -111,8 +111,8 @@ class _Words:
                 self.places.setdefault(spelt[i], []).append(i)
 
     def find(self, term: str, following: str = "") -> list[int]:
-        """Positions of a term. An initial also finds the words that begin with it; another term that is absent finds
-        its initial, if `following` comes next."""
+        """Positions of a term. An absent initial finds the words that begin with it; another absent term finds its own
+        initial, if `following` comes next."""
         places = self.places.get(term, [])
         if places or not term[0].isalpha():
             return places

@@ -65,7 +65,7 @@ def keywords(text: str) -> frozenset[str]:
 
 
 def _sentences(text: str) -> Iterator[tuple[Sequence[Token], list[Mention]]]:
-    """The tokens and the mentions of each sentence."""
+    """The tokens and mentions of each sentence."""
     sentences = [tokenise(text, start, end) for start, end in split_sentences(text)]
     words = passage_words("", [], sentences)
     return ((tokens, find_mentions_in(text, tokens, words)) for tokens in sentences)

@@ -42,7 +42,7 @@ _LEADING = re.compile(r"\A[\"'`*(\[]*([^\s\"'`*.,:;()\[\]]+)[\"'`*]*[.:)\]]")
 
 @dataclass(frozen=True)
 class Read:
-    """A reply that could be read. how: exact | lenient | salvaged."""
+    """A readable reply. how: exact | lenient | salvaged."""
 
     value: Any
     how: str

@@ -110,7 +110,7 @@ def _joins(character: str) -> bool:
 
 @cache
 def _joined_table(limit: int) -> np.ndarray:
-    """bool[limit]: whether a code point joins a word."""
+    """Whether each code point joins a word: bool[limit]."""
     return np.fromiter((_joins(chr(code)) for code in range(limit)), dtype=bool, count=limit)
 
 

@@ -31,7 +31,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 def _powers(n: int, base: int) -> np.ndarray:
-    """u64[n]: base^0, base^1, ... modulo 2^64."""
+    """base^0, base^1, ... modulo 2^64: u64[n]."""
     powers = np.full(n, base, np.uint64)
     powers[:1] = 1
     return np.multiply.accumulate(powers)

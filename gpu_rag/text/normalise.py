@@ -23,13 +23,13 @@ _CLOSERS = {closer: opener for opener, closer in _OPENERS.items()}
 
 @lru_cache(maxsize=1 << 16)  # a corpus repeats the same names
 def normalise_name(s: str) -> str:
-    """The form under which two names are the same name.
+    """The normal form of a name: two names are the same if their normal forms are equal.
 
-    NFKC, Unicode casefold, curly quotes and all dashes as typed on a keyboard (' " -), every run of white space one
-    space, outer punctuation stripped (categories P*, except `#%&@`, and except a bracket whose partner stands inside:
-    "Java (island)" keeps its ")"). Accents are kept.
+    NFKC and Unicode casefold; curly quotes and all dashes become keyboard characters (' " -); every run of white space
+    becomes one space; outer punctuation is stripped (categories P*, except `#%&@`, and except a bracket whose partner
+    is inside: "Java (island)" keeps its ")"). Accents are kept.
 
-    s: any text. Returns the normal form; "" when nothing is left. Idempotent, linear in len(s).
+    s: any text. Returns the normal form; "" if nothing is left. Idempotent, linear in len(s).
 
     >>> normalise_name("  “The  Loft”, ")
     'the loft'
@@ -50,7 +50,7 @@ def _is_outer(char: str) -> bool:
 
 
 def _strip_outer(s: str) -> str:
-    """`s` without punctuation and space at its ends; balanced brackets stay."""
+    """`s` without punctuation and space at its ends; balanced brackets are kept."""
     partner = _partners(s)
     start, end = 0, len(s)
     while start < end:

@@ -55,7 +55,7 @@ def json_of(reply: msgspec.Struct) -> str:
 
 
 class _Limits(NamedTuple):
-    """The options and sizes of `schema_with`."""
+    """The options and maximum sizes for `schema_with`."""
 
     options: Mapping[str, Sequence[str]]
     most: Mapping[str, int]

@@ -137,7 +137,7 @@ def is_cpu(device: torch.device) -> bool:
 
 
 def loop_backends(device: str = "cpu") -> tuple[str, ...]:
-    """The backends of the loops in `LOOPS` that can take tensors on `device` here."""
+    """The backends for the loops in `LOOPS` that can take tensors on `device` here."""
     able = installed("triton") and (device.startswith("cuda") or interpreted())
     return FAMILIES["loops"].names if able else ("reference",)
 

@@ -165,7 +165,7 @@ def _by_numba(
 
 
 def _joined(parts: list[Found[np.ndarray]]) -> Found[torch.Tensor]:
-    """The candidates of all parts."""
+    """The candidates of all parts, concatenated."""
     columns = zip(*(vars(part).values() for part in parts)) if parts else [()] * 6
     none = np.zeros(0, np.int64)
     return Found(*(torch.from_numpy(c[0] if len(c) == 1 else np.concatenate([none, *c])) for c in columns))
@@ -287,7 +287,7 @@ def _grown(
 
 
 def _sizes(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
-    """The number of ascending keys question * n + node of each question: i64[B]."""
+    """The number of ascending keys question * n + node for each question: i64[B]."""
     return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
 
 

@@ -30,7 +30,7 @@ STEPS = 1 << 14  # costs are 1 to STEPS
 
 @dataclass(frozen=True)
 class Given:
-    """Questions with their local graphs, made before the clock starts."""
+    """Questions with their local graphs, prepared before the clock starts."""
 
     blocks: Blocks
     costs: torch.Tensor
@@ -38,7 +38,7 @@ class Given:
     groups: Ragged
 
     def one(self, b: int) -> Given:
-        """Question b by itself."""
+        """Question b alone."""
         blocks, lo, hi = self.blocks, *self.blocks.offsets[b : b + 2].tolist()
         alone = Blocks(block_graph(blocks, b), blocks.offsets[b : b + 2] - lo, blocks.global_ids[lo:hi])
         return Given(alone, self.costs[lo:hi], part(self.anchors, b, 1), part(self.groups, b, 1))
@@ -83,7 +83,8 @@ def _case(name: str, graph: CheckedGraph, anchors: Ragged, balls: Ragged, config
 
 
 def bubble_bytes(n: int, m: int) -> int:
-    """Every block read once (4 bytes an entry, 16 a row with its cost), a state of 16 bytes a row and group written."""
+    """Bytes to read every block once (4 an entry, 16 a row with its cost) and write a state of 16 bytes a row and
+    group."""
     return 4 * m + (16 + 16 * GROUPS) * n
 
 

@@ -60,7 +60,8 @@ class _Events:
 def fixpoint(
     blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, n_groups: int | None = None
 ) -> torch.Tensor:
-    """i64[M, T]: distance << 32 | predecessor of every group and row, M the largest group + 1; see `minplus_relax`."""
+    """distance << 32 | predecessor of every group and row, i64[M, T]; M is the largest group + 1; see
+    `minplus_relax`."""
     if n_groups is None:
         n_groups = int(groups.values.max()) + 1 if groups.values.numel() else 0
     state = torch.full((n_groups, blocks.csr.n), UNREACHED, dtype=torch.int64, device=costs.device)

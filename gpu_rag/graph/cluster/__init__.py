@@ -147,8 +147,8 @@ def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: 
 
 
 def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
-    """Cluster labels: i64[N]. root: i64[N], the smallest core row of each core row's component; core: bool[N];
-    links: i64[2, P], all linked pairs with exactly one core row (others do no harm)."""
+    """Cluster labels: i64[N]. root: i64[N], the smallest core row of each core row's component; core: bool[N]; links:
+    i64[2, P], all linked pairs with exactly one core row (other pairs are harmless)."""
     n = root.shape[0]
     cluster = torch.where(core, root, n)
     for a, b in ((links[0], links[1]), (links[1], links[0])):

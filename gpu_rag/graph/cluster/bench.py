@@ -24,7 +24,7 @@ MOST_CLUSTERED = 100_000  # maximum rows: the time grows with their square
 
 
 def groups_cases(config: Config) -> Iterator[Case]:
-    """Rows with three keys each, a few rows to a key."""
+    """Rows with three keys each; a few rows share a key."""
     for n in config.sizes:
         keys = torch.randint(2 * n, (n, KEYS), generator=seeded(config))
         yield _groups(n, keys, torch.device(config.device))

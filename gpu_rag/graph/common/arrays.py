@@ -35,7 +35,7 @@ def check_form(
 
 
 def form_of(tensor: torch.Tensor) -> str:
-    """The dtype and the shape of a tensor, for errors."""
+    """The dtype and shape of a tensor, for error messages."""
     return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 

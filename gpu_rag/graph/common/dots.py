@@ -92,7 +92,7 @@ exact_dots = gather_dots  # the exact dot products of pairs of unit rows, on the
 
 
 def on_grid(vectors: torch.Tensor) -> torch.Tensor:
-    """`vectors` in f64, each component on the nearest multiple of 2^-24 (ties to even)."""
+    """`vectors` in f64, with each component rounded to a multiple of 2^-24 (ties to even)."""
     return vectors.double().mul_(GRID).round_().div_(GRID)
 
 

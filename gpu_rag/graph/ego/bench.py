@@ -49,7 +49,7 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: i
 
     @cache
     def size(batch: int) -> tuple[int, int, int]:
-        """Nodes and entries of the blocks, and the entries of their nodes' rows in the graph."""
+        """The nodes and entries of the blocks, and the entries in the graph rows of these nodes."""
         blocks = run(inputs(0, batch))
         return blocks.csr.n, blocks.csr.m, int(graph.csr.indptr.diff()[blocks.global_ids.long()].sum())
 
@@ -71,7 +71,7 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: i
 
 
 def ego_bytes(n: int, m: int, read: int) -> int:
-    """The rows of all nodes of a ball read once (4 bytes an entry, 8 a row), the block written (4 and 16)."""
+    """Bytes to read the rows of all nodes of a ball once (4 an entry, 8 a row) and write the block (4 and 16)."""
     return 4 * read + 8 * n + 4 * m + 16 * n
 
 

@@ -46,12 +46,12 @@ def _case(n: int, rankings: list[torch.Tensor], config: Config) -> Case:
 
 
 def rrf_bytes(n_rankings: int, batch: int, width: int, k: int) -> int:
-    """Ids read once, (id, score) written: 4 R B K + 8 B k."""
+    """Bytes to read ids once and write (id, score): 4 R B K + 8 B k."""
     return 4 * n_rankings * batch * width + 8 * batch * k
 
 
 def fused(rankings: list[list[int]]) -> list[tuple[int, float]]:
-    """Reciprocal rank fusion as a loop over a dictionary; the best rank counts where an item stands twice."""
+    """Reciprocal rank fusion by a loop over a dictionary; if an item is in a ranking twice, its best rank counts."""
     total: dict[int, float] = {}
     for ranking, constant in zip(rankings, CONSTANTS):
         seen: set[int] = set()
@@ -64,7 +64,7 @@ def fused(rankings: list[list[int]]) -> list[tuple[int, float]]:
 
 
 def check(result: Any, count: int, rankings: list[torch.Tensor]) -> Checked:
-    """A sample of rows equals the loop, ids and f32 scores."""
+    """Check that a sample of rows equals the loop, in ids and f32 scores."""
     ids, scores = torch.as_tensor(result.ids).cpu(), torch.as_tensor(result.scores).cpu()
     if ids.shape != (count, K) or scores.shape != (count, K):
         return Checked(f"the shape is {tuple(ids.shape)} instead of {(count, K)}")

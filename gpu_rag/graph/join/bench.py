@@ -27,7 +27,7 @@ Side = tuple[torch.Tensor, Ragged]  # vectors, and the keywords of each
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random unit vectors with keywords of a Zipf distribution, at most 100,000 on the right."""
+    """Random unit vectors with Zipf-distributed keywords, at most 100,000 on the right."""
     for n in sorted({min(n, MOST_RIGHT) for n in config.sizes}):
         check_memory(f"{n:,} vectors", 3 * 4 * n * DIMS, config)
         generator = seeded(config)

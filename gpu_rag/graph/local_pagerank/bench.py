@@ -66,7 +66,8 @@ def _case(name: str, graph: CheckedGraph, pool: tuple[Ragged, ...], damping: flo
 
 
 def blocks_bytes(n: int, m: int, weighted: bool) -> int:
-    """Each block read once (4 bytes an entry, 8 with weights; 8 a row), its values and restart written and read."""
+    """Bytes to read each block once (4 an entry, 8 with weights; 8 a row), and to read and write its values and
+    restart."""
     return (8 if weighted else 4) * m + 16 * n
 
 

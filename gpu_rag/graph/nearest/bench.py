@@ -46,7 +46,7 @@ def _case(base: torch.Tensor, queries: torch.Tensor, config: Config) -> Case:
 
 
 def nearest_bytes(n: int, dims: int, batch: int, k: int) -> int:
-    """Vectors and queries read once in f32, (id, score) written: 4 D (n + B) + 8 B k."""
+    """Bytes to read vectors and queries once in f32 and write (id, score): 4 D (n + B) + 8 B k."""
     return 4 * dims * (n + batch) + 8 * batch * k
 
 

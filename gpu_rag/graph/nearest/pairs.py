@@ -39,7 +39,7 @@ def plan(n: int, threshold: float) -> tuple[int, int]:
 
 
 def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of rows of one group with a dot product of at least `threshold`; most of them, see the module.
+    """Most pairs of rows of one group with a dot product of at least `threshold`; the module describes the recall.
 
     base: f16/f32[N, D] on the CPU, rows of length 1 or 0, D <= 16384. groups: u64[N]. threshold: 0 < threshold <= 1.
     Returns left i64[P] < right i64[P], ascending, and the exact products f32[P]. Memory: 4 TOGETHER + 40 bytes a row

@@ -31,7 +31,7 @@ MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 
 
 def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest` of checked vectors, none of them empty, k >= 1."""
+    """`nearest` of checked vectors, all of them non-empty, k >= 1."""
     found, sure = proposed_by_torch(queries, base, k, tile)
     if bool(sure.all()):
         return found
@@ -46,7 +46,7 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
 def proposed_by_torch(
     queries: torch.Tensor, base: torch.Tensor, k: int, tile: int = 65536
 ) -> tuple[TopK, torch.Tensor]:
-    """Nearest rows, and bool[B]: True for queries whose result is proved exact. No wait for a device."""
+    """The rows of `nearest`, and bool[B]: True for queries whose result is proved exact. No wait for a device."""
     wide = min(k + MORE, base.shape[0])
     ids, approx, longest = _proposed(queries, base, wide, tile)
     length = torch.linalg.vector_norm(queries.double(), dim=1)

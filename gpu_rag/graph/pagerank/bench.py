@@ -104,7 +104,7 @@ class Buffer:
         self.memory = torch.empty(0, n, dtype=torch.float32, device=device)
 
     def rows(self, count: int) -> torch.Tensor:
-        """f32[count, N], filled with NaN."""
+        """Rows f32[count, N], filled with NaN."""
         if self.memory.shape[0] < count:
             self.memory = self.memory[:0].clone()  # freed before the next
             self.memory = self.memory.new_empty(count, self.memory.shape[1])
@@ -185,7 +185,7 @@ def pull_matrix(matrix: Any) -> tuple[Any, Array]:
 
 
 def dense_columns(seeds: Ragged, weights: Ragged, questions: Array, n: int, dtype: Any) -> Array:
-    """dtype[N, len(questions)]: the restart distributions as columns that sum to 1."""
+    """The restart distributions as columns that sum to 1: dtype[N, len(questions)]."""
     pi = np.zeros((n, len(questions)))
     offsets = seeds.offsets.numpy()
     for column, question in enumerate(questions):

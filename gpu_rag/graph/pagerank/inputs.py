@@ -205,8 +205,7 @@ def teleport_of(
 def restart_rows(
     teleport: Teleport, questions: Array, width: int, graph: PageRankGraph
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The nodes at which any of the questions restarts, i64[S] (ascending for seeds), and their probabilities f64[S,
-    width]."""
+    """The nodes at which any of the questions restarts, i64[S] ascending, and their probabilities f64[S, width]."""
     if teleport.spread is None:
         node, lane, mass = teleport.entries(questions)
         nodes, row = np.unique(node, return_inverse=True)

@@ -1,13 +1,13 @@
-"""Simple paths through the topics of a question, in a given order: found hop by hop from every topic, with a beam.
+"""Find simple paths through the topics of a question, in a given order, hop by hop from every topic, with a beam.
 
-For topics t_1 .. t_k of a question a path is a simple path (no node twice, edge direction ignored) that meets them in
-this order, where
+For topics t_1 .. t_k of a question, a path is a simple path (no repeated node, edge direction ignored) that meets the
+topics in this order, where
 - an inner segment, t_i to t_(i+1), has 1 to 2 D hops: D from each side;
-- an end is closed (the path begins at t_1, ends at t_k) or open: 1 to D hops beyond that topic. One topic without an
-  open end counts as open after it;
-- the whole has more than `least` and at most `longest` hops.
+- an end is closed (the path begins at t_1, ends at t_k) or open: 1 to D hops beyond that topic. A single topic without
+  an open end counts as open after it;
+- the whole path has more than `least` and at most `longest` hops.
 
-A program makes them in this order; `search_paths` is that program with one function to prune:
+A program makes the paths in these steps; `search_paths` is this program with one function for pruning:
 
     hops = [start_paths(graph, topics)]
     for _ in range(D):
@@ -17,9 +17,9 @@ A program makes them in this order; `search_paths` is that program with one func
     for step in range(n_steps(topics)):
         whole = prune(chain_paths(whole, parts, topics, step, ends, window))
 
-`prune` is `score_paths` with a beam: the best of each topic, then of each part, then of each question. Without a beam
-the result is every such path, each once. All results are integers in one order, by (group, nodes), so that ties have
-one meaning everywhere: the path whose nodes come first.
+`prune` is `score_paths` with a beam: the best paths of each topic, then of each part, then of each question. Without a
+beam the result is every such path, each once. All results are integers in one order, by (group, nodes), so ties are
+resolved the same way everywhere: the path with the smaller nodes comes first.
 """
 
 from __future__ import annotations

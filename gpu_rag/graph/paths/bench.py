@@ -127,7 +127,7 @@ def _candidates(world: World) -> float:
 
 
 class Loops:
-    """The same search by loops over sets, written from the definition."""
+    """The same search as loops over sets, directly from the definition."""
 
     def __init__(self, world: World):
         self.world = world
@@ -157,7 +157,7 @@ class Loops:
         return float(0.7 * cosine + 0.3 * (len(topics & set(path)) / len(topics | set(path))))
 
     def best(self, question: int, paths: list[Path]) -> Scored:
-        """The beam, ascending by nodes."""
+        """The paths in the beam, ascending by nodes."""
         ranked = sorted((-self.score(question, path), path) for path in paths)[:BEAM]
         return sorted(((-score, path) for score, path in ranked), key=lambda pair: pair[1])
 

@@ -50,7 +50,8 @@ class Window:
 
 
 def n_steps(topics: Ragged) -> int:
-    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for a part, ends included."""
+    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for parts, including both
+    ends."""
     return int(topics.offsets.diff().max()) + 1 if topics.batch and topics.values.numel() else 0
 
 

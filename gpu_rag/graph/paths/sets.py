@@ -73,7 +73,7 @@ class PathSet:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """Hops of each path: i64[P]."""
+        """The number of hops of each path: i64[P]."""
         return (self.edges >= 0).sum(1)
 
     def rows(self, which: torch.Tensor | slice) -> PathSet:

@@ -93,7 +93,7 @@ def _hubs(partial, seen, fresh, after, hubs, bounds, width, n_parts: tl.constexp
 
 
 def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(fresh, seen after). See `gpu_rag_kernels.ego`."""
+    """(fresh, new seen). See `gpu_rag_kernels.ego`."""
     csr, front, seen = packed(csr), front.contiguous(), seen.contiguous()
     fresh, after, width = torch.empty_like(seen), torch.empty_like(seen), seen.shape[1]
     plan = row_plan(csr.indptr, CHUNK)

@@ -26,7 +26,7 @@ class Side:
         return int(self.vectors.shape[0])
 
     def rows(self, first: int, last: int) -> Side:
-        """Rows first..last."""
+        """The rows first..last."""
         group = None if self.group is None else self.group[first:last]
         return Side(self.vectors[first:last], self.head[first:last], self.size[first:last], group)
 

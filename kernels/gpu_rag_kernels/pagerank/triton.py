@@ -229,7 +229,7 @@ def ppr_step(
 
 
 def _chunk_sums(csr: CSR, x: torch.Tensor, plan: RowPlan, dtype: torch.dtype) -> torch.Tensor:
-    """[chunks, B]: the sum of every chunk of the hubs."""
+    """The sum of every chunk of the hubs: [chunks, B]."""
     n, width = plan.starts.numel(), x.shape[1]
     partial = torch.empty(n, width, dtype=dtype, device=x.device)
     _chunks[triton.cdiv(n, ROWS), triton.cdiv(width, COLUMNS)](

@@ -37,9 +37,9 @@ _COMMON_ENDINGS = ("ly", "ing", "ed", "ment", "ments", "tion", "tions", "ness", 
 
 
 def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) -> list[Mention]:
-    """Mentions of one sentence, left to right, not overlapping.
+    """The mentions of one sentence, left to right, not overlapping.
 
-    text: the passage that the tokens' offsets refer to. Time linear in the number of tokens.
+    text: the passage of the tokens' offsets. Time linear in the number of tokens.
     """
     mentions: list[Mention] = []
     quotes = _quotes(tokens)

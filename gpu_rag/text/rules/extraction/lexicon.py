@@ -64,10 +64,10 @@ _BARE_AFTER = _LISTS["bare_after"]
 
 
 def is_verb(low: str, before: str) -> bool:
-    """Whether the word `low` (lower case) is likely a verb, given the word `before` it ("" at a phrase's start).
+    """Whether the word `low` (lower case) is likely a verb, given the word `before` it ("" at the start of a phrase).
 
-    An -ed form behind a determiner ("the renovated hall") is an adjective; an -ing form counts only at a phrase's start
-    or behind punctuation or a conjunction ("band, consisting of").
+    An -ed form after a determiner ("the renovated hall") is an adjective. An -ing form counts only at the start of a
+    phrase, or after punctuation or a conjunction ("band, consisting of").
     """
     if low in AUXILIARIES:
         return True
