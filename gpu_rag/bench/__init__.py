@@ -1,8 +1,8 @@
-"""Benchmarks of the graph ops against the libraries that people use for the same work: `gpu-rag bench`.
+"""Benchmarks of the graph ops against common libraries for the same work: `gpu-rag bench`.
 
-An op is checked before it is timed, and one that fails its check is refused. Ops, peers and a plain memory copy take
-turns in interleaved rounds of one run, so that a noisy machine slows all of them alike: ratios hold where times do not.
-An op's cases lie in the `bench` file of its folder, which is imported when the op is measured.
+An op is checked before it is timed; an op that fails its check is refused. Ops, peers and a plain memory copy take
+turns in interleaved rounds of one run, so a noisy machine slows all of them equally: ratios are reliable, times are
+not. The cases of an op are in the `bench` file of its folder, which is imported when the op is measured.
 """
 
 OPS = {

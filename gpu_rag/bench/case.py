@@ -1,4 +1,4 @@
-"""The nouns of a benchmark: its settings, one case to measure, its check, and a peer to measure it against."""
+"""The data types of a benchmark: its settings, one case to measure, its check, and a peer to compare with."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import numpy as np
 from gpu_rag.settings.ranges import COUNT, DAMPING, Range, check_value
 from gpu_rag.types import CSR
 
-MOST_ALONE = 16  # questions that a peer which takes one at a time is timed on, at most
-MOST_TILED = 64  # and one that works in tiles of questions
+MOST_ALONE = 16  # maximum timed questions of a peer that takes one at a time
+MOST_TILED = 64  # the same for a peer that works in tiles of questions
 STARTS = 64  # places of the pool at which a round can start
-REFUSED = "refused: "  # begins the note of an op that failed its check, and so was not timed
+REFUSED = "refused: "  # prefix of the note of an op that failed its check and was not timed
 
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a run. Raises UsageError where one is out of range.
+    """The settings of a run. Raises UsageError if one is out of range.
 
     sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose graph is measured,
-    or None; generated: whether PageRank is measured on generated graphs too; hops: how far ego, reach, intersect, paths
-    and frontier go, empty for the usual number of each.
+    or None; generated: whether PageRank is also measured on generated graphs; hops: number of hops for ego, reach,
+    intersect, paths and frontier, empty for their defaults.
     """
 
     sizes: tuple[int, ...]
@@ -53,14 +53,15 @@ class Config:
 
     @property
     def pool(self) -> int:
-        """Number of questions generated: those of the largest call from any start, twice: one is untimed."""
+        """Number of generated questions: enough for the largest call from any start, twice, because one call is
+        untimed."""
         return 2 * max(*self.batches, MOST_TILED) + STARTS
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The outcome of a check. reason: why the result is wrong, empty where it is right; l1_error: its largest distance
-    from the reference, where that is the measure."""
+    """The outcome of a check. reason: why the result is wrong, empty if it is right; l1_error: its largest distance
+    from the reference, if that is the measure."""
 
     reason: str = ""
     l1_error: float | None = None
@@ -77,7 +78,7 @@ def sampled(count: int) -> list[int]:
 
 
 def check_sample(count: int, reason: Callable[[int], str]) -> Checked:
-    """Right where `reason`, why the answer to a question is wrong, is empty for a sample of the questions."""
+    """Check a sample of the questions: right if `reason`, why an answer is wrong, is empty for each of them."""
     return Checked(next(filter(None, map(reason, sampled(count))), ""))
 
 
@@ -85,11 +86,11 @@ def check_sample(count: int, reason: Callable[[int], str]) -> Checked:
 class Peer:
     """Another library for the same op.
 
-    inputs(start, count): questions start..start+count of the pool in its own form, made before the clock starts;
-    run(inputs): their results, in a form that the case's check can read. Both None when it cannot be timed; `note`
-    then says why. missing: it is not installed. most: questions of one call at most. alone: it takes one question at
-    a time, so that its cost a question does not depend on the batch, and `run` is timed on MOST_ALONE at most. threads:
-    how many it computes with; None: the library's own choice. l1_error: as found by its check, as in `Checked`.
+    inputs(start, count): questions start..start+count of the pool in the library's form, made before the clock starts;
+    run(inputs): their results, in a form that the case's check can read. Both are None if it cannot be timed; `note`
+    then gives the reason. missing: it is not installed. most: maximum questions of one call. alone: it takes one
+    question at a time, so its cost for each question does not depend on the batch, and `run` is timed on at most
+    MOST_ALONE. threads: its number of threads; None: the library's choice. l1_error: from its check, as in `Checked`.
     """
 
     name: str = ""
@@ -103,7 +104,7 @@ class Peer:
     l1_error: float | None = None
 
     def count(self, batch: int) -> int:
-        """The questions of a call that stand for those of a batch."""
+        """The number of questions in a call that represents a batch."""
         return self.most or 1 if self.alone else min(batch, self.most or batch)
 
 
@@ -112,10 +113,10 @@ class Case:
     """One op on one input.
 
     labels: columns of its rows (graph, n, m, damping, hops, k, dims). inputs(start, count) and run(inputs): the op on
-    these questions of the pool, as in `Peer`; torch has as many threads as the settings say. check(result, count): is
-    this the result of questions 0..count? bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call
-    allocates. peers: makes the peers, called only when they are wanted. batches: (1,) for an op that takes its whole
-    input at once; None: those of the settings. implementation: None: the one that ops pick on the device.
+    these questions of the pool, as in `Peer`; torch has as many threads as the settings say. check(result, count):
+    check the result of questions 0..count. bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call
+    allocates. peers: makes the peers, called only if they are wanted. batches: (1,) for an op that takes its whole
+    input at once; None: the batches of the settings. implementation: None: the one that ops pick on the device.
     """
 
     op: str
@@ -132,15 +133,17 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One op at one size and batch, beside one peer. None: does not apply, or was not measured; `note` says why.
+    """One op at one size and batch, compared with one peer. None: does not apply, or was not measured; `note` gives the
+    reason.
 
     graph: its kind, or "index"; n: nodes, vectors or items; m: stored entries of the graph; B: questions of a call;
-    hops: radius, or steps; ms: of a call, the mean over the `asked` questions of a round, and of that the median;
-    bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / that of a plain copy by as many threads in
-    the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled` questions of a round;
-    ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;
-    cpu_ms, peer_cpu_ms, cpu_ratio: the same in processor time of all threads, which waits for nobody: on a shared
-    machine it is the steadier figure. None on a GPU.
+    hops: radius, or steps; ms: time of a call: the mean over the `asked` questions of a round, then the median over
+    rounds;
+    bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / the bandwidth of a plain copy with as many
+    threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled` questions of
+    a round; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;
+    cpu_ms, peer_cpu_ms, cpu_ratio: the same in processor time of all threads, which excludes waiting: on a shared
+    machine it is more stable. None on a GPU.
     """
 
     op: str
@@ -174,13 +177,13 @@ class Row:
     note: str = ""
 
     def document(self) -> dict[str, Any]:
-        """The row as plain JSON, rounded to what was measured."""
+        """The row as plain JSON, with numbers rounded to 6 digits."""
         found = asdict(self).items()
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in found}
 
 
 DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}
-NETWORKX_NODES = 100_000  # its graphs are dictionaries: larger ones take minutes to build
+NETWORKX_NODES = 100_000  # graphs are dictionaries: larger ones take minutes to build
 
 Given = ParamSpec("Given")
 
@@ -188,8 +191,8 @@ Given = ParamSpec("Given")
 def peer(
     name: str, needs: str = "", one_thread: bool = False
 ) -> Callable[[Callable[Given, Peer]], Callable[Given, Peer]]:
-    """Names the peer that a function makes. The function is not called where the module `needs` is not installed, or,
-    with `one_thread`, where OpenMP has more: its threads wait for one another, on shared cores igraph was five times
+    """Name the peer that a function makes. The function is not called if the module `needs` is not installed, or, with
+    `one_thread`, if OpenMP has more threads: they wait for one another, and on shared cores igraph was five times
     slower with two than with one."""
 
     def named(make: Callable[Given, Peer]) -> Callable[Given, Peer]:
@@ -213,12 +216,12 @@ def peer(
 
 
 def alone(inputs: Callable[[int, int], Any], one: Callable[[Any], Any], note: str = "") -> Peer:
-    """A peer that takes one question at a time: `one` is called for each of the inputs."""
+    """A peer that takes one question at a time: `one` is called for each input."""
     return Peer("", inputs, lambda given: [one(question) for question in given], note, most=MOST_ALONE, alone=True)
 
 
 def too_large(limit: int, what: str = "nodes") -> Peer:
-    """A peer that is not timed above so many nodes or rows."""
+    """A peer that is not timed above this number of nodes or rows."""
     return Peer(note=f"not timed above {limit:,} {what}")
 
 
@@ -228,7 +231,7 @@ def single_openmp_thread() -> bool:
 
 
 def adjacency(csr: CSR) -> Any:
-    """The matrix as scipy's CSR in f64."""
+    """The matrix as a scipy CSR matrix in f64."""
     from scipy.sparse import csr_matrix
 
     weight = np.ones(csr.m) if csr.weight is None else csr.weight.cpu().double().numpy()
@@ -236,7 +239,7 @@ def adjacency(csr: CSR) -> Any:
 
 
 def igraph_of(matrix: Any, directed: bool = True) -> Any:
-    """igraph's graph of the entries of a sparse matrix, without their values."""
+    """The igraph graph of a sparse matrix's entries, without their values."""
     import igraph
 
     entries = matrix.tocoo()

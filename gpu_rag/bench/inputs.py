@@ -1,4 +1,4 @@
-"""Inputs of the cases: the graphs of the settings, random questions, parts of a pool of questions."""
+"""Inputs of the cases: the graphs of the settings, random questions, and parts of a question pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = TypeVar("Rows", torch.Tensor, Ragged)
 
 
 def seeded(config: Config) -> torch.Generator:
-    """A generator that starts from the seed of the settings."""
+    """A generator seeded from the settings."""
     return torch.Generator().manual_seed(config.seed)
 
 
@@ -35,17 +35,17 @@ def measured_graphs(config: Config) -> Iterator[tuple[str, CSR]]:
 
 
 def linked_nodes(csr: CSR) -> torch.Tensor:
-    """i64, on the CPU: the nodes that have edges."""
+    """The nodes with edges: i64, on the CPU."""
     return csr.indptr.diff().nonzero()[:, 0].cpu()
 
 
 def drawn(values: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Some of the values at random, in this shape."""
+    """A random sample of the values (with repeats) in this shape."""
     return values[torch.randint(len(values), shape, generator=generator)]
 
 
 def unit_rows(n: int, dims: int, generator: torch.Generator) -> torch.Tensor:
-    """f32[n, dims], rows of length 1 in random directions."""
+    """Random rows of length 1: f32[n, dims]."""
     return torch.nn.functional.normalize(torch.randn(n, dims, generator=generator))
 
 
@@ -68,14 +68,14 @@ def moved(lists: Ragged, device: torch.device) -> Ragged:
 
 
 def lists_in(result: Any) -> list[list[int]]:
-    """Lists as Python lists; a peer's result is one already."""
+    """Lists as Python lists; a peer's result already has this form."""
     if not isinstance(result, Ragged):
         return list(result)
     return [values.tolist() for values in result.values.cpu().split(result.offsets.diff().tolist())]
 
 
 def check_memory(what: str, needed: int, config: Config) -> None:
-    """Raises UsageError where the inputs of a case do not fit on the device. what: such as "the vectors: 10"."""
+    """Raise UsageError if the inputs of a case do not fit on the device. what: such as "the vectors: 10"."""
     free = free_bytes(torch.device(config.device))
     if needed > free:
         given, expected = f"{what}: {needed / 1e9:.1f} GB", f"at most {free / 1e9:.1f} GB"
@@ -83,7 +83,7 @@ def check_memory(what: str, needed: int, config: Config) -> None:
 
 
 EDGES = 5  # undirected edges drawn for each node of a power-law or uniform graph
-QUADRANTS = (0.57, 0.19, 0.19)  # of R-MAT: the chances of (0, 0), (0, 1) and (1, 0); the rest is (1, 1)
+QUADRANTS = (0.57, 0.19, 0.19)  # R-MAT probabilities of (0, 0), (0, 1) and (1, 0); the rest is (1, 1)
 ENTITIES = 5  # entities for each passage
 MENTIONS = 20  # mentions drawn for each passage
 SKEW = 0.7  # the chance of the entity of rank r falls as r^-SKEW
@@ -92,7 +92,7 @@ SKEW = 0.7  # the chance of the entity of rank r falls as r^-SKEW
 def power_law(n: int, seed: int) -> CSR:
     """R-MAT (Chakrabarti, Zhan and Faloutsos, 2004): every bit of an edge's ends falls into one of four quadrants.
 
-    Edges whose ends are not below n are drawn again; nodes are then renamed at random, so that ids say nothing.
+    Edges with an end >= n are drawn again. Nodes are then renamed at random, so that ids carry no information.
     Undirected, without weights; some nodes are isolated, as in real graphs.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -115,14 +115,15 @@ def power_law(n: int, seed: int) -> CSR:
 
 
 def uniform(n: int, seed: int) -> CSR:
-    """Both ends of every edge are any nodes. Undirected, without weights."""
+    """A graph with random ends of every edge. Undirected, without weights."""
     generator = torch.Generator().manual_seed(seed)
     src, dst = torch.randint(n, (2, n * EDGES), generator=generator)
     return csr_from_edges(src, dst, n)
 
 
 def bipartite(n: int, seed: int) -> CSR:
-    """Nodes [entities | passages], an edge for each mention: every entity in some passage, the rest by popularity."""
+    """Nodes [entities | passages], one edge for each mention: every entity is in some passage, other mentions by
+    popularity."""
     generator = torch.Generator().manual_seed(seed)
     n_passages = max(1, n // (ENTITIES + 1))
     n_entities = n - n_passages
@@ -138,7 +139,7 @@ GRAPHS = {"power-law": power_law, "uniform": uniform, "bipartite": bipartite}
 
 
 def graph_of(kind: str, n: int, seed: int) -> CSR:
-    """The graph of a kind; the same bits for the same seed. Raises UsageError."""
+    """The generated graph of a kind; the same seed gives the same bits. Raises UsageError."""
     if kind not in GRAPHS:
         raise UsageError("unknown graph", given=kind, expected=" | ".join(GRAPHS))
     return GRAPHS[kind](n, seed)

@@ -1,4 +1,5 @@
-"""Clocks: medians of interleaved rounds, the copy bandwidth of the machine, and memory that shows unwritten output."""
+"""Timing: medians of interleaved rounds, the machine's copy bandwidth, and a memory fill that reveals unwritten
+output."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ import numpy as np
 import torch
 
 COPY_BYTES = 256 * 2**20  # well above the caches of most processors
-TURN_S = 2.0  # of a round, for a turn of several calls
+TURN_S = 2.0  # limit of a turn with several calls in a round
 
 Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A call that is timed: `run`, on other questions in every call and round.
+    """A timed call: `run`, on different questions in every call and round.
 
-    inputs(round, call): the inputs of a call, made before the clock starts. Call 0 is not timed: whoever was before has
-    left the caches full of other data. calls: timed ones of a round, fewer where they would take more than TURN_S.
-    threads: those of torch in the meantime; None: as it is.
+    inputs(round, call): the inputs of a call, made before the clock starts. Call 0 is not timed, because the previous
+    turn has left other data in the caches. calls: timed calls of a round, fewer if they would take more than TURN_S.
+    threads: torch's threads during the turn; None: unchanged.
     """
 
     inputs: Callable[[int, int], Any]
@@ -38,8 +39,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Spent:
-    """The cost of one turn: milliseconds of a call on the clock, and of processor time of all threads of this process:
-    the mean of the `calls` timed in a round, and of that the median over the rounds."""
+    """The cost of one turn, in milliseconds of a call: clock time, and processor time of all threads of this process.
+    Each is the mean over the `calls` timed in a round, then the median over the rounds."""
 
     ms: float
     cpu_ms: float
@@ -49,7 +50,7 @@ class Spent:
 def interleaved(
     turns: Mapping[Name, Turn], rounds: int, device: torch.device, say: Callable[[str], None]
 ) -> dict[Name, Spent]:
-    """The cost of a call of each, over rounds in which all take their turn.
+    """The cost of a call of each turn, over rounds in which all take turns.
 
     On a GPU the clock stops when the device has finished.
     """
@@ -66,7 +67,7 @@ def interleaved(
                     calls.setdefault(name, max(1, min(turn.calls, math.floor(TURN_S * 1e3 / max(first, 1e-6)))))
                     given = [turn.inputs(round_number, call) for call in range(1, calls[name] + 1)]
                     spent[name].append(_timed(turn.run, given, device))
-                del given  # not while the next one is timed
+                del given  # do not keep it while the next turn is timed
             gc.collect()
     finally:
         if collecting:
@@ -76,24 +77,24 @@ def interleaved(
 
 
 def _timed(run: Callable[[Any], Any], given: Sequence[Any], device: torch.device) -> tuple[float, float]:
-    """Milliseconds of a call, on average of one call for each of `given`: (on the clock, of processor time)."""
+    """Mean milliseconds of a call, over one call for each of `given`: (clock time, processor time)."""
     settle(device)
     start, start_cpu = time.perf_counter(), time.process_time()
     for inputs in given:
-        _result = run(inputs)  # kept, so that the last one is freed after the clock has stopped
+        _result = run(inputs)  # kept, so that the last result is freed after the timing
         settle(device)
     end_cpu, end = time.process_time(), time.perf_counter()
     return (end - start) * 1e3 / len(given), (end_cpu - start_cpu) * 1e3 / len(given)
 
 
 def settle(device: torch.device) -> None:
-    """Waits for what the device still has to do."""
+    """Wait until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class Copy:
-    """A copy of COPY_BYTES on the device, by as many threads as the op has: what memory can do at this moment."""
+    """A copy of COPY_BYTES on the device, with as many threads as the op has: the memory bandwidth at this moment."""
 
     moved = 2 * COPY_BYTES  # read and written
 
@@ -115,18 +116,19 @@ class Copy:
             list(pool.map(np.copyto, targets, sources))
 
     def gb_s(self, ms: float) -> float:
-        """Gigabytes a second of a copy that took `ms`."""
+        """Gigabytes per second of a copy that took `ms`."""
         return self.moved / ms / 1e6
 
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """Inside, torch fills fresh memory with NaN (integers: their largest value): unwritten output cannot look right."""
+    """Inside, torch fills fresh memory with NaN (integers: their largest value), so unwritten output cannot look
+    right."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     switch: Any = torch.utils.deterministic
     fill = switch.fill_uninitialized_memory
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that some op has no deterministic form on this device
+        warnings.simplefilter("ignore")  # ignore warnings about ops without a deterministic form on this device
         torch.use_deterministic_algorithms(True, warn_only=True)
         switch.fill_uninitialized_memory = True
         try:
@@ -138,7 +140,7 @@ def poisoned() -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_threads(threads: int | None) -> Iterator[None]:
-    """Inside, torch computes with so many threads; None: with as many as before."""
+    """Inside, torch uses this number of threads; None: unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:

@@ -1,4 +1,5 @@
-"""Peers of the cases: they lie in a checkout, in scripts/bench_peers, a file a folder of ops; not in the wheel."""
+"""Peers of the cases. They are in a checkout, in scripts/bench_peers, one file for each folder of ops; not in the
+wheel."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "bench_peers"
 
 
 def check_peers() -> None:
-    """Raises MissingBackend where there is no checkout."""
+    """Raise MissingBackend if there is no checkout."""
     if not FOLDER.is_dir():
         raise MissingBackend(
             "the peers of gpu-rag bench are not in the installed package",

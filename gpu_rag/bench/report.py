@@ -1,4 +1,4 @@
-"""The result for people: a table in the terminal, and a Markdown page with the machine that it was measured on."""
+"""The readable result: a table in the terminal, and a Markdown page that describes the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARIES = (
     "torch-geometric",
 )  # fmt: skip
 
-COLUMNS = {  # by title: the field of a row
+COLUMNS = {  # title -> field of a row
     "op": "op", "graph": "graph", "n": "n", "m": "m", "damping": "damping", "hops": "hops", "B": "B", "ms": "ms",
     "ms a question": "ms", "CPU ms a question": "cpu_ms", "asked": "asked", "peer": "peer",
     "peer ms a question": "peer_ms", "ratio": "ratio", "CPU ratio": "cpu_ratio", "sampled": "sampled",
@@ -65,7 +65,7 @@ def _cpu_model() -> str:
 
 
 def cells(row: Row) -> list[str]:
-    """A row in the order of HEADER; what was not measured is empty."""
+    """The cells of a row in the order of HEADER; an unmeasured value is empty."""
     texts = []
     for title, field in COLUMNS.items():
         value = getattr(row, field)
@@ -86,14 +86,14 @@ def _shown(value: Any) -> str:
 
 
 def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The header and the cells of rows, without columns in which no row says anything."""
+    """The header and the cells of rows, without columns that are empty in every row."""
     lines = [cells(row) for row in rows]
     kept = [i for i in range(len(HEADER)) if any(line[i] for line in lines)]
     return [HEADER[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
 def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
-    """The page: when, where, how, and a table of all rows."""
+    """The Markdown page: date, machine, command, and a table of all rows."""
     found = document["machine"]
     libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
     gpu = f"; {found['gpu']}" if found["gpu"] else ""
@@ -121,7 +121,7 @@ def _range(values: Sequence[float | None]) -> str:
 
 
 def _grid(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table of Markdown: numbers to the right."""
+    """A Markdown table with numbers aligned right."""
     ruler = ["---" if title in ("op", "graph", "peer", "note") else "---:" for title in header]
     escaped = ([text.replace("|", "\\|") for text in line] for line in (header, ruler, *lines))
     return [f"| {' | '.join(line)} |" for line in escaped]

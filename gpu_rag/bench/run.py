@@ -1,4 +1,4 @@
-"""Measures cases: every batch checked first, then ops, peers and a copy in interleaved rounds."""
+"""Measure cases: every batch is checked first; then ops, peers and a copy are timed in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.settings.check import unknown_name
 
-SHARE = 0.8  # of the free memory that a call may take
+SHARE = 0.8  # share of the free memory that a call may take
 STRIDE = 17  # questions between the starts of two rounds
 COPY = "copy"
 
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 def run_bench(ops: Sequence[str], config: Config, say: Say = lambda text: None) -> list[Row]:
-    """Measures the ops on all their cases, in this order. Raises UsageError for an unknown op, and what cases raise."""
+    """Measure all cases of the ops, in this order. Raises UsageError for an unknown op, and the errors of cases."""
     for op in ops:
         if op not in OPS:
             raise unknown_name("op", op, list(OPS))
@@ -35,13 +35,13 @@ def run_bench(ops: Sequence[str], config: Config, say: Say = lambda text: None) 
 
 
 def cases_of(op: str, config: Config) -> Iterator[Case]:
-    """The cases of an op, from the bench file of its folder."""
+    """The cases of an op, from the bench file in its folder."""
     folder, _, function = OPS[op].partition(":")
     yield from getattr(import_module(f"gpu_rag.graph.{folder}.bench"), function)(config)
 
 
 class _Measurement:
-    """One case, all batches."""
+    """The measurement of one case, with all batches."""
 
     def __init__(self, case: Case, config: Config, say: Say):
         self.case, self.config = case, config
@@ -50,7 +50,7 @@ class _Measurement:
         self.say: Say = lambda text: say(f"{case.op} {label}: {text}")
 
     def rows(self) -> list[Row]:
-        """Checks, times, and puts the figures together."""
+        """Check, time, and assemble the rows."""
         checked = {batch: self._check(batch) for batch in self.case.batches or self.config.batches}
         good = [batch for batch, found in checked.items() if isinstance(found, Checked)]
         peers = [self._ready(peer) for peer in self.case.peers()] if self.config.peers and good else []
@@ -78,7 +78,7 @@ class _Measurement:
         )
 
     def _check(self, batch: int) -> Checked | Row:
-        """The check of a batch that may be timed, or the row that says why it may not."""
+        """Check a batch. Return its check if it may be timed, else a row that gives the reason."""
         needed, free = self.case.memory_of(batch), free_bytes(self.device)
         if needed > SHARE * free:
             return self._empty(batch, f"not run: it takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
@@ -94,14 +94,14 @@ class _Measurement:
         return self._empty(batch, f"{REFUSED}{found.reason}", found.l1_error)
 
     def _ready(self, peer: Peer) -> Peer:
-        """The peer with its own error, checked by one question; a second one says how many fit a round."""
+        """The peer with its own error, checked by one question; a second question tells how many fit in a round."""
         if peer.inputs is None or peer.run is None:
             return peer
         self.say(f"checking {peer.name}")
         inputs = peer.inputs(0, 1)
         with torch_threads(peer.threads):
             result, spent = _clocked(peer.run, inputs)
-            if spent < TURN_S:  # the first call may have made things that stay
+            if spent < TURN_S:  # the first call may have filled caches
                 _, spent = _clocked(peer.run, inputs)
         found = self.case.check(result, 1)
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
@@ -122,7 +122,7 @@ class _Measurement:
     def _measured(
         self, batch: int, found: Checked, peers: Sequence[Peer], times: dict[Hashable, Spent], copy: Copy
     ) -> list[Row]:
-        """A row for each peer, or one without."""
+        """A row for each peer, or one row if there is no peer."""
         ms, n_bytes, gb_s = times[batch].ms, self.case.bytes_of(batch), copy.gb_s(times[COPY].ms)
         cpu_ms = times[batch].cpu_ms if self.device.type == "cpu" else None
         row = replace(
@@ -157,7 +157,7 @@ class _Measurement:
 
 
 def _clocked(run: Callable[[Any], Any], inputs: Any) -> tuple[Any, float]:
-    """A result, and the seconds that it took."""
+    """A result, and the seconds it took."""
     start = time.perf_counter()
     return run(inputs), time.perf_counter() - start
 
@@ -166,10 +166,11 @@ def _turn(
     inputs: Callable[[int, int], Any], run: Callable[[Any], Any], count: int, alone: bool = False,
     threads: int | None = None,
 ) -> Turn:  # fmt: skip
-    """`count` questions a call, and calls enough for MOST_ALONE; ops and peers take the same questions in a round.
+    """A turn with `count` questions in a call, and enough calls for MOST_ALONE; ops and peers get the same questions in
+    a round.
 
-    The untimed call has as many questions as a timed one, since a smaller batch may take another way through the code.
-    alone: `run` asks one question after another, so that one call is enough, and one question as its untimed call.
+    The untimed call has as many questions as a timed one, because a smaller batch may take another path through the
+    code. alone: `run` asks one question after another, so one call is enough, with one question as its untimed call.
     """
     calls = 1 if alone else math.ceil(MOST_ALONE / count)
     untimed = 1 if alone else count

@@ -1,4 +1,4 @@
-"""Building and checking sparse matrices by rows (`CSR`): the adjacency that every graph op works on."""
+"""Build and check sparse matrices in row form (`CSR`): the adjacency that every graph op uses."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def csr_from_edges(
     undirected: bool = True,
     drop_self_loops: bool = True,
 ) -> CSR:
-    """Adjacency of a list of edges; an edge given several times is one entry, its weights summed.
+    """The adjacency of a list of edges; an edge given several times becomes one entry with the sum of its weights.
 
     src, dst: i32/i64[M], nodes in [0, n). weight: float[M], finite and >= 0, or None for a matrix without weights.
-    undirected: every edge is stored in both directions (a pair given as (a, b) and as (b, a) is the same edge, and
-    both stored weights have the same bits). drop_self_loops: edges a -> a are left out, else kept once.
+    undirected: every edge is stored in both directions ((a, b) and (b, a) are the same edge, and both stored weights
+    have the same bits). drop_self_loops: drop edges a -> a; else keep each once.
     Returns CSR with indptr i64[n+1], indices i32[E], weight f32[E] or None, on the device of `src`. Weights are summed
-    in f64, in the order given; a sum must fit f32. Raises BadInput. Memory O(M).
+    in f64, in the given order; a sum must fit f32. Raises BadInput. Memory O(M).
 
     >>> csr_from_edges(torch.tensor([0, 2]), torch.tensor([1, 1]), 4).indptr.tolist()   # path 0 - 1 - 2, and 3 alone
     [0, 1, 3, 4, 4]
@@ -70,11 +70,11 @@ def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Ten
 
 
 def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> None:
-    """Raises BadInput naming the first of `nodes`, or numbers of another kind, that is not in [0, n)."""
+    """Raise BadInput that names the first of `nodes` (or numbers of another kind) outside [0, n)."""
     if is_trusted(nodes.device):
         return
     bad = nodes < 0
-    if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number around to one of this dtype
+    if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number to this dtype
         bad |= nodes >= n
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
@@ -96,7 +96,7 @@ def _are_no_weights(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _merged(key: torch.Tensor, values: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Distinct keys in ascending order, and for each the sum of its values in the order given."""
+    """Distinct keys in ascending order, and the sum of each key's values in the given order."""
     if values is None:
         return torch.unique(key), None
     key, order = torch.sort(key, stable=True)
@@ -107,20 +107,20 @@ def _merged(key: torch.Tensor, values: torch.Tensor | None) -> tuple[torch.Tenso
 
 
 def _assembled(rows: torch.Tensor, columns: torch.Tensor, n: int, weight: torch.Tensor | None) -> CSR:
-    """CSR of entries that are already in order of (row, column)."""
+    """The CSR of entries that are already ordered by (row, column)."""
     if rows.device.type == "cpu":
         return CSR(offsets_of(torch.bincount(rows, minlength=n)), columns.int(), weight)
-    # rows ascend; `bincount` would wait for its own size
+    # rows ascend; `bincount` would wait to learn its size
     return CSR(torch.searchsorted(rows, torch.arange(n + 1, device=rows.device)), columns.int(), weight)
 
 
 def check_csr(csr: CSR, blocks: torch.Tensor | None = None) -> None:
-    """Raises BadInput naming what is broken in `csr`; returns nothing when it is sound. Reads all of it once: in one
+    """Raise BadInput that names the problem in `csr`; return nothing if it is sound. All of it is read once: in one
     compiled pass on the CPU, elsewhere in torch with one wait for the device.
 
     Sound: indptr i64[N+1] from 0 to E, never falling; indices i32[E] in [0, N), ascending in each row, no duplicates;
     weight None or f32[E], finite and >= 0; one device. blocks: checked offsets i64[B+1] from 0 to N, B >= 1; an entry
-    must lie in the block of its row. None: all rows are one block.
+    must be in the block of its row. None: all rows are one block.
     """
     if _passes(csr, blocks):
         return  # the checks below say what is wrong
@@ -159,8 +159,8 @@ def check_csr(csr: CSR, blocks: torch.Tensor | None = None) -> None:
 
 
 def _passes(csr: CSR, blocks: torch.Tensor | None) -> bool:
-    """Whether the compiled pass finds nothing wrong; False also where it cannot read `csr` (another device or type, or
-    no numba)."""
+    """Whether the compiled pass finds no problem; also False if it cannot read `csr` (another device or dtype, or no
+    numba)."""
     device, checks = csr.indptr.device, compiled_checks(csr.indptr.device)
     arrays = (csr.indptr, csr.indices, *(() if csr.weight is None else (csr.weight,)))
     dtypes = (torch.int64, torch.int32, torch.float32)
@@ -176,7 +176,7 @@ def _passes(csr: CSR, blocks: torch.Tensor | None) -> bool:
 
 
 def _leaves_blocks(csr: CSR, blocks: torch.Tensor) -> torch.Tensor:
-    """bool[N]: whether a row, whose columns ascend, begins or ends outside its block; any row pointers."""
+    """Whether each row, whose columns ascend, begins or ends outside its block: bool[N]; any row pointers."""
     block = torch.searchsorted(blocks, torch.arange(csr.n, device=blocks.device), right=True) - 1
     block = block.clamp(0, blocks.shape[0] - 2)
     first, last = csr.indptr[:-1].clamp(0, csr.m - 1), (csr.indptr[1:] - 1).clamp(0, csr.m - 1)
@@ -202,14 +202,14 @@ def row_of_entry(csr: CSR) -> torch.Tensor:
 
 
 def transpose(csr: CSR) -> CSR:
-    """The matrix with rows and columns exchanged, rows sorted. O(E log E), deterministic."""
+    """The transposed matrix, rows sorted. O(E log E), deterministic."""
     order = torch.sort(csr.indices, stable=True).indices
     weight = None if csr.weight is None else csr.weight[order]
     return _assembled(csr.indices.long()[order], row_of_entry(csr)[order], csr.n, weight)
 
 
 def is_symmetric(csr: CSR) -> bool:
-    """Whether `csr` equals its transpose, weights compared bit by bit (as `csr_from_edges` makes them)."""
+    """Whether `csr` equals its transpose, with weights compared bit by bit (as `csr_from_edges` makes them)."""
     other = transpose(csr)
     same = (csr.indptr == other.indptr).all() & (csr.indices == other.indices).all()
     if csr.weight is not None and other.weight is not None:
@@ -218,7 +218,8 @@ def is_symmetric(csr: CSR) -> bool:
 
 
 def degrees(csr: CSR) -> torch.Tensor:
-    """Weighted degree of each row: f64[N], the sum of its weights (their number where there are none)."""
+    """Weighted degree of each row: f64[N], the sum of its weights (the number of its entries if there are no
+    weights)."""
     counts = csr.indptr.diff()
     if csr.weight is None or csr.m == 0:
         return counts.double()

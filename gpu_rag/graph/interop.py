@@ -1,6 +1,6 @@
-"""Graphs of other libraries: SciPy, networkx, PyG, and any library that speaks DLPack, such as CuPy.
+"""Graphs of other libraries: SciPy, networkx, PyG, and any library that supports DLPack, such as CuPy.
 
-Libraries are imported when needed; one that is missing raises MissingBackend with the extra that installs it.
+Libraries are imported when needed; a missing one raises MissingBackend with the extra that installs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EdgeType = tuple[str, str, str]
 
 
 def library(name: str) -> Any:
-    """A module of another library. Raises MissingBackend."""
+    """Import a module of another library. Raises MissingBackend."""
     top = name.partition(".")[0]
     if find_spec(top) is None:
         title, line = _EXTRAS[top]
@@ -43,10 +43,11 @@ def library(name: str) -> Any:
 
 
 def csr_arrays(csr: CSR, from_dlpack: Callable[[Any], Any] = np.from_dlpack) -> tuple[Any, Any, Any]:
-    """(indptr, indices, weight or None) as arrays of another library in the same memory: writing to one writes to both.
+    """(indptr, indices, weight or None) as arrays of another library in the same memory: a write to one changes both.
 
-    from_dlpack: that library's, such as numpy's (CPU), cupy's or jax's; it must support the device of `csr`. CuPy's
-    csr_matrix takes them as (weight, indices, indptr), with cupy.ones(csr.m, "f4") where there are no weights.
+    from_dlpack: the function of that library, such as numpy's (CPU), cupy's or jax's; it must support the device of
+    `csr`. CuPy's csr_matrix takes them as (weight, indices, indptr), with cupy.ones(csr.m, "f4") if there are no
+    weights.
     """
     weight = None if csr.weight is None else from_dlpack(csr.weight)
     return from_dlpack(csr.indptr), from_dlpack(csr.indices), weight
@@ -69,14 +70,14 @@ def csr_from_arrays(indptr: Any, indices: Any, weight: Any = None) -> CSR:
 
 
 def csr_to_scipy(csr: CSR) -> Any:
-    """scipy.sparse.csr_array [N, N] f32, weights of 1 where there are none."""
+    """scipy.sparse.csr_array [N, N] f32, with weights of 1 if there are none."""
     weight = torch.ones(csr.m) if csr.weight is None else csr.weight
     arrays = tuple(part.cpu().numpy() for part in (weight, csr.indices, csr.indptr))
     return csr_array(arrays, shape=(csr.n, csr.n))
 
 
 def csr_from_scipy(matrix: Any) -> CSR:
-    """The CSR of any square sparse matrix of SciPy: rows sorted, duplicates summed, stored zeros kept.
+    """The CSR of any square sparse SciPy matrix: rows sorted, duplicates summed, stored zeros kept.
 
     Raises BadInput.
     """
@@ -91,7 +92,7 @@ def csr_from_scipy(matrix: Any) -> CSR:
 
 
 def csr_to_networkx(csr: CSR) -> Any:
-    """networkx.Graph of a symmetric CSR, else DiGraph: nodes 0..N-1, edges with "weight" where there are weights."""
+    """networkx.Graph of a symmetric CSR, else DiGraph: nodes 0..N-1, edges with "weight" if there are weights."""
     nx = library("networkx")
     graph = nx.Graph() if is_symmetric(csr) else nx.DiGraph()
     graph.add_nodes_from(range(csr.n))
@@ -104,11 +105,11 @@ def csr_to_networkx(csr: CSR) -> Any:
 
 
 def csr_from_networkx(graph: Any, *, weight: str | None = "weight") -> tuple[CSR, list[Any]]:
-    """(CSR, names): row i is the node names[i], in the order of the graph. weight: the edge attribute (1 where an edge
-    lacks it), or None for a CSR without weights. Parallel edges are summed. Raises BadInput, MissingBackend."""
+    """(CSR, names): row i is the node names[i], in the graph's order. weight: the edge attribute (1 if an edge lacks
+    it), or None for a CSR without weights. Parallel edges are summed. Raises BadInput, MissingBackend."""
     nx = library("networkx")
     names = list(graph)
-    matrix = csr_array((0, 0))  # networkx makes none of an empty graph
+    matrix = csr_array((0, 0))  # networkx makes no matrix for an empty graph
     if names:
         matrix = nx.to_scipy_sparse_array(graph, nodelist=names, weight=weight, dtype=np.float64, format="csr")
     csr = csr_from_scipy(matrix)
@@ -119,7 +120,7 @@ def csr_from_networkx(graph: Any, *, weight: str | None = "weight") -> tuple[CSR
 
 
 def csr_to_cugraph(csr: CSR) -> Any:
-    """cugraph.Graph of a CSR on a GPU, undirected where it is symmetric: nodes 0..N-1, those without edges as well.
+    """cugraph.Graph of a CSR on a GPU, undirected if the CSR is symmetric: nodes 0..N-1, including those without edges.
 
     Raises MissingBackend. Tested with a stand-in that takes the arguments of cuGraph 26.10; not yet run on a GPU.
     """
@@ -139,9 +140,9 @@ def csr_to_cugraph(csr: CSR) -> Any:
 
 
 def csr_from_cugraph(graph: Any, n: int | None = None) -> CSR:
-    """The CSR of a cugraph.Graph whose nodes are integers; of an undirected one each edge both ways.
+    """The CSR of a cugraph.Graph with integer nodes; an undirected edge is stored both ways.
 
-    n: number of nodes; None: one more than the highest that has an edge. Raises BadInput.
+    n: number of nodes; None: one more than the highest node with an edge. Raises BadInput.
     """
     edges, names = graph.view_edge_list(), (graph.source_columns, graph.destination_columns, graph.weight_column)
     columns = [None if name is None else torch.from_dlpack(edges[name].values) for name in names]
@@ -165,7 +166,7 @@ def csr_to_edge_index(csr: CSR) -> tuple[Any, torch.Tensor | None]:
 
 
 def csr_from_edge_index(edge_index: torch.Tensor, n: int, weight: torch.Tensor | None = None) -> CSR:
-    """The CSR of an EdgeIndex or a plain edge_index i64[2, E], kept as it is directed; duplicates are summed.
+    """The CSR of an EdgeIndex or a plain edge_index i64[2, E]; edges stay directed, duplicates are summed.
 
     n: number of nodes. Raises BadInput.
     """
@@ -176,7 +177,7 @@ def csr_from_edge_index(edge_index: torch.Tensor, n: int, weight: torch.Tensor |
 
 
 def _plain(edge_index: torch.Tensor) -> torch.Tensor:
-    """An EdgeIndex, which computes in its own way, as the tensor inside it."""
+    """The plain tensor inside an EdgeIndex, which has its own arithmetic."""
     inside: torch.Tensor = edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index
     return inside
 
@@ -185,8 +186,8 @@ def typed_to_hetero(graph: TypedGraph, ranges: Mapping[str, tuple[int, int]], re
     """torch_geometric.data.HeteroData of a typed graph.
 
     ranges: node type -> (lo, hi), nodes lo <= v < hi; together they cover every node once. relations: the name of each
-    relation. An edge type (kind of tail, relation, kind of head) is made for each that occurs, its edges by (tail,
-    head). Raises BadInput, MissingBackend.
+    relation. Each existing combination (kind of tail, relation, kind of head) becomes an edge type, its edges ordered
+    by (tail, head). Raises BadInput, MissingBackend.
     """
     if len(relations) != graph.n_relations:
         raise BadInput("relations do not fit", given=f"{len(relations)} names", expected=graph.n_relations)
@@ -198,7 +199,7 @@ def _hetero(
     ranges: Mapping[str, tuple[int, int]], n: int, tail: torch.Tensor, head: torch.Tensor, relation: torch.Tensor,
     relations: list[str], weight: torch.Tensor | None,
 ) -> Any:  # fmt: skip
-    """HeteroData of the edges tail -> head, each of a relation, all i64[E], in their order."""
+    """HeteroData of the edges tail -> head, each with a relation, all i64[E], in their order."""
     kinds = list(ranges)
     of = torch.full((n,), -1, dtype=torch.int64, device=tail.device)
     for number, (lo, hi) in enumerate(ranges.values()):
@@ -221,20 +222,20 @@ def _hetero(
 
 
 def csr_to_hetero(csr: CSR, ranges: Mapping[str, tuple[int, int]], relation: str = "to") -> Any:
-    """torch_geometric.data.HeteroData of a CSR whose nodes are of several kinds, such as passages and entities.
+    """torch_geometric.data.HeteroData of a CSR with nodes of several kinds, such as passages and entities.
 
-    ranges: as in `typed_to_hetero`. relation: the middle of every edge type. edge_weight where there are weights; an
-    undirected edge between two kinds lies in two edge types, one each way. Raises BadInput, MissingBackend.
+    ranges: as in `typed_to_hetero`. relation: the middle of every edge type. edge_weight is set if there are weights.
+    An undirected edge between two kinds is in two edge types, one for each direction. Raises BadInput, MissingBackend.
     """
     none = torch.zeros(csr.m, dtype=torch.int64, device=csr.indices.device)
     return _hetero(ranges, csr.n, row_of_entry(csr), csr.indices.long(), none, [relation], csr.weight)
 
 
 def csr_from_hetero(data: Any) -> tuple[CSR, dict[str, tuple[int, int]]]:
-    """(csr, ranges) of a HeteroData: node types in its order side by side, edges of all relations in one matrix.
+    """(csr, ranges) of a HeteroData: its node types in order, one after another; edges of all relations in one matrix.
 
-    Weights are the edge_weight of its edge types, which have one all or none; parallel edges are one entry, their
-    weights summed. Edges stay directed. Raises BadInput.
+    Weights are the edge_weight of its edge types; all or none must have one. Parallel edges become one entry with the
+    sum of their weights. Edges stay directed. Raises BadInput.
     """
     ranges, edges, _ = _side_by_side(data)
     weights = [data[kind].edge_weight for kind in data.edge_types if "edge_weight" in data[kind]]
@@ -245,7 +246,8 @@ def csr_from_hetero(data: Any) -> tuple[CSR, dict[str, tuple[int, int]]]:
 
 
 def _side_by_side(data: Any) -> tuple[dict[str, tuple[int, int]], torch.Tensor, list[int]]:
-    """The range of nodes of each node type of a HeteroData, its edges i64[2, E], and how many each edge type has."""
+    """The node range of each node type of a HeteroData, its edges i64[2, E], and the number of edges of each edge
+    type."""
     ranges: dict[str, tuple[int, int]] = {}
     for kind in data.node_types:
         ranges[kind] = (_size(ranges), _size(ranges) + data[kind].num_nodes)
@@ -262,7 +264,7 @@ def _size(ranges: Mapping[str, tuple[int, int]]) -> int:
 
 
 def typed_from_hetero(data: Any) -> tuple[TypedGraph, dict[str, tuple[int, int]], list[str]]:
-    """(graph, ranges, relations) of a HeteroData: node types in its order side by side, relation names ascending.
+    """(graph, ranges, relations) of a HeteroData: its node types in order, one after another; relation names ascending.
 
     Edge types with one relation name between different kinds of nodes share that relation. Raises BadInput.
     """

@@ -1,7 +1,7 @@
-"""Refusing what cannot fit: what a call will allocate, against the memory that is left; and going on with half as much.
+"""Refuse calls that cannot fit in memory, by comparing the estimated allocation with free memory; and halve batches.
 
-PageRank counts all that it allocates, other estimates are from below: nothing that could run is refused. Where a device
-runs out of memory all the same, the questions that were computed together are halved, and again, down to one.
+PageRank counts all its allocations; other estimates are lower bounds, so nothing that could run is refused. If a device
+still runs out of memory, the batch of questions is halved, repeatedly, down to one question.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 P = ParamSpec("P")
 
-LOOK_FROM = 1 << 28  # bytes: less is given without a look, which takes some 30 us
+LOOK_FROM = 1 << 28  # bytes: less is granted without a look, which takes about 30 us
 
 
 def is_small(most: int) -> bool:
-    """Whether `check_memory` gives so many bytes without a look: a caller need not find out how many fewer it needs."""
+    """Whether `check_memory` grants this many bytes without a look at free memory, so that a caller need not compute
+    its need."""
     return most < LOOK_FROM
 
 
 def fits(needed: int, device: torch.device) -> bool:
-    """Whether `check_memory` gives so many bytes."""
+    """Whether `check_memory` would grant this many bytes."""
     return needed < LOOK_FROM or needed <= free_bytes(device)
 
 
 def check_memory(needed: int, device: torch.device, what: str, do: str) -> None:
-    """Raises BadInput where `needed` bytes for `what` are more than what is left on the device; `do`: the way out."""
+    """Raise BadInput if `needed` bytes for `what` exceed the free memory of the device; `do`: advice for the user."""
     if needed < LOOK_FROM:
         return
     left = free_bytes(device)
@@ -47,7 +48,7 @@ def check_memory(needed: int, device: torch.device, what: str, do: str) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can still be allocated on the device, what torch holds ready there included."""
+    """Memory that can still be allocated on the device, including torch's reserved but unused memory."""
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + reserved
@@ -61,8 +62,8 @@ def free_bytes(device: torch.device) -> int:
 def halved(
     function: Callable[Concatenate[R, list[Q], P], list[A]],
 ) -> Callable[Concatenate[R, list[Q], P], list[A]]:
-    """A function of many queries that takes each half by itself where a device runs out of memory; with one query left
-    that is BadInput. Its answers must not depend on which queries come together."""
+    """Wrap a function of many queries so that it processes each half separately if a device runs out of memory; with a
+    single query that is BadInput. Its answers must not depend on which queries are in one batch."""
 
     @functools.wraps(function)
     def both(resource: R, queries: list[Q], *args: P.args, **kwargs: P.kwargs) -> list[A]:
@@ -70,7 +71,7 @@ def halved(
             return function(resource, queries, *args, **kwargs)
         except torch.OutOfMemoryError as error:
             short = str(error)
-        halve(len(queries), short)  # here, as the error held what was allocated
+        halve(len(queries), short)  # outside the handler: the error kept allocated memory alive
         cut = len(queries) // 2
         return [answer for part in (queries[:cut], queries[cut:]) for answer in both(resource, part, *args, **kwargs)]
 
@@ -81,8 +82,8 @@ _said: set[str] = set()
 
 
 def halve(n_questions: int, error: str) -> None:
-    """Makes ready for half as many questions after a device ran out of memory; said once a process. Raises BadInput
-    where there is one."""
+    """Prepare for half as many questions after a device ran out of memory; warns once in a process. Raises BadInput if
+    there is only one question."""
     if n_questions < 2:
         do = "use a device of more memory, or models.device=cpu"
         raise BadInput("the device ran out of memory", given=f"one question; {error}", do=do)

@@ -1,4 +1,4 @@
-"""Ragged lists: checking them, and the two steps that torch code needs on them."""
+"""Ragged lists: their checks, and the common operations on them in torch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def check_ragged(
     lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None, ascending: bool = False,
     kind: str = "node", batch: int | None = None, of: str = "questions",
 ) -> None:  # fmt: skip
-    """Raises BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
+    """Raise BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
 
-    n: every value must be in [0, n); kind: what the values are. device: where both tensors must be. ascending: each
-    list must, without repeats. batch: how many lists there must be, a list for each `of`.
-    One compiled pass on the CPU where numba is installed, elsewhere one wait for the device; the slow checks behind it
-    say what is wrong.
+    n: every value must be in [0, n); kind: the kind of the values. device: of both tensors. ascending: each list must
+    ascend, without repeats. batch: the required number of lists, one for each of `of`.
+    One compiled pass on the CPU if numba is installed, elsewhere one wait for the device; slower checks then find the
+    error to report.
     """
     check_tensors(lists, name, device)
     if batch is not None and lists.batch != batch:
@@ -55,7 +55,7 @@ def check_ragged(
 
 
 def check_tensors(lists: Ragged, name: str, device: torch.device | None) -> None:
-    """The part of `check_ragged` that needs no look at a number: dtypes, shapes and devices. Raises BadInput."""
+    """Check dtypes, shapes and devices: the part of `check_ragged` that reads no values. Raises BadInput."""
     values, offsets = lists.values, lists.offsets
     if offsets.dtype != torch.int64 or offsets.dim() != 1 or offsets.shape[0] < 1 or values.dim() != 1:
         given = f"offsets {offsets.dtype} {tuple(offsets.shape)}, values {tuple(values.shape)}"
@@ -68,7 +68,7 @@ def check_tensors(lists: Ragged, name: str, device: torch.device | None) -> None
 
 
 def are_broken(lists: Ragged, n: int | None) -> torch.Tensor:
-    """bool[] on their device, not waited for: whether the offsets are, or a value is not in [0, n)."""
+    """Whether the offsets are wrong or a value is outside [0, n): bool[] on their device, without a wait."""
     values, offsets = lists.values, lists.offsets
     broken = (offsets[0] != 0) | (offsets[-1] != values.shape[0]) | (offsets.diff() < 0).any()
     if n is not None and values.shape[0]:
@@ -78,13 +78,13 @@ def are_broken(lists: Ragged, n: int | None) -> torch.Tensor:
 
 
 def arrays_of(lists: Ragged, *, wide: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The tensors of lists on the CPU, as the kernels take them; wide: values in i64."""
+    """The tensors of lists on the CPU, as arrays for the kernels; wide: values in i64."""
     values = lists.values.long() if wide else lists.values
     return values.contiguous().numpy(), lists.offsets.contiguous().numpy()
 
 
 def _is_unordered(lists: Ragged) -> torch.Tensor:
-    """bool[] on their device: whether a value is not above the one before it in its list; any offsets."""
+    """Whether a value is not above the previous one in its list: bool[] on their device; any offsets."""
     size = lists.values.shape[0]
     begins = torch.zeros(size + 1, dtype=torch.bool, device=lists.values.device)
     begins[lists.offsets.clamp(0, size)] = True
@@ -92,14 +92,14 @@ def _is_unordered(lists: Ragged) -> torch.Tensor:
 
 
 def row_of_value(lists: Ragged) -> torch.Tensor:
-    """The list that every value belongs to: i64[T]."""
+    """The list of every value: i64[T]."""
     rows = torch.arange(lists.batch, device=lists.offsets.device)
     return torch.repeat_interleave(rows, lists.offsets.diff(), output_size=lists.values.shape[0])
 
 
 def small_values(*lists: Ragged) -> list[Ragged]:
-    """Lists of any integers as they are, or, where a number is negative or far above how many there are, with every
-    number replaced by its rank among the numbers of all lists: so that keys list * width + number fit."""
+    """The lists unchanged; or, if a value is negative or much larger than the number of values, with every value
+    replaced by its rank among the values of all lists. So the keys list * width + value do not overflow."""
     values = torch.cat([part.values.long() for part in lists])
     if not values.numel() or (int(values.min()) >= 0 and int(values.max()) <= 4 * values.numel() + (1 << 20)):
         return list(lists)
@@ -108,7 +108,7 @@ def small_values(*lists: Ragged) -> list[Ragged]:
 
 
 def ragged_of_lists(lists: Sequence[Sequence[int]], device: str | torch.device) -> Ragged:
-    """Lists of ints as a Ragged of i64 on a device."""
+    """Convert lists of ints to a Ragged of i64 on a device."""
     offsets = torch.from_numpy(np.cumsum([0, *map(len, lists)], dtype=np.int64)).to(device)
     return Ragged(torch.tensor([v for one in lists for v in one], dtype=torch.int64, device=device), offsets)
 
@@ -126,7 +126,8 @@ def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = 
 
 
 def places_of(mask: torch.Tensor, size: int) -> torch.Tensor:
-    """i64[size]: where bool[T] `mask`, which has `size` places that are true, is: `nonzero` for which no host waits."""
+    """The positions of the `size` true elements of the bool[T] `mask`, i64[size]: a `nonzero` without a wait of the
+    host."""
     wanted = torch.arange(1, size + 1, device=mask.device)
     return torch.searchsorted(mask.cumsum(0), wanted)
 
@@ -136,9 +137,9 @@ def expand(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Every (i, p) with first[i] <= p < last[i], by (i, p), as pairs of i64 tensors of bounded length.
 
-    first, last: i64[M]; whole: how many entries there are, where that is known. A piece holds at most EXPAND_AT_ONCE
-    entries, or one i if that has more by itself. The host waits for the device once, unless `whole` is given, and
-    where there are several pieces once more for each.
+    first, last: i64[M]; whole: the total number of entries, if known. A piece holds at most EXPAND_AT_ONCE entries, or
+    one i if that alone has more. The host waits for the device once, unless `whole` is given, and once more for each
+    piece if there are several.
     """
     counts = last - first
     ends = counts.cumsum(0)
@@ -155,7 +156,7 @@ def expand(
 
 
 def _stop_of_piece(ends: torch.Tensor, start: int, done: int) -> tuple[int, int]:
-    """The end of the piece that begins at list `start`, and the number of entries until then."""
+    """The end of the piece that begins at list `start`, and the number of entries up to it."""
     limit = torch.tensor([done + EXPAND_AT_ONCE], device=ends.device)
     stop = torch.searchsorted(ends, limit, right=True).clamp_(min=start + 1)
     piece: tuple[int, int] = tuple(torch.stack([stop, ends[stop - 1]]).view(2).tolist())
@@ -169,7 +170,7 @@ def part_of(lists: Ragged, first: int, last: int) -> Ragged:
 
 
 def pieces_of(lists: Ragged, size: int) -> Iterator[tuple[int, Ragged]]:
-    """The lists, `size` at a time, each piece with the number of its first list. The host waits once."""
+    """The lists in pieces of `size`, each with the number of its first list. The host waits once."""
     bounds = [*range(0, lists.batch, size), lists.batch]
     ends = lists.offsets[torch.tensor(bounds)].tolist()
     for first, last, lo, hi in zip(bounds, bounds[1:], ends, ends[1:]):

@@ -1,4 +1,4 @@
-"""BM25 over passages: indexed here in streams, scored by bm25s; order, ties and files are exact.
+"""BM25 over passages: the index is built here in streams, and bm25s scores it. Order, ties and files are exact.
 
 Formula (Lucene's variant), for a query token t, a passage d of |d| tokens, mean length L, df passages that have t:
     score(t, d) = ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * |d| / L))
@@ -25,13 +25,13 @@ from gpu_rag.text.tokens import TOKENS_VERSION, tokenize
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
 _FORMAT = 1
-_BLOCK = 2048  # texts whose tokens are Python objects at once
+_BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
 
 
 class Bm25:
-    """A BM25 index of N passages, in memory. Build it with `Bm25.build`, or `Bm25.load` what `save` wrote.
+    """A BM25 index of N passages, in memory. Build it with `Bm25.build`, or read a saved one with `Bm25.load`.
 
-    Passage ids are positions in the texts given. Immutable after building, so threads may share it.
+    Passage ids are positions in the given texts. The index is immutable after building, so threads may share it.
     """
 
     def __init__(self, vocabulary: dict[str, int], arrays: dict[str, np.ndarray], n: int, k1: float, b: float):
@@ -45,10 +45,10 @@ class Bm25:
 
     @classmethod
     def build(cls, texts: Iterable[str], k1: float = 1.2, b: float = 0.75) -> Bm25:
-        """Index `texts` (N passages; N = 0 and passages without any token are allowed), which are read once, in blocks.
+        """Index `texts` (N passages; N = 0 and passages without tokens are allowed). They are read once, in blocks.
 
-        k1: > 0, how soon repeated words stop counting; b: 0..1, how much long passages are discounted.
-        Deterministic: token ids follow the sorted tokens. Memory: 40 bytes a posting, and the vocabulary. Raises
+        k1: > 0, how soon repeated words stop counting; b: 0..1, how strongly long passages are discounted.
+        Deterministic: token ids follow the sorted tokens. Memory: 40 bytes for each posting, and the vocabulary. Raises
         BadInput for k1 or b out of range.
         """
         if not (0 < k1 < float("inf") and 0 <= b <= 1):
@@ -70,7 +70,7 @@ class Bm25:
         return cls({text: i for i, text in enumerate(tokens)}, arrays, n, k1, b)
 
     def part(self, rows: np.ndarray) -> Bm25:
-        """The index of some passages, ascending rows, with the word statistics of all: scores stay as they are."""
+        """The index of some passages (ascending rows) with the word statistics of all, so that scores do not change."""
         number = np.full(self.n, -1, np.int32)
         number[rows] = np.arange(len(rows), dtype=np.int32)
         indices = number[self._arrays["indices"]]
@@ -81,7 +81,7 @@ class Bm25:
         return Bm25(self.vocabulary, arrays, len(rows), self.k1, self.b)
 
     def scores(self, query: str) -> np.ndarray:
-        """The score of every passage for `query`: f32[N], >= 0; 0 where no token is shared."""
+        """The score of every passage for `query`: f32[N], >= 0; 0 if no token is shared."""
         ids = [self.vocabulary[token] for token in tokenize(query) if token in self.vocabulary]
         if not ids:
             return np.zeros(self.n, dtype=np.float32)
@@ -90,8 +90,8 @@ class Bm25:
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """The best k passages of each of B queries: ids i32[B, k] and scores f32[B, k].
 
-        Sorted by (-score, id), exactly, also where ties cross position k; only scores > 0; padded with -1 / -inf.
-        A query alone gives the same bits as in any batch. Memory: one f32[N] at a time. Raises BadInput for k < 1.
+        Sorted by (-score, id), exactly, also if ties cross position k; only scores > 0; padded with -1 / -inf. A query
+        alone gives the same bits as in any batch. Memory: one f32[N] at a time. Raises BadInput for k < 1.
         """
         if k < 1:
             raise BadInput("k is the number of results of a query", given=f"k={k}", expected=">= 1")
@@ -105,9 +105,10 @@ class Bm25:
         return ids, scores
 
     def save(self, folder: Path) -> None:
-        """Write bm25.safetensors and bm25.json into `folder`, made where missing. The same index gives the same bytes.
+        """Write bm25.safetensors and bm25.json into `folder`; create it if missing. The same index gives the same
+        bytes.
 
-        Raises StorageError when the disk refuses.
+        Raises StorageError if the disk refuses.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
@@ -123,9 +124,9 @@ class Bm25:
 
     @classmethod
     def load(cls, folder: Path) -> Bm25:
-        """Read what `save` wrote. No pickle.
+        """Read a saved index. No pickle.
 
-        Raises IndexCorrupt when a file is missing or contradicts the other, IndexMismatch when the index was made with
+        Raises IndexCorrupt if a file is missing or contradicts the other; IndexMismatch if the index was made with
         another format or another tokenizer.
         """
         from safetensors import SafetensorError
@@ -150,8 +151,8 @@ class Bm25:
 
 
 def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The number of each token, by first use; token i32[P], passage i32[P] and frequency i32[P] of each posting,
-    passages ascending; the tokens of each passage, i64[N]."""
+    """Count tokens: the number of each token, by first use; token i32[P], passage i32[P] and frequency i32[P] of each
+    posting, passages ascending; the number of tokens of each passage, i64[N]."""
     numbers: dict[str, int] = {}
     parts, lengths, first = [np.zeros((3, 0), np.int32)], [np.zeros(0, np.int64)], 0
     texts = iter(texts)
@@ -167,7 +168,7 @@ def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarr
 
 
 def _engine(k1: float, b: float) -> Any:
-    # Imported here: it pulls numba in where that is installed, which commands without search should not wait for.
+    # Imported here because it imports numba, if installed; commands without search should not wait for that.
     import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # the package sets DEBUG, which any root handler would print
@@ -182,7 +183,7 @@ def _best(scores: np.ndarray, k: int) -> np.ndarray:
     """Positions of the best k positive scores, by (-score, position)."""
     found = np.flatnonzero(scores > 0)
     if found.size > k:
-        # All that tie with the k-th stay candidates, so that the smaller ids win.
+        # All ties with the k-th score stay candidates, so that the smaller ids win.
         kth = np.partition(scores[found], found.size - k)[found.size - k]
         found = found[scores[found] >= kth]
     return found[np.argsort(-scores[found], kind="stable")][:k]
@@ -200,7 +201,7 @@ class _Saved(msgspec.Struct):
 
 
 def _problem(saved: _Saved, arrays: dict[str, np.ndarray]) -> str:
-    """A part of a saved index that contradicts the others, "" where there is none."""
+    """The first contradiction in a saved index, or ""."""
     if saved.tokens != sorted(set(saved.tokens)):
         return "tokens that are not sorted or not unique"
     if {name: array.dtype for name, array in arrays.items()} != {name: a.dtype for name, a in _no_postings().items()}:

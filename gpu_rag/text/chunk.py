@@ -1,4 +1,4 @@
-"""Cut a long text into overlapping pieces along its sentences."""
+"""Cut a long text into overlapping pieces at sentence ends."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _Unit = tuple[int, int, int]  # start, end, number of words
 
 
 def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> list[tuple[int, int]]:
-    """Character spans of the pieces that `text` is indexed in.
+    """Character spans of the pieces in which `text` is indexed.
 
-    Whole sentences are packed greedily up to `max_words`; the next piece repeats the last whole sentences of the one
-    before, as many as fit in `overlap_words`. A sentence longer than `max_words` is cut between words.
+    Whole sentences are packed greedily up to `max_words`. The next piece repeats the last whole sentences of the
+    previous one, as many as fit in `overlap_words`. A sentence longer than `max_words` is cut between words.
 
     text: any text. max_words: words in a piece, >= 1; a word is a run of non-spaces of at most 64 characters.
     overlap_words: words repeated, 0 <= overlap_words < max_words.
-    Returns [(start, end)] in order, trimmed of white space; every non-space character is in at least one span; start
-    and end both increase strictly; [] for blank text; one span when the text has at most `max_words` words.
+    Returns [(start, end)] in order, without white space at the ends; every non-space character is in at least one span;
+    start and end both increase strictly; [] for blank text; one span if the text has at most `max_words` words.
     Raises UsageError. Linear in len(text), deterministic.
 
     >>> chunk_spans("One two. Three four. Five six.", max_words=4, overlap_words=2)
@@ -37,14 +37,14 @@ def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> lis
     units = _units(text, max_words, overlap_words)
     if not units:
         return []
-    # counted over the whole text: a sentence's end inside a word would count that word twice
+    # counted over the whole text: a sentence end inside a word would count the word twice
     if sum(1 for _ in _WORD.finditer(text)) <= max_words:
         return [(units[0][0], units[-1][1])]
     return _pack(units, max_words, overlap_words)
 
 
 def _units(text: str, max_words: int, overlap_words: int) -> list[_Unit]:
-    """Sentences with their word counts; a sentence of more than `max_words` as several units."""
+    """Sentences with their word counts; a sentence of more than `max_words` is split into several units."""
     units: list[_Unit] = []
     # Pieces as long as the overlap, so that cut sentences overlap too.
     step = overlap_words or max_words
@@ -72,6 +72,6 @@ def _pack(units: list[_Unit], max_words: int, overlap_words: int) -> list[tuple[
             return spans
         start, n_words, limit = last, 0, min(overlap_words, max_words - units[last][2])
         while start - 1 > first and n_words + units[start - 1][2] <= limit:
-            start -= 1  # the earliest unit behind `first` from which at most `limit` words precede `last`
+            start -= 1  # the earliest unit after `first` with at most `limit` words before `last`
             n_words += units[start][2]
         first = start

@@ -1,4 +1,4 @@
-"""Numbers, dates, times and units of a text in one form, so that "twelve hundred" and "1,200" compare as equal."""
+"""Normalise the numbers, dates, times and units of a text, so that "twelve hundred" and "1,200" compare as equal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SPOKEN_TIME = re.compile(
 def one_form(text: str) -> str:
     """`text` without accents; numbers as digits, a decimal point as "p", dates as day, month, year, months in full.
 
-    Times of day by 24 hours, units behind a number in full, "Henry VIII" as "Henry 8". Linear, deterministic.
+    Times of day in 24 hours, units after a number in full, "Henry VIII" as "Henry 8". Linear, deterministic.
 
     >>> one_form("Twelve hundred on 1887-03-14, at 1:15 pm, 5 km from Łódź")
     '1200 on 14 march 1887, at 13p15, 5 kilometre from Lodz'
@@ -79,7 +79,7 @@ def one_form(text: str) -> str:
 
 
 def _time(found: re.Match[str]) -> str:
-    """A spoken time of day, as "half past nine in the evening"."""
+    """Convert a spoken time of day, such as "half past nine in the evening"."""
     how, hour = found[1].casefold(), int(_value(found[2]))
     day = "".join(filter(None, found.groups()[2:])).casefold()
     if day:
@@ -95,7 +95,7 @@ def _date(found: re.Match[str]) -> str:
 
 
 def _value(said: str) -> str:
-    """The number that a numeral in words says, as digits."""
+    """The value of a numeral in words, as digits."""
     total, part = 0.0, 0.0
     for word in re.split(r"[\s-]+", said.casefold()):
         scale = _SCALES.get(word)

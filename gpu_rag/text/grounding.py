@@ -1,16 +1,17 @@
-"""Whether evidence states an answer: by its words, numbers, dates and names, without a model.
+"""Check whether the evidence states an answer, by words, numbers, dates and names, without a model.
 
-A check that a reader could do by hand. It finds answers that stand nowhere in what was retrieved, such as what a model
-knows by itself or took from a prompt's example. It does not judge whether the evidence says it of the thing asked for.
+A reader could make the same check by hand. It finds answers that are not in the retrieved texts: for example, answers
+that a model knows by itself or copies from a prompt's example. It does not check that the evidence says it about the
+right thing.
 
-An answer is a list of parts (";", new lines). A part is stated where one text of the evidence has its content words
-near one another: compared by stem, numbers and dates by value, a first name also by its initial. A sentence as an
-answer may repeat the question's words and differ in one word of five, but in no name or number. Yes or no and a
-comparison say little that evidence could hold: the names in the question have to be there, a comparison with a figure
-for each side, or in one sentence.
+An answer is a list of parts (separated by ";" or new lines). A part is stated if one evidence text has its content
+words near one another. Words are compared by stem, numbers and dates by value, a first name also by its initial. A
+sentence as an answer may repeat words of the question, and one word in five may differ, but no name or number. For yes
+or no and for comparisons, the names in the question must be in the evidence; a comparison needs a figure for each side,
+or both sides in one sentence.
 
-What is not stated is `unstated` where something in it cannot come from the evidence: a name or a number that stands
-nowhere and is not reckoned from those that do, a number with another unit or month, a detail of which no word is there.
+An answer that is not stated is `unstated` if some part of it cannot come from the evidence: a name or a number that is
+absent and cannot be calculated, a number with another unit or month, or a detail with no word in the evidence.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PIECES = re.compile(r"\s*,(?!\d{3}\b)\s*(?:and\s+)?|\s+(?:and|or|&)\s+")
 _VERDICT = re.compile(r"\A\W*(?:yes|no|true|false)\b", re.IGNORECASE)
 _INVALID = re.compile(r"\W*invalid question\W*", re.IGNORECASE)
 _NEGATED = re.compile(r"\b(?:no|not|nor|without)\s+(?:(?:by|an?|the|any|in|of)\s+)?(?=\w)", re.IGNORECASE)
-_SCRIPT = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # a letter of another script than the Latin one
+_SCRIPT = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # a letter of a non-Latin script
 _CAPITAL = re.compile(r"\b[^\W\d_a-z][^\W\d_]+")
 _MONTH_TERMS = frozenset(tokenize(" ".join(MONTHS)))
 _UNIT_TERMS = frozenset(
@@ -42,7 +43,7 @@ _UNIT_TERMS = frozenset(
     )
 )
 _NUMBER = re.compile(r"\d+(?:p\d+)?")
-_RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # of units of time, length, weight
+_RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # ratios of units of time, length and weight
 _FIRST_YEAR = 1000
 _MOST_ADDED = 12
 _COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b", re.IGNORECASE)
@@ -52,7 +53,7 @@ _RECKONS = re.compile(
     r"older|younger|higher|deeper|wider|heavier|years? (?:after|before|later|earlier)|by how (?:much|many)|up from)\b",
     re.IGNORECASE,
 )
-_MOST_COUNTED = 12  # things that a reader would count in a text
+_MOST_COUNTED = 12  # maximum that a reader would count in a text
 _COMPARES = re.compile(
     r"\b(older|younger|longer|shorter|taller|higher|lower|larger|bigger|smaller|deeper|wider|heavier|faster|earlier|"
     r"later|more|fewer|less|first)\b.*?,\s*(.+?),?\s+or\s+(.+?)\s*\?",
@@ -62,15 +63,16 @@ _BY_TIME = frozenset({"older", "younger", "earlier", "later", "first"})
 _YEAR, _DIGIT = re.compile(r"\b(?:1\d{3}|20\d{2})\b"), re.compile(r"\d")
 _TITLES = word_set("rev reverend dr doctor sir mr mrs ms miss prof professor dame lord ladi st saint capt king queen")
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
-_WINDOW = 6  # terms that may stand between those of one answer, and two for each of them
-_PER_SLIP = 5  # words of a sentence of which one may be another than the evidence's
+_WINDOW = 6  # terms allowed between the terms of one answer, plus two for each of them
+_PER_SLIP = 5  # one word in so many of a sentence may differ from the evidence
 
 
 def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
-    """stated | unstated | none: whether `evidence`, texts as they were shown, states `answer` to `question`.
+    """Return stated | unstated | none: whether the texts of `evidence`, as they were shown, state `answer` to
+    `question`.
 
-    none: it cannot be decided, as for a number that a reader may have counted. Deterministic; about a millisecond for
-    five passages that were not seen before.
+    none: it cannot be decided, for example for a number that a reader may have counted. Deterministic. It takes about a
+    millisecond for five new passages.
 
     >>> grounding("Where was Marta Orlo born?", "Tamsin", ["Marta Orlo was an engineer born in Tamsin."])
     'stated'
@@ -78,7 +80,7 @@ def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
     'unstated'
     """
     shown, asked = [_words(text) for text in evidence], _words(question)
-    if _INVALID.fullmatch(answer):  # of a question that takes for granted what is not so
+    if _INVALID.fullmatch(answer):  # the question assumes something false
         return NONE
     compares = _COMPARES.search(question)
     if compares is not None and _in_one(_words(answer), [_words(option) for option in compares.groups()[1:]]):
@@ -96,7 +98,8 @@ def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
 
 
 class _Words:
-    """The terms of a text (stems, without stop words and titles; figures in one form) and their places."""
+    """The terms of a text and their positions. Terms are stems without stop words and titles; figures are in one
+    form."""
 
     def __init__(self, text: str):
         self.text, self.terms = text, _terms(text)
@@ -108,7 +111,8 @@ class _Words:
                 self.places.setdefault(spelt[i], []).append(i)
 
     def find(self, term: str, following: str = "") -> list[int]:
-        """Places of a term; for an initial, of words that begin so; else also of its own initial before `following`."""
+        """Positions of a term. An absent initial finds the words that begin with it; another absent term finds its own
+        initial, if `following` comes next."""
         places = self.places.get(term, [])
         if places or not term[0].isalpha():
             return places
@@ -145,13 +149,14 @@ def _part_stated(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
     if _in_one(_words(part), shown) or all(_in_one(piece, shown) for piece in pieces):
         return True
-    # A list of short things is no sentence: each of them has to be there.
+    # A list of short items is no sentence: each item must be there.
     listed = len(pieces) > 1 and max(len(piece.terms) for piece in pieces) <= 2
     return not listed and _sentence_stated(_words(part), asked, shown)
 
 
 def _sentence_stated(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether the evidence has its names, its numbers, and nearly all its words that the question lacks."""
+    """Whether the evidence has the names, the numbers, and nearly all words of a sentence that are not in the
+    question."""
     in_names = {term for name in names(words.text) for term in _terms(name)}
     sure = [term for term in words.terms if term in in_names or term[0].isdigit()]
     new = [term for term in words.terms if term not in asked.places or term in sure]
@@ -163,7 +168,7 @@ def _sentence_stated(words: _Words, asked: _Words, shown: Sequence[_Words]) -> b
 
 
 def _confirmed(asked: _Words, shown: Sequence[_Words]) -> str:
-    """Yes or no: the names in the question are in the evidence; without names, its words."""
+    """Check a yes or no: the evidence must have the names in the question, or its words if it has no names."""
     operands = [_words(name) for name in names(asked.text)]
     if operands:
         return STATED if all(_in_one(name, shown) for name in operands) else UNSTATED
@@ -171,7 +176,8 @@ def _confirmed(asked: _Words, shown: Sequence[_Words]) -> str:
 
 
 def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> str:
-    """Options are compared in one sentence, by a figure with each or in the sentence behind, or by a superlative."""
+    """Check a comparison: both options in one sentence, a figure with each option (or in the next sentence), or a
+    superlative."""
     texts = [[text.text[start:end] for start, end in split_sentences(text.text)] for text in shown]
     sentences = [_words(sentence) for text in texts for sentence in text]
     figure, superlative = _YEAR if how in _BY_TIME else _DIGIT, how.removesuffix("er").removesuffix("r") + "est"
@@ -187,9 +193,9 @@ def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> s
 
 
 def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether a part cannot come from the evidence: one of its names or numbers stands nowhere, or none of its words.
+    """Whether a part cannot come from the evidence: a name or number of it is absent, or all its words are.
 
-    What is reckoned from figures of the evidence, and a name in another script, may be what it says in other words.
+    A number calculated from figures in the evidence, and a name in another script, do not count as absent.
     """
     missing = [term for term in words.terms if not any(text.find(term) for text in shown)]
     translated = _is_translated(asked, shown)
@@ -210,7 +216,7 @@ def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
 
 
 def _is_translated(asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether a text in another script may be what bears on the question: no other has half of its words."""
+    """Whether the relevant text may be one in another script: no other text has half of the question's words."""
     foreign = [2 * len(_SCRIPT.findall(text.text)) > len(text.text) - text.text.count(" ") for text in shown]
     if not any(foreign):
         return False
@@ -219,7 +225,7 @@ def _is_translated(asked: _Words, shown: Sequence[_Words]) -> bool:
 
 
 def _is_reckoned(number: float, words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether a number may be a count, or come from those of one text and the question by one step of reckoning."""
+    """Whether a number may be a count, or follow from the figures of one text and the question in one calculation."""
     counts = _COUNTS.search(asked.text) and not _is_counted(asked, shown)
     if counts and number <= _MOST_COUNTED:
         return True
@@ -236,12 +242,12 @@ def _is_reckoned(number: float, words: _Words, asked: _Words, shown: Sequence[_W
 
 
 def _begins_another(name: str, shown: Sequence[_Words]) -> bool:
-    """Whether the evidence has the adjective of a name, as "Korean" of "Korea"."""
+    """Whether the evidence has a longer word that begins with a name: "Korean" for "Korea"."""
     return len(name) > 3 and any(term.startswith(name) for text in shown for term in text.places)
 
 
 def _has_addition(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether something is added to what the evidence states: a piece of which no word stands in it."""
+    """Whether the answer adds something to what the evidence states: a piece with no word in it."""
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
     least = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
     found = [{term for term in piece.terms if any(text.find(term) for text in shown)} for piece in pieces]
@@ -250,7 +256,7 @@ def _has_addition(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
 
 
 def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether a number stands in the evidence, but not with the unit or month behind it in the answer."""
+    """Whether a number is in the evidence, but not with the unit or month that follows it in the answer."""
     for number, unit in pairwise(words.terms):
         if _NUMBER.fullmatch(number) and unit in _UNIT_TERMS | _MONTH_TERMS:
             behind = {text.terms[i + 1] for text in shown for i in text.find(number) if i + 1 < len(text.terms)}
@@ -263,7 +269,7 @@ def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:
 
 
 def _is_counted(asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether the evidence has a number before the word for the things asked for, not "of the nine muses"."""
+    """Whether the evidence has a number before the noun asked for; "of the nine muses" does not count."""
     of = _HOW_MANY.search(asked.text)
     if of is None:
         return False
@@ -272,7 +278,7 @@ def _is_counted(asked: _Words, shown: Sequence[_Words]) -> bool:
 
 
 def _capitalised(text: str) -> set[str]:
-    """The terms of words with a capital letter, a first word before others left out."""
+    """The terms of capitalised words, without a first word that other words follow."""
     found = _CAPITAL.findall(text)
     a_name = all(word[0].isupper() for word in text.split())
     if found and text.lstrip().startswith(found[0]) and not a_name:
@@ -292,12 +298,12 @@ def _is_multiple(number: float, known: Set[float]) -> bool:
 
 
 def _is_later(year: float, known: Set[float]) -> bool:
-    """Whether a year is some years after a known one, as "nine years later"."""
+    """Whether a year is a known year plus a known number, as in "nine years later"."""
     return any(year - one in known for one in known if one >= _FIRST_YEAR)
 
 
 def _is_sum(number: float, known: Set[float]) -> bool:
-    """Whether a number is a sum of two or three, a difference or a small multiple of those that are known."""
+    """Whether a number is a sum of two or three known numbers, a difference of two, or a small multiple of one."""
     some = sorted(known)[:_MOST_ADDED]
     sums = {sum(added) for n in (2, 3) for added in combinations(some, n)}
     differences = {b - a for a, b in combinations(some, 2)}

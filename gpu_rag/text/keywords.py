@@ -1,4 +1,4 @@
-"""Names and keywords of a text, for comparing texts by what they speak of: named entity recognition without a model."""
+"""Names and keywords of a text, for comparing texts by topic: named entity recognition without a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DATED = re.compile(r"\d{4}|^\d")
 def names(text: str) -> frozenset[str]:
     """Names, quoted titles, dates, amounts and numbers of `text` as whole phrases, under `normalise_name`.
 
-    The part of `keywords` that is no single content word. Deterministic, linear; may be empty.
+    This is `keywords` without single content words. Deterministic, linear; may be empty.
 
     >>> sorted(names("Which river crosses Port Maru since 3 May 1904?"))
     ['3 may 1904', 'port maru']
@@ -30,7 +30,7 @@ def names(text: str) -> frozenset[str]:
 
 
 def written_names(text: str) -> list[str]:
-    """The names in `text` as they are written, each once, in order; dates and numbers left out.
+    """The distinct names in `text` as written, in order, without dates and numbers.
 
     >>> written_names("Hugo Brandt founded the University of Loss in 1871.")
     ['Hugo Brandt', 'University of Loss']
@@ -42,8 +42,8 @@ def written_names(text: str) -> list[str]:
 def keywords(text: str) -> frozenset[str]:
     """Names, quoted titles, dates, amounts and numbers of `text` as whole phrases, and its other content words.
 
-    All under `normalise_name`. A content word has two to 64 characters and is neither a stop word nor an adverb such as
-    "formerly"; the words of a phrase that counts as a whole do not count again. Words keep their endings.
+    All are under `normalise_name`. A content word has 2 to 64 characters and is neither a stop word nor an adverb such
+    as "formerly". The words of a whole phrase do not count again. Words keep their endings.
 
     text: a question or a passage, English. Returns a set; empty for a text without content. Deterministic, linear.
 
@@ -65,7 +65,7 @@ def keywords(text: str) -> frozenset[str]:
 
 
 def _sentences(text: str) -> Iterator[tuple[Sequence[Token], list[Mention]]]:
-    """The tokens and the mentions of each sentence."""
+    """The tokens and mentions of each sentence."""
     sentences = [tokenise(text, start, end) for start, end in split_sentences(text)]
     words = passage_words("", [], sentences)
     return ((tokens, find_mentions_in(text, tokens, words)) for tokens in sentences)

@@ -1,9 +1,10 @@
-"""Reading a reply that is not quite in the form asked for, in ways that cannot change what it means.
+"""Read a reply that is not quite in the requested form, in ways that cannot change its meaning.
 
-Strict first (`replies.parse_json`, an exact choice). Then `lenient`: thinking, fences and prose around the one object
-or label; a bare list where the object has one list; one item where a list is due; properties that the schema does not
-know; letters of another case, a trailing full stop or quotes of an option; a number or truth value in quotes. Then
-`salvaged`: of lists that were cut off, or that hold bad items, the complete and valid items. The rest is Malformed.
+Strict reading comes first (`replies.parse_json`, an exact choice). Then `lenient` accepts: thinking, fences and prose
+around the one object or label; a bare list if the object has one list; one item for a list; properties that the schema
+does not know; another case, a final full stop or quotes of an option; a number or truth value in quotes. Then
+`salvaged` keeps the complete and valid items of lists that were cut off or contain bad items. Every other reply is
+Malformed.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
 EXACT, LENIENT, SALVAGED = "exact", "lenient", "salvaged"
 CUT_OFF = "it was cut off"
 REPAIR = "\n\nAn earlier reply could not be read: {reason}\nReply again, in exactly the form asked for."
-REPAIR_TOKENS = 64  # the least room of a repair: what was cut may have begun with words before the object
+REPAIR_TOKENS = 64  # minimum tokens of a repair: the cut reply may have begun with words before the object
 _REASON_CHARS = 200
-MAX_STARTS = 32  # places in a reply where an object is looked for: each may read it to its end
+MAX_STARTS = 32  # maximum places at which to look for an object: each may read the reply to its end
 
 _OPEN, _CLOSE = r"(?:<(?:think|thinking|reasoning)>|◁think▷)", r"(?:</(?:think|thinking|reasoning)>|◁/think▷)"
 _THOUGHT = re.compile(rf"\A\s*{_OPEN}.*?{_CLOSE}", re.DOTALL)
@@ -41,16 +42,16 @@ _LEADING = re.compile(r"\A[\"'`*(\[]*([^\s\"'`*.,:;()\[\]]+)[\"'`*]*[.:)\]]")
 
 @dataclass(frozen=True)
 class Read:
-    """A reply that could be read. how: exact | lenient | salvaged."""
+    """A readable reply. how: exact | lenient | salvaged."""
 
     value: Any
     how: str
 
 
 def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> Read | Malformed:
-    """The object, option, scores or text of a reply, by its request's constraint; or why it cannot be read.
+    """Read a reply by its request's constraint: the object, option, scores or text; or Malformed with the reason.
 
-    A reply that was cut off says so in its reason. Text is malformed only where there is none.
+    A reply that was cut off says so in its reason. A text is malformed only if it is empty.
     """
     found: Read | Malformed
     match constraint:
@@ -70,8 +71,8 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
 
 
 def _encodable(value: Any) -> Any:
-    """The value with "?" for each half of a surrogate pair, which no encoding holds: one text
-    with it would fail all that is embedded in its batch."""
+    """The value with "?" for each half of a surrogate pair. No encoding can hold one, and a text with it would make its
+    whole embedding batch fail."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -80,13 +81,14 @@ def _encodable(value: Any) -> Any:
 
 
 def repairs(prompt: str, max_tokens: int, malformed: Malformed) -> tuple[tuple[str, int], ...]:
-    """(user text, max_tokens) of a second try, the best first: with the reason and more room; take one that fits."""
+    """(user text, max_tokens) pairs for a second try, best first: with the reason, and with more room. Take one that
+    fits."""
     longer, larger = prompt + REPAIR.format(reason=malformed.reason[:_REASON_CHARS]), max(2 * max_tokens, REPAIR_TOKENS)
     return (longer, larger), (prompt, larger), (longer, max_tokens), (prompt, max_tokens)
 
 
 def spoken(text: str) -> str:
-    """A reply without its thinking: what stands behind the thought; nothing where the thought never ended."""
+    """A reply without its thinking: the text after the thought; nothing if the thought never ended."""
     while thought := _THOUGHT.match(text):
         text = text[thought.end() :]
     if _UNFINISHED.match(text):
@@ -96,7 +98,7 @@ def spoken(text: str) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """What is spoken, without a fence around all of it."""
+    """The reply without its thinking and without a fence around all of it."""
     text = spoken(text).strip()
     fenced = _FENCED.match(text)
     return fenced[1].strip() if fenced else text
@@ -105,8 +107,8 @@ def _unfenced(text: str) -> str:
 def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
     """The option that a reply names.
 
-    Lenient: an option in quotes, in another case, behind "Answer:", before ". its text", or the one string in a JSON
-    value. A reply that names none, or may name two, is Malformed.
+    Lenient: an option in quotes, in another case, after "Answer:", before ". its text", or as the one string in a JSON
+    value. A reply that names no option, or may name two, is Malformed.
     """
     said = text.strip()
     if said in options:
@@ -117,7 +119,7 @@ def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
         same = [option for option in options if option == literal] or [o for o in options if form and _plain(o) == form]
         if len(same) == 1:
             return Read(same[0], LENIENT)
-    # In prose a letter may be a word: only an option as it is written counts.
+    # In prose a letter may be a word: only exact options count.
     named = {word for pattern in (_LEADING, _VERDICT) for word in pattern.findall(said)} & set(options)
     if len(named) == 1:
         return Read(named.pop(), LENIENT)
@@ -125,7 +127,7 @@ def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
 
 
 def _only_string(said: str) -> Iterator[str]:
-    """The one string or number in a JSON value that a reply holds."""
+    """The single string or number inside the JSON value in a reply."""
     value = next(_values(said), None)
     while isinstance(value, (dict, list)) and len(value) == 1:
         value = next(iter(value.values() if isinstance(value, dict) else value))
@@ -139,7 +141,8 @@ def _plain(text: str) -> str:
 
 
 def read_json(text: str, schema: str) -> Read | Malformed:
-    """The object in a reply, valid under `schema` (canonical JSON Schema text). See the module for the ways."""
+    """The object in a reply, valid under `schema` (canonical JSON Schema text). The module describes the accepted
+    forms."""
     strict = parse_json(text, schema)
     if not isinstance(strict, Malformed):
         return Read(strict, EXACT if text.lstrip().startswith("{") else LENIENT)
@@ -157,10 +160,10 @@ def read_json(text: str, schema: str) -> Read | Malformed:
 
 
 def fitted(value: Any, shape: Any, drop: bool) -> Any:
-    """`value` brought to the form of a JSON Schema where only the form differs.
+    """`value` in the form of a JSON Schema, if only its form differs.
 
-    drop: also leave out the items of lists that are not valid, those beyond the most allowed, and let a list that is
-    missing be empty. A value that cannot be fitted is returned as it is.
+    drop: also remove invalid items from lists and items beyond the maximum, and use an empty list for a missing one. A
+    value that cannot be fitted is returned unchanged.
     """
     if not isinstance(shape, dict):
         return value
@@ -189,7 +192,7 @@ def _fitted_object(value: Any, shape: dict[str, Any], properties: dict[str, Any]
 
 
 def _fitted_property(value: Any, shape: Any, drop: bool) -> Any:
-    """A property that has one value only has that one. Of a list an item may be left out instead."""
+    """A property with only one allowed value gets that value. In a list, an item may be removed instead."""
     one = shape["enum"] if isinstance(shape, dict) and len(shape.get("enum", ())) == 1 else None
     return one[0] if one is not None else fitted(value, shape, drop)
 
@@ -222,15 +225,15 @@ def _valid(value: Any, schema: str) -> bool:
 
 
 def _holds_an_item(value: Any) -> bool:
-    """Whether anything in a salvaged object says something: an item of a list, or an object without lists."""
+    """Whether a salvaged object has content: an item in a list, or no lists at all."""
     lists = [inner for inner in value.values() if isinstance(inner, list)]
     return not lists or any(lists)
 
 
 def _values(text: str, cut: bool = False) -> Iterator[Any]:
-    """The JSON objects and arrays in a text, those inside others left out.
+    """The JSON objects and arrays in a text, without those inside others.
 
-    cut: in place of them the first one, which breaks off or breaks down, ended after a complete item: see `_closed`.
+    cut: instead, only the first one, which is cut off or broken, closed after a complete item: see `_closed`.
     """
     at = 0
     for _ in range(MAX_STARTS):
@@ -250,12 +253,13 @@ def _values(text: str, cut: bool = False) -> Iterator[Any]:
 
 
 def _closed(text: str) -> Any:
-    """The value of a broken JSON text, ended after the last complete item of its outermost list or object; or an error.
+    """The value of a broken JSON text, closed after the last complete item of its outermost list or object; or an
+    error.
 
-    The outermost list: an item of it that was cut is dropped whole, with what it holds.
+    If an item of the outermost list was cut, the whole item is dropped.
     """
     stack: list[str] = []
-    ends: dict[int, int] = {}  # where the last complete item ended, by depth
+    ends: dict[int, int] = {}  # depth -> end of the last complete item
     for token in _TOKEN.finditer(text):
         mark = token[0]
         if mark == '"':  # a string without end

@@ -1,6 +1,6 @@
-"""Known names in texts: all of them by hashed spans, with offsets; or the longest in a question.
+"""Find known names in texts: all of them by hashed spans, with offsets; or the longest ones in a question.
 
-Whole words, any case.
+Names match whole words, in any case.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gpu_rag.text.tokens import STOP_WORDS
 
 _BLOCK_CHARS = 1 << 20
 _BLOCK_NAMES = 1 << 16
-_NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may carry a mark
+_NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may have a mark
 
 
 @dataclass(frozen=True)
 class Mentions:
     """T mentions, sorted by (text, start, end, name).
 
-    name, text: i32[T], positions in the names and texts given; start, end: i32[T], `texts[text][start:end]` is what
-    was found, in characters.
+    name, text: i32[T], positions in the given names and texts; start, end: i32[T], the mention is
+    `texts[text][start:end]`, in characters.
     """
 
     name: np.ndarray
@@ -40,8 +40,8 @@ class Mentions:
 def find_mentions(names: Sequence[str], texts: Sequence[str]) -> Mentions:
     """All whole-word occurrences of all `names` in all `texts`; overlapping ones are all kept.
 
-    Both sides are compared after NFKC, casefold and collapsing white space. Names that are equal then are each
-    reported; a name without a letter or digit has no mention. To search several lots of texts, keep a `MentionFinder`.
+    Both sides are compared after NFKC, casefold and collapsing white space. Names that become equal are each reported.
+    A name without a letter or digit has no mention. To search several batches of texts, keep a `MentionFinder`.
 
     >>> found = find_mentions(["york", "new york"], ["In New  York."])
     >>> list(zip(found.name.tolist(), found.start.tolist(), found.end.tolist()))
@@ -51,7 +51,7 @@ def find_mentions(names: Sequence[str], texts: Sequence[str]) -> Mentions:
 
 
 class MentionFinder:
-    """The table of `names`, made once, see `NameHashes` for its memory. Names are read once, a block at a time."""
+    """A table of `names`, made once; see `NameHashes` for its memory. Names are read once, in blocks."""
 
     def __init__(self, names: Iterable[str]):
         self._table, names = NameHashes(), iter(names)
@@ -79,7 +79,7 @@ class MentionFinder:
         return Mentions(name[order], text[order], start[order], end[order])
 
     def _find_block(self, first: int, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(name, text, start, end) of the mentions in `texts`, which are number `first` and following."""
+        """(name, text, start, end) of the mentions in `texts`; `first` is the number of the first text."""
         folds = [_fold(text) for text in texts]
         joined = SEPARATOR.join(fold.text for fold in folds)
         positions = np.flatnonzero(_word_starts(joined))
@@ -110,12 +110,12 @@ def _joins(character: str) -> bool:
 
 @cache
 def _joined_table(limit: int) -> np.ndarray:
-    """bool[limit]: whether a code point joins a word."""
+    """Whether each code point joins a word: bool[limit]."""
     return np.fromiter((_joins(chr(code)) for code in range(limit)), dtype=bool, count=limit)
 
 
 def _word_starts(text: str) -> np.ndarray:
-    """bool[len + 1]: whether a word may begin or end before each character; not between two that join."""
+    """bool[len + 1]: whether a word may begin or end before each character; not between two characters that join."""
     codes = codes_of(text)
     top = int(codes.max(initial=0))
     limit = next(size for size in (0x3000, 0x10000, 0x110000) if top < size)  # the whole table costs 0.2 s
@@ -125,7 +125,7 @@ def _word_starts(text: str) -> np.ndarray:
     return boundary
 
 
-# --- folding, with the way back ----------------------------------------------------------------------
+# --- folding, with original offsets ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,14 @@ class _Folded:
 def _fold(text: str) -> _Folded:
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         folded = text.casefold()
-        # casefold never shortens a character, so none was expanded; and none may join with a mark behind it now
+        # casefold never shortens a character, so none was expanded; none may join a following mark now
         if len(folded) == len(text) and (text.isascii() or unicodedata.is_normalized("NFKC", folded)):
             return _collapse_spaces(_Folded(folded))
     return _collapse_spaces(_fold_clusters(text))
 
 
 def _collapse_spaces(folded: _Folded) -> _Folded:
-    """White space to " ", runs of it to one."""
+    """Replace each run of white space by one " "."""
     words = folded.text.split()
     n_single = folded.text.count(" ")
     if len(words) == n_single + 1 and sum(map(len, words)) + n_single == len(folded.text):
@@ -171,7 +171,7 @@ def _spaces() -> np.ndarray:
 
 
 def _fold_clusters(text: str) -> _Folded:
-    """Fold a base character together with the marks behind it, and note where each came from."""
+    """Fold each base character together with its marks, and record the original offsets."""
     pieces: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
@@ -210,7 +210,8 @@ def _clusters(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
 def _to_original(
     folds: Sequence[_Folded], text: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Offsets into the originals, and which spans hold whole original characters (the 2 of a folded 1/2 does not)."""
+    """Offsets in the original texts, and whether each span holds whole original characters (the 2 of a folded 1/2 does
+    not)."""
     start, end, keep = start.copy(), end.copy(), np.ones(start.size, dtype=bool)
     for number in np.unique(text).tolist():
         fold = folds[number]
@@ -227,7 +228,7 @@ def _to_original(
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Runs of texts of about 1 MB each, with the number of the first."""
+    """Groups of consecutive texts of about 1 MB each, with the number of the first text."""
     first = n_chars = 0
     for i, text in enumerate(texts):
         n_chars += len(text)
@@ -244,10 +245,10 @@ _POSSESSIVE = re.compile(r"['’]s$")
 
 
 def mentioned_names(text: str, known: Mapping[str, int]) -> list[int]:
-    """The values of `known` (normalised name -> row) whose names stand in `text`, ascending, each once.
+    """The distinct values of `known` (normalised name -> row) whose names occur in `text`, ascending.
 
-    At each word the longest name of at most MAX_WORDS words is taken and the words inside it are passed over; a
-    possessive 's at its end is ignored. Names of stop words only, of digits only or of one or two letters never count.
+    At each word the longest name of at most MAX_WORDS words is taken, and the words inside it are skipped. A possessive
+    's at its end is ignored. Names of stop words only, of digits only, or of one or two letters never count.
     """
     flat = normalise_name(text)
     words = [match.span() for match in _WORD.finditer(flat)]
@@ -260,7 +261,7 @@ def mentioned_names(text: str, known: Mapping[str, int]) -> list[int]:
 
 
 def _longest(flat: str, words: list[tuple[int, int]], first: int, known: Mapping[str, int], found: set[int]) -> int:
-    """Adds the longest name that begins at word `first`; returns its number of words, 0 for none."""
+    """Add the longest name that begins at word `first`; return its number of words, or 0."""
     for last in range(min(len(words), first + MAX_WORDS) - 1, first - 1, -1):
         span = flat[words[first][0] : words[last][1]]
         for name in (span, _POSSESSIVE.sub("", span)):

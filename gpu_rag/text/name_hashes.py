@@ -1,9 +1,9 @@
-"""Names as hashes of their prefixes: which spans of a text are one of millions of names, by array operations alone.
+"""Names as hashes of their prefixes: array operations alone find which spans of a text are one of millions of names.
 
 A span is extended boundary by boundary while it is a prefix of a name. The hash of characters c_i .. c_(j-1) is
     h(i, j) = mix(sum of m(c_t) B^(t - i))  modulo 2^64, for an odd B and a mixed code m(c) of each character,
-so that sums over the text give the hash of every span. A span that has the hash of a name is compared with the name
-character by character: no collision becomes a mention.
+so prefix sums over the text give the hash of every span. A span with the hash of a name is also compared with the name
+character by character, so a collision never becomes a mention.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd: it has an inverse modulo 2^64
 _INVERSE = pow(_BASE, -1, 1 << 64)
 _ODD = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
-SEPARATOR = "\n"  # of names and of texts; no folded one contains it
+SEPARATOR = "\n"  # separates names, and texts; no folded text contains it
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
@@ -31,35 +31,35 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 def _powers(n: int, base: int) -> np.ndarray:
-    """u64[n]: base^0, base^1, ... modulo 2^64."""
+    """base^0, base^1, ... modulo 2^64: u64[n]."""
     powers = np.full(n, base, np.uint64)
     powers[:1] = 1
     return np.multiply.accumulate(powers)
 
 
 def codes_of(text: str) -> np.ndarray:
-    """u32: the code point of each character."""
+    """The code point of each character: u32."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
 class Spans:
-    """Hashes of the spans between some positions of a text. codes: u32[n]; positions: ascending, 0 to n."""
+    """Hashes of the spans between given positions of a text. codes: u32[n]; positions: ascending, 0 to n."""
 
     def __init__(self, codes: np.ndarray, positions: np.ndarray):
-        size = 1 << max(codes.size, 1).bit_length()  # few sizes: powers are kept
+        size = 1 << max(codes.size, 1).bit_length()  # few distinct sizes, because powers are cached
         terms = _mixed(codes.astype(np.uint64) + np.uint64(1)) * _powers(size, _BASE)[: codes.size]
         sums = np.zeros(codes.size + 1, np.uint64)
         np.cumsum(terms, out=sums[1:])
         self._sums, self._scale = sums[positions], _powers(size, _INVERSE)[np.minimum(positions, size - 1)]
 
     def hashes(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """u64: the hash from position number `first` to position number `last`."""
+        """The hash from position number `first` to position number `last`: u64."""
         return _mixed((self._sums[last] - self._sums[first]) * self._scale[first])
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Spans that are names. name: i64 number of the distinct name; first, last: numbers of positions."""
+    """Spans that are names. name: i64, number of the distinct name; first, last: position numbers."""
 
     name: np.ndarray
     first: np.ndarray
@@ -67,17 +67,18 @@ class Hits:
 
 
 class NameHashes:
-    """Distinct names. Memory: 4 bytes a character, and 16 bytes for each distinct prefix that ends at a boundary.
+    """A table of distinct names. Memory: 4 bytes a character, and 16 bytes for each distinct prefix that ends at a
+    boundary.
 
-    Made block by block with `add`, then `close`.
+    Built block by block with `add`, then `close`.
     """
 
     def __init__(self) -> None:
         self._blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
 
     def add(self, names: Sequence[str], boundaries: Callable[[str], np.ndarray]) -> np.ndarray:
-        """Takes names without line breaks. boundaries(text): bool[len + 1], where a name in the text may begin or end
-        or be cut; true beside a line break. Returns u64, a hash a name, which `close` tells apart by characters."""
+        """Add names without line breaks. boundaries(text): bool[len + 1], positions where a name may begin, end or be
+        cut; true beside a line break. Returns one u64 hash for each name; `close` verifies the hashes by characters."""
         text = SEPARATOR.join(names)
         codes, boundary = codes_of(text), boundaries(text)
         lengths = np.array([len(name) for name in names], np.int64)
@@ -98,7 +99,7 @@ class NameHashes:
         return whole
 
     def close(self) -> None:
-        """Makes the table ready to be searched. Raises BadInput where two names have one hash."""
+        """Make the table ready for search. Raises BadInput if two names have the same hash."""
         empty = np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.uint32)
         parts = list(zip(*(self._blocks or [empty])))
         self._blocks = []
@@ -135,7 +136,7 @@ class NameHashes:
         return Hits(name[same], begin[same], end[same])
 
     def _rows(self, hashes: np.ndarray) -> np.ndarray:
-        """i64: the row of each hash among the prefixes, -1 where it is none."""
+        """The row of each hash among the prefixes, i64; -1 if it is not there."""
         bucket = (hashes >> self._shift).astype(np.int64)
         row, end = self._bucket[bucket].astype(np.int64), self._bucket[bucket + 1]
         found = np.full(len(hashes), -1, np.int64)
@@ -149,7 +150,7 @@ class NameHashes:
         return found
 
     def _equal(self, codes: np.ndarray, start: np.ndarray, end: np.ndarray, name: np.ndarray) -> np.ndarray:
-        """bool: whether codes[start:end] are the characters of the name."""
+        """Whether codes[start:end] are the characters of the name: bool."""
         same = self._lengths[name] == end - start
         rows = np.flatnonzero(same)
         lengths = (end - start)[rows]
@@ -159,13 +160,13 @@ class NameHashes:
 
 
 def _ragged(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """start, start + 1, ... of each run, joined."""
+    """The concatenation of start, start + 1, ... for each run."""
     total = int(lengths.sum())
     return np.arange(total) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
 
 
 def _refuse_collisions(codes: np.ndarray, starts: np.ndarray, lengths: np.ndarray, same_as: np.ndarray) -> None:
-    """Raises BadInput where a name differs from the one with its hash."""
+    """Raise BadInput if a name differs from the name that has its hash."""
     rows = np.flatnonzero(same_as != np.arange(len(same_as)))
     wrong = np.flatnonzero(lengths[rows] != lengths[same_as[rows]])
     if not wrong.size:

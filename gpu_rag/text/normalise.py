@@ -7,35 +7,35 @@ import unicodedata
 from functools import lru_cache
 
 _SPACE = re.compile(r"\s+")
-# Texts differ in them for one and the same name (O'Hara, Bras-Coupé).
+# Texts spell the same name with different quotes and dashes (O'Hara, Bras-Coupé).
 _TYPED = str.maketrans("‘’‛“”‟‐‑‒–—―−", "'''\"\"\"-------")
-# Horizontal space, then what must not reach a table: controls, zero-width marks, soft hyphen, byte order mark.
+# Horizontal space; then what must not reach a table: controls, zero-width marks, soft hyphen, byte order mark.
 _BLANK = re.compile(r"[^\S\n]+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LINES = re.compile(r" ?\n ?")
 _PARAGRAPHS = re.compile(r"\n{3,}")
-# Part of a name even at its end: C#, 100%, AT&T, @home.
+# These belong to a name even at its end: C#, 100%, AT&T, @home.
 _KEPT = frozenset("#%&@")
 _OPENERS = {"(": ")", "[": "]", "{": "}"}
 _CLOSERS = {closer: opener for opener, closer in _OPENERS.items()}
 
 
-@lru_cache(maxsize=1 << 16)  # a corpus says the same names again and again
+@lru_cache(maxsize=1 << 16)  # a corpus repeats the same names
 def normalise_name(s: str) -> str:
-    """The form under which two names are the same name.
+    """The normal form of a name: two names are the same if their normal forms are equal.
 
-    NFKC, Unicode casefold, curly quotes and all dashes as typed on a keyboard (' " -), every run of white space one
-    space, outer punctuation stripped (categories P*, except `#%&@`, and except a bracket whose partner stands inside:
-    "Java (island)" keeps its ")"). Accents are kept.
+    NFKC and Unicode casefold; curly quotes and all dashes become keyboard characters (' " -); every run of white space
+    becomes one space; outer punctuation is stripped (categories P*, except `#%&@`, and except a bracket whose partner
+    is inside: "Java (island)" keeps its ")"). Accents are kept.
 
-    s: any text. Returns the normal form; "" when nothing is left. Idempotent, linear in len(s).
+    s: any text. Returns the normal form; "" if nothing is left. Idempotent, linear in len(s).
 
     >>> normalise_name("  “The  Loft”, ")
     'the loft'
     """
     folded = s
-    # Folding can undo NFKC and the other way round, so repeat to the fixed point (two rounds, rarely three).
+    # Folding can undo NFKC and NFKC can undo folding, so repeat to the fixed point (two rounds, rarely three).
     for _ in range(4):
         once = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", folded).casefold())
         once = _strip_outer(_SPACE.sub(" ", once.translate(_TYPED)))
@@ -50,7 +50,7 @@ def _is_outer(char: str) -> bool:
 
 
 def _strip_outer(s: str) -> str:
-    """`s` without punctuation and space at its ends; balanced brackets stay."""
+    """`s` without punctuation and space at its ends; balanced brackets are kept."""
     partner = _partners(s)
     start, end = 0, len(s)
     while start < end:

@@ -1,4 +1,4 @@
-"""Reading what a model wrote: JSON valid under a schema, or `Malformed`. Nothing is guessed or repaired."""
+"""Parse a model's reply: JSON valid under a schema, or `Malformed`. Nothing is guessed or repaired."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _REASON_CHARS = 300
 
 
 def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
-    """The JSON object that `text` is, valid under `schema`; else Malformed with the reason and the text.
+    """Parse `text` as a JSON object valid under `schema`; else return Malformed with the reason and the text.
 
     text: a reply. Tolerated around the object: white space, `<think>...</think>` blocks before it, and one code fence
-    (three backticks, optionally "json") around it. Nothing else: no prose, no trailing commas, no single quotes.
-    The JSON is read strictly (see `strict_json`: NaN, Infinity, integers beyond 64 bits, a key twice, lone surrogates
+    (three backticks, optionally "json") around it. Nothing else: no prose, no trailing commas, no single quotes. The
+    JSON is read strictly (see `strict_json`: NaN, Infinity, integers beyond 64 bits, a repeated key, lone surrogates
     and deep nesting are malformed). More than 1,000,000 characters are malformed.
     schema: a JSON Schema (2020-12) as JSON text, best from `canonical_schema`; references only within itself.
 
-    Never raises for any `text`. Raises UsageError when `schema` itself is no usable schema.
+    Never raises for any `text`. Raises UsageError if `schema` is not a usable schema.
     """
     check = validator(schema)
     if len(text) > MAX_REPLY_CHARS:
@@ -45,7 +45,7 @@ def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
         return Malformed(f"the reply is JSON, but {_kind(value)}; expected an object", text)
     try:
         violation = next(check.iter_errors(value), None)
-    except RecursionError as error:  # the value is shallow, so it is the schema
+    except RecursionError as error:  # the value is shallow, so the schema recurses
         raise UsageError("the references of the JSON schema run in a circle", given=schema[:_REASON_CHARS]) from error
     if violation is not None:
         where = "/".join(map(str, violation.absolute_path)) or "the object"
@@ -54,15 +54,15 @@ def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
 
 
 def object_of(properties: dict[str, Any]) -> dict[str, Any]:
-    """The schema of an object that has these properties, in this order, and no others."""
+    """The schema of an object with exactly these properties, in this order."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def canonical_schema(schema: dict[str, Any]) -> str:
     """`schema` as compact JSON text: the same dict gives the same text.
 
-    The order of the keys is kept, because constrained decoding writes properties in the order of the schema: a
-    "reason" before an "answer" is another request than the reverse. Raises UsageError when it is no JSON Schema.
+    The order of the keys is kept, because constrained decoding writes properties in schema order: a "reason" before an
+    "answer" is a different request from the reverse. Raises UsageError if it is no JSON Schema.
     """
     try:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -74,7 +74,7 @@ def canonical_schema(schema: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=256)
 def validator(schema: str) -> Draft202012Validator:
-    """The check of a JSON Schema as text. Raises UsageError when it is none."""
+    """The validator of a JSON Schema given as text. Raises UsageError if the schema is invalid."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from referencing import Registry
@@ -120,7 +120,7 @@ def _resolves(target: str, root: Any) -> bool:
 
 
 def _unwrap(text: str) -> str:
-    """`text` without thinking blocks before it and a fence around it."""
+    """`text` without thinking blocks before it and without a fence around it."""
     at = 0
     while match := _THINKING.match(text, at):
         at = match.end()

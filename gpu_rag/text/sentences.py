@@ -1,4 +1,4 @@
-"""Sentences, from their first character to their last: rules for English prose, safe on anything else."""
+"""Split text into sentences: rules for English prose, safe on any other text."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LOOK_BACK = 24
 
 
 def word_set(*lines: str) -> frozenset[str]:
-    """The words in lines of them."""
+    """The words of several lines."""
     return frozenset(word for line in lines for word in line.split())
 
 
 def word_lists(path: Path) -> dict[str, frozenset[str]]:
-    """The lists of words in a TOML file, by name."""
+    """The word lists of a TOML file, by name."""
     return {name: word_set(words) for name, words in tomllib.loads(path.read_text("utf-8")).items()}
 
 
@@ -40,9 +40,9 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     """Character spans of the sentences of `text`.
 
     A sentence ends at . ! ? … (with closing quotes and brackets) before white space and a character that is not a
-    lower-case letter, at 。！？, at an empty line, before and after a Markdown heading ("# Rivers", or underlined),
-    which is a sentence whatever stands in it; not after an initial ("J. Smith"), a title ("Dr."), a number's point
-    or a common abbreviation, unless a usual first word follows ("in the U.S. The ...").
+    lower-case letter; at 。！？; at an empty line; and before and after a Markdown heading ("# Rivers", or underlined),
+    which is always a sentence. It does not end after an initial ("J. Smith"), a title ("Dr."), a number's point or a
+    common abbreviation, unless a usual first word follows ("in the U.S. The ...").
 
     text: any text. Returns [(start, end)] in order, not overlapping, none empty; ends are trimmed of white space, and
     every character outside all spans is white space. Linear in len(text), deterministic.
@@ -76,7 +76,7 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     mark = match.group()
     if mark[0] in "\n #。！？":
         return True
-    # Bounded: a page of blanks between two words must not be read again for each full stop.
+    # Bounded, so that a page of blanks between two words is not read again for each full stop.
     following = _NEXT_WORD.match(text, match.end(), min(len(text), match.end() + 64))
     next_word = following.group(1) if following else ""
     if next_word[:1].islower():
@@ -87,7 +87,7 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
 
 
 def _full_stop_ends(text: str, at: int, next_word: str) -> bool:
-    """Whether the single full stop at `at` ends a sentence: decided by the word before it and the one after."""
+    """Whether the single full stop at `at` ends a sentence, by the word before it and the word after it."""
     before = text[max(0, at - _LOOK_BACK) : at]
     pieces = before.split()
     if not pieces or before[-1].isspace():

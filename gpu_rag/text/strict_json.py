@@ -1,7 +1,7 @@
-"""JSON as its standard says, and no more: what the standard library lets through is refused here.
+"""Strict JSON: this module refuses everything outside the standard that the standard library accepts.
 
-Refused: NaN and Infinity, numbers that overflow a float, integers beyond 64 bits, a key twice in one object, lone
-surrogates, nesting deeper than `MAX_DEPTH`. Nothing in a text, however long or deep, makes these functions crash.
+Refused: NaN and Infinity, numbers that overflow a float, integers beyond 64 bits, a repeated key in one object, lone
+surrogates, nesting deeper than `MAX_DEPTH`. No text, however long or deep, makes these functions crash.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class JsonError(ValueError):
-    """The text is not JSON as this module accepts it; the message says what.
+    """The text is not JSON that this module accepts; the message gives the reason.
 
-    at: the character where it breaks, if known.
+    at: the character at which it breaks, if known.
     """
 
     def __init__(self, message: str, at: int | None = None):
@@ -44,16 +44,16 @@ def loads(text: str) -> Any:
 
 
 def decode(text: str, start: int) -> tuple[Any, int]:
-    """(value, its end) of the JSON value that begins at `start`, whatever follows; a value that is refused is a
-    JsonError. Raises JsonError where it has no end."""
+    """(value, its end) of the JSON value that begins at `start`; any text may follow. A refused value is a JsonError.
+    Raises JsonError if the value has no end."""
     return _Decoder().decode(text, start)
 
 
 def iter_array(text: str) -> Iterator[Any]:
-    """The elements of a JSON array, one at a time; an element that is refused comes as a JsonError value.
+    """The elements of a JSON array, one at a time; a refused element comes as a JsonError value.
 
-    Raises JsonError where the text itself breaks: before the first element when it is no array, else after the
-    elements that could be read.
+    Raises JsonError if the text itself is broken: before the first element if it is no array, else after the readable
+    elements.
     """
     decoder = _Decoder()
     at = _skip_space(text, 0)
@@ -75,8 +75,8 @@ def iter_array(text: str) -> Iterator[Any]:
 
 
 class _Decoder:
-    """The standard library's decoder, with hooks that note what is refused; noting, not raising, so that the end of
-    a refused value is still known."""
+    """The standard library's decoder, with hooks that record refused values. They do not raise, so that the end of a
+    refused value is still known."""
 
     def __init__(self) -> None:
         self._problem = ""
@@ -88,7 +88,7 @@ class _Decoder:
         )
 
     def decode(self, text: str, start: int) -> tuple[Any, int]:
-        """(value, its end); the value is a JsonError when it is refused. Raises JsonError when it has no end."""
+        """(value, its end); the value is a JsonError if it is refused. Raises JsonError if it has no end."""
         self._problem = ""
         try:
             value, end = self._json.raw_decode(text, start)
@@ -113,7 +113,7 @@ class _Decoder:
         self._problem = f"{name} is no JSON number"
 
     def _integer(self, digits: str) -> int:
-        # Looked at as text first: turning a million digits into a number takes minutes.
+        # The length is tested first: converting a million digits takes minutes.
         value = int(digits) if len(digits) <= _MAX_INT_DIGITS else _MAX_INT
         if not -_MAX_INT <= value < _MAX_INT:
             self._problem = f"the integer {digits[:20]}... does not fit in 64 bits"
@@ -140,7 +140,7 @@ def _encodable(value: Any) -> bool:
 
 
 def _depth(text: str, start: int, end: int) -> int:
-    """The deepest nesting of brackets in text[start:end], or 0 when they are too few to matter."""
+    """The deepest nesting of brackets in text[start:end]; 0 if there are too few brackets to matter."""
     if text.count("[", start, end) + text.count("{", start, end) <= MAX_DEPTH:
         return 0
     depth = deepest = 0

@@ -1,7 +1,8 @@
-"""Typed replies: the JSON Schema of a msgspec Struct, and a Struct out of the JSON that a model wrote.
+"""Typed replies: the JSON Schema of a msgspec Struct, and a Struct from a model's JSON.
 
-A field's bounds stand beside its type: `Annotated[str, Meta(min_length=1, max_length=200)]`. Properties keep the order
-of the fields, because constrained decoding writes them in that order; all are required, and no others are allowed.
+The bounds of a field are part of its type: `Annotated[str, Meta(min_length=1, max_length=200)]`. Properties keep the
+order of the fields, because constrained decoding writes them in that order. All are required, and no others are
+allowed.
 """
 
 from __future__ import annotations
@@ -29,38 +30,39 @@ _BOUNDS = {
 def schema_of(struct: type[msgspec.Struct]) -> str:
     """The JSON Schema of a Struct as canonical text. Raises UsageError for a type that a reply cannot have.
 
-    Strings, integers, numbers, truth values, `Literal` options, tuples of one type, and Structs of these.
+    Allowed: strings, integers, numbers, truth values, `Literal` options, tuples of one type, and Structs of these.
     """
     return schema_with(struct, {}, {})
 
 
 def schema_with(struct: type[msgspec.Struct], options: Mapping[str, Sequence[str]], most: Mapping[str, int]) -> str:
-    """The JSON Schema of a Struct where some bounds are known per question alone.
+    """The JSON Schema of a Struct with bounds that are known only for each question.
 
-    options: {field of texts: what it may say}; most: {field: characters, or items of a list}, wherever they stand.
+    options: {text field: its allowed values}; most: {field: maximum characters, or list items}, at any depth.
     """
     return canonical_schema(_shape(types.type_info(struct), "", _Limits(options, most)))
 
 
 def struct_of(struct: type[S], value: dict[str, Any]) -> S:
-    """The Struct of a JSON object that is valid under its schema. Raises msgspec.ValidationError where it is not."""
+    """Convert a JSON object that is valid under its schema to a Struct. Raises msgspec.ValidationError if it is not
+    valid."""
     return msgspec.convert(value, struct)
 
 
 def json_of(reply: msgspec.Struct) -> str:
-    """A Struct as a model would write it."""
+    """A Struct as the JSON that a model would write."""
     return msgspec.json.encode(reply).decode()
 
 
 class _Limits(NamedTuple):
-    """The options and sizes of `schema_with`."""
+    """The options and maximum sizes for `schema_with`."""
 
     options: Mapping[str, Sequence[str]]
     most: Mapping[str, int]
 
 
 def _shape(kind: types.Type, name: str, limits: _Limits, is_item: bool = False) -> dict[str, Any]:
-    """The schema of a type: of the field of this name, or of an item in it."""
+    """The schema of a type, for the field of this name or for an item in it."""
     most = None if is_item else limits.most.get(name)
     match kind:
         case types.StructType():
@@ -85,14 +87,14 @@ def _shape(kind: types.Type, name: str, limits: _Limits, is_item: bool = False) 
 
 
 def _shape_of(field: types.Field, hints: dict[str, Any], limits: _Limits) -> dict[str, Any]:
-    """The shape of a field; options are in the order in which they are written, which msgspec does not keep."""
+    """The schema of a field. Options keep the order in the source, which msgspec does not keep."""
     if isinstance(field.type, types.LiteralType) and field.encode_name not in limits.options:
         return {"enum": list(get_args(hints[field.name]))}
     return _shape(field.type, field.encode_name, limits)
 
 
 def _bounds(kind: types.Type, of_list: int, most: int | None = None) -> dict[str, Any]:
-    """The bounds of a type under their names in JSON Schema; `most` in place of its greatest length."""
+    """The bounds of a type under their JSON Schema names; `most` replaces its maximum length."""
     given = {names[of_list]: getattr(kind, field, None) for field, names in _BOUNDS.items()}
     given |= {_BOUNDS["max_length"][of_list]: most} if most is not None else {}
     return {name: value for name, value in given.items() if name and value is not None}

@@ -14,12 +14,12 @@ from gpu_rag.text.sentences import word_lists
 if TYPE_CHECKING:
     import Stemmer
 
-TOKENS_VERSION = 1  # raised when `tokenize` would give other tokens: saved with a BM25 index and compared on load
+TOKENS_VERSION = 1  # increased when `tokenize` changes its tokens; saved with a BM25 index and compared on load
 MAX_TOKEN_CHARS = 64
 
 STOP_WORDS = word_lists(Path(__file__).with_suffix(".toml"))["stop_words"]
 
-# Scripts without spaces between words: each character is a token of its own.
+# Scripts without spaces between words: each character is a separate token.
 SINGLE_CHARACTER_SCRIPTS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _LETTER = rf"[^\W_{SINGLE_CHARACTER_SCRIPTS}]"
 
@@ -33,11 +33,12 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 class _Stemmers(threading.local):
-    """A Snowball stemmer keeps state between calls, so each thread has its own, made when it first stems."""
+    """Thread-local stemmers. A Snowball stemmer keeps state between calls, so each thread makes its own at first
+    use."""
 
     @cached_property
     def english(self) -> Stemmer.Stemmer:
-        import Stemmer  # here: what stems no words runs where PyStemmer is not installed
+        import Stemmer  # here, so that code without stemming runs without PyStemmer
 
         return Stemmer.Stemmer("english")
 
@@ -46,11 +47,11 @@ _STEMMERS = _Stemmers()
 
 
 def tokenize(text: str) -> list[str]:
-    """The word tokens of `text` in their order, as BM25 counts them.
+    """The word tokens of `text` in order, as BM25 counts them.
 
-    NFKC and casefold; a word is a run of letters, digits and combining marks, with apostrophes inside it; words of
-    `STOP_WORDS` are left out; the others are cut to 64 characters and stemmed with Snowball's English stemmer.
-    A Han or kana character is a token of its own. Deterministic; the same for any number of threads.
+    NFKC and casefold. A word is a run of letters, digits and combining marks, with apostrophes inside it. `STOP_WORDS`
+    are removed; other words are cut to 64 characters and stemmed with Snowball's English stemmer. A Han or kana
+    character is a separate token. Deterministic; the same for any number of threads.
 
     >>> tokenize("The bridges of Mara's town, 1904")
     ['bridg', 'mara', 'town', '1904']

@@ -1,6 +1,7 @@
-"""Inner loops by op, a plain reference beside each fast version of the same signature; one dispatcher of backends.
+"""Inner loops of the ops. Each fast version has a plain reference of the same signature; one dispatcher picks a
+backend.
 
-Triton: written for 3.6; all ran under Triton's interpreter (TRITON_INTERPRET=1) and compile for sm_90, none ran on a
-GPU yet. numba: the functions that a kernel calls stand in its file, since the cache of a kernel is renewed when that
-file changes. Kernels run without the interpreter's lock, on one thread each.
+Triton: written for 3.6. All kernels ran under Triton's interpreter (TRITON_INTERPRET=1) and compile for sm_90; none has
+run on a GPU yet. numba: a kernel's helper functions are in its own file, because numba renews a kernel's cache only
+when that file changes. Kernels run without the interpreter's lock, on one thread each.
 """

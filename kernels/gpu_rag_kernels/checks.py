@@ -1,16 +1,17 @@
-"""The compiled checks: one pass that says whether an input is sound, not what is wrong with it."""
+"""Compiled checks of inputs: one pass tells whether an input is sound, but not what is wrong with it."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 
-MOST_TOPICS = 64  # of a list that is looked through pair by pair
+MOST_TOPICS = 64  # a longer list is not compared pair by pair
 
 
 @numba.njit(cache=True, nogil=True)
 def are_lists(values, offsets, n):
-    """Whether offsets i64[B+1] go from 0 to T without falling, and every value is in [0, n), or anything if n < 0."""
+    """Whether offsets i64[B+1] rise from 0 to T (never fall), and every value is in [0, n); any value is allowed if n <
+    0."""
     if offsets[0] != 0 or offsets[offsets.shape[0] - 1] != values.shape[0]:
         return False
     falls = False
@@ -31,7 +32,7 @@ def are_sets(values, offsets, n):
 
 @numba.njit(cache=True, nogil=True)
 def are_ascending(values, offsets):
-    """Whether each of the checked lists is strictly ascending."""
+    """Whether each list (checked) is strictly ascending."""
     for b in range(offsets.shape[0] - 1):
         falls = False
         for t in range(offsets[b] + 1, offsets[b + 1]):
@@ -43,7 +44,7 @@ def are_ascending(values, offsets):
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
 def square_of(row):
-    """|row|^2, nearly."""
+    """row|^2, approximately."""
     total = np.float32(0)
     for k in range(row.shape[0]):
         total += row[k] * row[k]
@@ -64,8 +65,10 @@ def are_units(rows, least, most):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def shares(offsets, mass, share):
-    """share f64[T] = mass over the sum of its list (mass None: all alike); whether mass is finite and >= 0 with a
-    positive, finite sum in each list that is not empty. offsets: checked."""
+    """Write share f64[T]: mass divided by the sum of its list (mass None: all equal). offsets: checked.
+
+    Returns whether mass is finite and >= 0, and each non-empty list has a positive, finite sum.
+    """
     sound = True
     for b in range(offsets.shape[0] - 1):
         total = 0.0
@@ -83,8 +86,8 @@ def shares(offsets, mass, share):
 def are_rows_of_blocks(indptr, indices, offsets):
     """Whether every row is strictly ascending and within its block. indptr, offsets: checked.
 
-    Counts over all entries, since a loop over each row costs a wrongly guessed branch at its end: the places where a
-    column is not above the one before it must be as many as rows begin at such places.
+    It counts over all entries, because a loop over each row costs a mispredicted branch at its end: the number of
+    places where a column is not above the one before must equal the number of rows that begin at such places.
     """
     n_descents = 0
     for e in range(1, indices.shape[0]):
@@ -122,9 +125,10 @@ def is_matrix(indptr, indices, weight, offsets):
 
 @numba.njit(cache=True, nogil=True)
 def find_rows(global_ids, offsets, nodes, lists, rows):
-    """rows i64[T] = the place of each node of list b among the ascending global_ids of block b; whether all are there.
+    """Write rows i64[T]: the position of each node of list b in the ascending global_ids of block b. Returns whether
+    all exist.
 
-    offsets: of the blocks, lists: of the nodes; checked, of equal length.
+    offsets: of the blocks; lists: of the nodes; checked, of equal length.
     """
     for b in range(lists.shape[0] - 1):
         for t in range(lists[b], lists[b + 1]):
@@ -143,7 +147,7 @@ def find_rows(global_ids, offsets, nodes, lists, rows):
 
 @numba.njit(cache=True, nogil=True)
 def are_paths(group, question, batch):
-    """Whether groups never fall, and every question is in [0, batch)."""
+    """Whether groups never fall and every question is in [0, batch)."""
     sound = True
     for p in range(group.shape[0]):
         sound &= (question[p] >= 0) & (question[p] < batch)
@@ -153,8 +157,8 @@ def are_paths(group, question, batch):
 
 @numba.njit(cache=True, nogil=True)
 def are_of_kind(group, question, nodes, edges, offsets, per_topic, per_question, n, padded):
-    """`are_paths`, and whether they are of a `Kind`, whose fields follow: the group is one of the question's; nodes
-    are in [0, n) and edges >= 0, or both -1 from some place on if `padded`."""
+    """`are_paths`, and whether the paths fit a `Kind`, whose fields are the other arguments. Each group belongs to its
+    question; nodes are in [0, n) and edges >= 0; if `padded`, both may be -1 from some position on."""
     if not are_paths(group, question, offsets.shape[0] - 1):
         return False
     sound = True
@@ -174,7 +178,7 @@ def are_of_kind(group, question, nodes, edges, offsets, per_topic, per_question,
 
 @numba.njit(cache=True, nogil=True)
 def are_distinct(values, offsets):
-    """Whether no value of the checked lists stands twice in its list; False also of a list that is too long to say."""
+    """Whether no list (checked) has a value twice; also False if a list is too long to check."""
     for b in range(offsets.shape[0] - 1):
         if offsets[b + 1] - offsets[b] > MOST_TOPICS:
             return False
@@ -187,7 +191,7 @@ def are_distinct(values, offsets):
 
 @numba.njit(cache=True, nogil=True)
 def count_steps(indptr, nodes):
-    """The degrees at the ends of paths, nodes i32[P, h + 1], added up; -1 where a node is none of the graph."""
+    """The sum of the degrees at the ends of paths, nodes i32[P, h + 1]; -1 if a node is not in the graph."""
     total, sound, n = 0, True, indptr.shape[0] - 1
     for p in range(nodes.shape[0]):
         for h in range(nodes.shape[1]):

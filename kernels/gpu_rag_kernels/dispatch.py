@@ -1,8 +1,8 @@
-"""The one dispatcher: which backend runs an op or a loop, what it needs, and a record of what was chosen.
+"""The dispatcher: it picks the backend of an op or a loop, checks the needs of that backend, and records the choice.
 
-An op takes its implementation by name or `auto`. `FAMILIES` says which backends a family of ops has, and in which order
-`auto` looks for one that works here; `BACKENDS` says what a backend needs. Inside `preferring`, as settings do, `auto`
-means the backend that is named there. Each choice is written into the innermost `recording`.
+An op takes its implementation by name or `auto`. `FAMILIES` lists the backends of a family of ops, and the order in
+which `auto` tries them; `BACKENDS` lists the needs of a backend. Inside `preferring`, which the settings use, `auto`
+means the preferred backend. Each choice is recorded in the innermost `recording`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gpu_rag.errors import MissingBackend, UsageError
 if TYPE_CHECKING:
     import torch  # the command line reads `spelled` without loading it
 
-Preferences = dict[str, str]  # backend by setting of [graph]; a setting that is missing stays auto
+Preferences = dict[str, str]  # setting of [graph] -> backend; a missing setting means auto
 
 
 @dataclass(frozen=True)
 class Backend:
-    """The needs of a backend: installed modules (`install` says how to get them), and a device, "cpu" or "cuda", if
-    only one will do."""
+    """The needs of a backend: installed modules (`install` tells how to get them), and a device, "cpu" or "cuda", if
+    only one works."""
 
     modules: tuple[str, ...] = ()
     install: str = ""
@@ -37,8 +37,8 @@ class Backend:
 
 @dataclass(frozen=True)
 class Family:
-    """Ops with the same backends. names: those that a call may give; auto: the order in which `auto` tries them;
-    setting: the key of [graph] that stands in for auto; title: for errors."""
+    """Ops with the same backends. names: allowed in a call; auto: the order in which `auto` tries them; setting: the
+    key of [graph] that replaces auto; title: for errors."""
 
     names: tuple[str, ...]
     auto: tuple[str, ...]
@@ -62,7 +62,7 @@ FAMILIES = {
     "neighbours": Family(("torch", "faiss"), ("torch",), "neighbours"),
     "loops": Family(("triton", "reference"), ("triton", "reference")),
 }
-LOOPS = {  # the folder of each loop that has a plain reference and a Triton version
+LOOPS = {  # loop -> folder, for loops with a plain reference and a Triton version
     "join_top1": "join",
     "minplus_relax": "bubble",
     "msbfs_or": "ego",
@@ -75,11 +75,11 @@ _record: ContextVar[dict[str, set[str]] | None] = ContextVar("record", default=N
 
 
 def pick_implementation(device: torch.device, implementation: str = "auto", op: str = "", family: str = "ops") -> str:
-    """The backend that runs an op of a family on tensors of `device`: `implementation`, or what `auto` means.
+    """The backend that runs an op of a family on tensors of `device`: `implementation`, or the meaning of `auto`.
 
-    auto: what is preferred for the family, else the first of its `auto` list that works here. All backends of an op
-    give the same result, as its docstring says. op: its name for the record. Raises MissingBackend, or UsageError for a
-    name that does not exist or cannot take this device.
+    auto: the preferred backend of the family, else the first of its `auto` list that works here. All backends of an op
+    give the same result, as its docstring says. op: its name in the record. Raises MissingBackend; UsageError for an
+    unknown name or a backend that cannot take this device.
     """
     implementation, names = preferred(family, implementation), FAMILIES[family].names
     if implementation == "auto":
@@ -93,7 +93,7 @@ def pick_implementation(device: torch.device, implementation: str = "auto", op: 
 
 
 def check_backend(name: str, device: torch.device | None = None) -> None:
-    """Raises MissingBackend where a backend is not installed, UsageError where it cannot take tensors on `device`."""
+    """Raise MissingBackend if a backend is not installed, UsageError if it cannot take tensors on `device`."""
     needed = BACKENDS[name]
     if not all(installed(module) for module in needed.modules):
         raise MissingBackend(f"{needed.modules[0]} is not installed", do=needed.install)
@@ -107,7 +107,7 @@ def check_backend(name: str, device: torch.device | None = None) -> None:
 
 @cache
 def _first(family: str, on_cpu: bool, look_up: Callable[[str], object]) -> str:
-    """The meaning of `auto` without a preference. Cached by the function that looks for modules."""
+    """The meaning of `auto` without a preference. The cache key includes the function that looks up modules."""
     device = "cpu" if on_cpu else "cuda"
     for name in FAMILIES[family].auto:
         if BACKENDS[name].device in ("", device) and all(_finds(look_up, m) for m in BACKENDS[name].modules):
@@ -116,7 +116,7 @@ def _first(family: str, on_cpu: bool, look_up: Callable[[str], object]) -> str:
 
 
 def installed(module: str) -> bool:
-    """Whether a module is installed; looked up once, as a look costs more than some of the ops that need to know."""
+    """Whether a module is installed; cached, because a look-up costs more than some of the ops that need it."""
     return _finds(find_spec, module)
 
 
@@ -126,25 +126,25 @@ def _finds(look_up: Callable[[str], object], module: str) -> bool:
 
 
 def interpreted() -> bool:
-    """Whether Triton's own switch says that kernels are interpreted on the CPU, as tests do."""
+    """Whether Triton's own switch makes kernels run interpreted on the CPU, as in tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @cache
 def is_cpu(device: torch.device) -> bool:
-    """Whether a device is the CPU; cached, as asking torch for the type takes ten times as long."""
+    """Whether a device is the CPU; cached, because torch takes ten times as long to tell the type."""
     return device.type == "cpu"
 
 
 def loop_backends(device: str = "cpu") -> tuple[str, ...]:
-    """The backends of the loops in `LOOPS` that can take tensors on `device` here."""
+    """The backends for the loops in `LOOPS` that can take tensors on `device` here."""
     able = installed("triton") and (device.startswith("cuda") or interpreted())
     return FAMILIES["loops"].names if able else ("reference",)
 
 
 def kernel(loop: str, function: str, device: torch.device, implementation: str = "auto") -> Callable[..., Any]:
-    """`function` of a loop, in Triton or as the plain reference; the choice is recorded under the loop's name. Triton
-    starts kernels on the current device, so there it is made that of the tensors for the call."""
+    """`function` of a loop, in Triton or as the plain reference. The choice is recorded under the loop's name. Triton
+    starts kernels on the current device, so the tensors' device is made current for the call."""
     name = pick_implementation(device, implementation, loop, "loops")
     found: Callable[..., Any] = getattr(import_module(f"gpu_rag_kernels.{LOOPS[loop]}.{name}"), function)
     return partial(_on, device, found) if name == "triton" and device.type == "cuda" else found
@@ -159,20 +159,20 @@ def _on(device: torch.device, function: Callable[..., Any], *arguments: Any, **o
 
 @cache
 def loaded(module: str) -> Any:
-    """A module, imported by the first call: an import statement in a call of 20 us is seen."""
+    """A module, imported by the first call. An import statement would be noticeable in a call of 20 us."""
     return import_module(module)
 
 
 def compiled_checks(device: torch.device) -> Any:
-    """The compiled checks of arguments; None on another device than the CPU, and where numba is not installed. Around
-    a short call the checks are most of the time: a dozen calls of torch are 30 us."""
+    """The compiled checks of arguments; None if the device is not the CPU or numba is not installed. Checks take most
+    of the time of a short call: a dozen calls of torch take 30 us."""
     return loaded("gpu_rag_kernels.checks") if is_cpu(device) and installed("numba") else None
 
 
 @contextmanager
 def preferring(preferences: Preferences) -> Iterator[None]:
-    """Inside, `auto` of the ops of a family means the backend named for its setting: pagerank, neighbours, or ops (all
-    others). An op that is given a name keeps to that name."""
+    """Make `auto` mean the backend named for a family's setting: pagerank, neighbours, or ops (all others). An op that
+    is called with a name keeps that name."""
     token = _preferred.set(dict(preferences))
     try:
         yield
@@ -181,7 +181,7 @@ def preferring(preferences: Preferences) -> Iterator[None]:
 
 
 def preferred(family: str, implementation: str) -> str:
-    """`implementation`, or what is preferred for the family where it is "auto"."""
+    """`implementation`, or the preferred backend of the family if it is "auto"."""
     if implementation != "auto":
         return implementation
     preferences = _preferred.get()
@@ -189,8 +189,8 @@ def preferred(family: str, implementation: str) -> str:
 
 
 def taken(preferences: Preferences, device: str) -> dict[str, str]:
-    """The backend of each setting on `device`: {"pagerank", "ops", "neighbours"}. Raises MissingBackend or UsageError
-    where a preferred one is not installed or cannot take the device: a check before any work."""
+    """The backend of each setting on `device`: {"pagerank", "ops", "neighbours"}. A check before any work: raises
+    MissingBackend or UsageError if a preferred backend is not installed or cannot take the device."""
     import torch
 
     with preferring(preferences):
@@ -201,7 +201,7 @@ def taken(preferences: Preferences, device: str) -> dict[str, str]:
 
 @contextmanager
 def recording() -> Iterator[dict[str, set[str]]]:
-    """The backends that ops chose inside, by the name of the op: {"reachable": {"numba"}}."""
+    """Record the backends that ops choose inside, by the op's name: {"reachable": {"numba"}}."""
     record: dict[str, set[str]] = {}
     token = _record.set(record)
     try:
@@ -211,7 +211,7 @@ def recording() -> Iterator[dict[str, set[str]]]:
 
 
 def chosen(op: str, implementation: str) -> str:
-    """Records that `op` runs by `implementation`, and returns that."""
+    """Record that `op` runs by `implementation`; return `implementation`."""
     record = _record.get()
     if record is not None:
         record.setdefault(op, set()).add(implementation)
@@ -219,5 +219,5 @@ def chosen(op: str, implementation: str) -> str:
 
 
 def spelled(record: Mapping[str, set[str]]) -> dict[str, str]:
-    """{op: what ran it}, by name; of several all."""
+    """{op: its backends, joined by ", "}, sorted by name."""
     return {op: ", ".join(sorted(record[op])) for op in sorted(record)}

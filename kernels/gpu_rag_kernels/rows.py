@@ -1,8 +1,9 @@
-"""The rows of a CSR as kernels take them: rows of like degree together, and hubs cut into chunks. Planned once a graph.
+"""The rows of a CSR for kernels: rows of similar degree together, hubs cut into chunks. The plan is made once for a
+graph.
 
-A program takes some rows and runs as long as its longest, so rows go by degree, the longest first: what starts last is
-then short. A row of more than `chunk` entries is a hub: its chunks are taken by programs of their own, and a second
-kernel puts their results together in order.
+A program takes several rows and runs as long as its longest row. So rows are ordered by degree, longest first, and the
+programs that start last are short. A row with more than `chunk` entries is a hub: separate programs take its chunks,
+and a second kernel combines their results in order.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from gpu_rag.types import CSR
 
 @dataclass(frozen=True)
 class RowPlan:
-    """rows: i64, those of at most `chunk` entries by descending degree; hubs: i64, the others, ascending; starts, ends:
-    i64[chunks], the entries of each chunk, hub after hub; bounds: i64[hubs + 1], the chunks of each hub."""
+    """rows: i64, rows of at most `chunk` entries, by descending degree; hubs: i64, the other rows, ascending; starts,
+    ends: i64[chunks], the entries of each chunk, hub after hub; bounds: i64[hubs + 1], the chunks of each hub."""
 
     rows: torch.Tensor
     hubs: torch.Tensor
@@ -29,18 +30,18 @@ class RowPlan:
 
 
 def packed(csr: CSR) -> CSR:
-    """`csr` with arrays that have no gaps: a kernel reads element i at i, whatever the strides say."""
+    """`csr` with contiguous arrays, because kernels ignore strides."""
     indptr, indices, weight = csr.indptr, csr.indices, csr.weight
     if all(a is None or a.is_contiguous() for a in (indptr, indices, weight)):
-        return csr  # the same object, under which plans are kept
+        return csr  # the same object, because plans are cached under it
     return CSR(indptr.contiguous(), indices.contiguous(), None if weight is None else weight.contiguous())
 
 
-_plans: Any = WeakTensorKeyDictionary()  # by the row pointers, then by chunk
+_plans: Any = WeakTensorKeyDictionary()  # row pointers -> chunk -> plan
 
 
 def row_plan(indptr: torch.Tensor, chunk: int) -> RowPlan:
-    """The plan of row pointers i64[N+1], kept for as long as they live."""
+    """The plan of row pointers i64[N+1], cached while they live."""
     plans: dict[int, RowPlan] = _plans.setdefault(indptr, {})
     if chunk not in plans:
         plans[chunk] = _planned(indptr, chunk)

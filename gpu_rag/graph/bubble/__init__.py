@@ -1,20 +1,20 @@
 """Bubble expansion: small trees that join groups of anchors, found in the order in which growing bubbles meet.
 
-After BubbleRAG's Algorithm 1 (heuristic group Steiner trees), with the per-group state that its text describes. Every
-group grows from its anchors along the entries of a local graph; entering node u costs cost[u] >= 1. dist[g, v] is the
-least cost from an anchor of g to v, pred[g, v] the node before v, ties to the smallest id. The bubbles grow in event
-order: (dist[g, v], v, g) ascending. Candidates, in that order:
-- `MEETING`: g reaches v after another group did. The tree is the union of the pred-paths from v of all groups that
-  have reached v by then; leaves that are no anchor are cut off.
-- `INSIDE`: g reaches v, and a node u with an entry v -> u was reached by g before, from another anchor; the first time
+It follows BubbleRAG's Algorithm 1 (heuristic group Steiner trees), with the per-group state that its text describes.
+Every group grows from its anchors along the entries of a local graph; entering node u costs cost[u] >= 1. dist[g, v] is
+the least cost from an anchor of g to v, pred[g, v] the node before v, ties to the smallest id. The bubbles grow in
+event order: (dist[g, v], v, g) ascending. Candidates, in that order:
+- `MEETING`: g reaches v after another group did. The tree is the union of the pred-paths from v of all groups that have
+  reached v by then; leaves that are no anchor are cut off.
+- `INSIDE`: g reaches v, and g reached a node u with an entry v -> u before, from another anchor; only the first time
   for each pair of anchors of g. The tree is both paths. It comes after the meeting at the same event, by (dist, u).
-- Trees with equal nodes count once, the first of them.
-- `ALONE`: where nothing meets, every anchor is a candidate by itself.
+- Trees with equal nodes count once; the first one is kept.
+- `ALONE`: if nothing meets, every anchor is a candidate by itself.
 
 Integer costs >= 1 make every path strictly longer than its parts. So there is one fixpoint, the order of events is the
 order in which a heap pops, and both can be computed after the fixpoint: the implementations agree bit by bit. Nothing
-needs to be cut off either: if v is no anchor and all groups have come to v from one u, the tree of that event is the
-one at u (the same groups reached u before, in the same order), so such events are passed over.
+needs to be cut off either. If v is no anchor and all groups have come to v from one node u, the tree of that event is
+the tree at u (the same groups reached u before, in the same order), so such events are skipped.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["ALONE", "INSIDE", "MEETING", "MOST_GROUPS", "Bubbles", "bubble_expansion"]
 
-STATE, STATE_BY_TORCH = 28, 16  # bytes of a node and group in memory at once, at least
-_QUESTIONS = 16  # that a thread takes at a time
+STATE, STATE_BY_TORCH = 28, 16  # minimum bytes in memory for a node and group
+_QUESTIONS = 16  # questions that a thread takes at a time
 
 
 @dataclass(frozen=True)
 class Bubbles:
-    """Candidates of B questions: those of question b are offsets[b]..offsets[b+1], best first. On the device of the
-    blocks.
+    """Candidates of B questions, on the device of the blocks. Those of question b are offsets[b]..offsets[b+1], best
+    first.
 
-    offsets: i64[B+1]; nodes: Ragged of i32, a list a candidate: its nodes of the whole graph, ascending; groups:
-    i32[C], bit g is set where an anchor of group g is among the nodes; distance: i64[C], dist of its event; kind:
+    offsets: i64[B+1]; nodes: Ragged of i32, one list for each candidate: its nodes in the whole graph, ascending;
+    groups: i32[C], bit g is set if an anchor of group g is among the nodes; distance: i64[C], dist of its event; kind:
     i8[C], MEETING, INSIDE or ALONE.
     """
 
@@ -85,18 +85,18 @@ def bubble_expansion(
     implementation: str = "auto",
     threads: int = 1,
 ) -> Bubbles:
-    """The first `limit` candidates of each question (see the head of this file for what they are, and their order).
+    """The first `limit` candidates of each question; the module describes the candidates and their order.
 
-    blocks: a local graph a question, as `localise` and `induced_subgraphs` make them (undirected in use; bubbles grow
-    along entries row -> column). costs: i32/i64[T], one for every row of blocks.csr; those below 1 are taken as 1
-    (a cost of 0 would let paths go in circles). anchors: Ragged of i32/i64 nodes of the WHOLE graph, a list a
-    question, each in its block. groups: Ragged of i32/i64 with the same offsets, the group of each anchor, 0 to 15; a
-    node may be in several. limit: >= 1. cover_first: candidates are ordered by the number of groups without a member
-    in them, then by event; this looks at all events. n_groups: the largest group + 1, where it is known.
-    implementation: numba (a heap a question, which stops at `limit`)
-    | torch (all questions to the fixpoint by `minplus_relax`) | auto; both give the same. threads: questions at once
-    (numba). A question alone has the same candidates in any batch. Memory: numba, 28 bytes a node and group, a thread;
-    torch, about 40 bytes an entry and group of all blocks.
+    blocks: one local graph for each question, as `localise` and `induced_subgraphs` make them (normally undirected;
+    bubbles grow along entries row -> column). costs: i32/i64[T], one for every row of blocks.csr; costs below 1 count
+    as 1 (a cost of 0 would allow cycles). anchors: Ragged of i32/i64 nodes of the WHOLE graph, one list for each
+    question, each node in its block. groups: Ragged of i32/i64 with the same offsets, the group of each anchor, 0 to
+    15; a node may be in several. limit: >= 1. cover_first: order candidates by the number of groups without a member in
+    them, then by event; this processes all events. n_groups: the largest group + 1, if known.
+    implementation: numba (one heap for each question, which stops at `limit`) | torch (all questions to the fixpoint by
+    `minplus_relax`) | auto; both give the same. threads: questions at once (numba). A question alone has the same
+    candidates as in any batch. Memory: numba, 28 bytes a node and group for each thread; torch, about 40 bytes an entry
+    and group of all blocks.
     Raises BadInput (blocks, costs, anchors, groups, a path that could cost 2^31), UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 with costs 1, groups {0} and {3}: at event (2, 1, 1) group 1 reaches node 1, where group 0 is;
@@ -120,7 +120,7 @@ def bubble_expansion(
 
 
 def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
-    """i64[T], at least 1."""
+    """The costs as i64[T], at least 1. Raises BadInput."""
     device = blocks.csr.indptr.device
     check_form(costs, "costs are no integers of the nodes", INTEGERS, [blocks.csr.n], device)
     sizes = blocks.offsets.diff()
@@ -132,7 +132,7 @@ def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
 
 
 def _check_memory(blocks: Blocks, groups: Ragged, chosen: str, known: int | None) -> None:
-    """Raises BadInput where the state of the largest block (numba), or of all blocks (torch), cannot fit."""
+    """Raise BadInput if the state of the largest block (numba), or of all blocks (torch), cannot fit."""
     n, device = blocks.csr.n, groups.values.device
     if is_small(STATE * n * MOST_GROUPS):
         return
@@ -165,7 +165,7 @@ def _by_numba(
 
 
 def _joined(parts: list[Found[np.ndarray]]) -> Found[torch.Tensor]:
-    """The candidates of all parts."""
+    """The candidates of all parts, concatenated."""
     columns = zip(*(vars(part).values() for part in parts)) if parts else [()] * 6
     none = np.zeros(0, np.int64)
     return Found(*(torch.from_numpy(c[0] if len(c) == 1 else np.concatenate([none, *c])) for c in columns))
@@ -176,8 +176,8 @@ def _assembled(blocks: Blocks, found: Found[torch.Tensor]) -> Bubbles:
     return Bubbles(offsets_of(found.counts), nodes, found.groups.int(), found.distance, found.kind.to(torch.int8))
 
 
-TOGETHER = 16  # questions whose balls are alive at once
-STEPS = 1 << 14  # of cost between a cosine of 1 and one of 0
+TOGETHER = 16  # questions whose balls are in memory at once
+STEPS = 1 << 14  # cost steps between cosine 1 and cosine 0
 
 
 def node_costs(
@@ -185,10 +185,10 @@ def node_costs(
 ) -> torch.Tensor:
     """1 + floor((1 - cos(q, u)) * 2^14) for pairs of a question and a node: i32[P], 1 to 32,769.
 
-    queries: f16/f32[B, D]; vectors: f16/f32[N, D]; unit rows (to 1 %), or zeros (cost 16,385). Rows of `vectors` are
-    too many to be checked in every call: only a product that unit rows cannot have is refused. question, node:
-    i32/i64[P], in [0, B) and [0, N). Products are exact (see `dots`), so a cost is the same number on
-    every machine, in any batch and order. Raises BadInput.
+    queries: f16/f32[B, D]; vectors: f16/f32[N, D]; unit rows (to 1 %), or zeros (cost 16,385). Checking all rows of
+    `vectors` in every call would be too slow; only products that unit rows cannot have are refused. question, node:
+    i32/i64[P], in [0, B) and [0, N). Products are exact (see `dots`), so a cost is the same on every machine, in any
+    batch and order. Raises BadInput.
     """
     check_unit_rows(queries, "queries")
     device = queries.device
@@ -204,7 +204,7 @@ def node_costs(
 
 
 def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor) -> None:
-    """Raises BadInput unless both name rows, one of each a pair. The host waits for a device once."""
+    """Raise BadInput unless both are rows, one of each for every pair. The host waits for a device once."""
     check_form(question, "pairs are no lists", INTEGERS, ["P"], queries.device)
     check_form(node, "pairs are no lists", INTEGERS, question.shape, queries.device)
     ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
@@ -226,14 +226,15 @@ def localise(
     implementation: str = "auto",
     threads: int = 1,
 ) -> Ragged:
-    """The nodes within `hops` hops of any anchor, at most `limit` a question: Ragged of i32, ascending, each once.
+    """The nodes within `hops` hops of any anchor, at most `limit` for each question: Ragged of i32, ascending, each
+    once.
 
-    Where there are more, those with the most hops are dropped first, among them those that cost most, then those of
-    the largest id; anchors always stay, however many. The result is what `induced_subgraphs` takes.
-    csr: the adjacency, or `checked(csr)`; anchors: Ragged of i32/i64 nodes, a list a question. costs: called only for
-    the hop that does not fit. implementation, threads: as in `ego_balls`. A question alone has the same nodes in any
-    batch. Memory: the balls of 16 questions, whole; torch: the entries of a frontier of all. Raises BadInput,
-    UsageError, MissingBackend.
+    If there are more, the nodes with the most hops are dropped first; among them the nodes with the highest cost, then
+    with the highest id. Anchors always stay. The result is the input of `induced_subgraphs`.
+    csr: the adjacency, or `checked(csr)`; anchors: Ragged of i32/i64 nodes, one list for each question. costs: called
+    only for the hop that does not fit. implementation, threads: as in `ego_balls`. A question alone has the same nodes
+    as in any batch. Memory: the whole balls of 16 questions; torch: the entries of a frontier of all questions. Raises
+    BadInput, UsageError, MissingBackend.
 
     Star with centre 0 and leaves 1, 2, 3 that cost 5, 4, 4: from [0] with limit 2 the nodes are [0, 2].
     """
@@ -261,7 +262,7 @@ def localise(
 def local_graphs(
     csr: CSR | CheckedGraph, anchors: Ragged, costs: Costs, *, hops: int = 6, limit: int = 20_000, threads: int = 1
 ) -> Blocks:
-    """The subgraphs on the nodes of `localise`, whose arguments these are; on a device with fewer waits."""
+    """The subgraphs on the nodes of `localise`, with the same arguments; on a device with fewer waits."""
     graph = checked(csr)
     if pick_implementation(graph.csr.indptr.device, "auto", "ego_balls") != "torch":
         nodes = localise(graph, anchors, costs, hops=hops, limit=limit, threads=threads)
@@ -286,7 +287,7 @@ def _grown(
 
 
 def _sizes(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
-    """The number of ascending keys question * n + node of each question: i64[B]."""
+    """The number of ascending keys question * n + node for each question: i64[B]."""
     return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
 
 
@@ -298,6 +299,6 @@ def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> 
     cost = costs(question, node)
     check_form(cost, "costs are no integers of the pairs", INTEGERS, keys.shape)
     order = lexsort(cost.long(), question)
-    first = torch.searchsorted(question, question[order])  # where the question of each place begins
+    first = torch.searchsorted(question, question[order])  # start of each place's question
     place = torch.arange(keys.shape[0], device=keys.device) - first
     return keys[order[place < space[question[order]]]]

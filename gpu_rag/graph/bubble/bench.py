@@ -23,14 +23,14 @@ from gpu_rag.types import Blocks, Ragged
 
 GROUPS = 3
 ANCHORS = 10  # of a group
-RADIUS = 3  # of the ball around the anchors that is the local graph
+RADIUS = 3  # radius of the ball around the anchors, which is the local graph
 LIMIT = 2000  # nodes of it at most
 STEPS = 1 << 14  # costs are 1 to STEPS
 
 
 @dataclass(frozen=True)
 class Given:
-    """Questions with their local graphs, cut out before the clock starts."""
+    """Questions with their local graphs, prepared before the clock starts."""
 
     blocks: Blocks
     costs: torch.Tensor
@@ -38,14 +38,14 @@ class Given:
     groups: Ragged
 
     def one(self, b: int) -> Given:
-        """Question b by itself."""
+        """Question b alone."""
         blocks, lo, hi = self.blocks, *self.blocks.offsets[b : b + 2].tolist()
         alone = Blocks(block_graph(blocks, b), blocks.offsets[b : b + 2] - lo, blocks.global_ids[lo:hi])
         return Given(alone, self.costs[lo:hi], part(self.anchors, b, 1), part(self.groups, b, 1))
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random anchors with edges, random costs: the graph of the index and the generated ones."""
+    """Random anchors with edges, random costs; on the index graph and the generated graphs."""
     device = torch.device(config.device)
     for name, csr in measured_graphs(config):
         graph = checked(csr_on(csr, device))
@@ -54,7 +54,7 @@ def cases(config: Config) -> Iterator[Case]:
 
 
 def cost_of(question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
-    """Some cost of 1 to STEPS for each pair."""
+    """A pseudo-random cost of 1 to STEPS for each pair."""
     return 1 + ((question * 7919 + node) * 2654435761 >> 7) % STEPS
 
 
@@ -83,12 +83,13 @@ def _case(name: str, graph: CheckedGraph, anchors: Ragged, balls: Ragged, config
 
 
 def bubble_bytes(n: int, m: int) -> int:
-    """Every block read once (4 bytes an entry, 16 a row with its cost), a state of 16 bytes a row and group written."""
+    """Bytes to read every block once (4 an entry, 16 a row with its cost) and write a state of 16 bytes a row and
+    group."""
     return 4 * m + (16 + 16 * GROUPS) * n
 
 
 def check(result: Any, given: Given) -> Checked:
-    """The trees of a sample of questions are those of the fixpoint in torch; distances of a peer are its distances."""
+    """Check a sample: trees must equal the trees of the torch fixpoint; a peer's distances must equal its distances."""
     same = _same_trees if isinstance(result, Bubbles) else _same_distances
 
     def reason(b: int) -> str:

@@ -1,7 +1,7 @@
 """Bubble expansion after the fixpoint, in torch on any device: distances first, then events, ranks and trees.
 
-The host waits three times beside the fixpoint: for how many events there are and how long paths are, for how many
-trees were found, and, where a question has many equal ones, once more for each time that more events are looked at.
+The host waits three times, apart from the fixpoint: for the number of events and the path length, for the number of
+trees, and, if a question has many equal trees, once more each time that more events are examined.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEETING, INSIDE, ALONE = 0, 1, 2
 MOST_GROUPS = 16
 
 
-AT_ONCE = 1 << 24  # places of trees that are looked at together
+AT_ONCE = 1 << 24  # places of trees processed together
 _MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # of splitmix64, as i64
 
 Column = TypeVar("Column")
@@ -30,8 +30,8 @@ Column = TypeVar("Column")
 
 @dataclass(frozen=True)
 class Found(Generic[Column]):
-    """Candidates of one question after the other: counts i64[B], how many each has; rows i64 of all trees in a row,
-    ascending in each; sizes i64[C] of the trees; groups, distance, kind as in `Bubbles`, i64[C]."""
+    """Candidates, question after question: counts i64[B], the number for each question; rows i64 of all trees,
+    concatenated, ascending in each; sizes i64[C] of the trees; groups, distance, kind as in `Bubbles`, i64[C]."""
 
     counts: Column
     rows: Column
@@ -44,7 +44,8 @@ class Found(Generic[Column]):
 @dataclass(frozen=True)
 class _Events:
     """Candidate events: i64 each. question (B for none); d, v, g; u: -1 for a meeting, else the node met inside g, with
-    its distance du; arrived: the groups whose paths make the tree, as bits; covered: those with an anchor in it."""
+    its distance du; arrived: the groups whose paths make the tree, as bits; covered: the groups with an anchor in it.
+    """
 
     question: torch.Tensor
     d: torch.Tensor
@@ -59,7 +60,8 @@ class _Events:
 def fixpoint(
     blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, n_groups: int | None = None
 ) -> torch.Tensor:
-    """i64[M, T]: distance << 32 | predecessor of every group and row, M the largest group + 1; see `minplus_relax`."""
+    """distance << 32 | predecessor of every group and row, i64[M, T]; M is the largest group + 1; see
+    `minplus_relax`."""
     if n_groups is None:
         n_groups = int(groups.values.max()) + 1 if groups.values.numel() else 0
     state = torch.full((n_groups, blocks.csr.n), UNREACHED, dtype=torch.int64, device=costs.device)
@@ -91,9 +93,10 @@ def trees_by_torch(
 
 
 def _followed(pred: torch.Tensor, anchor_bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The anchor at the end of each path, the groups that have an anchor on it, and its hops: i64[M, T] each.
+    """The anchor at the end of each path, the groups with an anchor on it, and its hops: i64[M, T] each.
 
-    Jumps double: as many as a path of all nodes needs, without a look; on the CPU until nothing changes.
+    Jump lengths double. Their number suffices for a path of all nodes, without a look; on the CPU the loop stops when
+    nothing changes.
     """
     on_path, depth = (
         anchor_bits.expand(pred.shape[0], -1),
@@ -113,8 +116,9 @@ def _events(
     blocks: Blocks, state: torch.Tensor, pred: torch.Tensor, root: torch.Tensor, on_path: torch.Tensor,
     depth: torch.Tensor, anchor_bits: torch.Tensor, block: torch.Tensor, batch: int,
 ) -> tuple[_Events, int]:  # fmt: skip
-    """All events, and the hops of the longest path. Meetings: a group reaches a node after another one, from elsewhere
-    (or the node is an anchor). Inside: the first event at which the parts of two anchors of one group touch."""
+    """All events, and the hops of the longest path. Meetings: a group reaches a node after another group, from a
+    different node (or the node is an anchor). Inside: the first event at which the parts of two anchors of one group
+    touch."""
     n = state.shape[1]
     arrival, g = torch.sort(state | LOW, dim=0, stable=True)  # by (distance, group): the group is the row
     reached = arrival != UNREACHED
@@ -153,7 +157,7 @@ def _events(
 
 
 def _order(events: _Events, cover_first: bool) -> torch.Tensor:
-    """By (question, [groups that are not covered,] distance, node, group, du, u); a meeting has du = -1."""
+    """The order by (question, [uncovered groups,] distance, node, group, du, u); a meeting has du = -1."""
     missing = torch.zeros_like(events.g)
     if cover_first:
         for g in range(MOST_GROUPS):
@@ -164,8 +168,8 @@ def _order(events: _Events, cover_first: bool) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Trees:
-    """The trees of events in order: first i64[B + 1], where those of each question begin; pred i64[M, T]; longest: hops
-    of a path, at most; limit: trees of a question."""
+    """The trees of ordered events: first i64[B + 1], the start of each question's events; pred i64[M, T]; longest:
+    maximum hops of a path; limit: maximum trees of a question."""
 
     events: _Events
     first: torch.Tensor
@@ -174,7 +178,7 @@ class _Trees:
     limit: int
 
     def found(self, anchors: Ragged, anchor_bits: torch.Tensor) -> Found[torch.Tensor]:
-        """The first distinct trees of each question; where it has no event, each anchor by itself, in order."""
+        """The first distinct trees of each question; if it has no event, each anchor by itself, in order."""
         n, batch, device = self.pred.shape[1], anchors.batch, self.pred.device
         keys = (row_of_value(anchors) * n + anchors.values).sort().values
         alone = (self.first.diff() == 0)[keys // n]
@@ -213,7 +217,7 @@ class _Trees:
         )  # fmt: skip
 
     def _nodes(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(rows i64[P, L], ascending, bool[P, L] where a node stands for the first time) of the trees of events."""
+        """(rows i64[P, L], ascending, bool[P, L]: the first occurrence of a node) of the trees of events."""
         events, groups = self.events, torch.arange(self.pred.shape[0], device=at.device)
         of = (events.arrived[at, None] >> groups) & 1
         node = torch.cat([torch.where(of > 0, events.v[at, None], -1), events.u[at, None]], 1)
@@ -228,7 +232,8 @@ class _Trees:
         return whole, once
 
     def _marked(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(nodes i64[P], i64[P, 2]: sums of 2 * 64 bits of each node) of the trees of events: equal trees agree."""
+        """(number of nodes i64[P], i64[P, 2]: sums of 2 * 64 mixed bits of each node) of the trees of events: equal
+        trees agree."""
         step = max(1, AT_ONCE // ((self.pred.shape[0] + 1) * (self.longest + 1)))
         sizes, marks = [at[:0]], [at.new_zeros(0, 2)]
         for part in at.split(step):
@@ -239,7 +244,7 @@ class _Trees:
 
 
 def _are_first(marks: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """bool[B, K]: the first of equal marks i64[B * K, 2] in each row, among the valid ones."""
+    """The first of equal marks i64[B * K, 2] in each row, among the valid ones: bool[B, K]."""
     batch, width = valid.shape
     row = torch.arange(batch, device=valid.device).repeat_interleave(width, output_size=batch * width)
     order = lexsort(marks[:, 1], marks[:, 0], row * 2 + ~valid.view(-1))

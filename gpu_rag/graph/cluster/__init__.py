@@ -1,4 +1,4 @@
-"""Grouping rows: density clusters of unit vectors (DBSCAN), and rows that share a key."""
+"""Group rows: density clusters of unit vectors (DBSCAN), and rows that share a key."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpu_rag.types import Ragged
 __all__ = ["exact_groups", "linked_pairs", "radius_clusters"]
 
 TILE = 2048  # rows and columns of a tile of scores
-GPU_TILE = 8192  # the same on a GPU: the host waits three times a tile
+GPU_TILE = 8192  # the same on a GPU, where the host waits three times for each tile
 CACHED_TILE = 1024  # the same for numba, so that a tile in bf16 stays in a cache of 2 MB
-FIXED = 80 << 20  # bytes: a tile, and the parts of the vectors that are checked and rounded at a time
-SETTLE_AT = 1 << 20  # torch: waiting pairs are looked at again when so many have been added
+FIXED = 80 << 20  # bytes of a tile, and of the vector parts that are checked and rounded at a time
+SETTLE_AT = 1 << 20  # torch: waiting pairs are tested again after so many new ones
 
 
 def radius_clusters(
@@ -27,19 +27,19 @@ def radius_clusters(
 ) -> torch.Tensor:
     """DBSCAN by cosine distance (Ester, Kriegel, Sander and Xu, 1996): i64[N], the cluster of each row, -1 for noise.
 
-    Rows i and j are neighbours when 1 - v_i . v_j <= eps, taken as v_i . v_j >= 1 - eps in f64; a row counts as a
-    neighbour of itself. A core row has at least `min_samples` neighbours. Clusters are the connected components of
-    core rows; a border row (not core, with a core neighbour) joins the touching cluster whose smallest core row is
-    smallest, and other rows are noise. scikit-learn's DBSCAN grows its clusters in ascending order of that row, and
-    the first to reach a border row keeps it: the partition is the same, only the labels differ. A label here is the
-    smallest row of its cluster, border rows included. With min_samples <= 2 there are no border rows.
+    Rows i and j are neighbours if 1 - v_i . v_j <= eps, computed as v_i . v_j >= 1 - eps in f64; a row is its own
+    neighbour. A core row has at least `min_samples` neighbours. Clusters are the connected components of core rows. A
+    border row (not core, with a core neighbour) joins the touching cluster whose smallest core row is smallest; other
+    rows are noise. scikit-learn's DBSCAN grows its clusters in ascending order of that row, and the first cluster that
+    reaches a border row keeps it: the partition is the same, only the labels differ. Here a label is the smallest row
+    of its cluster, including border rows. With min_samples <= 2 there are no border rows.
 
     vectors: f16 or f32[N, D], unit rows (to 1 %; a row of zeros is near nothing); eps in [0, 2]; min_samples >= 1.
     implementation: numba | torch | auto. Dot products at the threshold are exact (see `dots`), so the result is the
-    same by every implementation, on every device; eps below 1e-5 is within the rounding of stored unit rows.
-    Time: N^2 D of multiply and add, each pair once. Memory beside the vectors: 64 N bytes, a tile of scores, a copy in
-    bf16 where the CPU multiplies that, and at most 16 N (min_samples - 2) bytes of pairs that wait for their rows to
-    become core; never all neighbours (`cluster_bytes`). Raises BadInput, UsageError, MissingBackend.
+    same in every implementation, on every device; eps below 1e-5 is within the rounding of stored unit rows.
+    Time: N^2 D multiply-adds, each pair once. Additional memory: 64 N bytes, a tile of scores, a copy in bf16 if the
+    CPU multiplies that, and at most 16 N (min_samples - 2) bytes of pairs that wait for their rows to become core;
+    never all neighbours (`cluster_bytes`). Raises BadInput, UsageError, MissingBackend.
 
     Unit vectors at 0, 10, 90 and 95 degrees with eps = 0.02 (11.5 degrees) are labelled [0, 0, 2, 2].
     """
@@ -59,15 +59,16 @@ def radius_clusters(
 
 
 def cluster_bytes(n: int, dims: int, min_samples: int = 2) -> int:
-    """The most that `radius_clusters` allocates by numba: a copy in bf16, 64 bytes a row, what waits, tiles and parts.
+    """The maximum that `radius_clusters` allocates in numba: a copy in bf16, 64 bytes a row, waiting pairs, tiles and
+    parts.
 
-    10^6 vectors of 384 dimensions: 0.9 GB, beside 0.8 GB (f16) or 1.5 GB (f32) for the vectors.
+    10^6 vectors of 384 dimensions: 0.9 GB, in addition to 0.8 GB (f16) or 1.5 GB (f32) for the vectors.
     """
     return 2 * n * dims + 64 * n + 16 * n * max(0, min_samples - 2) + FIXED
 
 
 def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int) -> torch.Tensor:
-    """`radius_clusters` for any device: links of a tile are counted, then core pairs are merged; others wait."""
+    """`radius_clusters` for any device: links of a tile are counted, then core pairs are merged; other pairs wait."""
     n, device = vectors.shape[0], vectors.device
     label, count = torch.arange(n, device=device), torch.zeros(n, dtype=torch.int64, device=device)
     waiting, settled = torch.zeros(2, 0, dtype=torch.int64, device=device), 0
@@ -92,7 +93,7 @@ def clusters_by_numba(
     vectors: torch.Tensor, threshold: float, min_samples: int, tile: int, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """`radius_clusters` of checked vectors on the CPU: products by torch, tiles scanned by numba. Rows are neighbours
-    when their dot product is >= threshold. dtype: of the products, f32 or bf16; None: the fastest."""
+    if their dot product is >= threshold. dtype: of the products, f32 or bf16; None: the fastest."""
     from gpu_rag_kernels.dots.numba import flatten, link_tile, settle
 
     from gpu_rag.graph.common import low_precision
@@ -131,7 +132,7 @@ def clusters_by_numba(
 
 
 def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
-    """i64[2, P]: the pairs i < j of one tile whose dot product is >= threshold."""
+    """The pairs i < j of one tile whose dot product is >= threshold: i64[2, P]."""
     slack, scores = products_slack(vectors), products(vectors[i0 : i0 + size], vectors[j0 : j0 + size])
     if i0 == j0:
         scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
@@ -146,12 +147,12 @@ def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: 
 
 
 def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
-    """Cluster labels: i64[N]. root: i64[N], the smallest core row of each core row's component; core: bool[N];
-    links: i64[2, P], all linked pairs with exactly one core row (others do no harm)."""
+    """Cluster labels: i64[N]. root: i64[N], the smallest core row of each core row's component; core: bool[N]; links:
+    i64[2, P], all linked pairs with exactly one core row (other pairs are harmless)."""
     n = root.shape[0]
     cluster = torch.where(core, root, n)
     for a, b in ((links[0], links[1]), (links[1], links[0])):
-        border = core[a] & ~core[b]  # others, with a root of N, change nothing
+        border = core[a] & ~core[b]  # other rows have root N and change nothing
         cluster.scatter_reduce_(0, b, torch.where(border, root[a], n), "amin")
     rows = torch.arange(n, device=root.device)
     smallest = torch.full((n + 1,), n, device=root.device).scatter_reduce_(0, cluster, rows, "amin")
@@ -159,12 +160,12 @@ def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> to
 
 
 def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
-    """Groups of rows that share a key, directly or through others: i64[N], the smallest row of each row's group.
+    """Groups of rows that share a key, directly or through other rows: i64[N], the smallest row of each row's group.
 
-    keys: Ragged of i32/i64, the keys of N rows in any order; any integers, repeats allowed. A row without keys is a
-    group of its own. The groups are the connected components of rows and keys. implementation: numba | torch | auto;
-    all give the same integers. O(T log T) time (numba: O(T) where the keys span at most 4 T numbers), O(T + N) memory.
-    Raises BadInput, UsageError, MissingBackend.
+    keys: Ragged of i32/i64, the keys of N rows in any order; any integers, repeats allowed. A row without keys is its
+    own group. The groups are the connected components of rows and keys. implementation: numba | torch | auto; all give
+    the same integers. O(T log T) time (numba: O(T) if the keys span at most 4 T numbers), O(T + N) memory. Raises
+    BadInput, UsageError, MissingBackend.
 
     Keys [[7, 8], [5], [9, 8], [9]] give [0, 1, 0, 0].
     """

@@ -1,4 +1,4 @@
-"""The cases `groups` and `clusters`: the rows of a table, or the vectors of a set, are grouped in one call."""
+"""The cases `groups` and `clusters`: group the rows of a table, or the vectors of a set, in one call."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ KEYS = 3  # of a row
 DIMS = 384
 EPS = 0.2  # cosine distance
 MEMBERS = 4  # of a planted cluster
-SPREAD = 0.3  # length of the noise that is added to a cluster's centre
-MOST_CLUSTERED = 100_000  # rows: the time of a call grows with their square
+SPREAD = 0.3  # length of the noise added to a cluster's centre
+MOST_CLUSTERED = 100_000  # maximum rows: the time grows with their square
 
 
 def groups_cases(config: Config) -> Iterator[Case]:
-    """Rows with three keys each, a few rows to a key."""
+    """Rows with three keys each; a few rows share a key."""
     for n in config.sizes:
         keys = torch.randint(2 * n, (n, KEYS), generator=seeded(config))
         yield _groups(n, keys, torch.device(config.device))
@@ -70,13 +70,13 @@ def _clusters(n: int, vectors: torch.Tensor, on_device: torch.Tensor) -> Case:
 
 
 def planted(n: int, generator: torch.Generator) -> torch.Tensor:
-    """f32[n, DIMS], unit rows: MEMBERS around each random centre, at a cosine of about 0.92 with one another."""
+    """Unit rows f32[n, DIMS]: MEMBERS around each random centre, at a cosine of about 0.92 with one another."""
     centres, noise = unit_rows(-(-n // MEMBERS), DIMS, generator), unit_rows(n, DIMS, generator)
     return torch.nn.functional.normalize(centres.repeat_interleave(MEMBERS, 0)[:n] + SPREAD * noise)
 
 
 def planted_labels(n: int) -> np.ndarray:
-    """The planted clusters, which lie so far apart that they are what all pairs would give."""
+    """The planted clusters. They are so far apart that DBSCAN over all pairs gives the same clusters."""
     label = np.arange(n) // MEMBERS
     return np.where(np.bincount(label)[label] > 1, label, -1)
 

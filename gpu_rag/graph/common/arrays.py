@@ -1,4 +1,4 @@
-"""The form of tensors, checked; tensors as the numba kernels read them, which know no f16 and no bf16."""
+"""Checks of tensor dtypes and shapes; tensors as arrays for the numba kernels, which support neither f16 nor bf16."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def check_form(
     tensor: torch.Tensor, what: str, dtypes: Sequence[torch.dtype], shape: Sequence[int | str],
     device: torch.device | None = None,
 ) -> None:  # fmt: skip
-    """Raises BadInput, `what` being wrong, unless a tensor has one of the dtypes, so many axes, those of a number of
-    that size, and lies on the device, if one is given. A name in `shape` is that of an axis of any size."""
+    """Raise BadInput, with `what` as its message, unless the tensor has one of the dtypes, the shape, and the device
+    (if given). A name in `shape` stands for an axis of any size."""
     sized = tensor.dim() == len(shape) and all(s == n or isinstance(s, str) for s, n in zip(shape, tensor.shape))
     if not sized or tensor.dtype not in dtypes or (device is not None and tensor.device != device):
         expected = f"{' or '.join(_SHORT[d] for d in dtypes)} [{', '.join(map(str, shape))}]"
@@ -35,31 +35,32 @@ def check_form(
 
 
 def form_of(tensor: torch.Tensor) -> str:
-    """The dtype and the shape of a tensor, for errors."""
+    """The dtype and shape of a tensor, for error messages."""
     return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
 def component_bits(vectors: torch.Tensor) -> Array:
-    """Vectors f32, or the bits of f16 in u16."""
+    """Vectors as f32, or as the bits of f16 in u16."""
     vectors = vectors.contiguous()
     bits: Array = (vectors.view(torch.uint16) if vectors.dtype == torch.float16 else vectors).numpy()
     return bits
 
 
 def score_bits(scores: torch.Tensor) -> Array:
-    """Scores f32, or the bits of bf16 in i16."""
+    """Scores as f32, or as the bits of bf16 in i16."""
     bits: Array = (scores.view(torch.int16) if scores.dtype == torch.bfloat16 else scores).numpy()
     return bits
 
 
 def shortened(array: Array, size: int) -> Array:
-    """The first `size` rows of an array of its own, in place: memory behind them was never written and goes back."""
+    """The first `size` rows of an array that owns its memory, resized in place; the memory after them, never written,
+    is freed."""
     array.resize((size, *array.shape[1:]), refcheck=False)
     return array
 
 
 def to_device(device: str | torch.device, *arrays: Array) -> tuple[torch.Tensor, ...]:
-    """Arrays as tensors on a device, in one copy."""
+    """Move arrays to a device as tensors, in one copy."""
     device, parts = torch.device(device), [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
     if is_cpu(device):
         return tuple(parts)
@@ -68,17 +69,17 @@ def to_device(device: str | torch.device, *arrays: Array) -> tuple[torch.Tensor,
 
 
 def to_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Tensors of one device on the CPU, in one copy: each is a wait."""
+    """Move tensors of one device to the CPU, in one copy, because each copy waits."""
     if is_cpu(tensors[0].device):
         return tensors
     return _unpacked(_packed(tensors).cpu(), tensors)
 
 
-_ALIGNED = 16  # bytes: where each part begins
+_ALIGNED = 16  # alignment of each part, in bytes
 
 
 def _packed(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All bytes of some tensors, one after the other, each filled up to a whole number of 16."""
+    """The bytes of several tensors, one after another, each padded to a multiple of 16."""
     pieces = []
     for part in parts:
         flat = part.contiguous().flatten().view(torch.uint8)

@@ -1,4 +1,4 @@
-"""pylibcugraph, CuPy for the arrays that it takes, and graphs in cuGraph's own form.
+"""pylibcugraph, CuPy for its arrays, and graphs in cuGraph's own form.
 
 Written against the sources in the wheel of pylibcugraph 26.10 and tested with a stand-in that takes the same arguments;
 it has NOT yet run on a GPU.
@@ -18,8 +18,8 @@ I32_EDGES = 2**31 - 1  # cuGraph counts edges in the type of its vertices
 
 @contextmanager
 def on_device(device: torch.device) -> Iterator[None]:
-    """cuGraph works on the current device and on a stream of its own: each side waits for what the other has queued."""
-    if device.type != "cuda":  # the stand-in of the tests
+    """Run cuGraph on the device, synchronized before and after: cuGraph uses the current device and its own stream."""
+    if device.type != "cuda":  # a stand-in in tests
         yield
         return
     with torch.cuda.device(device):
@@ -29,12 +29,12 @@ def on_device(device: torch.device) -> Iterator[None]:
 
 
 def vertex_type(edges: int) -> torch.dtype:
-    """i32 where it can count the edges, else i64."""
+    """i32 if it can count the edges, else i64."""
     return torch.int32 if edges < I32_EDGES else torch.int64
 
 
 class Library:
-    """The two modules."""
+    """The two modules, pylibcugraph and CuPy."""
 
     def __init__(self) -> None:
         self.plc: Any = import_module("pylibcugraph")
@@ -42,7 +42,7 @@ class Library:
 
     def array(self, values: torch.Tensor) -> Any:
         """A CuPy array in the memory of a tensor."""
-        if values.numel() == 0:  # it has no memory to share
+        if values.numel() == 0:  # an empty tensor has no memory to share
             return self.cupy.empty(0, dtype=str(values.dtype).removeprefix("torch."))
         return self.cupy.from_dlpack(values.contiguous())
 
@@ -52,7 +52,8 @@ class Library:
     ) -> tuple[Any, Any]:  # fmt: skip
         """(handle, graph) of edges between n nodes, in cuGraph's own form: a copy. tails, heads: of `vertex_type`.
 
-        They go as edges: rows and columns in i64 are not taken as a CSR; renumbering is what its kernels are made for.
+        The edges are passed as a list: cuGraph accepts no CSR with i64 rows and columns, and its kernels rely on
+        renumbering.
         """
         nodes = torch.arange(n, dtype=tails.dtype, device=tails.device)
         with on_device(tails.device):

@@ -1,11 +1,11 @@
-"""Dot products of unit vectors that come out the same everywhere, found fast.
+"""Dot products of unit vectors with the same bits everywhere, computed fast.
 
-Exact: components are taken on the grid of 2^-24 (f16 values lie on it; an f32 value moves by at most 2^-25, which is
-no more than the rounding of f32 itself). Products are then multiples of 2^-48 and, for unit vectors, every partial sum
-is below 2, so an f64 sum has no rounding at all: whatever the order, tile, batch, thread or device, the bits agree.
+Exact: components are on the grid of 2^-24 (f16 values already are; an f32 value moves by at most 2^-25, no more than
+f32 rounding itself). Products are then multiples of 2^-48 and, for unit vectors, every partial sum is below 2. So an
+f64 sum has no rounding at all: the bits agree for any order, tile, batch, thread or device.
 
-Fast: scores by a matrix product in f32, or in bf16 where the processor multiplies it faster (`low_precision`), with a
-proved bound on their distance from the exact ones. Only pairs which that leaves undecided are taken exactly.
+Fast: scores come from a matrix product in f32, or in bf16 if the processor is faster with it (`low_precision`), with a
+proved bound on their distance from the exact ones. Only pairs that this leaves undecided are computed exactly.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.common.trusted import is_trusted
 
 GRID = float(2**24)
-LONGEST = 1.01  # a row may be so long: f16 rounding moves a unit row by at most 5e-4
-SURELY = 1e-3  # of a squared length: more than the rounding of two ways to sum it differs by
-_PART = 1 << 22  # components that are converted at a time
+LONGEST = 1.01  # maximum row length: f16 rounding moves a unit row by at most 5e-4
+SURELY = 1e-3  # of a squared length: above the rounding difference of two summation orders
+_PART = 1 << 22  # components converted at a time
 
 
 def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
-    """Raises BadInput unless `vectors` is f16/f32[N, D], D >= 1, every row of length 1 (to 1 %), or all zero."""
+    """Raise BadInput unless `vectors` is f16/f32[N, D], D >= 1, with every row of length 1 (to 1 %) or all zero."""
     if vectors.dim() != 2 or vectors.dtype not in (torch.float16, torch.float32) or vectors.shape[1] < 1:
         raise BadInput(f"{name} are no matrix", given=form_of(vectors), expected="f16 or f32 [N, D], D >= 1")
     if is_trusted(vectors.device) or _are_units(vectors):
         return  # one compiled pass; the slow checks below say what is wrong
     bad = torch.cat([_are_no_units(rows) for rows in vectors.split(max(1, _PART // vectors.shape[1]))])
-    if bool(bad.any()):  # one wait for the device, however many parts
+    if bool(bad.any()):  # one wait for the device, for any number of parts
         at = int(bad.nonzero()[0, 0])
         given = f"length {float(torch.linalg.vector_norm(vectors[at].float())):.6g} of row {at}"
         raise BadInput(f"{name} are not unit rows", given=given, expected="length 1, or a row of zeros")
 
 
 def _are_no_units(rows: torch.Tensor) -> torch.Tensor:
-    """bool[N]: the rows whose length is neither 1 nor 0."""
+    """The rows whose length is neither 1 nor 0: bool[N]."""
     length = torch.linalg.vector_norm(rows.float(), dim=1)
     return ~((length - 1).abs() <= LONGEST - 1) & (length != 0)
 
 
 def _are_units(vectors: torch.Tensor) -> bool:
-    """Whether a compiled pass finds all lengths well inside the bounds; False also where it is not meant to look."""
+    """Whether a compiled pass finds all lengths well inside the bounds; also False if the pass does not apply."""
     checks = compiled_checks(vectors.device)
     if checks is None or vectors.dtype != torch.float32 or vectors.numel() > _PART:
         return False
@@ -54,15 +54,15 @@ def _are_units(vectors: torch.Tensor) -> bool:
     return bool(checks.are_units(rows, (2 - LONGEST) ** 2 + SURELY, LONGEST**2 - SURELY))
 
 
-LOW = 2.0**11  # by which the low part of a row is scaled: its bits stay in the range of f16
-LONGEST_F16 = 2.0**15  # f16 ends a little above; a longer row has a fast score that says nothing
+LOW = 2.0**11  # scale of the low part of a row, which keeps its bits in the range of f16
+LONGEST_F16 = 2.0**15  # f16 ends slightly above; the fast score of a longer row is useless
 
 
 def products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """f32[B, N]: the rows of left times those of right, each f16 or f32, within `products_slack`.
+    """The product of left and right rows, f32[B, N], each f16 or f32, within `products_slack`.
 
-    On a GPU, where right is f16: by tensor cores, which multiply f16 and add in f32. Left rows in f32 are cut into two
-    f16 each, high + low / 2^11.
+    On a GPU, if right is f16: by tensor cores, which multiply f16 and add in f32. Left rows in f32 are split into two
+    f16 parts, high + low / 2^11.
     """
     if not takes_f16(right):
         return torch.mm(left.float(), right.float().T)
@@ -75,15 +75,16 @@ def products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def takes_f16(right: torch.Tensor) -> bool:
-    """Whether `products` with these rows are of f16: not where torch has been allowed to add in f16."""
+    """Whether `products` with these rows uses f16: not if torch may accumulate in f16."""
     if right.dtype != torch.float16 or is_cpu(right.device):
         return False
     return not getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
 
 
 def products_slack(right: torch.Tensor) -> float:
-    """`f32_slack` of `products` with the rows of right. Of f16: sums may be cut where f32 would round, which is twice
-    the error; the parts of a component at most 1 miss it by 2^-22 of it and 2^-36; products are exact."""
+    """The `f32_slack` of `products` with the right rows. For f16: sums may be truncated instead of rounded, which
+    doubles the error; the two parts of a component of at most 1 miss it by 2^-22 of it and 2^-36; products are exact.
+    """
     return 2 * unit_of(right.shape[1]) + 2.0**-21 if takes_f16(right) else f32_slack(right.shape[1])
 
 
@@ -91,28 +92,28 @@ exact_dots = gather_dots  # the exact dot products of pairs of unit rows, on the
 
 
 def on_grid(vectors: torch.Tensor) -> torch.Tensor:
-    """`vectors` in f64, each component on the nearest multiple of 2^-24 (ties to even)."""
+    """`vectors` in f64, with each component rounded to a multiple of 2^-24 (ties to even)."""
     return vectors.double().mul_(GRID).round_().div_(GRID)
 
 
 def f32_slack(n_dims: int) -> float:
-    """The error of a score of unit rows by products in f32, at most: D u |x||y| for the accumulation, the
-    step of the grid, and what torch may round of the inputs where it has been allowed to.
+    """The largest error of an f32 score of unit rows: D u |x||y| for the accumulation, the step of the grid, and the
+    rounding of inputs if torch may round them.
 
-    It covers what follows in f32. With u = 2^-24 and rows up to 1.01 long, accumulation takes 1.03 D u and the
-    grid 1.01 sqrt(D) u, so 2.2 (D + 64) u leaves 140 u: a share of at most 1, rounded (u / 2), added (2 u for sums
-    below 4) and compared with a sum that was rounded (2 u), needs no slack of its own.
+    It also covers later f32 arithmetic. With u = 2^-24 and rows of length up to 1.01, accumulation takes 1.03 D u and
+    the grid 1.01 sqrt(D) u, so 2.2 (D + 64) u leaves 140 u. A share of at most 1, rounded (u / 2), added (2 u for sums
+    below 4) and compared with a rounded sum (2 u), needs no extra slack.
     """
     return unit_of(n_dims) + (2.1 * 2.0**-8 if _rounds_f32() else 0.0)
 
 
 def unit_of(n_dims: int) -> float:
-    """The largest error of a product in f32, summed in any order, for rows of length 1."""
+    """The largest error of an f32 product, summed in any order, for rows of length 1."""
     return 2.2 * (n_dims + 64) * 2.0**-24
 
 
 def _rounds_f32() -> bool:
-    """Whether torch has been allowed to round the inputs of f32 products (TF32, bf16)."""
+    """Whether torch may round the inputs of f32 products (TF32, bf16)."""
     backends: Any = torch.backends
     places = (backends, backends.mkldnn, backends.mkldnn.matmul, backends.cuda.matmul)
     return any(place.fp32_precision not in ("none", "ieee") for place in places)

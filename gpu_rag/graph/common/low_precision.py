@@ -1,7 +1,7 @@
-"""Fast dot products on the CPU: in bf16 where the processor multiplies it, else in f32, with a proved error.
+"""Fast dot products on the CPU with a proved error: in bf16 if the processor supports it, else in f32.
 
-An op that takes pairs exactly where a fast score leaves them in doubt needs no product of one fixed shape: its bits do
-not depend on a fast score. The bounds hold for vectors of any length, measured row by row.
+An op that computes pairs exactly if a fast score leaves them undecided needs no products of a fixed shape: its bits do
+not depend on the fast score. The bounds hold for vectors of any length, measured row by row.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 
 
 def fastest_dtype() -> torch.dtype:
-    """The dtype that this processor multiplies fastest: bf16 where it has instructions for it (2 to 7 times) or f32."""
+    """The fastest dtype for products on this processor: bf16 if it has instructions for it (2 to 7 times faster), else
+    f32."""
     ask = getattr(torch.cpu, "get_capabilities", None)
     found: dict[str, bool] = ask() if ask else {}
     return torch.bfloat16 if found.get("amx_bf16") or found.get("avx512_bf16") else torch.float32
 
 
 def rounding_of(dtype: torch.dtype) -> float:
-    """The share of a product that rounding it to its dtype may take, twice."""
+    """Twice the relative error of rounding a product to its dtype."""
     return 2.0**-8 if dtype == torch.bfloat16 else 2.0**-22
 
 
 @dataclass(frozen=True)
 class LowPrecision:
-    """Rows as a product takes them. length, error: f64[N], bounds on |row| and on |row - rounded row|."""
+    """Rows ready for a product. length, error: f64[N], bounds on |row| and on |row - rounded row|."""
 
     rows: torch.Tensor
     length: Array
@@ -47,12 +48,12 @@ class LowPrecision:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all bounds are; if not, a row is not finite, or so long that its square overflows."""
+        """Whether all bounds are finite; if not, a row is not finite, or so long that its square overflows."""
         return bool(largest(self.length) < np.inf)
 
 
 def low_precision_rows(vectors: torch.Tensor, dtype: torch.dtype) -> LowPrecision:
-    """f16 or f32[N, D] on the CPU as rows of a product in `dtype`."""
+    """Convert f16 or f32[N, D] on the CPU to rows of a product in `dtype`."""
     n = vectors.shape[0]
     if dtype == torch.float32:
         rows, floor = vectors.float(), TINY * vectors.shape[1] ** 0.5
@@ -64,10 +65,10 @@ def low_precision_rows(vectors: torch.Tensor, dtype: torch.dtype) -> LowPrecisio
 
 
 def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
-    """f64[Nl]: how far a product with any row of the right may be from the exact one, before its result is rounded.
+    """The largest distance of a product with any right row from the exact one, before its result is rounded: f64[Nl].
 
-    |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz. To that comes |x~| |y~| times the bound of
-    `dots` for sums in f32, which covers the rounding of an exact product to f32 and to the grid of `dots`.
+    |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz. To this is added |x~| |y~| times the bound of
+    `dots` for f32 sums, which covers the rounding of an exact product to f32 and to the grid of `dots`.
     """
     unit = f32_slack(left.rows.shape[1])
     longest, farthest = largest(right.length), largest(right.error)
@@ -78,6 +79,6 @@ def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
 
 
 def largest(bounds: Array) -> float:
-    """The largest of f64[N], inf where one is NaN, 0 where there is none."""
+    """The maximum of f64[N]; inf if one is NaN, 0 if it is empty."""
     most = float(bounds.max(initial=0.0))
     return most if most == most else np.inf

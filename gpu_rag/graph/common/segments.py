@@ -1,4 +1,4 @@
-"""Segments of a list: where they begin, orders by several keys, and sums in one fixed order."""
+"""Segments of a list: their offsets, sorting by several keys, and sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ PIECE = 256  # entries summed in sequence; a longer segment is summed piece by p
 
 
 def offsets_of(lengths: torch.Tensor) -> torch.Tensor:
-    """i64[S + 1]: where segments of these lengths begin and end, one after the other; lengths: integers or bool[S]."""
+    """Offsets of consecutive segments of these lengths: i64[S + 1]; lengths: integers or bool[S]."""
     offsets = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
     torch.cumsum(lengths, 0, out=offsets[1:])
     return offsets
 
 
 def lexsort(*keys: torch.Tensor) -> torch.Tensor:
-    """The order by the last key, then by the one before it, and so on: i64[N]; equal ones stay in place."""
+    """The order by the last key, then by the one before it, and so on: i64[N]; stable."""
     order = torch.argsort(keys[0], stable=True)
     for key in keys[1:]:
         order = order[torch.argsort(key[order], stable=True)]
@@ -23,22 +23,22 @@ def lexsort(*keys: torch.Tensor) -> torch.Tensor:
 
 
 def row_sums(values: torch.Tensor) -> torch.Tensor:
-    """The sums of rows [B, S] of a float, [B], each in the order of its entries: zeros among them change no bit."""
+    """The sums of float rows [B, S], [B], each in the order of its entries: zeros among them change no bit."""
     batch, width = values.shape
     offsets = torch.arange(batch + 1, device=values.device) * width
     return in_order(values.reshape(-1), offsets)
 
 
 def in_order(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """The sums [S] of the segments of values [E] of a float that begin at offsets i64[S + 1], entry after entry."""
+    """The sums [S] of the segments of float values [E] with offsets i64[S + 1], in order."""
     return sums_in_order(values[:, None], offsets)[:, 0]
 
 
 class SegmentSum:
-    """Sums of consecutive segments; made once for their lengths, i64[S], >= 0, and the sum of these. No wait.
+    """Sums of consecutive segments, prepared once from their lengths, i64[S], >= 0, and the total length. No wait.
 
-    A segment is cut into pieces of PIECE entries; a piece is summed in order, then the pieces in order. So a sum has
-    the same bits from run to run and whatever the other segments are, and a long segment does not hold up the others.
+    A segment is cut into pieces of PIECE entries; each piece is summed in order, then the pieces in order. So a sum has
+    the same bits in every run and for any other segments, and a long segment does not delay the others.
     """
 
     def __init__(self, lengths: torch.Tensor, total: int):
@@ -46,18 +46,18 @@ class SegmentSum:
         self.segments = offsets_of(counts)
         most = counts.shape[0] + total // PIECE  # pieces, of which the last ones are empty
         place = torch.arange(most, device=counts.device)
-        owner = torch.searchsorted(self.segments, place, right=True) - 1  # of an empty piece: one more than there are
+        owner = torch.searchsorted(self.segments, place, right=True) - 1  # one past the last segment for an empty piece
         place -= self.segments[owner]
         self.pieces = offsets_of((torch.cat([lengths, lengths.new_zeros(1)])[owner] - place * PIECE).clamp(0, PIECE))
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """The sums, [S] in the float dtype of `values` [E]; an empty segment has 0."""
+        """The sums, [S] in the float dtype of `values` [E]; 0 for an empty segment."""
         return sums_in_order(sums_in_order(values[:, None], self.pieces), self.segments)[:, 0]
 
 
 def sums_in_order(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """The sums [S, D] of the segments of rows [E, D] of a float, row after row. Of two dimensions torch takes one
-    thread a number on a GPU, not a tree whose shape it chooses."""
+    """The sums [S, D] of the segments of float rows [E, D], row after row. With two dimensions torch uses one GPU
+    thread for each number, not a reduction tree of its own choice."""
     if values.shape[0] == 0 or offsets.shape[0] == 1:
         return values.new_zeros(offsets.shape[0] - 1, values.shape[1])
     return torch.segment_reduce(values, "sum", offsets=offsets, axis=0, unsafe=True)

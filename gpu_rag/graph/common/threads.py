@@ -1,4 +1,4 @@
-"""Parts of a call on several threads: compiled loops let go of the interpreter's lock."""
+"""Run parts of a call on several threads; compiled loops release the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TypeVar
 
 from gpu_rag.errors import BadInput
 
-MOST_THREADS = 1024  # more than any machine has: a library that is given more ends the process
+MOST_THREADS = 1024  # more than any machine has; some libraries abort the process above it
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
 def check_threads(threads: int) -> None:
-    """Raises BadInput unless `threads` is 1 to MOST_THREADS."""
+    """Raise BadInput unless `threads` is 1 to MOST_THREADS."""
     if not 1 <= threads <= MOST_THREADS:
         raise BadInput("threads is out of range", given=threads, expected=f">= 1, at most {MOST_THREADS:,}")
 
 
 def run_parts(work: Callable[[Part], Result], parts: Iterable[Part], threads: int) -> list[Result]:
-    """[work(part) for part in parts], up to `threads` at once; the first error by position is raised.
+    """[work(part) for part in parts], with up to `threads` at once; the first error by position is raised.
 
-    Each part runs in a copy of the caller's context, so that `recording` hears of what is chosen in threads.
+    Each part runs in a copy of the caller's context, so that `recording` also records choices made in threads.
     """
     parts = list(parts)
     if threads == 1 or len(parts) < 2:

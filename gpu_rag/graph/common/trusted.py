@@ -1,8 +1,8 @@
-"""A mark that what ops are given was made by ours: on a device they then look at no number before they begin.
+"""A mark that the inputs of ops come from this package: on a device, ops then do not read the values to check them.
 
-A look is a wait: the host stands until the device has come so far. Steps of methods pass lists from op to op, and read
-an index whose files have checksums, so a batch would wait a dozen times to learn what is known. Dtypes, shapes and
-devices are still checked, and on the CPU everything is: there a look costs little.
+Reading values makes the host wait for the device. Steps of methods pass lists from op to op, and read an index whose
+files have checksums, so a batch would wait a dozen times to confirm known facts. Dtypes, shapes and devices are still
+checked. On the CPU everything is checked, because that is cheap.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _marked: ContextVar[bool] = ContextVar("trusted", default=False)
 
 @contextmanager
 def trusted() -> Iterator[None]:
-    """Inside, ops on a device trust the numbers that they are given. As a decorator: in the whole function."""
+    """Inside, ops on a device trust the values of their inputs. Also a decorator for a whole function."""
     token = _marked.set(True)
     try:
         yield
@@ -27,5 +27,5 @@ def trusted() -> Iterator[None]:
 
 
 def is_trusted(device: torch.device) -> bool:
-    """Whether numbers on `device` need no look."""
+    """Whether values on `device` need no check."""
     return device.type != "cpu" and _marked.get()

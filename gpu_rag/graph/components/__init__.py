@@ -1,4 +1,4 @@
-"""Connected components: which nodes can reach which, ignoring directions."""
+"""Connected components: groups of nodes that can reach each other if directions are ignored."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpu_rag.types import CSR
 
 
 def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto") -> torch.Tensor:
-    """Label of each node: i64[N], the smallest node of its component. Directions are ignored; weights do not matter.
+    """Label of each node: i64[N], the smallest node of its component. Directions and weights are ignored.
 
-    csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | torch (minimum labels and
-    pointer jumping) | auto: the first of these that works here | cugraph, by name alone until a GPU has measured it.
-    All give the same integers. O(N + E) memory. Raises BadInput, UsageError, MissingBackend.
+    csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | torch (minimum labels and pointer
+    jumping) | auto: the first of these that works here | cugraph, only by name until it is measured on a GPU. All give
+    the same integers. O(N + E) memory. Raises BadInput, UsageError, MissingBackend.
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
     """
     graph = checked(csr).csr
@@ -29,7 +29,7 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
 
 
 def _by_unions(csr: CSR) -> torch.Tensor:
-    """Every entry joins the trees of its two ends under the smaller root."""
+    """`connected_components` by union-find: every entry joins the trees of its two ends under the smaller root."""
     from gpu_rag_kernels.dots.numba import join_rows
 
     label = np.empty(csr.n, np.int64)
@@ -38,14 +38,15 @@ def _by_unions(csr: CSR) -> torch.Tensor:
 
 
 def smallest_labels(csr: CSR) -> torch.Tensor:
-    """`connected_components` in torch alone, for any device: every label falls to the least around it, then to its
-    label's label, until nothing changes. Integers, so schedules cannot matter. O(log N) rounds in practice."""
+    """`connected_components` in torch alone, for any device. Every label becomes the smallest label around it, then the
+    label of that label, until nothing changes. The labels are integers, so the order of work does not matter. O(log N)
+    rounds in practice."""
     label = torch.arange(csr.n, device=csr.indptr.device)
     rows, columns = row_of_entry(csr), csr.indices.long()
     while True:
         least = torch.minimum(label[rows], label[columns])
         hooked = label.clone()
-        for ends in (rows, columns):  # hook the root of each end as well, so that trees merge
+        for ends in (rows, columns):  # also hook the root of each end, so that trees merge
             hooked.scatter_reduce_(0, ends, least, "amin")
             hooked.scatter_reduce_(0, label[ends], least, "amin")
         hooked = flattened(hooked)
@@ -55,7 +56,8 @@ def smallest_labels(csr: CSR) -> torch.Tensor:
 
 
 def _by_cugraph(csr: CSR) -> torch.Tensor:
-    """cuGraph wants every edge both ways; its labels are any numbers, so the least node of each is looked up."""
+    """`connected_components` by cuGraph. It needs every edge in both directions; its labels are arbitrary, so each is
+    replaced by the smallest node of its component."""
     library, kind = Library(), vertex_type(2 * csr.m)
     rows, columns = row_of_entry(csr).to(kind), csr.indices.to(kind)
     one_way = not is_symmetric(CSR(csr.indptr, csr.indices))
@@ -80,11 +82,12 @@ JUMPS = 3  # between two looks
 def merge_labels(label: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Labels after joining the groups of a[p] and b[p] for every p: i64[N], again the smallest member of each group.
 
-    label: i64[N], each row's smallest group member (label[label] = label); a, b: i64[P] rows. A root is hooked below
-    the least root beside it and chains are shortened, until no pair differs; integers, so schedules cannot matter.
+    label: i64[N], each row's smallest group member (label[label] = label); a, b: i64[P] rows. Each round hooks a root
+    below the smallest root next to it and shortens chains, until no pair differs. Integers, so the order of work does
+    not matter.
     """
     while True:
-        a, b = label[a], label[b]  # roots, in this round and all later ones
+        a, b = label[a], label[b]  # roots, in this and all later rounds
         differ = (a != b).nonzero()[:, 0]
         if not differ.shape[0]:
             return label
@@ -95,8 +98,8 @@ def merge_labels(label: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch
 
 
 def flattened(label: torch.Tensor) -> torch.Tensor:
-    """Every row's root, i64[N]: label[.. label[row] ..] to its end. label[row] <= row. A chain of up to 2^JUMPS rows is
-    shortened before the host looks, and waits."""
+    """Every row's root, i64[N]: label is applied to row until nothing changes. label[row] <= row. Chains of up to
+    2^JUMPS rows are shortened before the host looks, and waits."""
     while True:
         for _ in range(JUMPS):
             label = label[label]

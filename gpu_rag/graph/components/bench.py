@@ -1,4 +1,4 @@
-"""The case `components`: the connected components of a whole graph in one call; and what compares groupings."""
+"""The case `components`: the connected components of a whole graph in one call; and the comparison of groupings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.components import connected_components, pick_implementation
 from gpu_rag.types import CSR
 
-WHOLE = (1,)  # batches: one call for everything
+WHOLE = (1,)  # batch sizes: one call for everything
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """The graph of the index and the generated ones."""
+    """The index graph and the generated graphs."""
     for name, csr in measured_graphs(config):
         yield _case(name, csr, csr_on(csr, torch.device(config.device)))
 
@@ -44,11 +44,11 @@ def _case(name: str, csr: CSR, graph: CSR) -> Case:
 
 
 def everything(start: int, count: int) -> None:
-    """The input of an op that has its input already."""
+    """The inputs of an op that already has its whole input: None."""
 
 
 def check_labels(result: Any, wanted: np.ndarray) -> Checked:
-    """The same groups, whatever their labels; -1 is no group."""
+    """Check that the groups are the same, for any labels; -1 is no group."""
     found = torch.as_tensor(result).cpu().numpy()
     if found.shape != wanted.shape:
         return Checked(f"the shape is {found.shape} instead of {wanted.shape}")
@@ -60,7 +60,7 @@ def check_labels(result: Any, wanted: np.ndarray) -> Checked:
 
 
 def scipy_labels(matrix: Any) -> np.ndarray:
-    """The labels that SciPy gives."""
+    """The labels from SciPy."""
     from scipy.sparse.csgraph import connected_components as weak
 
     return weak(matrix, directed=True, connection="weak")[1]

@@ -1,4 +1,4 @@
-"""Neighbourhoods of many questions at once: r-hop balls, and the subgraphs that lists of nodes induce."""
+"""Neighbourhoods of many questions at once: r-hop balls, and the subgraphs induced by lists of nodes."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ from gpu_rag.types import CSR, Blocks, Ragged
 __all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs"]
 
 Ranges = Sequence[tuple[int, int]]
-READ_AT_ONCE = 1 << 27  # entries of the rows of blocks that are cut out together: memory that is mostly never written
+READ_AT_ONCE = 1 << 27  # row entries of blocks that are cut out together; most of this memory is never written
 
 
 @dataclass(frozen=True)
 class CheckedGraph:
-    """A CSR that `checked` has found sound: ops that take one do not read all of it again."""
+    """A CSR that `checked` has verified; ops that take it do not read all of it again."""
 
     csr: CSR
 
 
 def checked(csr: CSR | CheckedGraph) -> CheckedGraph:
-    """Checks `csr` (BadInput, as `check_csr`), once. Make one per graph and pass it to the ops instead of the CSR."""
+    """Check `csr` (BadInput, as `check_csr`), once. Make one for each graph and pass it to the ops instead of the
+    CSR."""
     if isinstance(csr, CheckedGraph):
         return csr
     check_csr(csr)
@@ -66,14 +67,14 @@ def ego_balls(
     """The nodes within `radius` hops of each seed set: Ragged of i32 nodes, ascending, each once.
 
     Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}.
-    csr: the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, a list a question; an
-    empty list has an empty ball. radius >= 0. limit: at most so many nodes a ball, the first by (hop, node); hops are
-    those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is reached, and
-    passed through, only if it lies in one of them (any if None).
+    csr: the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, one list for each
+    question; an empty list has an empty ball. radius >= 0. limit: maximum nodes of a ball, the first by (hop, node);
+    hops are those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is
+    reached, and passed through, only if it is in one of them (any node if None).
     implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
-    Memory: the result and, a thread, 36 N bytes (numba; 5 N where a group has four questions or fewer, which are
+    Memory: the result and, for each thread, 36 N bytes (numba; 5 N if a group has at most four questions, which are
     searched one by one); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and
-    the words of `ego.words`.
+    the words of `balls_by_words`.
     Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
@@ -96,7 +97,7 @@ def ego_balls(
 
 
 def node_mask(graph: CSR, include: Ranges | None) -> torch.Tensor | None:
-    """bool[N], nodes in a range of `include`; None where that is every node."""
+    """The nodes in the ranges of `include`: bool[N]; None if `include` is None."""
     if include is None:
         return None
     mask = torch.zeros(graph.n, dtype=torch.bool, device=graph.indptr.device)
@@ -142,8 +143,8 @@ def _balls_by_numba(
 
 @dataclass(frozen=True)
 class Reached:
-    """Nodes that a search has found: keys question * N + node i64[T], ascending; hop i64[T], in which; n_entries: how
-    many entries the rows of all of them have, where that is known; left: hops not taken, see `most` of `reached`."""
+    """Nodes that a search has found: keys question * N + node i64[T], ascending; hop i64[T], the hop of each;
+    n_entries: the total number of entries in their rows, if known; left: hops not done, see `most` of `reached`."""
 
     keys: torch.Tensor
     hop: torch.Tensor
@@ -164,11 +165,11 @@ def reached(
     graph: CSR, seeds: Ragged, radius: int, *, limit: int | None = None, allowed: torch.Tensor | None = None,
     costs: Costs | None = None, most: int | None = None,
 ) -> Reached:  # fmt: skip
-    """The balls of `ego_balls`, all questions a hop at a time along the rows of what the last hop found.
+    """The balls of `ego_balls`, all questions hop by hop along the rows of the nodes that the last hop found.
 
-    costs: seeds stay, however many, and of a hop that does not fit those that cost least are taken, then the lower
-    node. most: the search ends before a hop along more entries. The host waits once a hop, for the sizes of what is
-    new; with costs once more where a question is full.
+    costs: seeds always stay; if a hop does not fit, the nodes with the lowest cost are taken, then the lower node.
+    most: the search ends before a hop with more entries than this. The host waits once for each hop, for the number of
+    new nodes; with costs once more if a question is full.
     """
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
@@ -178,7 +179,7 @@ def reached(
         new = _are_new(found, ball)
         if hop and allowed is not None:
             new &= allowed[found % n]
-        kept, on = new, new  # on: what the next hop begins from
+        kept, on = new, new  # on: the start of the next hop
         if limit is not None:
             kept, size = _within_limit(found, new, size, n, limit if hop or costs is None else found.shape[0])
             on = kept & (size < limit)[found // n]
@@ -208,7 +209,7 @@ def reached(
 
 
 def _cheapest(over: torch.Tensor, places: torch.Tensor, costs: Costs, n: int, batch: int) -> torch.Tensor:
-    """As many of the ascending keys `over` of each question as `places` has of it, by (cost, node)."""
+    """For each question, as many of the ascending keys `over` as it has entries in `places`, by (cost, node)."""
     question, node = over // n, over % n
     cost = costs(question, node)
     check_form(cost, "costs are no integers of the pairs", INTEGERS, over.shape)
@@ -220,7 +221,7 @@ def _cheapest(over: torch.Tensor, places: torch.Tensor, costs: Costs, n: int, ba
 
 
 def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
-    """bool[T]: the first of equal ones of the ascending keys `found`, where it is not in the ascending `ball`."""
+    """The first of equal ascending keys `found`, if it is not in the ascending `ball`: bool[T]."""
     new = torch.ones_like(found, dtype=torch.bool)
     new[1:] = found[1:] != found[:-1]
     if ball.shape[0]:
@@ -231,18 +232,18 @@ def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
 def _within_limit(
     found: torch.Tensor, new: torch.Tensor, size: torch.Tensor, n: int, limit: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which new keys their balls, of `size` nodes now, have space for, the first ones first; and the new sizes."""
+    """The new keys for which their balls, of `size` nodes now, have space, first keys first; and the new sizes."""
     batch = size.shape[0]
     starts = torch.searchsorted(found, torch.arange(batch + 1, device=found.device) * n)
     before = offsets_of(new)
-    full = before[starts[:-1]] + limit - size  # the place of the first new key that has no space
+    full = before[starts[:-1]] + limit - size  # place of the first new key without space
     kept = new & (before[:-1] < full[found // n])
     return kept, (size + before[starts].diff()).clamp_(max=limit)
 
 
 def _neighbours(graph: CSR, keys: torch.Tensor, n_entries: int) -> torch.Tensor:
-    """The keys question * N + neighbour of the keys question * N + node, ascending, with repeats where one piece of
-    their entries is all."""
+    """The keys question * N + neighbour of the keys question * N + node, ascending; with repeats if there is only one
+    piece."""
     node = keys % max(graph.n, 1)
     questions, pieces = keys - node, []
     for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
@@ -252,7 +253,7 @@ def _neighbours(graph: CSR, keys: torch.Tensor, n_entries: int) -> torch.Tensor:
 
 
 def without(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """The keys that are not among the ascending `known`."""
+    """The keys that are not in the ascending `known`."""
     return keys[torch.searchsorted(known, keys) == torch.searchsorted(known, keys, right=True)]
 
 
@@ -262,16 +263,16 @@ def induced_subgraphs(
     """The subgraph on each list of nodes, as blocks of one block-diagonal CSR.
 
     Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight.
-    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them). n_entries: how many entries
-    their rows have, where that is known.
-    Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
+    nodes: Ragged of i32/i64 nodes, ascending, each once (as from `ego_balls`). n_entries: the total number of entries
+    in their rows, if known.
+    Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric if `csr` is.
     implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
-    (twice where these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights,
-    are reserved and mostly never written.
+    (twice if these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights, are
+    reserved and mostly never written.
     Raises BadInput, UsageError, MissingBackend.
 
-    Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3],
-    indptr [0, 1, 2, 2, 2], indices [1, 0].
+    Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3], indptr
+    [0, 1, 2, 2, 2], indices [1, 0].
     """
     graph = checked(csr).csr
     check_ragged(nodes, "nodes", n=graph.n, device=graph.indptr.device, ascending=True)
@@ -295,7 +296,8 @@ Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def blocks_around(
     graph: CheckedGraph, seeds: Ragged, radius: int, *, limit: int | None = None, costs: Costs | None = None
 ) -> Blocks:
-    """The subgraphs on the nodes of `reached`; on a device with fewer waits than `ego_balls`, then subgraphs."""
+    """The subgraphs on the nodes of `reached`; on a device with fewer waits than `ego_balls` followed by
+    `induced_subgraphs`."""
     csr = graph.csr
     check_ragged(seeds, "seeds", n=csr.n, device=csr.indptr.device)
     pulls = limit is None and pick_implementation(csr.indptr.device, family="loops") == "triton"
@@ -308,8 +310,8 @@ def blocks_around(
 
 
 def part_of_blocks(blocks: Blocks, kept: torch.Tensor) -> Blocks:
-    """The blocks on the rows that are marked, bool[T], as `induced_subgraphs` of each gives them, without weights. The
-    host waits once."""
+    """The blocks on the marked rows, bool[T], as `induced_subgraphs` of each would give them, without weights. The host
+    waits once."""
     csr, row = CSR(blocks.csr.indptr, blocks.csr.indices), row_of_entry(blocks.csr)
     before = offsets_of(kept)
     offsets = before[blocks.offsets]
@@ -325,7 +327,7 @@ def part_of_blocks(blocks: Blocks, kept: torch.Tensor) -> Blocks:
 
 
 def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
-    """indptr i64[T+1] of the blocks, local columns i32[M], and the entries' numbers in `graph` i64[M] (or [0])."""
+    """indptr i64[T+1] of the blocks, local columns i32[M], and the entry numbers in `graph` i64[M] (or [0])."""
     from gpu_rag_kernels.ego.numba import cut_out, forget, rows_before
 
     indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
@@ -354,7 +356,7 @@ def _joined(pieces: list[np.ndarray], dtype: type) -> torch.Tensor:
 
 
 def _inside_by_torch(graph: CSR, nodes: Ragged, n_entries: int | None) -> Inside:
-    """`_inside_by_numba` in torch: neighbours are looked up among the keys block * N + node, which ascend."""
+    """`_inside_by_numba` in torch: neighbours are looked up in the ascending keys block * N + node."""
     node, block = nodes.values.long(), row_of_value(nodes) * graph.n
     known = block + node
     counts = torch.zeros_like(node)
@@ -372,10 +374,10 @@ def _inside_by_torch(graph: CSR, nodes: Ragged, n_entries: int | None) -> Inside
 
 
 WORD = 64  # questions
-TILE = 4 * WORD  # questions searched together: four words a node, three arrays of them
-PULL_FROM = 14  # a hop is pulled where its entries are more than this part of all (Beamer 2012: alpha = 14)
+TILE = 4 * WORD  # questions searched together: three arrays with four words a node
+PULL_FROM = 14  # a hop is pulled if it has more than 1 / 14 of all entries (Beamer 2012: alpha = 14)
 
-_pulls: Any = WeakTensorKeyDictionary()  # by indices, (indptr, pull): a graph is turned once
+_pulls: Any = WeakTensorKeyDictionary()  # indices -> (indptr, pull): a graph is transposed once
 
 
 def pull_of(graph: CSR) -> CSR:
@@ -392,10 +394,10 @@ def balls_by_words(
 ) -> Ragged:
     """The balls of `ego_balls` without a limit, for checked input. implementation: of the kernel `msbfs_or`.
 
-    Direction-optimising (Beamer, Asanovic and Patterson, 2012): while few entries lead on, they are pushed along, by
-    lists; from a hop on that would take more than a 14th of all entries a word, every node pulls the words of its
-    neighbours. Memory: 96 N bytes, and 128 for each node that 64 questions reach. The host waits once, once a pushed
-    hop, and for what is pulled five times a tile.
+    The search is direction-optimising (Beamer, Asanovic and Patterson, 2012). While a hop has few entries, it pushes
+    along lists. From the first hop with more than a 14th of all entries for each word, every node pulls the words of
+    its neighbours. Memory: 96 N bytes, and 128 for each node that 64 questions reach. The host waits once, once for
+    each pushed hop, and five times for each pulled tile.
     """
     parts = []
     for _, tile in pieces_of(seeds, TILE):
@@ -412,7 +414,7 @@ def balls_by_words(
 
 
 def _search(pull: CSR, pushed: Reached, batch: int, allowed: torch.Tensor | None, implementation: str) -> torch.Tensor:
-    """i64[N, W]: bit q % 64 of word q // 64 of a node says that it is in ball q; from where pushing has ended."""
+    """Pull the remaining hops: i64[N, W], where bit q % 64 of word q // 64 of a node means that it is in ball q."""
     width = (batch + WORD - 1) // WORD
     node, question = pushed.keys % pull.n, pushed.keys // pull.n
     bit = torch.ones_like(node) << (question % WORD)  # each pair once: bits are added up
@@ -445,10 +447,10 @@ def _listed(seen: torch.Tensor, batch: int) -> Ragged:
 
 
 def check_blocks(blocks: Blocks) -> None:
-    """Raises BadInput naming what is broken in `blocks`; returns nothing when they are sound. Reads all of them once.
+    """Raise BadInput that names the problem in `blocks`; return nothing if they are sound. All of them is read once.
 
-    Sound: `csr` as `check_csr` says; offsets i64[B+1] from 0 to its number of nodes; global_ids i32/i64, < 2^31 - 1,
-    >= 0 and ascending in each block, each once; no entry leads from one block into another.
+    Sound: `csr` as in `check_csr`; offsets i64[B+1] from 0 to its number of nodes; global_ids i32/i64, < 2^31 - 1, >= 0
+    and ascending in each block, each once; no entry leads from one block into another.
     """
     nodes = Ragged(blocks.global_ids, blocks.offsets)
     check_ragged(nodes, "nodes of blocks", n=2**31 - 1, device=blocks.csr.indptr.device, ascending=True)
@@ -459,9 +461,10 @@ def check_blocks(blocks: Blocks) -> None:
 
 
 def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
-    """Nodes of the whole graph as rows of `blocks.csr`: i64[T], list b looked up in block b of the checked `blocks`.
+    """Convert nodes of the whole graph to rows of `blocks.csr`: i64[T], list b looked up in block b of the checked
+    `blocks`.
 
-    Raises BadInput where a node is not in its block, or where there are more or fewer lists than blocks.
+    Raises BadInput if a node is not in its block, or if the number of lists is not that of blocks.
     """
     check_ragged(lists, name, device=blocks.offsets.device, batch=blocks.offsets.shape[0] - 1, of="blocks")
     checks = compiled_checks(lists.values.device)
@@ -473,7 +476,7 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     row, node = row_of_value(lists), lists.values.long()
     if node.numel() == 0:
         return Ragged(node, lists.offsets)
-    width = 2**31  # above every id: `check_blocks` has seen to it
+    width = 2**31  # above every id, as `check_blocks` ensures
     known = row_of_value(Ragged(blocks.global_ids, blocks.offsets)) * width + blocks.global_ids
     wanted = row * width + node
     at = torch.searchsorted(known, wanted)

@@ -24,11 +24,11 @@ from gpu_rag.types import CSR, Blocks, Ragged
 RADIUS = (2,)
 HUBS = 100  # a seed has at most so many neighbours
 
-Ball = tuple[list[int], int]  # ascending nodes, and how many entries lie between them
+Ball = tuple[list[int], int]  # ascending nodes, and the number of entries between them
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Seeds with edges that are no hubs: the graph of the index and the generated ones."""
+    """Seeds with edges that are no hubs; on the index graph and the generated graphs."""
     for name, csr in measured_graphs(config):
         degrees = csr.indptr.diff()
         nodes = ((degrees > 0) & (degrees <= HUBS)).nonzero()[:, 0].cpu()
@@ -49,14 +49,14 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: i
 
     @cache
     def size(batch: int) -> tuple[int, int, int]:
-        """Nodes and entries of the blocks, and the entries of their nodes' rows in the graph."""
+        """The nodes and entries of the blocks, and the entries in the graph rows of these nodes."""
         blocks = run(inputs(0, batch))
         return blocks.csr.n, blocks.csr.m, int(graph.csr.indptr.diff()[blocks.global_ids.long()].sum())
 
     def nodes(start: int, count: int) -> list[int]:
         return part(seeds, start, count).tolist()
 
-    widest = 8 * hops * int(csr.indptr.diff().max())  # far from exact: the entries of a hub's row, for every hop
+    widest = 8 * hops * int(csr.indptr.diff().max())  # rough upper bound: the entries of a hub's row, for every hop
     per_question = widest if hops <= 2 else 8 * csr.m  # farther balls are most of the graph
     return Case(
         op="ego",
@@ -71,12 +71,12 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: i
 
 
 def ego_bytes(n: int, m: int, read: int) -> int:
-    """The rows of all nodes of a ball read once (4 bytes an entry, 8 a row), the block written (4 and 16)."""
+    """Bytes to read the rows of all nodes of a ball once (4 an entry, 8 a row) and write the block (4 and 16)."""
     return 4 * read + 8 * n + 4 * m + 16 * n
 
 
 def check(result: Any, csr: CSR, seeds: list[int], hops: int) -> Checked:
-    """A sample of balls are those that SciPy cuts; a peer's result is a list of `Ball`."""
+    """Check that a sample of balls equals SciPy's balls; a peer's result is a list of `Ball`."""
     found, cut = result, cut_by_scipy(csr, hops)
     if isinstance(result, Blocks):
         entries = result.csr.indptr[result.offsets].diff().tolist()
@@ -91,7 +91,7 @@ def check(result: Any, csr: CSR, seeds: list[int], hops: int) -> Checked:
 
 
 def cut_by_scipy(csr: CSR, hops: int) -> Callable[[int], Ball]:
-    """The ball of a seed by rows of the sparse matrix, then rows and columns picked out."""
+    """A function that cuts the ball of a seed: rows of the sparse matrix, then selected rows and columns."""
     matrix = adjacency(csr)
 
     def one(seed: int) -> Ball:

@@ -1,9 +1,8 @@
-"""Edges that carry a question each: the best of all of them, and the best ones out of a frontier, for B questions.
+"""Edges with one question each: the best of all edges, and the best edges from a frontier, for B questions.
 
-SIM(q, x) = (Jaccard(K_q, K_x) + v_q . v_x) / 2, HopRAG's similarity of keyword sets and of unit vectors (0 for the
-Jaccard index of two empty sets). It is computed exactly, with dot products on the grid of `dots`, and rounded once to
-f32: a score has the same bits whatever the batch, the tile, the implementation or the device, and equal scores are
-ordered by id.
+SIM(q, x) = (Jaccard(K_q, K_x) + v_q . v_x) / 2 is HopRAG's similarity of keyword sets and unit vectors (the Jaccard
+index of two empty sets is 0). It is computed exactly, with dot products on the grid of `dots`, and rounded once to f32:
+a score has the same bits for any batch, tile, implementation or device. Equal scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
     "pick_search", "score_lists", "top_edges",
 ]  # fmt: skip
 
-KERNELS = {"torch": "reference", "triton": "triton"}  # that does the dot products and finds the best of a list
+KERNELS = {"torch": "reference", "triton": "triton"}  # kernel for the dot products and the best of a list
 
 COMPILED = "gpu_rag.graph.frontier.numba_path"
 ANY_KEYWORD = 2**63 - 1  # above every keyword of a question
@@ -56,8 +55,8 @@ def _check_size(k: int, threads: int) -> None:
 
 
 def pick_search(device: torch.device, implementation: str = "auto", op: str = "frontier_topk") -> str:
-    """Which implementation of `frontier_topk` and `score_lists` runs: numba | torch | triton; all give the same bits.
-    Raises MissingBackend, or UsageError for a name that does not exist or cannot take this device."""
+    """The implementation of `frontier_topk` and `score_lists`: numba | torch | triton; all give the same bits. Raises
+    MissingBackend, or UsageError for an unknown name or one that cannot take this device."""
     return pick_implementation(device, implementation, op, "frontier")
 
 
@@ -66,9 +65,9 @@ def score_lists(
 ) -> torch.Tensor:
     """SIM(q, x) for every x in each question's list: f32[T], in the order of `lists`.
 
-    lists: Ragged of i32/i64 rows of `things`, any order, repeats allowed. implementation: see `pick_search`. Time: D of
-    multiply and add a pair; memory: the result (torch: D f64 a pair, in pieces; triton: 16 bytes a pair).
-    Raises BadInput, UsageError, MissingBackend.
+    lists: Ragged of i32/i64 rows of `things`, any order, repeats allowed. implementation: see `pick_search`. Time: D
+    multiply-adds a pair; memory: the result (torch: D f64 a pair, in pieces; triton: 16 bytes a pair). Raises BadInput,
+    UsageError, MissingBackend.
 
     q = [1, 0] with words {1, 2}; things [1, 0] with {3} and [0.6, 0.8] with {1}: scores 0.5 and 0.55.
     """
@@ -86,13 +85,13 @@ def score_lists(
 def frontier_topk(
     query: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, *, implementation: str = "auto", threads: int = 1
 ) -> TopK:
-    """The k out-edges of highest SIM of every vertex in each question's frontier: TopK of i32, f32[T, k].
+    """The k out-edges with the highest SIM of every vertex in each question's frontier: TopK of i32, f32[T, k].
 
-    Row t belongs to frontier.values[t]; ids are edges e of that vertex by (-SIM(q, e), e), padded with (-1, -inf)
-    where a vertex has fewer. frontier: Ragged of i32/i64 vertices, any order, repeats allowed. k >= 1.
+    Row t belongs to frontier.values[t]; ids are edges e of that vertex by (-SIM(q, e), e), padded with (-1, -inf) if a
+    vertex has fewer. frontier: Ragged of i32/i64 vertices, any order, repeats allowed. k >= 1.
     implementation: see `pick_search`. threads: blocks of questions at once (numba).
-    Time: D of multiply and add an out-edge of the frontier; no [B, E] scores exist. Memory beside the result: torch
-    gathers the vectors of the out-edges in pieces, triton reads them where they lie.
+    Time: D multiply-adds an out-edge of the frontier; no [B, E] scores are made. Additional memory: torch gathers the
+    vectors of the out-edges in pieces, triton reads them in place.
     Raises BadInput, UsageError, MissingBackend.
 
     Vertex 0 with out-edges 0: [1, 0], {3} and 1: [0.6, 0.8], {1}; vertex 1 with none. q = [1, 0] with {1, 2}, frontier
@@ -113,15 +112,15 @@ def frontier_topk(
 
 
 def top_edges(query: FrontierQuery, edges: HopEdges, k: int, *, implementation: str = "auto", threads: int = 1) -> TopK:
-    """The first edge into each of the first k distinct targets, down the ranking of all edges: TopK i32, f32[B, k].
+    """The first edge to each of the first k distinct targets in the ranking of all edges: TopK i32, f32[B, k].
 
-    All edges are ranked by (-SIM(q, e), e) and walked from the top; an edge whose target was met before is passed
-    over, until k targets are found. Padded with (-1, -inf) where edges have fewer targets. k >= 1.
+    All edges are ranked by (-SIM(q, e), e). From the top, an edge with a target seen before is skipped, until k targets
+    are found. Padded with (-1, -inf) if edges have fewer targets. k >= 1.
     implementation: numba | torch | auto, all give the same bits. threads: tiles of questions at once (numba).
 
-    Method: tiles of approximate scores (QUESTION_TILE x EDGE_TILE) with a proved error, in which the overlaps of
-    keywords are exact, from inverted lists; an edge is computed exactly where its score may reach the k found so far.
-    Time: B U D of multiply and add for U distinct vectors. Memory: a few tiles a thread.
+    Method: tiles of approximate scores (QUESTION_TILE x EDGE_TILE) with a proved error, in which keyword overlaps are
+    exact, from inverted lists. An edge is computed exactly if its score may reach the k found so far.
+    Time: B U D multiply-adds for U distinct vectors. Memory: a few tiles for each thread.
     Raises BadInput, UsageError, MissingBackend.
     """
     _check_query(query, edges.vectors)

@@ -1,4 +1,4 @@
-"""The cases `frontier` and `top-edges`: HopRAG's two searches over edges that carry a question each."""
+"""The cases `frontier` and `top-edges`: HopRAG's two searches over edges with one question each."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DEGREE = 6  # out-edges of a vertex, as in the paper's graphs (5.87)
 FRONTIER = 20  # vertices of a question's frontier: the paper's top_k
 WORDS, QUESTION_WORDS = 5, 4  # keywords of an edge and of a question
 VOCABULARY = 5000
-K = 20  # end vertices that the edge ranking is walked for
-CHECKED = 8  # questions that are computed again in f64
+K = 20  # end vertices to find in the edge ranking
+CHECKED = 8  # questions recomputed in f64
 ERROR = 2e-7  # of a score, rounded to f32
 
 Given = tuple[FrontierQuery, Ragged]
@@ -42,8 +42,8 @@ Exact = Callable[["Graph", int, Any], tuple[np.ndarray, np.ndarray]]  # one ques
 
 @dataclass(frozen=True)
 class Graph:
-    """Edges, the same in numpy's form, and the questions: vectors f32[P, DIMS], words i64[P, QUESTION_WORDS],
-    frontier i64[P, FRONTIER]. words_of: f32[E, VOCABULARY], keywords as 0 and 1."""
+    """Edges, the same in numpy form, and the questions: vectors f32[P, DIMS], words i64[P, QUESTION_WORDS], frontier
+    i64[P, FRONTIER]. words_of: f32[E, VOCABULARY], keywords as 0 and 1."""
 
     edges: HopEdges
     rows: np.ndarray
@@ -54,11 +54,11 @@ class Graph:
 
     @property
     def labels(self) -> dict[str, int]:
-        """Columns of its rows."""
+        """The labels of its rows."""
         return {"n": self.edges.n, "m": self.edges.target.shape[0], "dims": DIMS}
 
     def given(self, start: int, count: int) -> Given:
-        """Questions start..start+count with their frontiers, where the edges are."""
+        """Questions start..start+count with their frontiers, on the device of the edges."""
         device = self.edges.indptr.device
         vectors, words, frontier = (part(rows, start, count) for rows in (self.vectors, self.words, self.frontier))
         return FrontierQuery(vectors.to(device), lists_of(words, device)), lists_of(frontier, device)
@@ -79,7 +79,7 @@ class Graph:
 
 
 def made(n: int, config: Config) -> Graph:
-    """A random graph of n vertices and n vectors. Raises UsageError where it does not fit, or has fewer than K ends."""
+    """A random graph of n vertices and n vectors. Raises UsageError if it does not fit, or if n < 4 K."""
     if n < 4 * K:
         raise UsageError("too few vertices for the walk", given=n, expected=f"{4 * K} or more")
     device = torch.device(config.device)
@@ -99,13 +99,15 @@ def made(n: int, config: Config) -> Graph:
 
 
 def _distinct(r: np.random.Generator, n: int, size: int) -> np.ndarray:
-    """i64[n, size] keywords, each row ascending and without repeats: one of each of `size` parts of the vocabulary."""
+    """Keywords i64[n, size], each row ascending and without repeats: one from each of `size` parts of the
+    vocabulary."""
     width = VOCABULARY // size
     return r.integers(0, width, (n, size)) + np.arange(size) * width
 
 
 def frontier_cases(config: Config) -> Iterator[Case]:
-    """One hop: the best out-edge of each vertex of a frontier; with `--hops` their ends are the next frontier."""
+    """One hop: the best out-edge of each vertex of a frontier; with `--hops` the ends of these edges are the next
+    frontier."""
     for n in config.sizes:
         graph = made(n, config)
         for hops in config.hops or (1,):
@@ -135,7 +137,7 @@ def _frontier(graph: Graph, hops: int, config: Config) -> Case:
 
 
 def top_edges_cases(config: Config) -> Iterator[Case]:
-    """The entry: the edge ranking walked until K distinct end vertices are found."""
+    """The entry search: read the edge ranking until K distinct end vertices are found."""
     for n in config.sizes:
         yield _top_edges(made(n, config), config)
 
@@ -154,12 +156,14 @@ def _top_edges(graph: Graph, config: Config) -> Case:
 
 
 def frontier_bytes(batch: int, hops: int = 1) -> int:
-    """Every hop: a question's vector; of each out-edge its vector's number, keywords, vector; (id, score) a vertex."""
+    """Bytes of every hop: the question's vector; the vector number, keywords and vector of each out-edge; (id, score) a
+    vertex."""
     return hops * batch * (4 * DIMS + FRONTIER * (DEGREE * (4 + 4 * WORDS + 4 * DIMS) + 8))
 
 
 def top_edges_bytes(edges: HopEdges, batch: int, k: int) -> int:
-    """The vectors in use and each edge's vector number, target and keywords once; questions; (id, score) out."""
+    """Bytes of the used vectors, each edge's vector number, target and keywords once, the questions, and the (id,
+    score) results."""
     m = edges.target.shape[0]
     return 4 * DIMS * (edges.used.shape[0] + batch) + m * (8 + 4 * WORDS) + 8 * batch * k
 
@@ -177,7 +181,7 @@ def step_alone(graph: Graph, question: int, dtype: Any, hops: int = 1) -> tuple[
 
 
 def walk_alone(graph: Graph, question: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """One question's walk down the ranking of all edges: (edges [1, K], scores)."""
+    """The walk down the ranking of all edges for one question: (edges [1, K], scores)."""
     scores = graph.scores(question, None, dtype)
     order = np.argsort(-scores, kind="stable")
     _, first = np.unique(graph.edges.target.cpu().numpy()[order], return_index=True)
@@ -186,7 +190,7 @@ def walk_alone(graph: Graph, question: int, dtype: Any) -> tuple[np.ndarray, np.
 
 
 def check(result: Any, count: int, graph: Graph, exact: Exact, k: int) -> Checked:
-    """Scores are those of their edges and the best there are, in f64; the order of near-equal ones is free."""
+    """Check in f64 that scores belong to their edges and are the best; the order of nearly equal scores is free."""
     ids, scores = torch.as_tensor(result.ids).cpu().numpy(), torch.as_tensor(result.scores).cpu().numpy()
     each = len(exact(graph, 0, np.float64)[0])
     if ids.shape != (count * each, k) or scores.shape != ids.shape:

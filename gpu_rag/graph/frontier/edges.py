@@ -1,4 +1,4 @@
-"""Questions, things and edges with keywords and vectors: what the searches of `frontier` take, checked once."""
+"""Questions, items and edges with keywords and vectors: the inputs of the searches of `frontier`, checked once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
-QUESTION_TILE = 64  # questions whose scores are alive together
-EDGE_TILE = 16384  # and edges, or those of one vector if they are more
+QUESTION_TILE = 64  # questions whose scores are in memory together
+EDGE_TILE = 16384  # the same for edges, or all edges of one vector if it has more
 
 
 @dataclass(frozen=True)
 class Described:
-    """N things by meaning and words; made by `described`. vectors: f16 or f32[N, D], unit rows (f32 on the CPU);
+    """N items with vectors and keywords; made by `described`. vectors: f16 or f32[N, D], unit rows (f32 on the CPU);
     keywords: Ragged of i32/i64 in [0, n_keywords), ascending."""
 
     vectors: torch.Tensor
@@ -31,14 +31,14 @@ class Described:
 
     @property
     def n(self) -> int:
-        """Number of things."""
+        """Number of items."""
         return self.keywords.batch
 
 
 @dataclass(frozen=True)
 class FrontierQuery:
-    """B questions. vectors: f32[B, D], unit rows; keywords: Ragged of i32/i64 >= 0, ascending. A number that is no
-    keyword of what is searched counts in the size of a question's set alone."""
+    """B questions. vectors: f32[B, D], unit rows; keywords: Ragged of i32/i64 >= 0, ascending. A keyword that no item
+    has only counts in the size of the question's set."""
 
     vectors: torch.Tensor
     keywords: Ragged
@@ -48,12 +48,11 @@ class FrontierQuery:
 class HopEdges:
     """E directed edges between V vertices; made by `hop_edges`.
 
-    indptr: i64[V+1], edge e leaves v where indptr[v] <= e < indptr[v+1]; target: i32[E]; vector_of: i32[E], the row
-    of `vectors` f16 or f32[Q, D] that an edge carries (edges may share one); keywords: Ragged, a list an edge.
-    For the search of all edges: used i64[U], the vectors that some edge carries; order i64[E], the edges by (vector,
-    edge), starts i64[U+1], where those of each used vector begin, column_of i64[E], the used vector at each place of
-    `order`; list_offsets i64[W+1], list_places i64[T]: the
-    places in `order` whose edge has each keyword, ascending.
+    indptr: i64[V+1], edge e leaves v if indptr[v] <= e < indptr[v+1]; target: i32[E]; vector_of: i32[E], the row of
+    `vectors` f16 or f32[Q, D] of each edge (edges may share one); keywords: Ragged, one list for each edge.
+    For the search of all edges: used i64[U], the vectors that edges use; order i64[E], the edges by (vector, edge);
+    starts i64[U+1], the start of each used vector's edges; column_of i64[E], the used vector at each place of `order`;
+    list_offsets i64[W+1], list_places i64[T]: the places in `order` whose edge has each keyword, ascending.
     """
 
     indptr: torch.Tensor
@@ -76,20 +75,20 @@ class HopEdges:
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """indptr, vector_of, vectors, offsets and values of the keywords as arrays, for edges on the CPU: made once."""
+        """indptr, vector_of, vectors, offsets and values of the keywords as arrays, for edges on the CPU; cached."""
         own = (self.indptr, self.vector_of, self.vectors.detach(), self.keywords.offsets, self.keywords.values)
         return tuple(a.contiguous().numpy() for a in own)
 
 
 def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Described:
-    """Checks what `score_lists` compares questions with. Raises BadInput."""
+    """Check the items that `score_lists` compares questions with. Raises BadInput."""
     check_unit_rows(vectors, "vectors")
     check_keywords(keywords, vectors, n_keywords, batch=vectors.shape[0], of="vectors")
     return Described(_stored(vectors), keywords, n_keywords)
 
 
 def _stored(vectors: torch.Tensor) -> torch.Tensor:
-    """The vectors, in f32 on the CPU, where half-precision products are slow."""
+    """The vectors; in f32 on the CPU, where half-precision products are slow."""
     return vectors.float() if vectors.device.type == "cpu" else vectors
 
 
@@ -97,7 +96,7 @@ def hop_edges(
     indptr: torch.Tensor, target: torch.Tensor, vector_of: torch.Tensor, vectors: torch.Tensor, keywords: Ragged,
     n_keywords: int,
 ) -> HopEdges:  # fmt: skip
-    """Checks edges and prepares their search, once. Arguments as in `HopEdges`; all on one device. Raises BadInput."""
+    """Check edges and prepare their search, once. Arguments as in `HopEdges`; all on one device. Raises BadInput."""
     check_unit_rows(vectors, "vectors")
     check_keywords(keywords, vectors, n_keywords)
     check_ragged(Ragged(target, indptr), "targets", n=indptr.numel() - 1, device=vectors.device)
@@ -123,7 +122,7 @@ def hop_edges(
 def check_keywords(
     keywords: Ragged, vectors: torch.Tensor, n_keywords: int, batch: int | None = None, of: str = ""
 ) -> None:
-    """Raises BadInput unless each list ascends, with numbers in [0, n_keywords); batch, of: as in `check_ragged`."""
+    """Raise BadInput unless each list ascends, with values in [0, n_keywords); batch, of: as in `check_ragged`."""
     if n_keywords < 0:
         raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
     device = vectors.device
@@ -131,7 +130,7 @@ def check_keywords(
 
 
 def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
-    """Ranges (u0, u1) of used vectors with at most EDGE_TILE edges each, or one vector if it has more, and the places
+    """Ranges (u0, u1) of used vectors with at most EDGE_TILE edges each, or one vector if it has more; and the places
     (p0, p1) of their edges in `order`."""
     found, first, n = [], 0, int(edges.used.shape[0])
     ends = edges.starts.cpu()

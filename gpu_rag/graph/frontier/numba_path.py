@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _of_questions(query: FrontierQuery) -> tuple[Array, Array, Array]:
-    """Questions as kernels read them: vectors, offsets and values of their keywords."""
+    """Questions as arrays for the kernels: vectors, offsets and values of their keywords."""
     words, offsets = arrays_of(query.keywords, wide=True)
     return _rows(query.vectors), offsets, words
 

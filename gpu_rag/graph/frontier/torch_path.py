@@ -16,21 +16,21 @@ from gpu_rag.types import Ragged, TopK
 
 
 def _shares(query: Ragged, b: torch.Tensor, things: Described | HopEdges, thing: torch.Tensor) -> torch.Tensor:
-    """f64[P]: the Jaccard index of the keywords of question b[p] and thing[p]."""
+    """The Jaccard index of the keywords of question b[p] and thing[p]: f64[P]."""
     width = things.n_keywords + 1  # other words are in no list; a large one would not fit a key
     known = row_of_value(query) * width + query.values.long().clamp(max=things.n_keywords)  # ascending
     return jaccard_by_keys(things.keywords, query, known, width, thing, b)
 
 
 def lists_by_torch(query: FrontierQuery, things: Described, lists: Ragged, kernel: str) -> torch.Tensor:
-    """`score_lists` of checked inputs. kernel: that of the dot products, reference | triton."""
+    """`score_lists` of checked inputs. kernel: for the dot products, reference | triton."""
     b, rows = row_of_value(lists), lists.values.long()
     dots = gather_dots(query.vectors.detach(), b, things.vectors.detach(), lists.values, implementation=kernel)
     return ((_shares(query.keywords, b, things, rows) + dots) / 2).float()
 
 
 def frontier_by_torch(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, kernel: str) -> TopK:
-    """`frontier_topk` of checked inputs. kernel: what finds the best of each vertex's edges, reference | triton."""
+    """`frontier_topk` of checked inputs. kernel: for the best edges of each vertex, reference | triton."""
     vertices, question = frontier.values.long(), row_of_value(frontier)
     ids = torch.full((vertices.shape[0], k), -1, dtype=torch.int32, device=vertices.device)
     scores = torch.full(ids.shape, -torch.inf, device=vertices.device)
@@ -70,7 +70,8 @@ def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
 @dataclass(frozen=True)
 class _Tile:
     """Edges that are searched together. first: the place in `order` of the first; edge i64[P]; column i64[P], the row
-    of `vectors` f32[U, D] that each carries; targets: how many there are; target i64[P], the number of each."""
+    of `vectors` f32[U, D] of each edge; targets: the number of targets; target i64[P], the target number of each edge.
+    """
 
     first: int
     edge: torch.Tensor
@@ -81,8 +82,8 @@ class _Tile:
 
 
 def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
-    """Takes the edges of a tile into the rows of some questions."""
-    slack = f32_slack(query.vectors.shape[1])  # which covers the f32 sum with a share
+    """Merge the edges of a tile into the rows of some questions."""
+    slack = f32_slack(query.vectors.shape[1])  # it covers the f32 sum with a share
     sizes, words = edges.keywords.offsets.diff(), query.keywords.offsets.diff()
     dots = torch.mm(query.vectors, tile.vectors.T)
     shared = _overlaps(query.keywords, edges, tile)
@@ -95,7 +96,7 @@ def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tenso
 
 
 def _overlaps(query: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
-    """f32[B, P]: how many keywords each question shares with the edge at each place."""
+    """The number of keywords that each question shares with the edge at each place: f32[B, P]."""
     size = tile.edge.shape[0]
     shared = torch.zeros(query.batch, size, device=edges.indptr.device)
     known, words = query.values < edges.n_keywords, query.values.long().clamp(max=max(edges.n_keywords - 1, 0))
@@ -110,7 +111,7 @@ def _overlaps(query: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
 
 
 def _least(approx: torch.Tensor, tile: _Tile, k: int) -> torch.Tensor:
-    """f64[B]: the k-th best of the largest entries of each target; -inf where there are fewer targets."""
+    """The k-th best of the largest entries of each target: f64[B]; -inf if there are fewer targets."""
     if tile.targets < k:
         return torch.full(approx.shape[:1], -torch.inf, dtype=torch.float64, device=approx.device)
     peaks = torch.full((approx.shape[0], tile.targets), -torch.inf, device=approx.device)
@@ -122,7 +123,7 @@ def _merge(
     ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torch.Tensor, score: torch.Tensor,
     edges: HopEdges,
 ) -> None:  # fmt: skip
-    """Updates the lists in place with further edges. What fills a list up is a candidate too, of no vertex."""
+    """Merge further edges into the lists, in place. The padding of a list is also a candidate, without a vertex."""
     rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
     row = torch.cat([rows.flatten(), row])
     edge = torch.cat([ids.flatten().long(), edge])

@@ -1,4 +1,4 @@
-"""Fusing rankings and scores of the same items."""
+"""Fuse rankings and scores of the same items."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import topk_of
 from gpu_rag.types import TopK
 
-PART = 128  # questions that are worth a thread
+PART = 128  # minimum questions for a thread
 
 
 def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float], implementation: str = "auto") -> TopK:
     """Reciprocal rank fusion (Cormack, Clarke and Buettcher, 2009): score(i) = sum over r of 1 / (constants[r] + rank).
 
-    rankings: TopK of the same B rows, K may differ; the rank of an item is its position from 1, its best one when it
-    stands in a ranking twice; padding (id -1) is ignored; an item that a ranking lacks gets no term from it.
-    constants: one finite number > -1 each, 60 in the paper. Summed in f64 in the order of the rankings, returned as
+    rankings: TopK of the same B rows, K may differ. The rank of an item is its position from 1, the best one if it is
+    in a ranking twice; padding (id -1) is ignored; an item gets no term from a ranking that lacks it.
+    constants: one finite number > -1 for each, 60 in the paper. Summed in f64 in the order of the rankings, returned as
     f32; equal f32 scores are ordered by id. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf).
-    implementation: numba (a hash table of a question's items) | torch (sorts of all) | auto; the same bits.
+    implementation: numba (a hash table of a question's items) | torch (sorts all items) | auto; the same bits.
     Raises BadInput, UsageError, MissingBackend.
 
     Rankings [5, 7] and [7, 9] with constants 1 give 7: 1/3 + 1/2, 5: 1/2, 9: 1/3.
@@ -67,13 +67,13 @@ def _rrf_by_torch(rankings: Sequence[TopK], k: int, constants: Sequence[float]) 
     ranks = [torch.arange(1, r.ids.shape[1] + 1, dtype=torch.float64, device=ids.device) for r in rankings]
     terms = torch.cat([1.0 / (c + rank) for c, rank in zip(constants, ranks, strict=True)]).expand(ids.shape)
     origin = torch.cat([torch.full((r.ids.shape[1],), i) for i, r in enumerate(rankings)]).to(ids.device)
-    # one item side by side, by ranking, best rank first; padding sorts before the rest
+    # equal items are adjacent, by ranking, best rank first; padding sorts before the rest
     ids, order = ids.sort(dim=1, stable=True)
     terms, origin = terms.gather(1, order), origin.expand_as(ids).gather(1, order)
     again = (ids[:, 1:] == ids[:, :-1]) & (origin[:, 1:] == origin[:, :-1])
     terms[:, 1:][again] = 0.0
     total = terms.clone()
-    for shift in range(1, ids.shape[1]):  # a group is as long as the item has entries, few unless it is repeated
+    for shift in range(1, ids.shape[1]):  # a group has one place for each entry of the item: few unless it is repeated
         same = (ids[:, shift:] == ids[:, :-shift]) & (ids[:, shift:] >= 0)
         if not bool(same.any()):
             break
@@ -118,7 +118,7 @@ def _check_ids(rankings: Sequence[TopK]) -> None:
 def minmax_rows(x: torch.Tensor) -> torch.Tensor:
     """(x - min) / (max - min) of each row: f32[B, N] in [0, 1]; a constant row becomes zeros.
 
-    x: f32[B, N], finite. Computed in f64, so that a row of the widest range does not overflow. Raises BadInput.
+    x: f32[B, N], finite. Computed in f64, so that a row with the widest range does not overflow. Raises BadInput.
     """
     check_form(x, "scores are no matrix", [torch.float32], ["B", "N"])
     if not bool(torch.isfinite(x).all()):
@@ -127,7 +127,7 @@ def minmax_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def minmax_of(x: torch.Tensor) -> torch.Tensor:
-    """`minmax_rows` of a checked matrix: no wait for a device."""
+    """`minmax_rows` of a checked matrix, without a wait for a device."""
     if x.numel() == 0:
         return x.clone()
     least, most = torch.aminmax(x.double(), dim=1, keepdim=True)

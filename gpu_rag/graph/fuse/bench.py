@@ -1,4 +1,4 @@
-"""The case `rrf`: two rankings of each of B questions fused into one."""
+"""The case `rrf`: fuse two rankings of each of B questions into one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpu_rag.graph.fuse import rrf
 from gpu_rag.types import TopK
 
 K = 100  # length of each ranking and of the result
-SHARED = 50  # items that a question's two rankings have in common
+SHARED = 50  # common items of a question's two rankings
 CONSTANTS = (60.0, 60.0)
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Rankings of random items, every size: two of i32[pool, K], ids below n."""
+    """Rankings of random items, for every size: two of i32[pool, K], ids below n."""
     for n in config.sizes:
         generator = seeded(config)
         items = torch.randint(n, (config.pool, 2 * K - SHARED), generator=generator, dtype=torch.int32)
@@ -46,12 +46,12 @@ def _case(n: int, rankings: list[torch.Tensor], config: Config) -> Case:
 
 
 def rrf_bytes(n_rankings: int, batch: int, width: int, k: int) -> int:
-    """Ids read once, (id, score) written: 4 R B K + 8 B k."""
+    """Bytes to read ids once and write (id, score): 4 R B K + 8 B k."""
     return 4 * n_rankings * batch * width + 8 * batch * k
 
 
 def fused(rankings: list[list[int]]) -> list[tuple[int, float]]:
-    """Reciprocal rank fusion as a loop over a dictionary; the best rank counts where an item stands twice."""
+    """Reciprocal rank fusion by a loop over a dictionary; if an item is in a ranking twice, its best rank counts."""
     total: dict[int, float] = {}
     for ranking, constant in zip(rankings, CONSTANTS):
         seen: set[int] = set()
@@ -64,7 +64,7 @@ def fused(rankings: list[list[int]]) -> list[tuple[int, float]]:
 
 
 def check(result: Any, count: int, rankings: list[torch.Tensor]) -> Checked:
-    """A sample of rows equals the loop, ids and f32 scores."""
+    """Check that a sample of rows equals the loop, in ids and f32 scores."""
     ids, scores = torch.as_tensor(result.ids).cpu(), torch.as_tensor(result.scores).cpu()
     if ids.shape != (count, K) or scores.shape != (count, K):
         return Checked(f"the shape is {tuple(ids.shape)} instead of {(count, K)}")

@@ -1,4 +1,4 @@
-"""Joining two sets of described vectors: for each row of the left the best row of the right, by words and meaning."""
+"""Join two sets of rows with keywords and vectors: for each left row find the best right row, by words and meaning."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def hybrid_argmax(
     implementation: str = "auto",
     threads: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best row of the right for each row of the left: index i64[Nl] and score f32[Nl].
+    """The best right row for each left row: index i64[Nl] and score f32[Nl].
 
     score(i, j) = (|K_i & K_j| / |K_i | K_j| + l_i . r_j) / 2, the Jaccard index of the keyword sets (0 for two empty
-    ones) and the cosine, as in HopRAG's merging of questions. Exact: the largest f64 score with exact dot products
-    (see `dots`), of equal ones the lowest index; a row alone has the same bits as in any batch, by any implementation.
+    sets) and the cosine, as in HopRAG's merging of questions. Exact: the largest f64 score with exact dot products (see
+    `dots`), of equal scores the lowest index; a row alone has the same bits as in any batch and any implementation.
 
     left, right: f16 or f32[Nl or Nr, D], unit rows (to 1 %, or all zero). left_keywords, right_keywords: Ragged of
-    i32/i64, the keywords of each row in any order, repeats count once. exclude: (i64[Nl], i64[Nr]), groups; rows of
-    the same group are never matched (a passage's questions with its own). A left row with no candidate gets index -1
-    and score -inf. implementation: numba | torch | auto. threads: blocks of left rows at once (numba; torch uses its
-    own threads inside a block).
+    i32/i64, the keywords of each row in any order, repeats count once. exclude: (i64[Nl], i64[Nr]), groups; rows of the
+    same group never match (a passage's questions with its own). A left row without candidates gets index -1 and score
+    -inf. implementation: numba | torch | auto. threads: blocks of left rows at once (numba; torch uses its own threads
+    inside a block).
 
-    Method: tiles of approximate scores with a proved error, in which the overlap of every pair is exact: numba counts
-    it through inverted lists of the right; torch takes common keywords as columns of 0 and 1, rarer ones through lists
-    of the tile. On a GPU with triton the kernel `join_top1` takes the place of the tiles (see `triton_path`; never run
-    on a GPU yet). A pair is computed exactly when its approximate score comes within the error of the row's best so
-    far. Time: Nl Nr D of multiply and add. Memory beside the inputs: a few tiles (numba: a million scores a thread, and
-    65,536 rows in the dtype of the products; torch about 200 MB), O(T) for T keywords. Many equal rows on the right are
-    slow: all of them are computed exactly. A right side that is joined again and again: `join_index`.
+    Method: tiles of approximate scores with a proved error, in which the overlap of every pair is exact. numba counts
+    it with inverted lists of the right side; torch stores common keywords as columns of 0 and 1, rarer ones as lists of
+    the tile. On a GPU with triton the kernel `join_top1` replaces the tiles (see `triton_path`; never run on a GPU
+    yet). A pair is computed exactly if its approximate score comes within the error of the row's best so far. Time: Nl
+    Nr D multiply-adds. Additional memory: a few tiles (numba: a million scores for each thread, and 65,536 rows in the
+    dtype of the products; torch about 200 MB), O(T) for T keywords. Many equal right rows are slow: all of them are
+    computed exactly. For repeated joins with one right side use `join_index`.
     Raises BadInput, UsageError, MissingBackend.
 
     Left [1, 0] with words {1, 2}; right [1, 0] with {3}, [0.6, 0.8] with {1}: scores 0.5 and 0.55, so index 1.
@@ -62,9 +62,9 @@ def hybrid_argmax(
 
 @dataclass(frozen=True)
 class JoinIndex:
-    """The right side of a join, checked and ready; made by `join_index`.
+    """The right side of a join, checked and prepared by `join_index`.
 
-    vectors: f16 or f32[N, D]; keywords: Ragged; groups: i64[N] or None; implementation: what was chosen.
+    vectors: f16 or f32[N, D]; keywords: Ragged; groups: i64[N] or None; implementation: the chosen one.
     """
 
     vectors: torch.Tensor
@@ -76,10 +76,10 @@ class JoinIndex:
     def best(
         self, left: torch.Tensor, left_keywords: Ragged, *, groups: torch.Tensor | None = None, threads: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`hybrid_argmax` of this side: index i64[Nl] and score f32[Nl], the same bits.
+        """`hybrid_argmax` with this right side: index i64[Nl] and score f32[Nl], the same bits.
 
-        Arguments as there; groups: i64[Nl], of the left, where the index has groups too. Time beside the products: what
-        the left has. Raises BadInput.
+        Arguments as in `hybrid_argmax`; groups: i64[Nl], of the left side, given if and only if the index has groups.
+        The preparation takes time only for the left side. Raises BadInput.
         """
         _check_side(left, left_keywords, groups, "left")
         if (groups is None) != (self.groups is None):
@@ -109,13 +109,13 @@ class JoinIndex:
 def join_index(
     right: torch.Tensor, keywords: Ragged, *, groups: torch.Tensor | None = None, implementation: str = "auto"
 ) -> JoinIndex:
-    """Makes the right side of `hybrid_argmax` ready, for joins that come in several calls.
+    """Prepare the right side of `hybrid_argmax`, for joins in several calls.
 
-    right, keywords: as there; groups: i64[Nr], the right half of its `exclude`. implementation: numba | torch | auto.
-    Checked once; numba keeps inverted lists of the keywords (12 bytes each) and, where products are not in the dtype of
-    the vectors, a copy in theirs (bf16: 2 N D bytes). Raises BadInput, UsageError, MissingBackend.
+    right, keywords: as in `hybrid_argmax`; groups: i64[Nr], the right half of its `exclude`. implementation: numba |
+    torch | auto. Checked once. numba keeps inverted lists of the keywords (12 bytes each) and, if products use another
+    dtype than the vectors, a copy in that dtype (bf16: 2 N D bytes). Raises BadInput, UsageError, MissingBackend.
 
-    index = join_index(right, keywords); index.best(left, left_keywords) is hybrid_argmax of the four.
+    index = join_index(right, keywords); index.best(left, left_keywords) equals hybrid_argmax of the four.
     """
     return _prepared(right, keywords, groups, implementation, None)
 
@@ -123,7 +123,7 @@ def join_index(
 def _prepared(
     right: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, implementation: str, n_left: int | None
 ) -> JoinIndex:
-    """`join_index`; n_left: how many rows of the left it is for, None where it is kept."""
+    """`join_index`; n_left: the number of left rows if it is used once, None if it is kept."""
     _check_side(right, keywords, groups, "right")
     chosen, right, ready = pick_implementation(right.device, implementation, "hybrid_argmax"), right.detach(), None
     if chosen == "numba":

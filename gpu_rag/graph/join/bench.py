@@ -1,6 +1,6 @@
-"""The case `join`: the best of n described vectors for each of B others, by shared keywords and cosine.
+"""The case `join`: the best of n rows for each of B others, by shared keywords and cosine.
 
-The n vectors and their keywords are made ready before the clock starts, by `join_index` as by the peer.
+The n vectors and their keywords are prepared before the clock starts, by `join_index` and by the peer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpu_rag.types import Ragged
 
 DIMS = 384
 KEYWORDS = 6  # of a vector
-WORDS = 20_000  # different ones; the chance of the word of rank r falls as 1 / r
+WORDS = 20_000  # distinct words; the probability of rank r falls as 1 / r
 MOST_RIGHT = 100_000  # vectors to choose from: the time grows with B times n
 ERROR = 1e-5  # of a score in f32
 
@@ -27,7 +27,7 @@ Side = tuple[torch.Tensor, Ragged]  # vectors, and the keywords of each
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random unit vectors with keywords of a Zipf distribution, at most 100,000 on the right."""
+    """Random unit vectors with Zipf-distributed keywords, at most 100,000 on the right."""
     for n in sorted({min(n, MOST_RIGHT) for n in config.sizes}):
         check_memory(f"{n:,} vectors", 3 * 4 * n * DIMS, config)
         generator = seeded(config)
@@ -37,7 +37,7 @@ def cases(config: Config) -> Iterator[Case]:
 def _described(rows: int, generator: torch.Generator) -> Side:
     vectors = unit_rows(rows, DIMS, generator)
     uniform = torch.rand(rows * KEYWORDS, generator=generator, dtype=torch.float64)
-    words = (WORDS**uniform).long() - 1  # log-uniform: the chance of rank r falls as 1 / r
+    words = (WORDS**uniform).long() - 1  # log-uniform: the probability of rank r falls as 1 / r
     return vectors, Ragged(words, torch.arange(rows + 1) * KEYWORDS)
 
 
@@ -58,7 +58,7 @@ def _case(left: Side, right: Side, config: Config) -> Case:
 
 
 def _scores(left: Any, left_words: Any, right: Any, right_words: Any) -> Any:
-    """All scores: (Jaccard index + cosine) / 2, [rows of the left, n]."""
+    """All scores: (Jaccard index + cosine) / 2, [left rows, n]."""
     shared = (left_words @ right_words.T).toarray()
     sizes = [np.asarray(words.sum(1)).ravel() for words in (left_words, right_words)]
     union = np.maximum(sizes[0][:, None] + sizes[1] - shared, 1)
@@ -66,7 +66,7 @@ def _scores(left: Any, left_words: Any, right: Any, right_words: Any) -> Any:
 
 
 def _matrix(keywords: Ragged) -> Any:
-    """The sets of keywords as a sparse matrix of 0 and 1."""
+    """The keyword sets as a sparse matrix of 0 and 1."""
     from scipy.sparse import csr_matrix
 
     offsets, words = keywords.offsets.numpy(), keywords.values.numpy()
@@ -77,7 +77,7 @@ def _matrix(keywords: Ragged) -> Any:
 
 
 def check(result: Any, count: int, left: Side, right: Side) -> Checked:
-    """A sample of rows has the largest score in f64, at a row that has it."""
+    """Check that a sample of rows has the largest f64 score, at a row with that score."""
     index, score = (torch.as_tensor(a).cpu().numpy() for a in result)
     if index.shape != (count,) or score.shape != (count,):
         return Checked(f"the shape is {index.shape} instead of {(count,)}")

@@ -17,15 +17,15 @@ from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
 ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # of a product, at most
-FEW = 16  # rows of the left: for no more, rounding a right that is not kept costs more than it saves
+FEW = 16  # left rows: up to here, rounding a right side that is not kept costs more than it saves
 NO_GROUPS = torch.zeros(0, dtype=torch.int64)
 ARITHMETIC = 2.0**-21  # 8 u of f32: a cut (2 u), less a score (1 u), times a union (1 u of a share), and space
 
 
 @dataclass(frozen=True)
 class Right:
-    """The right as the kernels take it. vectors: as given; words: i64[W], its keywords, ascending; approx: its rows in
-    `dtype`, None where they are made for each call, tile by tile."""
+    """The right side for the kernels. vectors: as given; words: i64[W], its keywords, ascending; approx: its rows in
+    `dtype`, or None if they are made for each call, tile by tile."""
 
     vectors: torch.Tensor
     words: Array
@@ -34,7 +34,7 @@ class Right:
     approx: LowPrecision | None
 
     def part(self, first: int, last: int) -> LowPrecision:
-        """The rows first..last of a product."""
+        """The rows first..last for a product."""
         if self.approx is None:
             return low_precision_rows(self.vectors[first:last], self.dtype)
         return self.approx.part(first, last)
@@ -44,7 +44,8 @@ def prepared(
     vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, *, dtype: torch.dtype | None = None,
     n_left: int | None = None,
 ) -> Right:  # fmt: skip
-    """A checked right side. n_left: rows of the left that it serves once; None: it is kept, with its rows rounded."""
+    """Prepare a checked right side. n_left: number of left rows that it serves once; None: it is kept, with its rounded
+    rows."""
     n = vectors.shape[0]
     if dtype is None:
         dtype = torch.float32 if n_left is not None and n_left <= FEW else fastest_dtype()
@@ -57,7 +58,7 @@ def prepared(
 
 def inverted(keywords: Ragged) -> tuple[Array, Array, Array, Array]:
     """(words i64[W] ascending, list_offsets i64[W+1], list_rows i32[T], size i32[N]): the rows of each keyword,
-    ascending, and how many different keywords each row has."""
+    ascending, and the number of distinct keywords of each row."""
     values, offsets = arrays_of(keywords)
     n, values = keywords.batch, values.astype(np.int64)
     row = np.repeat(np.arange(n), np.diff(offsets))

@@ -1,4 +1,5 @@
-"""Pairs of described vectors: candidates that share a rare word, exact scores, and the best partner of each row."""
+"""Pairs of rows with keywords and vectors: candidates that share a rare word, exact scores, and the best partner of a
+row."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import check_ragged, expand, keys_of, row_of_value, small_values
 from gpu_rag.types import Ragged
 
-_PAIRS = 1 << 19  # pairs whose keywords are compared at a time: bounds memory, not the result
-_COMPONENTS = 1 << 18  # components that are multiplied at a time: few enough for the processor's cache
-_COMPONENTS_GPU = 1 << 26  # the same on a GPU: enough to be worth a launch
+_PAIRS = 1 << 19  # pairs whose keywords are compared at a time: limits memory, not the result
+_COMPONENTS = 1 << 18  # components multiplied at a time: few enough for the processor's cache
+_COMPONENTS_GPU = 1 << 26  # the same on a GPU: enough to justify a launch
 
 
 def hybrid_scores(
     left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged,
     i: torch.Tensor, j: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """f64[P]: the score of `hybrid_argmax` of each pair (i[p], j[p]), before it is rounded to f32.
+    """The score of `hybrid_argmax` of each pair (i[p], j[p]), before it is rounded to f32: f64[P].
 
     left, right: f16 or f32[Nl or Nr, D], unit rows. left_keywords, right_keywords: Ragged of i32/i64, each list
-    ascending, each keyword once. i, j: i64[P]. Exact: the same bits by any device and in any batch. Raises BadInput.
+    ascending, each keyword once. i, j: i64[P]. Exact: the same bits on any device and in any batch. Raises BadInput.
     """
     _check_pairs(left, left_keywords, right, right_keywords, i, j)
     return (jaccard_of_pairs(left_keywords, right_keywords, i, j) + exact_dots(left, i, right, j)) / 2
@@ -33,10 +34,10 @@ def hybrid_best_of(
     left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged,
     i: torch.Tensor, j: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The best of the given candidates of each row of the left: index i64[Nl] and score f64[Nl].
+    """The best of the given candidates of each left row: index i64[Nl] and score f64[Nl].
 
-    As `hybrid_scores`; of equal scores the lowest j, whatever the order of the pairs. A row without a pair gets -1 and
-    -inf. Products in f32 with a proved error leave few pairs to be taken exactly.
+    Arguments as in `hybrid_scores`; of equal scores the lowest j, for any order of the pairs. A row without a pair gets
+    -1 and -inf. f32 products with a proved error leave few pairs to be computed exactly.
     """
     _check_pairs(left, left_keywords, right, right_keywords, i, j)
     step = max(1, (_COMPONENTS if left.device.type == "cpu" else _COMPONENTS_GPU) // left.shape[1])
@@ -61,7 +62,7 @@ def hybrid_best_of(
 
 
 def jaccard_of_pairs(left: Ragged, right: Ragged, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """f64[P]: shared / united keywords of left list i[p] and right list j[p]; 0 for two empty lists."""
+    """Shared / united keywords of left list i[p] and right list j[p], 0 for two empty lists: f64[P]."""
     left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
     keys = keys_of(right, n)
@@ -74,7 +75,7 @@ def jaccard_of_pairs(left: Ragged, right: Ragged, i: torch.Tensor, j: torch.Tens
 def jaccard_by_keys(
     left: Ragged, right: Ragged, keys: torch.Tensor, n: int, i: torch.Tensor, j: torch.Tensor
 ) -> torch.Tensor:
-    """`jaccard_of_pairs` of left keywords below n; keys: i64[Tr], list * n + keyword of the right, ascending."""
+    """`jaccard_of_pairs` of left keywords below n; keys: i64[Tr], list * n + keyword of the right side, ascending."""
     shared = torch.zeros(i.shape, dtype=torch.float64, device=i.device)
     for pair, place in expand(left.offsets[i], left.offsets[i + 1]):
         wanted = j[pair] * n + left.values[place]
@@ -101,9 +102,9 @@ def _check_pairs(
 def rare_word_pairs(left: Ragged, right: Ragged, words: int, longest: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pairs (i, j), i64[P] each, of lists that share one of the `words` rarest words of list i.
 
-    Rare by the number of right lists that hold a word; ties by the lower word; words in more than `longest` lists, and
-    in none, are passed over. left, right: Ragged of i32/i64, each list ascending. By (i, word, j); a pair that shares
-    two words comes twice. Memory: O(words * longest) a left list.
+    Rarity is the number of right lists with a word; ties go to the lower word; words in more than `longest` lists, or
+    in none, are skipped. left, right: Ragged of i32/i64, each list ascending. Sorted by (i, word, j); a pair that
+    shares two words comes twice. Memory: O(words * longest) for each left list.
     """
     for lists, name in ((left, "left words"), (right, "right words")):
         check_ragged(lists, name, device=left.values.device, ascending=True)

@@ -1,7 +1,7 @@
-"""`hybrid_argmax` in torch, on any device: tiles of approximate scores, in which the overlaps of keywords are exact.
+"""`hybrid_argmax` in torch, on any device: tiles of approximate scores with exact keyword overlaps.
 
-Keyword sets of the two sides are made distinct, and split into the common keywords, which are columns of 0 and 1, and
-the rest, which go through lists.
+The keywords of both sides are made distinct, and split into common keywords, stored as columns of 0 and 1, and rare
+keywords, stored as lists.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gpu_rag.graph.ragged import expand, part_of, ragged_of_keys, row_of_value
 from gpu_rag.types import Ragged
 
 ROWS, COLUMNS = 1024, 4096  # of a tile
-MOST_COMMON = 1024  # keywords at most that are columns of 0 and 1
+MOST_COMMON = 1024  # maximum keywords stored as columns of 0 and 1
 
 
 @dataclass(frozen=True)
 class KeywordSide:
     """The keywords of N rows. size: i32[N], distinct keywords; common: Ragged of columns [0, C); rare: Ragged of
-    numbers [0, R). Keywords that only one side has count in `size` alone: they are in no overlap."""
+    numbers [0, R). Keywords that only one side has are counted in `size` only: they are in no overlap."""
 
     size: torch.Tensor
     common: Ragged
@@ -32,7 +32,7 @@ class KeywordSide:
 
 @dataclass(frozen=True)
 class KeywordSplit:
-    """Both sides, with the number of common and of rare keywords."""
+    """Both sides, with the numbers of common and of rare keywords."""
 
     left: KeywordSide
     right: KeywordSide
@@ -41,9 +41,9 @@ class KeywordSplit:
 
 
 def split_keywords(left: Ragged, right: Ragged) -> KeywordSplit:
-    """Splits checked keyword lists (any integers, any order, repeats allowed).
+    """Split checked keyword lists (any integers, any order, repeats allowed).
 
-    Common are the keywords that most pairs share, at most MOST_COMMON of them.
+    The common keywords are the at most MOST_COMMON keywords that the most pairs share.
     """
     sizes = [_distinct_counts(side) for side in (left, right)]
     right = _only(right, left.values)  # no other keyword is in any overlap
@@ -64,7 +64,7 @@ def split_keywords(left: Ragged, right: Ragged) -> KeywordSplit:
 
 
 def _distinct(keys: torch.Tensor) -> torch.Tensor:
-    """Ascending, each once: on the CPU by numpy, whose sort of integers is many times as fast."""
+    """The distinct keys, ascending. On the CPU numpy sorts them, because its integer sort is many times as fast."""
     if keys.device.type != "cpu":
         return torch.unique(keys)
     ascending = np.sort(keys.numpy())
@@ -72,7 +72,7 @@ def _distinct(keys: torch.Tensor) -> torch.Tensor:
 
 
 def _distinct_counts(lists: Ragged) -> torch.Tensor:
-    """i32[N]: how many different keywords each row has."""
+    """The number of distinct keywords of each row: i32[N]."""
     row, values = row_of_value(lists), lists.values.long()
     if bool(((row[1:] != row[:-1]) | (values[1:] > values[:-1])).all()):
         return lists.offsets.diff().int()
@@ -85,17 +85,18 @@ def _distinct_counts(lists: Ragged) -> torch.Tensor:
 
 
 def _only(lists: Ragged, wanted: torch.Tensor) -> Ragged:
-    """The lists without the keywords that are not among `wanted`."""
+    """The lists reduced to the keywords in `wanted`."""
     values = lists.values
     if values.device.type == "cpu":
-        kept = torch.from_numpy(np.isin(values.numpy(), wanted.numpy()))  # a table where the numbers are close
+        kept = torch.from_numpy(np.isin(values.numpy(), wanted.numpy()))  # numpy uses a table if the numbers are close
     else:
         kept = torch.isin(values, wanted)
     return Ragged(values[kept], offsets_of(kept)[lists.offsets])
 
 
 def _side(keys: torch.Tensor, size: torch.Tensor, place: torch.Tensor, n_common: int, n_shared: int) -> KeywordSide:
-    """One side. keys: row * n_keywords + keyword, each once; place: i64[n_keywords], by falling commonness."""
+    """One side. keys: row * n_keywords + keyword, each once; place: i64[n_keywords], rank by descending number of
+    pairs."""
     n_keywords = max(place.shape[0], 1)
     row, at = keys // n_keywords, place[keys % n_keywords]
     n_rows = size.shape[0]
@@ -116,7 +117,7 @@ def join_by_torch(
     split = split_keywords(left_keywords, right_keywords)
     best = torch.full(left.shape[:1], -torch.inf, dtype=torch.float64, device=left.device)
     index = torch.full(left.shape[:1], -1, dtype=torch.int64, device=left.device)
-    slack = products_slack(right)  # which covers the f32 sum with a share
+    slack = products_slack(right)  # it covers the f32 sum with a share
     for j0 in range(0, right.shape[0], COLUMNS):
         j1 = min(j0 + COLUMNS, right.shape[0])
         columns = right[j0:j1] if takes_f16(right) else right[j0:j1].float()
@@ -139,7 +140,7 @@ def join_by_torch(
 def _keep_best(
     best: torch.Tensor, index: torch.Tensor, row: torch.Tensor, column: torch.Tensor, score: torch.Tensor
 ) -> None:
-    """Updates best and index in place with candidates whose columns are above all that were seen before."""
+    """Update best and index in place with candidates whose columns are above all earlier columns."""
     old = best.clone()
     best.scatter_reduce_(0, row, score, "amax")
     wins = (score == best[row]) & (score > old[row])
@@ -148,12 +149,13 @@ def _keep_best(
 
 
 def _rows(side: KeywordSide, first: int, last: int) -> KeywordSide:
-    """The keywords of some rows."""
+    """The keywords of rows first..last."""
     return KeywordSide(side.size[first:last], part_of(side.common, first, last), part_of(side.rare, first, last))
 
 
 def _overlaps(left: KeywordSide, right: KeywordSide, n_common: int, n_rare: int) -> torch.Tensor:
-    """f32[rows, columns]: how many keywords each pair shares; whole numbers, so any order of adding is exact."""
+    """The number of keywords that each pair shares, f32[rows, columns]; whole numbers, so any order of addition is
+    exact."""
     ones = [torch.zeros(side.size.shape[0], n_common, device=side.size.device) for side in (left, right)]
     for matrix, side in zip(ones, (left, right), strict=True):
         matrix[row_of_value(side.common), side.common.values.long()] = 1.0

@@ -1,11 +1,12 @@
-"""The hybrid join by the kernel `join_top1`: the best pairs by common keywords, and those that share a rare one.
+"""The hybrid join by the kernel `join_top1`: the best pairs by common keywords, and the pairs that share a rare
+keyword.
 
-Exact. H(i, j), the score by common keywords alone, is never above the score S(i, j), and equal to it where the pair
-shares no rare keyword. The kernel gives, within an error e, the largest H of a row in every strip of the right, and the
-next one. A pair whose H is more than 2 e below the row's largest cannot win unless it shares a rare keyword, and those
-that do come from inverted lists. So the winner is among these pairs and the best of the strips; their scores are taken
-exactly. Rows where a strip has a second pair within 2 e of the best, and parts with so many rare pairs that tiles are
-faster, go through the tiles.
+It is exact. H(i, j), the score by common keywords alone, is at most the score S(i, j), and equal to it if the pair
+shares no rare keyword. The kernel gives, within an error e, the largest H of a row in every strip of the right side,
+and the second largest. A pair with H more than 2 e below the row's largest H can win only if it shares a rare keyword;
+such pairs come from inverted lists. So the winner is among these pairs and the best of the strips, and their scores are
+computed exactly. Tiles process the remaining rows: rows for which a strip has a second pair within 2 e of the best, and
+parts with so many rare pairs that tiles are faster.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from gpu_rag.types import Ragged
 Groups = tuple[torch.Tensor, torch.Tensor] | None
 Tiles = Callable[[torch.Tensor, Ragged, torch.Tensor, Ragged, Groups], tuple[torch.Tensor, torch.Tensor]]
 
-ALIGNED = 16  # keywords: Triton loads rows of such a length by vectors, of any other a number at a time
-PAIRS = 1 << 30  # scores that are made at a time: a part of the left with all of the right
-RARE = 256  # a rare pair is taken to cost as much as so many pairs of a tile: computed from bytes (20 KB), not measured
+ALIGNED = 16  # keywords: Triton loads rows of a multiple of this length as vectors, others number by number
+PAIRS = 1 << 30  # scores made at a time: a part of the left side with all right rows
+RARE = 256  # assumed cost of a rare pair, in pairs of a tile: computed from bytes (20 KB), not measured
 
 
 def join_by_kernel(
     left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged, exclude: Groups,
     tiles: Tiles, implementation: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Best f64[Nl] and index i64[Nl] of checked inputs. tiles: the join of the rows that the kernel leaves undecided.
+    """Best f64[Nl] and index i64[Nl] of checked inputs. tiles: the join for the rows that the kernel leaves undecided.
 
-    Memory beside the inputs: 2 KB a row of both sides for the common keywords, and 16 bytes a rare pair of a part.
+    Additional memory: 2 KB a row of both sides for the common keywords, and 16 bytes a rare pair of a part.
     """
     split = split_keywords(left_keywords, right_keywords)
     words = _distinct(left_keywords, right_keywords)
@@ -75,7 +76,8 @@ def join_by_kernel(
 
 
 def _best_of_strips(left: Side, right: Side, implementation: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Which left rows are certain, bool[Nl], and their pairs by common keywords that may win: rows and right rows."""
+    """Whether each left row is certain, bool[Nl], and the pairs by common keywords that may win: left rows and right
+    rows."""
     strips = join_top1(left, right, strip=STRIP, implementation=implementation)
     if not right.n:
         none = torch.zeros(0, dtype=torch.int64, device=left.size.device)
@@ -87,7 +89,7 @@ def _best_of_strips(left: Side, right: Side, implementation: str) -> tuple[torch
 
 
 def _head(side: KeywordSide, n_common: int) -> torch.Tensor:
-    """f16[N, C] of 0 and 1: which common keywords each row has. C is a multiple of 16, for loads of 16 bytes."""
+    """The common keywords of each row, f16[N, C] of 0 and 1. C is a multiple of 16, for loads of 16 bytes."""
     width = -(-n_common // ALIGNED) * ALIGNED
     head = torch.zeros(side.size.shape[0], width, dtype=torch.float16, device=side.size.device)
     head[row_of_value(side.common), side.common.values.long()] = 1
@@ -95,7 +97,7 @@ def _head(side: KeywordSide, n_common: int) -> torch.Tensor:
 
 
 def _distinct(left: Ragged, right: Ragged) -> tuple[Ragged, Ragged]:
-    """The same keywords under numbers from 0, each list ascending, each keyword once."""
+    """The same keywords renumbered from 0, each list ascending, each keyword once."""
     _, number = torch.unique(torch.cat([left.values.long(), right.values.long()]), return_inverse=True)
     n = int(number.max()) + 1 if number.numel() else 1
     of_side = number[: left.values.shape[0]], number[left.values.shape[0] :]

@@ -3,9 +3,9 @@
 In block b: p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency of the block with each row divided by
 its sum, pi_b the restart distribution on its seeds, and lost(p) the mass of p on nodes without outgoing weight.
 
-As in `pagerank.plan`, p = q / |q|_1 with q = (1-d) pi + d P^T q. For any x, Z = (1-d) pi + d P^T x and
-gap = |Z - x|_1: since P^T has L1 norm <= 1, E = |Z - q|_1 <= d gap / (1-d), and |Z/|Z| - p|_1 <= 2 E / |Z|. Every block
-iterates in f64 until a Z meets the tolerance by this bound; Z is then the answer.
+As in `pagerank.plan`, p = q / |q|_1 with q = (1-d) pi + d P^T q. For any x, let Z = (1-d) pi + d P^T x and gap = |Z -
+x|_1. P^T has L1 norm <= 1, so E = |Z - q|_1 <= d gap / (1-d), and |Z/|Z| - p|_1 <= 2 E / |Z|. Every block iterates in
+f64 until its Z meets the tolerance by this bound; this Z gives the answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["blocks_pagerank"]
 
-STRIDE = 8  # steps between two looks of torch on a device, where a look makes the host wait
-PARTS = 8  # of the work for each thread, so that threads end together
+STRIDE = 8  # steps between two looks of torch on a device; a look makes the host wait
+PARTS = 8  # parts for each thread, so that threads end together
 
 
 def blocks_pagerank(
@@ -45,22 +45,24 @@ def blocks_pagerank(
     implementation: str = "auto",
     threads: int = 1,
 ) -> Ragged:
-    """PageRank of every node of each block: Ragged of f32 with the offsets of the blocks, beside their global_ids.
+    """PageRank of every node of each block: Ragged of f32 with the offsets of the blocks, aligned with their
+    global_ids.
 
-    blocks: as `induced_subgraphs` gives them, entries from row to column; weights allowed.
-    seeds: Ragged of nodes i32/i64 of the WHOLE graph, a list a block, each in its block; weights: Ragged of floats
-    >= 0 with the same offsets, scaled to sum to 1 in each list (all alike if None; a node given twice counts twice).
-    An empty list gives a block of zeros.
+    blocks: from `induced_subgraphs`, entries from row to column; weights allowed.
+    seeds: Ragged of nodes i32/i64 of the WHOLE graph, one list for each block, in its block; weights: Ragged of floats
+    >= 0 with the same offsets, scaled to sum to 1 in each list (equal if None; a node given twice counts twice). An
+    empty list gives a block of zeros.
     damping: d in [0, 1). tol: each block has |values - p|_1 <= tol, tol in [1e-12, 1], proved in f64, apart from the
-    rounding of the result to f32 (at most 6e-8). The values of a block sum to 1 (to 1e-5). max_iter: most steps, up to
-    10^6. From damping .999 on, rounding may keep a proof above 1e-12; the error then names a tol that was reached.
-    implementation: numba (one block after another, in the cache: SOR with a correction of the mass where a block is
-    symmetric, else Gauss-Seidel; see its loop) | torch (all blocks together on any device: Chebyshev
-    where symmetric, else power) | auto. The two agree within 2 tol, not bit by bit. threads: blocks solved at once
-    (numba). A block has the same bits alone, in any batch, at any place and with any number of threads.
-    Raises BadInput (blocks, seeds, weights, options), UsageError, MissingBackend, and GpuRagError when a block is not
-    within `tol` after `max_iter` steps. Memory: numba, 16 bytes an entry and 52 a node of the largest block, a thread;
-    torch, about 60 bytes an entry of all blocks.
+    rounding of the result to f32 (at most 6e-8). The values of a block sum to 1 (to 1e-5). max_iter: maximum steps, up
+    to 10^6. From damping .999 on, rounding may keep the proved bound above 1e-12; the error then names a tol that was
+    reached.
+    implementation: numba (one block after another, in the cache: SOR with a mass correction if a block is symmetric,
+    else Gauss-Seidel; see its loop) | torch (all blocks together on any device: Chebyshev if symmetric, else power) |
+    auto. The two agree within 2 tol, not bit by bit. threads: blocks solved at once (numba). A block has the same bits
+    alone, in any batch, at any position and with any number of threads.
+    Raises BadInput (blocks, seeds, weights, options), UsageError, MissingBackend, and GpuRagError if a block is not
+    within `tol` after `max_iter` steps. Memory: numba, 16 bytes an entry and 52 a node of the largest block, for each
+    thread; torch, about 60 bytes an entry of all blocks.
 
     Blocks [5, 7, 9] with edges 5 - 7 - 9, and [5, 8] without; seeds [[5], [8]], d = 0.5: [7/12, 4/12, 1/12], [0, 1].
     """
@@ -81,8 +83,7 @@ def blocks_pagerank(
 
 
 def _check_memory(blocks: Blocks, chosen: str) -> None:
-    """Raises BadInput where the result and the state of the largest block (numba), or of all blocks (torch), cannot
-    fit."""
+    """Raise BadInput if the result and the state of the largest block (numba), or of all blocks (torch), cannot fit."""
     n, m, offsets = blocks.csr.n, blocks.csr.m, blocks.offsets
     if is_small(60 * (n + m)):
         return
@@ -110,14 +111,14 @@ def _by_numba(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
             options.damping, options.tol, options.max_iter, values.numpy(), bound,
         )  # fmt: skip
 
-    cost = indptr[offsets] + offsets  # of the blocks before each
+    cost = indptr[offsets] + offsets  # cost of all earlier blocks
     n_parts = 1 if options.threads == 1 else min(PARTS * options.threads, teleport.batch)
     run_parts(part, _spans(cost, n_parts), options.threads)
     return values, bound
 
 
 def _spans(cost: Array, n_parts: int) -> list[tuple[int, int]]:
-    """Ranges of blocks of about equal cost; cost: i64[B+1], ascending from 0."""
+    """Ranges of blocks with about equal cost; cost: i64[B+1], ascending from 0."""
     if n_parts == 1:
         return [(0, len(cost) - 1)]
     cuts = np.searchsorted(cost, np.linspace(0, cost[-1], n_parts + 1)[1:-1])
@@ -126,7 +127,7 @@ def _spans(cost: Array, n_parts: int) -> list[tuple[int, int]]:
 
 
 def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[torch.Tensor, Array]:
-    """`_by_numba` in torch, all blocks in each step. State q f64[T]; x is the iterate, y the one before."""
+    """`_by_numba` in torch, all blocks in each step. State q f64[T]; x is the iterate, y the previous one."""
     device, d = blocks.csr.indptr.device, options.damping
     pi = np.zeros(blocks.csr.n)  # (1-d) pi of all blocks
     np.add.at(pi, teleport.nodes, (1 - d) * teleport.mass)
@@ -150,7 +151,7 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
         solved = (bound > options.tol) & (found <= options.tol)
         values = torch.where(solved[block], (z / mass[block]).float(), values)
         bound = torch.where(bound > options.tol, found, bound)
-        # a solved block keeps its values, so that steps beyond the last one change nothing
+        # a solved block keeps its values, so extra steps change nothing
         if step >= first and (step + 1) % stride == 0 and bool((bound <= options.tol).all()):
             break
         omega = 1.0 if step == 0 else 2 / (2 - d * d) if step == 1 else 1 / (1 - d * d * omega / 4)
@@ -159,13 +160,13 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
 
 
 def _steps_before_a_look(damping: float, tol: float) -> int:
-    """Steps after which Chebyshev's iteration may come below `tol`."""
+    """The number of steps after which Chebyshev's iteration may come below `tol`."""
     rate = damping / (1 + math.sqrt(1 - damping * damping))
     return int(math.log(tol) / math.log(rate)) if 0 < rate < 1 and tol < 1 else 0
 
 
 def _pull(blocks: Blocks) -> tuple[CSR, torch.Tensor]:
-    """The transpose, and bool[B]: blocks that equal theirs, weights compared bit by bit."""
+    """The transpose, and whether each block equals its transpose, weights bit by bit: bool[B]."""
     csr, other = blocks.csr, transpose(blocks.csr)
     differ = csr.indices != other.indices
     if csr.weight is not None and other.weight is not None:
@@ -178,7 +179,7 @@ def _pull(blocks: Blocks) -> tuple[CSR, torch.Tensor]:
 
 
 def _weights(csr: CSR) -> torch.Tensor:
-    """f64[E], ones where there are none."""
+    """The weights f64[E], ones if there are none."""
     if csr.weight is None:
         return torch.ones(csr.m, dtype=torch.float64, device=csr.indptr.device)
     return csr.weight.double()

@@ -1,4 +1,4 @@
-"""The case `blocks-pagerank`: personalized PageRank on a subgraph of its own for each of B questions."""
+"""The case `blocks-pagerank`: personalized PageRank on a separate subgraph for each of B questions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gpu_rag.graph.pagerank.bench import (
 )
 from gpu_rag.types import CSR, Blocks, Ragged
 
-RADIUS = 3  # of the ball around a question's seeds that is its subgraph
-LIMIT = 2000  # nodes of a subgraph at most
+RADIUS = 3  # radius of the ball around a question's seeds, which is its subgraph
+LIMIT = 2000  # maximum nodes of a subgraph
 
 Given = tuple[Blocks, Ragged, Ragged]
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Balls around the seeds, cut out before the clock starts: the graph of the index and the generated ones."""
+    """Balls around the seeds, made before the clock starts; on the index graph and the generated graphs."""
     device = torch.device(config.device)
     for name, csr in measured_graphs(config):
         graph = checked(csr_on(csr, device))
@@ -66,12 +66,13 @@ def _case(name: str, graph: CheckedGraph, pool: tuple[Ragged, ...], damping: flo
 
 
 def blocks_bytes(n: int, m: int, weighted: bool) -> int:
-    """Each block read once (4 bytes an entry, 8 with weights; 8 a row), its values and restart written and read."""
+    """Bytes to read each block once (4 an entry, 8 with weights; 8 a row), and to read and write its values and
+    restart."""
     return (8 if weighted else 4) * m + 16 * n
 
 
 def block_graph(blocks: Blocks, b: int) -> CSR:
-    """Block b as a matrix of its own."""
+    """Block b as a separate matrix."""
     lo, hi = blocks.offsets[b : b + 2].tolist()
     first, last = blocks.csr.indptr[[lo, hi]].tolist()
     weight = None if blocks.csr.weight is None else blocks.csr.weight[first:last]
@@ -89,7 +90,8 @@ def _local(given: Given, b: int) -> tuple[CSR, np.ndarray]:
 
 
 def check(result: Any, given: Given, damping: float) -> Checked:
-    """Blocks sum to 1, and a sample of them is within TOL of a solution in f64. result: Ragged, or a list a block."""
+    """Check that blocks sum to 1, and that a sample of them is within TOL of an f64 solution. result: Ragged, or a list
+    for each block."""
     sizes = given[0].offsets.diff().tolist()
     found = result.values.cpu().split(sizes) if isinstance(result, Ragged) else [torch.tensor(r) for r in result]
     if [len(values) for values in found] != sizes:

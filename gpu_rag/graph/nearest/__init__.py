@@ -1,4 +1,4 @@
-"""Nearest neighbours by dot product, exactly; the best K of rows of scores stand in `best`."""
+"""Exact nearest neighbours by dot product; the best K of rows of scores are in `best`."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def nearest(
 ) -> TopK:
     """The k rows of `base` with the largest dot product with each query, by (-score, row).
 
-    score = the products, taken in f64, where that of two f32 numbers is exact; added in f64 in 32 sums (number l holds
-    the components l, l + 32, .. of the first D - D % 32, in this order), of which the upper half is added to the lower
-    half until one is left; then the other D % 32 in order; rounded once to f32. So a query gives the same bits alone,
-    in any batch, by any implementation and on any device, and rows that are equal tie.
+    score: the products are taken in f64, where a product of two f32 numbers is exact. They are added in f64 in 32 sums
+    (sum l has the components l, l + 32, .. of the first D - D % 32, in this order). The upper half of the sums is added
+    to the lower half until one is left; then the other D % 32 products are added in order; the result is rounded once
+    to f32. So a query gives the same bits alone, in any batch, implementation and on any device, and equal rows tie.
 
     queries: f32[B, D]; base: f16 or f32[N, D], on the same device; both finite (NaN and infinity are errors). tile:
-    rows of the base in a product, at most. implementation: numba | torch | auto. Fast scores come from products
-    of any shape with a proved error (in bf16 where the CPU has instructions for it); rows that this leaves in doubt
-    are scored. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D of multiply and add. Memory
-    beside the result: a few tiles, at most 256 queries by `tile` rows (numba: by 4,096), and by torch 12 bytes for each
-    of k + 32 rows a query; a base that is not contiguous is copied. More rows with equal scores than k (torch: k + 32)
-    are slow: all of them are scored. The host waits for a device once, where there are so many for each tile. Raises
-    BadInput, UsageError, MissingBackend.
+    maximum base rows in a product. implementation: numba | torch | auto. Fast scores come from products of any shape
+    with a proved error (in bf16 if the CPU has instructions for it); rows that remain in doubt are scored exactly.
+    Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D multiply-adds. Additional memory: a few
+    tiles, at most 256 queries by `tile` rows (numba: by 4,096), and in torch 12 bytes for each of k + 32 rows a query;
+    a base that is not contiguous is copied. More than k rows with equal scores (torch: k + 32) are slow: all of them
+    are scored exactly. The host waits for a device once; with so many equal rows, once for each tile. Raises BadInput,
+    UsageError, MissingBackend.
 
     Rows [1, 0], [0, 1], [0.6, 0.8] and the query [0, 1] with k = 2 give rows [1, 2] with 1 and 0.8.
     """

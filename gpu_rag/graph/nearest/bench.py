@@ -20,9 +20,9 @@ TILE = 65536
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random unit vectors, every size."""
+    """Random unit vectors, for every size."""
     for n in config.sizes:
-        check_memory(f"{n:,} vectors", 3 * 4 * n * DIMS, config)  # the vectors, a peer's copy of them, and as much free
+        check_memory(f"{n:,} vectors", 3 * 4 * n * DIMS, config)  # the vectors, a peer's copy, and as much free memory
         generator = seeded(config)
         yield _case(unit_rows(n, DIMS, generator), unit_rows(config.pool, DIMS, generator), config)
 
@@ -46,12 +46,13 @@ def _case(base: torch.Tensor, queries: torch.Tensor, config: Config) -> Case:
 
 
 def nearest_bytes(n: int, dims: int, batch: int, k: int) -> int:
-    """Vectors and queries read once in f32, (id, score) written: 4 D (n + B) + 8 B k."""
+    """Bytes to read vectors and queries once in f32 and write (id, score): 4 D (n + B) + 8 B k."""
     return 4 * dims * (n + batch) + 8 * batch * k
 
 
 def check(result: Any, count: int, base: torch.Tensor, queries: torch.Tensor, k: int) -> Checked:
-    """Scores are those of their ids, and no worse than the k best in f64; the order of near-equal ones is free."""
+    """Check that scores belong to their ids and are no worse than the k best in f64; the order of nearly equal scores
+    is free."""
     ids, scores = torch.as_tensor(result.ids).cpu().long(), torch.as_tensor(result.scores).cpu().double()
     if ids.shape != (count, k) or scores.shape != (count, k):
         return Checked(f"the shape is {tuple(ids.shape)} instead of {(count, k)}")

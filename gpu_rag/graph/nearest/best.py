@@ -1,4 +1,4 @@
-"""The best K of rows of scores, exactly: ties go to the smaller id."""
+"""The exact best K of rows of scores; ties go to the smaller id."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import TopK
 
 MOST_BEST = 2**31 - 1  # there are no more ids
-QUERY_TILE = 256  # queries of a product, at most
-BLOCK = 32  # columns of a row that are compared by their largest first
+QUERY_TILE = 256  # maximum queries of a product
+BLOCK = 32  # columns of a row that are first compared by their maximum
 
 
 def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
     """The k best of each row, by (-score, id); id = column + lo.
 
-    scores: f32[B, N], -inf marks a column that is no candidate and is never returned; NaN is an error. k >= 0; where
-    a row has fewer than k candidates it is padded with (-1, -inf). Equal scores come in ascending id, also at the cut:
-    `torch.topk` picks any of them. Returns TopK(i32[B, k], f32[B, k]). Raises BadInput.
-    Memory: 16 bytes an entry of rows shorter than 128 k, little beside longer ones. The host waits for a device once.
+    scores: f32[B, N]; -inf marks a column that is no candidate and is never returned; NaN is an error. k >= 0; a row
+    with fewer than k candidates is padded with (-1, -inf). Equal scores are in ascending id, also at the cut;
+    `torch.topk` would pick any of them. Returns TopK(i32[B, k], f32[B, k]). Raises BadInput.
+    Memory: 16 bytes an entry for rows shorter than 128 k, little for longer ones. The host waits for a device once.
 
     Scores [1, 3, 3, 2] with k = 2 give ids [1, 2]; with k = 1 id 1.
     """
@@ -44,8 +44,8 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
 def selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Columns i64[B, width] and their scores, by (-score, column); no NaN, width <= N. No wait for a device.
 
-    Long rows by the peaks of their blocks: the best `width` blocks by (-peak, block) hold the best `width` columns,
-    since each block before another has an entry before every entry of the other.
+    Long rows use the peaks of their blocks: the best `width` blocks by (-peak, block) hold the best `width` columns,
+    because a block before another one has an entry before every entry of the other.
     """
     if scores.shape[1] < 4 * BLOCK * width:
         return _selected_directly(scores, width)
@@ -60,9 +60,9 @@ def selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def _selected_directly(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`selected` in one piece, by keys that no two columns share: `torch.topk` picks any of equal ones.
+    """`selected` in one piece, by keys that no two columns share, because `torch.topk` picks any of equal ones.
 
-    The bits of a float, those below the sign turned over where it is negative, are in the order of the floats.
+    The bits of a float, with the bits below the sign inverted if it is negative, have the order of the floats.
     """
     bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0: they are equal
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
@@ -73,7 +73,7 @@ def _selected_directly(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, 
 
 
 def refuse_infinite(vectors: torch.Tensor, name: str, first: int = 0) -> None:
-    """Raises BadInput where a row is not finite; `first` is the number of the first row."""
+    """Raise BadInput if a row is not finite; `first` is the number of the first row."""
     bad = ~torch.isfinite(vectors).all(1)
     if bool(bad.any()):
         row = int(bad.nonzero()[0, 0])
@@ -86,7 +86,7 @@ def by_exact_scores(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(scores f32[B, C], ids i64[B, C]) of candidates i64[B, C], by (-score, id); -1 gets -inf.
 
-    score(query i64[P], row i64[P]): f64[P]; of row 0 for what is no row: no wait to tell.
+    score(query i64[P], row i64[P]): f64[P]. Padding is scored as row 0, so that no wait is needed to find it.
     """
     ids = ids.sort(dim=1).values
     rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
@@ -96,7 +96,7 @@ def by_exact_scores(
 
 
 def topk_of(scores: torch.Tensor, ids: torch.Tensor, k: int) -> TopK:
-    """The first k of sorted candidates f32, i64[B, C], filled up with (-1, -inf)."""
+    """The first k of sorted candidates f32, i64[B, C], padded with (-1, -inf)."""
     width = min(k, ids.shape[1])
     best_ids = torch.full((ids.shape[0], k), -1, dtype=torch.int32, device=scores.device)
     best = torch.full((ids.shape[0], k), -torch.inf, device=scores.device)
@@ -105,7 +105,7 @@ def topk_of(scores: torch.Tensor, ids: torch.Tensor, k: int) -> TopK:
 
 
 def on_host(top: TopK) -> TopK:
-    """`top` on the CPU; from a device in one copy, as each is a wait."""
+    """`top` on the CPU; copied from a device in one copy, because each copy waits."""
     if is_cpu(top.ids.device):
         return top
     ids, scores = torch.stack([top.ids, top.scores.view(torch.int32)]).cpu()
@@ -113,7 +113,8 @@ def on_host(top: TopK) -> TopK:
 
 
 def best_of_two(first: TopK, second: TopK, k: int) -> TopK:
-    """The best k of two; every id of `first` is smaller than every id of `second`, so a stable sort keeps ties."""
+    """The best k of both; every id of `first` is smaller than every id of `second`, so a stable sort keeps ties in
+    order."""
     scores, order = torch.cat([first.scores, second.scores], 1).sort(dim=1, descending=True, stable=True)
     ids = torch.cat([first.ids, second.ids], 1).gather(1, order)
     return TopK(ids[:, :k].contiguous(), scores[:, :k].contiguous())

@@ -1,8 +1,9 @@
-"""Nearest neighbours among rows that are kept: torch tiles or faiss, exact or approximate, with one meaning of a score.
+"""Nearest neighbours in a kept set of rows, by torch tiles or faiss, exact or approximate, with one definition of a
+score.
 
-Either library proposes candidates with scores in f32; those are scored again exactly (`dots`: the same bits on every
-device) and sorted. Where exact results are due, a query is done when its k-th exact score is above the score of every
-row that was not proposed, `slack` included; else more candidates are taken. So torch and faiss give equal bits.
+Both libraries propose candidates with f32 scores. Candidates are scored again exactly (`dots`: the same bits on every
+device) and sorted. For exact results, a query is done if its k-th exact score is above the score of every row that was
+not proposed, including `slack`; otherwise more candidates are taken. So torch and faiss give equal bits.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from gpu_rag.graph.nearest.torch_path import proposed_by_torch
 from gpu_rag.types import TopK
 
 MODES = ("exact", "ivf", "hnsw")
-MORE = 32  # candidates beyond k that are taken at first
+MORE = 32  # candidates beyond k in the first try
 APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
-SAMPLE = 128  # rows that recall is measured on
-PADDED = 64  # queries of a call of faiss, padded: the candidates of an approximate index do not depend on the batch
+SAMPLE = 128  # rows used to measure recall
+PADDED = 64  # queries of a faiss call, padded: so the candidates of an approximate index do not depend on the batch
 TILE = 1024  # and of torch
 
 
@@ -40,10 +41,10 @@ best first."""
 
 @dataclass(frozen=True)
 class NearestIndex:
-    """Rows ready to be searched. Made by `nearest_index`.
+    """Rows prepared for search. Made by `nearest_index`.
 
-    base: f16/f32[N, D]; implementation, mode: what was chosen, for records. recall: the mean share of the exact 10 best
-    that is found, measured on `sample` rows of the base as queries; 1 where the mode is exact.
+    base: f16/f32[N, D]; implementation, mode: the choices, for records. recall: the mean share of the exact 10 best
+    that is found, measured with `sample` rows of the base as queries; 1 if the mode is exact.
     """
 
     base: torch.Tensor
@@ -55,7 +56,7 @@ class NearestIndex:
 
     @property
     def record(self) -> dict[str, object]:
-        """A record to keep beside a result."""
+        """A record of the choices, to be stored with a result."""
         return {
             "implementation": self.implementation, "mode": self.mode, "n": int(self.base.shape[0]),
             "recall": self.recall, "sample": self.sample,
@@ -96,23 +97,23 @@ class NearestIndex:
             scores, ids = by_exact_scores(ids, lambda b, j: exact_dots(queries, b, self.base, j))
             if self.mode != "exact" or wide == n or k == 0:
                 return topk_of(scores, ids, k)
-            beyond = (approx[:, -1].double() + slack).float()  # no row that was not proposed has more
+            beyond = (approx[:, -1].double() + slack).float()  # upper bound for every row that was not proposed
             if bool((scores[:, k - 1] > beyond).all()):
                 return topk_of(scores, ids, k)
             wide = min(n, 4 * wide)
 
 
 def torch_tiles(base: torch.Tensor) -> Proposer:
-    """Candidates by `nearest`."""
+    """A proposer that uses `nearest`."""
     return lambda queries, k: nearest(queries, base, k)
 
 
 def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tuple[str, str]:
     """(implementation, mode) of an index over n rows. Raises UsageError, MissingBackend.
 
-    auto: torch (`nearest`) for exact search of any size, since it was as fast as faiss's flat index or faster at every
-    size that was measured; for an approximate mode, torch and so exact below APPROXIMATE_FROM rows, faiss from there
-    on. Never another choice because something is not installed.
+    auto: torch (`nearest`) for exact search of any size, because it was at least as fast as faiss's flat index at every
+    measured size; for an approximate mode, torch (so exact) below APPROXIMATE_FROM rows, faiss from there on. A missing
+    package never changes the choice.
     """
     if mode not in MODES:
         raise UsageError("no such mode of nearest neighbours", given=mode, expected=", ".join(MODES))
@@ -128,12 +129,13 @@ def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tup
 def nearest_index(
     base: torch.Tensor, *, mode: str = "exact", implementation: str = "auto", seed: int = 0, threads: int = 1
 ) -> NearestIndex:
-    """Makes rows ready to be searched; the choice is in the result's `implementation`, `mode` and `record`.
+    """Prepare rows for search; the choice is in the result's `implementation`, `mode` and `record`.
 
-    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. mode: exact; ivf (inverted lists around 4 sqrt(N) centroids, 32
-    of them looked at) and hnsw (a graph of 32 links a row) are approximate. implementation: torch | faiss | auto, see
-    `pick_index`. seed: of what approximate indexes draw. threads: of faiss; hnsw is built by one, since its links
-    depend on the order of insertion. Memory: faiss keeps an f32 copy. Raises BadInput, UsageError, MissingBackend.
+    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. mode: exact; ivf (inverted lists around 4 sqrt(N) centroids, of
+    which 32 are searched) and hnsw (a graph of 32 links a row) are approximate. implementation: torch | faiss | auto,
+    see `pick_index`. seed: for the random choices of approximate indexes. threads: of faiss; hnsw is built by one
+    thread, because its links depend on the order of insertion. Memory: faiss keeps an f32 copy. Raises BadInput,
+    UsageError, MissingBackend.
     """
     check_unit_rows(base, "base")
     check_threads(threads)
@@ -151,16 +153,17 @@ def nearest_index(
 
 
 def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
-    """The mean share of the exact k best that the index finds: rows whose score reaches the exact k-th one, over k."""
+    """The mean share of the exact k best that the index finds: rows whose score reaches the exact k-th score, divided
+    by k."""
     exact = NearestIndex(index.base, torch_tiles(index.base), "torch", "exact").search(queries, k)
     found = index.search(queries, k)
     return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0
 
 
 class NearestRows:
-    """Rows ready to be searched: every exact search of a whole table of vectors goes through one of these.
+    """Rows prepared for search: every exact search of a whole table of vectors uses this class.
 
-    By `nearest`, or by an index of faiss, made at the first search, where faiss is preferred for `neighbours`
+    It uses `nearest`, or a faiss index, made at the first search, if faiss is preferred for `neighbours`
     (`dispatch.preferring`). base: f16/f32[N, D], for faiss of length 1 (to 1 %) or 0. Memory: faiss keeps an f32 copy.
     """
 
@@ -175,14 +178,14 @@ class NearestRows:
         """
         if pick_index(self.base.shape[0])[0] != "faiss":
             return nearest(queries, self.base, k)
-        chosen("nearest_index", "faiss")  # at every search: a later run finds the index made
+        chosen("nearest_index", "faiss")  # recorded at every search, because a later run reuses the index
         if self._faiss is None:
             self._faiss = nearest_index(self.base, implementation="faiss")
         return self._faiss.search(queries, k)
 
     def proposed(self, queries: torch.Tensor, k: int) -> tuple[TopK, torch.Tensor]:
-        """`search`, and for which queries it is proved, bool[B] on the device. No wait where the device is a GPU; the
-        others, of many rows with equal or close scores, must be searched again."""
+        """`search`, and whether it is proved for each query, bool[B] on the device. No wait if the device is a GPU.
+        Unproved queries, with many rows of equal or close scores, must be searched again."""
         by_torch = pick_index(len(self.base))[0] == "torch" and pick_implementation(queries.device) == "torch"
         if not by_torch or not 0 < k <= len(self.base):
             return self.search(queries, k), torch.ones(len(queries), dtype=torch.bool, device=queries.device)
@@ -190,17 +193,17 @@ class NearestRows:
         return proposed_by_torch(queries, self.base, k)
 
 
-LISTS = 4  # times sqrt(N): the number of inverted lists
-PROBES = 32  # of them that a query looks at
+LISTS = 4  # the number of inverted lists is this times sqrt(N)
+PROBES = 32  # lists that a query searches
 LINKS = 32  # of a row in the graph
-BREADTH = 128  # of a search in the graph, at least
-TRAINED_ON = 64  # rows a list that centroids are trained on, at most
-MOST_ON_GPU = 2048  # rows that faiss finds for a query there
+BREADTH = 128  # minimum breadth of a search in the graph
+TRAINED_ON = 64  # maximum training rows for each centroid
+MOST_ON_GPU = 2048  # maximum rows that faiss finds for a query on a GPU
 
 
 class FaissIndex:
-    """An index of faiss over the rows of `base`, on the device of `base`. Inner product. On a GPU it takes and gives
-    tensors there (`faiss.contrib.torch_utils`); it makes no copy on the host."""
+    """A faiss index over the rows of `base`, on the device of `base`. Inner product. On a GPU it takes and returns
+    tensors there (`faiss.contrib.torch_utils`), without a copy on the host."""
 
     def __init__(self, base: torch.Tensor, mode: str, seed: int, threads: int):
         import faiss
@@ -227,7 +230,7 @@ class FaissIndex:
     def _built(self, rows: Any, mode: str, seed: int) -> Any:
         faiss, dims = self.faiss, rows.shape[1]
         index: Any = faiss.IndexFlatIP(dims)
-        lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 rows a list to train on
+        lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 training rows for each list
         if mode == "ivf":
             index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dims), dims, lists, faiss.METRIC_INNER_PRODUCT)
         if mode == "hnsw":
@@ -236,7 +239,7 @@ class FaissIndex:
         if self.device.type == "cuda":
             self.resources = faiss.StandardGpuResources()
             index = faiss.index_cpu_to_gpu(self.resources, self.device.index or 0, index)
-        if mode == "ivf":  # after the move to a GPU, which does not take along how centroids are trained
+        if mode == "ivf":  # after the move to a GPU, which loses the training options
             index.nprobe, index.cp.seed, index.cp.max_points_per_centroid = min(PROBES, lists), seed + 1, TRAINED_ON
         if not index.is_trained and len(rows):
             index.train(rows)

@@ -1,8 +1,9 @@
-"""`nearest` on the CPU: fast scores by products of torch in any shape, exact ones by numba where they can matter.
+"""`nearest` on the CPU: fast scores by torch products of any shape, exact scores by numba if they can matter.
 
-Equal bits do not need equal products: a fast score is within a proved distance of the exact one, and only a row whose
-fast score comes within it of the worst of a query's best so far is scored. So products are as large as the caches
-like, and in bf16 where the processor multiplies it. Few queries are scored directly, at the speed of reading the rows.
+Equal bits do not need equal products. A fast score is within a proved distance of the exact score; a row is scored
+exactly only if its fast score comes within that distance of the worst of a query's best so far. So products have the
+size that suits the caches, in bf16 if the processor multiplies it. Few queries are scored directly, at the speed of
+reading rows.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from gpu_rag.types import TopK
 
 Array = np.ndarray[Any, Any]
 
-FEW = 16  # queries: for no more, products of one row at a time cost less than rounding it
-SCORES = 1 << 18  # of a product, so that they stay in a cache of 1 MB
+FEW = 16  # queries: up to here, products row by row cost less than rounding rows
+SCORES = 1 << 18  # scores of a product, so that they stay in a cache of 1 MB
 LEAST_ROWS, MOST_ROWS = 1024, 4096  # of a product
-PART = 16384  # rows that are worth a thread
+PART = 16384  # minimum rows for a thread
 QUERY_PART = 32  # queries that are
 
 
@@ -40,7 +41,7 @@ def nearest_by_numba(
 
 
 def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
-    """Every row is multiplied once; threads take ranges of rows."""
+    """Search with every row multiplied once; threads take ranges of rows."""
     questions, rows, n = queries.contiguous().numpy(), component_bits(base), base.shape[0]
     threads, unit = max(1, min(torch.get_num_threads(), n // PART)), unit_of(base.shape[1])
 
@@ -61,12 +62,12 @@ def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
 
 def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> TopK:
     n_queries, n, threads = queries.shape[0], base.shape[0], torch.get_num_threads()
-    wide = queries.double().contiguous().numpy()  # memory of torch starts at a cache line: no load crosses one
+    wide = queries.double().contiguous().numpy()  # torch aligns memory to cache lines, so no load crosses one
     scores, ids = np.full((n_queries, k), -np.inf, np.float32), np.full((n_queries, k), NOBODY, np.int32)
     bits, relative = component_bits(base), rounding_of(dtype)
 
     def update(approx: Array, first: int, j0: int, slack: Array) -> None:
-        """Brings the heaps of the queries first.. up to date with their fast scores of the rows j0.., within `slack`
+        """Update the heaps of the queries from `first` on with their fast scores of the rows from j0 on, within `slack`
         f64[B]; threads take queries."""
         size = -(-len(approx) // max(1, min(threads, len(approx) // QUERY_PART)))
 

@@ -1,11 +1,11 @@
-"""Close pairs of rows without comparing all with all: candidates by hashed projections, then exact scores.
+"""Close pairs of rows without comparing all pairs: candidates by hashed projections, then exact scores.
 
-Whether a pair is a candidate depends on its two rows and on the size class of N alone, never on order, device or other
+Whether a pair is a candidate depends only on its two rows and on the size class of N, never on order, device or other
 rows, up to the cap on very large buckets. For unit rows x, y at the angle t, a signed projection is equal for both with
-probability p = 1 - t / pi (Charikar, "Similarity estimation techniques from rounding algorithms", 2002), so that
+probability p = 1 - t / pi (Charikar, "Similarity estimation techniques from rounding algorithms", 2002), so
     P(candidate) = 1 - (1 - p^k)^L    for L tables of k bits each.
 Rows are rounded to integers and projections are -1 or 1: every sum is exact in f32, and bits agree on every machine.
-A second hash of SKETCH bits drops most candidates before their vectors are read.
+A second hash of SKETCH bits removes most candidates before their vectors are read.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import torch
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots
 
-RECALL = 0.9  # of pairs that lie at the threshold; closer ones are found more often
-BUCKET = 12  # rows of a bucket, on the average
+RECALL = 0.9  # recall of pairs at the threshold; closer pairs are found more often
+BUCKET = 12  # mean rows of a bucket
 MOST_TABLES = 128
 TOGETHER = 16  # tables whose codes are in memory at once
-CAP = 256  # rows of a bucket behind a row that it is compared with
+CAP = 256  # a row is compared with so many following rows of its bucket
 SKETCH = 256  # bits
-_SPREAD = 3.3  # standard deviations of the sketch's distance that a pair at the threshold may have
+_SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
-_ROWS = 1 << 14  # that are projected at a time
-_PAIRS = 1 << 15  # whose vectors are gathered at a time
+_ROWS = 1 << 14  # rows projected at a time
+_PAIRS = 1 << 15  # pairs whose vectors are gathered at a time
 
 
 def plan(n: int, threshold: float) -> tuple[int, int]:
-    """(bits, tables) for n rows: buckets of BUCKET rows on the average, and RECALL at the threshold."""
+    """(bits, tables) for n rows: buckets of BUCKET rows on average, and RECALL at the threshold."""
     bits = min(max(math.ceil(math.log2(max(n, 2) / BUCKET)), 4), 30)
     equal = (1 - math.acos(threshold) / math.pi) ** bits
     return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(equal, 1 - 1e-9))), MOST_TABLES)
 
 
 def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of rows of one group with a dot product of at least `threshold`; most of them, see the module.
+    """Most pairs of rows of one group with a dot product of at least `threshold`; the module describes the recall.
 
     base: f16/f32[N, D] on the CPU, rows of length 1 or 0, D <= 16384. groups: u64[N]. threshold: 0 < threshold <= 1.
     Returns left i64[P] < right i64[P], ascending, and the exact products f32[P]. Memory: 4 TOGETHER + 40 bytes a row
@@ -68,13 +68,13 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
 
 
 def _most_differing(threshold: float) -> int:
-    """Bits of the sketch in which a pair at the threshold differs, with few exceptions."""
+    """The number of sketch bits in which a pair at the threshold differs at most, with few exceptions."""
     share = math.acos(threshold) / math.pi
     return math.floor(SKETCH * share + _SPREAD * math.sqrt(SKETCH * share * (1 - share)))
 
 
 def _distinct(keys: np.ndarray) -> np.ndarray:
-    """Ascending, each once. `np.unique` takes four times as long."""
+    """The distinct keys, ascending. `np.unique` takes four times as long."""
     keys.sort()
     return keys[np.diff(keys, prepend=-1) > 0]
 
@@ -84,7 +84,7 @@ def _key(left: np.ndarray, right: np.ndarray, n: int) -> np.ndarray:
 
 
 def _codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray:
-    """u32[n_codes, N]: the signs of `bits` projections each."""
+    """The signs of `bits` projections each: u32[n_codes, N]."""
     n, dims = base.shape
     signs = np.random.default_rng(seed).integers(0, 2, (dims, n_codes * bits)) * 2 - 1
     projections = torch.from_numpy(signs.astype(np.float32))
@@ -100,8 +100,8 @@ def _codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray
 def _candidates(
     code: np.ndarray, groups: np.ndarray, words: np.ndarray, most: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of one bucket whose sketches, u64[N, W], differ in at most `most` bits; of a bucket of more than CAP rows,
-    those at most CAP apart in the order of sketch and row."""
+    """Pairs of one bucket whose sketches, u64[N, W], differ in at most `most` bits. In a bucket of more than CAP rows,
+    only pairs at most CAP apart in the order of sketch and row."""
     order = np.lexsort((words[:, 0], groups, code))
     code, group, words = code[order], groups[order], words[order]
     at = np.arange(len(order))

@@ -1,7 +1,8 @@
-"""`nearest` in torch alone, for any device: some more than k rows by fast scores, then exact ones of these rows.
+"""`nearest` in torch alone, for any device: a little more than k rows by fast scores, then exact scores of these rows.
 
-Where the k-th exact score is above all that a row left out can have, the k best are known, and the host has waited for
-a device once. The other queries, with many rows of equal or close scores, are searched again row by row of doubt.
+If the k-th exact score is above every possible score of an omitted row, the k best are known, and the host has waited
+for a device once. The other queries, with many rows of equal or close scores, are searched again, scoring every row in
+doubt.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from gpu_rag.graph.nearest.best import (
 from gpu_rag.types import TopK
 
 SUMS = 32  # see `nearest`
-COMPONENTS = 1 << 22  # that are scored at a time: few enough for a processor's cache
-COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to be worth its launches
-MORE = 32  # rows beyond k that are scored
-LEAST_F16 = 2.0**-36  # what two f16 lose of a component, however small it is
-TINY = 2.0**-60  # of a component: below, squares vanish in f32
+COMPONENTS = 1 << 22  # components scored at a time: few enough for a processor's cache
+COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to justify its launches
+MORE = 32  # scored rows beyond k
+LEAST_F16 = 2.0**-36  # absolute error of a component in two f16 parts
+TINY = 2.0**-60  # component size below which squares vanish in f32
 MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 
 
 def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest` of checked vectors, none of them empty, k >= 1."""
+    """`nearest` of checked vectors, all of them non-empty, k >= 1."""
     found, sure = proposed_by_torch(queries, base, k, tile)
     if bool(sure.all()):
         return found
@@ -45,22 +46,22 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
 def proposed_by_torch(
     queries: torch.Tensor, base: torch.Tensor, k: int, tile: int = 65536
 ) -> tuple[TopK, torch.Tensor]:
-    """What is `nearest` for the queries that are True in the second, bool[B]. No wait for a device."""
+    """The rows of `nearest`, and bool[B]: True for queries whose result is proved exact. No wait for a device."""
     wide = min(k + MORE, base.shape[0])
     ids, approx, longest = _proposed(queries, base, wide, tile)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
-    sure = length * longest < MOST  # false where a vector is not finite
+    sure = length * longest < MOST  # false if a vector is not finite
     if takes_f16(base):
         sure &= length < LONGEST_F16
     scores, ids = by_exact_scores(ids, lambda b, j: scores_of(queries, b, base, j))
     if wide < base.shape[0]:
-        beyond = (approx[:, -1].double() + _slack(base, length, longest)).float()  # no row left out has more
+        beyond = (approx[:, -1].double() + _slack(base, length, longest)).float()  # upper bound for every omitted row
         sure &= scores[:, k - 1] > beyond
     return topk_of(scores, ids, k), sure
 
 
 def _slack(rows: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
-    """f64[B]: how far a fast score of a query may be from the exact one."""
+    """The largest distance of a query's fast score from the exact one: f64[B]."""
     unit, root = products_slack(rows), rows.shape[1] ** 0.5
     least = LEAST_F16 * root if takes_f16(rows) else 0.0
     return (1.001 * unit * length + least) * (longest + TINY * root) + 2.0**-100
@@ -69,8 +70,8 @@ def _slack(rows: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> t
 def _proposed(
     queries: torch.Tensor, base: torch.Tensor, wide: int, tile: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The `wide` rows with the best fast scores of each query: rows i64[B, wide], scores f32[B, wide], best first, and
-    the length of the longest row of the base, f64[]."""
+    """The `wide` rows with the best fast scores of each query: rows i64[B, wide], scores f32[B, wide], best first; and
+    the length of the longest base row, f64[]."""
     best = [(queries.new_zeros(0, dtype=torch.int64), queries.new_zeros(0)) for _ in range(0, len(queries), QUERY_TILE)]
     longest = queries.new_zeros((), dtype=torch.float64)
     for lo in range(0, base.shape[0], tile):
@@ -90,7 +91,7 @@ def _proposed(
 
 
 def scores_of(queries: torch.Tensor, b: torch.Tensor, base: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """f64[P]: the score of `nearest` of query b[p] and row j[p], before it is rounded to f32."""
+    """The score of `nearest` of query b[p] and row j[p], before it is rounded to f32: f64[P]."""
     step = max(1, (COMPONENTS if base.device.type == "cpu" else COMPONENTS_GPU) // max(1, base.shape[1]))
     parts = [_scores(queries[b[p : p + step]], base[j[p : p + step]]) for p in range(0, b.shape[0], step)]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=base.device)
@@ -112,7 +113,8 @@ def _scores(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest_by_torch` of some queries with every row scored that a fast score leaves in doubt, tile after tile."""
+    """`nearest_by_torch` for some queries, with every row scored exactly that a fast score leaves in doubt, tile by
+    tile."""
     best = topk_rows(queries.new_zeros(queries.shape[0], 0), k)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     for lo in range(0, base.shape[0], tile):
@@ -126,12 +128,12 @@ def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK
 
 
 def _tile_best(queries: torch.Tensor, rows: torch.Tensor, best: TopK, slack: torch.Tensor, k: int, lo: int) -> TopK:
-    """The k best of one tile among the rows that may beat `best`; slack f64[B]: the error of a fast score."""
+    """The k best rows of one tile among those that may beat `best`; slack f64[B]: the error of a fast score."""
     approx = queries @ rows.T
     if bool(approx.sum().isfinite()):
         kth = topk_rows(approx, min(k, approx.shape[1])).scores[:, -1].double()
         reach = torch.maximum(best.scores[:, -1].double(), kth - slack) - slack
-    else:  # f32 has no space for the sums: every row is in doubt
+    else:  # the sums overflow f32: every row is in doubt
         reach = torch.full_like(slack, -torch.inf)
         approx.zero_()
     b, j = (approx >= reach[:, None]).nonzero().T

@@ -1,9 +1,9 @@
 """Personalized PageRank of many questions at once, with a proved bound on the error.
 
 Row b of the result is the vector p with p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency with each
-row divided by its sum, pi_b the restart distribution of question b, and lost(p) the mass of p on nodes without
-outgoing weight (dangling and isolated ones): that mass returns to pi_b. `naive` is the formula as one writes it
-first, `plan` the solvers and the proof; the backends are `numba_path`, `matrix` (torch, Triton) and `cugraph`.
+row divided by its sum, pi_b the restart distribution of question b, and lost(p) the mass of p on nodes without outgoing
+weight (dangling and isolated ones): that mass returns to pi_b. `naive` is the direct formula, `plan` has the solvers
+and the proof; the backends are `numba_path`, `matrix` (torch, Triton) and `cugraph`.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ def personalized_pagerank(
 ) -> torch.Tensor:
     """PageRank of every node for B questions: f32[B, N] on the device of the graph.
 
-    csr: the adjacency, edges from row to column; or `prepare(csr)`, which is then not checked again.
-    seeds: Ragged of nodes i32/i64, a list a question; weights: Ragged of floats >= 0 with the same offsets, scaled to
-    sum to 1 in each list (all alike if None; a node given twice counts twice). prior: float[B, N] >= 0 instead of
-    seeds, rows scaled likewise, or `Restarts`, which take no memory for nodes at which few questions restart. An empty
+    csr: the adjacency, edges from row to column; or `prepare(csr)`, which is not checked again.
+    seeds: Ragged of nodes i32/i64, one list for each question; weights: Ragged of floats >= 0 with the same offsets,
+    scaled to sum to 1 in each list (equal if None; a node given twice counts twice). prior: float[B, N] >= 0 instead of
+    seeds, rows scaled likewise, or `Restarts`, which need no memory for nodes at which few questions restart. An empty
     list, or a prior row of zeros, gives a row of zeros.
-    damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12, 1]; it is proved by a residual
-    computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5).
-    From damping .999 on, rounding in f64 may keep a proof above 1e-12; the error then names a tol that was reached.
-    max_iter: most steps a question, up to 10^6. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor
-    on numba, else chebyshev on a symmetric graph, else power. Self-loops slow sor down: at damping .99 it may need more
-    than 200 steps where chebyshev does not. block: questions alive at once for torch; numba takes 32 at a
+    damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12, 1]. This is proved by a residual
+    computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5). From damping
+    .999 on, f64 rounding may keep the proved bound above 1e-12; the error then names a tol that was reached.
+    max_iter: maximum steps for each question, up to 10^6. solver: power | chebyshev (symmetric graphs) | sor (numba) |
+    auto: sor on numba, else chebyshev on a symmetric graph, else power. Self-loops slow sor down: at damping .99 it may
+    need more than 200 steps while chebyshev does not. block: questions in memory at once for torch; numba takes 32 at a
     time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch follows
     torch.set_num_threads).
-    implementation: numba | torch | auto, or cugraph, which finds the start on a GPU: see `cugraph`.
-    state: f32 | f16 (implementation torch) | auto: f32, until a figure of a GPU says otherwise. f16 takes the first
-    steps in a state of half the bytes, a number of them that depends on damping, tol, max_iter and solver alone; steps
-    in f32 follow, and the error is proved as without them.
-    ids: (lo, hi), the result is that of nodes lo <= node < hi alone, f32[B, hi - lo].
-    out: f32[B, hi - lo], contiguous, on the device of the graph: it is filled and returned, so that a repeated call
-    does not pay for fresh memory; after an error its content is undefined.
-    A row has the same bits alone, in any batch, at any place and with any number of threads (cugraph's has not).
-    Raises BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError when a row
-    is not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32],
-    [N, 8] or [N] a thread).
+    implementation: numba | torch | auto, or cugraph, which computes the start on a GPU: see `cugraph`.
+    state: f32 | f16 (implementation torch) | auto: f32, until a GPU measurement favours f16. f16 does the first steps
+    in a state of half the bytes; their number depends only on damping, tol, max_iter and solver. Steps in f32 follow,
+    and the error is proved as without f16.
+    ids: (lo, hi): the result covers only nodes lo <= node < hi, f32[B, hi - lo].
+    out: f32[B, hi - lo], contiguous, on the device of the graph. It is filled and returned, so that repeated calls need
+    no fresh memory; after an error its content is undefined.
+    A row has the same bits alone, in any batch, at any position and with any number of threads (except with cugraph).
+    Raises BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError if a row is
+    not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32], [N, 8]
+    or [N] for each thread).
 
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """
@@ -95,7 +95,7 @@ def personalized_pagerank(
 
 
 def _checked_range(ids: tuple[int, int] | None, n: int) -> tuple[int, int]:
-    """(lo, hi) of a range of nodes, of all where it is None."""
+    """(lo, hi) of a range of nodes; all nodes if it is None."""
     lo, hi = (0, n) if ids is None else ids
     if not 0 <= lo <= hi <= n:
         raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{n}")
@@ -106,7 +106,7 @@ def _job(
     csr: CSR | PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | Restarts | None,
     implementation: str, options: Options,
 ) -> Job:  # fmt: skip
-    """Checks every input before any work."""
+    """Check every input before any work, and make the job."""
     by = chosen("personalized_pagerank", pick_implementation(csr, implementation))
     graph = prepare(csr)
     return Job(graph, teleport_of(graph, seeds, weights, prior), by, options)
@@ -114,7 +114,7 @@ def _job(
 
 SOLVERS = ("power", "chebyshev", "sor")
 STATES = ("f32", "f16")
-MOST_STEPS = 10**6  # that a call may allow: the factor of every step is in memory
+MOST_STEPS = 10**6  # maximum of a call: the factor of every step is in memory
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,11 @@ class Options:
 
 
 def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") -> str:
-    """Which implementation runs on the device of a graph: numba | torch | cugraph.
+    """The implementation for the device of a graph: numba | torch | cugraph.
 
-    auto: what is preferred for the family `pagerank`, else the first of the two that works there. cugraph is not
-    reproducible, so only its name means it. Raises MissingBackend, or UsageError for one that cannot take this device.
+    auto: the preferred backend of the family `pagerank`, else the first of numba and torch that works there. cugraph is
+    not reproducible, so it must be named. Raises MissingBackend, or UsageError for a backend that cannot take this
+    device.
     """
     device = csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device
     return dispatch.pick_implementation(device, implementation, family="pagerank")
@@ -162,7 +163,7 @@ def tiles_of(batch: int, width: int) -> list[tuple[int, int]]:
 
 
 def pick_solver(solver: str, implementation: str, symmetric: bool) -> str:
-    """The solver that `auto` means, or the one that is named. Raises UsageError, BadInput."""
+    """The named solver, or the meaning of `auto`. Raises UsageError, BadInput."""
     if solver == "auto":
         return "sor" if implementation == "numba" else "chebyshev" if symmetric else "power"
     if solver == "sor" and implementation != "numba":
@@ -175,7 +176,7 @@ def pick_solver(solver: str, implementation: str, symmetric: bool) -> str:
 def planned(
     implementation: str, options: Options, *, symmetric: bool, has_dangling: bool, in_range: bool
 ) -> tuple[Plan, tuple[torch.dtype, ...]]:
-    """The plan of a call, and the dtypes of a state in which its questions are solved, one after the other."""
+    """The plan of a call, and the state dtypes in which its questions are solved, in order."""
     plan = plan_of(
         pick_solver(options.solver, implementation, symmetric), options.damping, options.tol, options.max_iter,
         symmetric=symmetric, known_mass=symmetric or not has_dangling,
@@ -187,7 +188,7 @@ TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
 
 
 class Job:
-    """One call: what to solve and by what. `run` calls back once a tile."""
+    """One call: the problem and its solver. `run` calls back once for each tile."""
 
     def __init__(self, graph: PageRankGraph, teleport: Teleport, implementation: str, options: Options):
         self.graph, self.teleport, self.implementation, self.threads = graph, teleport, implementation, options.threads
@@ -202,8 +203,8 @@ class Job:
         self.width, self.new_tile = self._tile_maker(options.block)
 
     def check_memory(self, result: int) -> None:
-        """Raises BadInput where a result of so many bytes and the states of all threads cannot fit. On a GPU tiles are
-        made narrower until they do."""
+        """Raise BadInput if a result of `result` bytes and the states of all threads cannot fit. On a GPU, tiles are
+        first made narrower until they fit."""
         if not is_cpu(self.graph.device):
             while self.width > 1 and not fits(self.bytes(result), self.graph.device):
                 self.width, self.new_tile = self._tile_maker(self.width // 2)
@@ -211,8 +212,8 @@ class Job:
         check_memory(self.bytes(result), self.graph.device, f"{self.graph.n:,} nodes", do)
 
     def bytes(self, result: int) -> int:
-        """What the call allocates, beside a result of so many bytes and for its tiles: all of it on a GPU (by Triton),
-        the states alone on the CPU."""
+        """Bytes needed, including a result of `result` bytes: all allocations on a GPU (by Triton), only the states on
+        the CPU."""
         tiles = min(self.threads, -(-self.teleport.batch // self.width))
         if self.implementation == "numba":
             states = 1 if self.plan.in_place else 2
@@ -222,8 +223,8 @@ class Job:
         return result + tiles * tile_bytes(self.graph.n, self.teleport.n_rows(self.width), self.width, self.dtypes[0])
 
     def run(self, solve: Callable[[int, int], None]) -> None:
-        """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised. The
-        questions of tiles for which the device had no memory come again, in tiles half as wide."""
+        """Call solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised.
+        Questions of tiles for which the device had no memory are repeated, in tiles half as wide."""
         left = tiles_of(self.teleport.batch, self.width)
         while left:
             said = run_parts(lambda tile: _short_of_memory(solve, tile), left, self.threads)
@@ -234,7 +235,7 @@ class Job:
             left = [(a + i, a + j) for (a, b), _ in short for i, j in tiles_of(b - a, self.width)]
 
     def solve(self, first: int, last: int, result: torch.Tensor, lo: int) -> None:
-        """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring
+        """Write the PageRank of questions first..last, nodes from lo on, into `result`. Columns that f32 cannot bring
         within the tolerance are solved again in f64."""
         solve_questions(
             lambda dtype, questions: self.new_tile(dtype, questions, result, lo), self.teleport, self.plan,
@@ -243,7 +244,8 @@ class Job:
         )  # fmt: skip
 
     def _tile_maker(self, block: int) -> tuple[int, TileMaker]:
-        """Width of a tile, and what makes one of (dtype, questions, result, lo), its steps in f16 done."""
+        """The width of a tile, and a function of (dtype, questions, result, lo) that makes a tile after its f16
+        steps."""
         graph, teleport, plan = self.graph, self.teleport, self.plan
         if self.implementation == "numba":
             from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for
@@ -268,7 +270,7 @@ class Job:
 
 
 def _short_of_memory(solve: Callable[[int, int], None], tile: tuple[int, int]) -> str:
-    """Solves a tile; the text of the error where the device had no memory for it."""
+    """Solve a tile; return the error text if the device had no memory for it."""
     try:
         solve(*tile)
     except torch.OutOfMemoryError as error:

@@ -1,7 +1,7 @@
 """The case `pagerank`: personalized PageRank of B questions, each with a few weighted seeds.
 
-The result goes into one buffer that all calls reuse, whatever B is, as in a program that asks again and again: fresh
-memory of 4 N B bytes costs page faults that are not PageRank's. It is filled with NaN before each call, off the clock.
+All calls write into one reused buffer, for any B, like a program that asks repeatedly: fresh memory of 4 N B bytes
+costs page faults that are not part of PageRank. The buffer is filled with NaN before each call, outside the timing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Given = tuple[Ragged, Ragged, torch.Tensor]
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph with a pool of questions, and the forms that other libraries take, each converted once."""
+    """A graph with a pool of questions, and its forms for other libraries, each converted once."""
 
     csr: CSR
     seeds: Ragged
@@ -54,17 +54,17 @@ class Problem:
 
     @cached_property
     def matrix(self) -> Any:
-        """The adjacency as scipy's CSR."""
+        """The adjacency as a scipy CSR matrix."""
         return adjacency(self.csr)
 
     @cached_property
     def pull(self) -> tuple[Any, np.ndarray]:
-        """P^T in f32, and the rows that have no weight."""
+        """P^T in f32, and the rows without weight."""
         return pull_matrix(self.matrix)
 
     @cached_property
     def igraph(self) -> tuple[Any, list[float] | None]:
-        """igraph's graph, and the weights of its edges."""
+        """The igraph graph, and its edge weights."""
         from scipy.sparse import triu
 
         entries = triu(self.matrix, format="coo") if self.symmetric else self.matrix.tocoo()
@@ -72,15 +72,15 @@ class Problem:
 
     @cached_property
     def networkx(self) -> Any:
-        """networkx's graph."""
+        """The networkx graph."""
         import networkx as nx
 
         return nx.from_scipy_sparse_array(self.matrix, create_using=nx.Graph if self.symmetric else nx.DiGraph)
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """The graph of the index and the generated ones, each at every damping; by torch on a GPU with states of f32 and,
-    as implementation `torch f16`, with first steps in f16."""
+    """The index graph and the generated graphs, at every damping. With torch on a GPU: f32 states and, as
+    implementation `torch f16`, first steps in f16."""
     for name, csr in measured_graphs(config):
         graph = prepare(csr_on(csr, torch.device(config.device)))
         problem = Problem(csr, *seeded_questions(csr, config.pool, config.seed), graph.symmetric)
@@ -91,20 +91,20 @@ def cases(config: Config) -> Iterator[Case]:
 
 
 def seeded_questions(csr: CSR, count: int, seed: int) -> tuple[Ragged, Ragged]:
-    """Seeds and weights of `count` questions: any nodes that have edges, weights in (0, 1]."""
+    """Seeds and weights of `count` questions: random nodes with edges, weights in (0, 1]."""
     generator, cpu = torch.Generator().manual_seed(seed + 1), torch.device("cpu")
     nodes = drawn(linked_nodes(csr), (count, SEEDS), generator)
     return lists_of(nodes, cpu), lists_of(1 - torch.rand(count, SEEDS, generator=generator), cpu)
 
 
 class Buffer:
-    """Memory for results f32[B, N], kept from call to call; it grows to the largest B that is wanted."""
+    """Reused memory for results f32[B, N]; it grows to the largest requested B."""
 
     def __init__(self, n: int, device: torch.device):
         self.memory = torch.empty(0, n, dtype=torch.float32, device=device)
 
     def rows(self, count: int) -> torch.Tensor:
-        """f32[count, N], filled with NaN."""
+        """Rows f32[count, N], filled with NaN."""
         if self.memory.shape[0] < count:
             self.memory = self.memory[:0].clone()  # freed before the next
             self.memory = self.memory.new_empty(count, self.memory.shape[1])
@@ -149,7 +149,7 @@ def _case(
 
 
 def check(result: torch.Tensor | np.ndarray, count: int, questions: np.ndarray, exact: np.ndarray) -> Checked:
-    """Rows sum to 1, and those of the `questions` are within TOL of `exact` f64[len(questions), N] in L1."""
+    """Check that rows sum to 1, and that rows `questions` are within TOL of `exact` f64[len(questions), N] in L1."""
     rows = torch.as_tensor(result)
     if rows.shape != (count, exact.shape[1]):
         return Checked(f"the shape is {tuple(rows.shape)} instead of {(count, exact.shape[1])}")
@@ -170,7 +170,7 @@ EXACT = 1e-9  # L1 error of the reference
 
 
 def row_normalised(matrix: Any) -> tuple[Any, Array]:
-    """(P^T, dangling): rows divided by their sums, transposed; bool[N], rows that have no weight."""
+    """(P^T, dangling): rows divided by their sums, then transposed; bool[N], rows without weight."""
     degree = np.asarray(matrix.sum(1)).ravel()
     dangling = degree <= 0
     scaled = csr_matrix((matrix.data / np.repeat(degree, np.diff(matrix.indptr)), matrix.indices, matrix.indptr))
@@ -179,13 +179,13 @@ def row_normalised(matrix: Any) -> tuple[Any, Array]:
 
 
 def pull_matrix(matrix: Any) -> tuple[Any, Array]:
-    """(P^T in f32, the rows that have no weight)."""
+    """(P^T in f32, the rows without weight)."""
     pull, dangling = row_normalised(matrix)
     return pull.astype(np.float32), np.flatnonzero(dangling)
 
 
 def dense_columns(seeds: Ragged, weights: Ragged, questions: Array, n: int, dtype: Any) -> Array:
-    """dtype[N, len(questions)]: the restart distributions as columns that sum to 1."""
+    """The restart distributions as columns that sum to 1: dtype[N, len(questions)]."""
     pi = np.zeros((n, len(questions)))
     offsets = seeds.offsets.numpy()
     for column, question in enumerate(questions):
@@ -195,9 +195,9 @@ def dense_columns(seeds: Ragged, weights: Ragged, questions: Array, n: int, dtyp
 
 
 def solve_exactly(csr: CSR, pi: Array, damping: float) -> Array:
-    """f64[N, Q]: p = (1-d) pi + d (P^T p + lost(p) pi) by power iteration from pi.
+    """p = (1-d) pi + d (P^T p + lost(p) pi) by power iteration from pi: f64[N, Q].
 
-    A step of L1 length s leaves an error of at most d s / (1-d); it stops when that is below EXACT.
+    A step of L1 length s leaves an error of at most d s / (1-d); the iteration stops when that is below EXACT.
     """
     pull, dangling = row_normalised(adjacency(csr))
     p = pi.copy()
@@ -210,7 +210,7 @@ def solve_exactly(csr: CSR, pi: Array, damping: float) -> Array:
 
 
 class _Counted:
-    """A tile that counts its passes over the graph, step by step: it has no other way to be driven."""
+    """A tile that counts its passes over the graph. It has no `leap` or `sweep_until`, so every step is counted."""
 
     def __init__(self, tile: Tile):
         self.tile, self.passes = tile, 0
@@ -228,9 +228,9 @@ class _Counted:
 def count_passes(
     graph: PageRankGraph, seeds: Ragged, weights: Ragged, implementation: str, options: Options, batch: int
 ) -> tuple[int, dict[int, int]]:
-    """(tile width, passes over the graph by bytes of a state's number) of the first tile of `batch` questions.
+    """(tile width, passes over the graph by bytes of a state number) of the first tile of `batch` questions.
 
-    A pass is a step of the iteration or the check in f64 that ends it.
+    A pass is a step of the iteration or the final check in f64.
     """
     job = Job(graph, teleport_of(graph, seeds, weights, None), implementation, options)
     make = job.new_tile
@@ -248,16 +248,16 @@ def count_passes(
     for itemsize, tile in tiles:
         passes[itemsize] += tile.passes
     if job.f16_steps:
-        passes[2] += job.f16_steps  # of the first tile, before it was made
+        passes[2] += job.f16_steps  # done for the first tile before it was made
     return job.width, dict(passes)
 
 
 def solve_bytes(n: int, m: int, weighted: bool, batch: int, width: int, passes: Mapping[int, int]) -> int:
-    """Bytes that solving `batch` questions must move, when every pass moves each byte once.
+    """Bytes that solving `batch` questions must move, if every pass moves each byte once.
 
-    A pass over a tile of b questions with numbers of s bytes reads the column indices (4 m), the row pointers
-    (8 (n + 1)) and the weights, if any (4 m), and reads and writes the state (2 n b s). There is a tile for every
-    `width` questions. What a pass reads again because it no longer lies in a cache does not count.
+    A pass over a tile of b questions with numbers of s bytes reads the column indices (4 m), the row pointers (8 (n +
+    1)) and the weights, if any (4 m), and reads and writes the state (2 n b s). There is one tile for every `width`
+    questions. Bytes that a pass reads again after a cache miss do not count.
     """
     n_tiles = -(-batch // width)
     graph = 4 * m + 8 * (n + 1) + (4 * m if weighted else 0)

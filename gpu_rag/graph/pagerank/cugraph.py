@@ -1,9 +1,9 @@
 """Personalized PageRank started by pylibcugraph, for ONE large graph on a GPU: `implementation="cugraph"`.
 
-cuGraph iterates in f32, one question a call, and stops at a step length that bounds nothing. Here its result is where
-our own steps begin: at least two of them follow, and the error is proved in f64 as that of every other implementation.
-The bits are not reproducible, since cuGraph adds in the order of its threads; so `auto` never means it. cuGraph begins
-with equal ranks everywhere, so a node that no seed reaches may get a score of up to `tol` where others give it 0.
+cuGraph iterates in f32, one question for each call, and stops at a step length that bounds nothing. Here its result is
+only the start: at least two of our own steps follow, and the error is proved in f64 as in every other implementation.
+The bits are not reproducible, because cuGraph adds in the order of its threads; so `auto` never means it. cuGraph
+begins with equal ranks everywhere, so a node that no seed reaches may get a score of up to `tol` where others give 0.
 See `gpu_rag.graph.common.cugraph`: it has NOT yet run on a GPU.
 """
 
@@ -25,19 +25,19 @@ from gpu_rag.graph.pagerank.matrix import MatrixTile
 from gpu_rag.graph.pagerank.plan import Array, Plan
 from gpu_rag.types import CSR
 
-F32_STEP = 1e-6  # the L1 length of a step that f32 surely comes below; less is left to our own steps
+F32_STEP = 1e-6  # L1 step length that f32 surely reaches; our own steps do the rest
 
 
 class Ranks(Library):
-    """cuGraph's personalized PageRank."""
+    """The personalized PageRank of cuGraph."""
 
     def pagerank(
         self, handle: Any, graph: Any, nodes: torch.Tensor, mass: torch.Tensor, plan: Plan
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(nodes i64, ranks f32) of one question that restarts at `nodes`, each once, with f32 `mass` of any sum.
 
-        Mass on nodes without outgoing weight returns to `nodes`, as here. Without convergence to `step_length` the
-        result is a start like any other, so that is no error.
+        Mass on nodes without outgoing weight returns to `nodes`, as here. A result without convergence to `step_length`
+        is still a valid start, so it is no error.
         """
         with on_device(nodes.device):
             found, ranks, _ = self.plc.personalized_pagerank(
@@ -59,23 +59,23 @@ class Ranks(Library):
 
 
 def step_length(plan: Plan) -> float:
-    """The L1 length of a step at which cuGraph stops: power iteration is then within the tolerance, or as near as f32
+    """The L1 step length at which cuGraph stops: power iteration is then within the tolerance, or as close as f32
     surely comes."""
     return max(plan.tol * (1 - plan.damping) / max(plan.damping, 1e-12), F32_STEP)
 
 
 def memory_of(csr: CSR) -> tuple[int, int]:
-    """The addresses of the columns and the weights of a graph: two graphs may share their row pointers."""
+    """The addresses of the columns and the weights of a graph, because two graphs may share their row pointers."""
     return csr.indices.data_ptr(), 0 if csr.weight is None else csr.weight.data_ptr()
 
 
 class SingleGraph:
-    """A graph in cuGraph's own form on one GPU. It is a copy: 8 bytes an entry and more, beside ours."""
+    """A graph in cuGraph's own form on one GPU. It is an additional copy: 8 bytes an entry and more."""
 
     def __init__(self, graph: PageRankGraph):
         self.library, self.n, self.kind = Ranks(), graph.n, vertex_type(graph.pull.m)
         self.memory = memory_of(graph.pull)
-        self.one_call = Lock()  # tiles may be solved by several threads; a handle is for one
+        self.one_call = Lock()  # several threads may solve tiles, but a handle serves one
         tails, heads = graph.pull.indices.to(self.kind), row_of_entry(graph.pull).to(self.kind)
         weight, symmetric = graph.pull.weight, graph.symmetric
         self.handle, self.graph = self.library.graph(
@@ -83,7 +83,8 @@ class SingleGraph:
         )
 
     def ranks(self, pi: torch.Tensor, plan: Plan) -> torch.Tensor:
-        """f32[N, B] for restart distributions pi f64[N, B], none of them zero: a call each, one at a time."""
+        """Ranks f32[N, B] for restart distributions pi f64[N, B], none of them zero: one call for each, one at a
+        time."""
         found = torch.zeros(self.n, pi.shape[1], dtype=torch.float32, device=pi.device)
         for b, column in enumerate(pi.unbind(1)):
             nodes = column.nonzero()[:, 0]
@@ -95,7 +96,7 @@ class SingleGraph:
 
 
 class CugraphTile(MatrixTile):
-    """`MatrixTile` whose state begins at what cuGraph found: it looks at each step, as few are left."""
+    """A `MatrixTile` whose state begins at cuGraph's result. It looks at each step, because few are left."""
 
     leap = None  # type: ignore[assignment]
 
@@ -112,13 +113,13 @@ class CugraphTile(MatrixTile):
         self.x[:, :count] = first.to(self.x.dtype)
 
 
-_graphs: Any = WeakTensorKeyDictionary()  # by indptr: cuGraph's own form of a graph is made once
+_graphs: Any = WeakTensorKeyDictionary()  # indptr -> cuGraph's own form of a graph, made once
 
 
 def tile_maker(
     graph: PageRankGraph, teleport: Teleport, plan: Plan, width: int
 ) -> Callable[[torch.dtype, np.ndarray[Any, Any], torch.Tensor, int], CugraphTile]:
-    """A function that makes a tile of (dtype, questions, result, lo): see `job`."""
+    """A function that makes a tile from (dtype, questions, result, lo): see `Job`."""
     pull = graph.pull
     single = _graphs.get(pull.indptr)
     if single is None or single.memory != memory_of(pull):

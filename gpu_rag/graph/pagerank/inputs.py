@@ -1,4 +1,4 @@
-"""The inputs of PageRank: a graph checked and turned, and the restart of each question, checked and normalised."""
+"""The inputs of PageRank: a graph, checked and transposed; and the restart of each question, checked and normalised."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Restarts:
-    """Restarts of B questions on the device of a graph of N nodes: at a few nodes of each, and among all of the last P.
+    """Restarts of B questions on the device of a graph of N nodes: at a few nodes for each question, and on the last P
+    nodes.
 
-    nodes: i64[B, S], below N - P; mass: float[B, S] >= 0; a node that stands in a row more than once has mass at one of
-    these places alone. last: float[B, P] >= 0, of the nodes N - P and up. Nothing of it has the size B N.
+    nodes: i64[B, S], below N - P; mass: float[B, S] >= 0; if a node is repeated in a row, only one of its places has
+    mass. last: float[B, P] >= 0, for the nodes from N - P on. Nothing has the size B N.
     """
 
     nodes: torch.Tensor
@@ -36,11 +37,11 @@ class Restarts:
 
 @dataclass(frozen=True)
 class Teleport:
-    """pi of B questions: either lists of (node, mass) on the CPU, or `Restarts` on the device of the graph.
+    """The distributions pi of B questions: lists of (node, mass) on the CPU, or `Restarts` on the device of the graph.
 
-    offsets: i64[B+1]; nodes: i64[T]; mass: f64[T]; a list sums to 1, or is empty. spread: restarts or None, with their
-    sums f64[B], on the device as `total`, and the part of them on nodes without outgoing weight, `lost` f64[B]; a sum
-    of zero is an empty list.
+    offsets: i64[B+1]; nodes: i64[T]; mass: f64[T]; a list sums to 1, or is empty. spread: restarts or None; sums:
+    f64[B], their sums, on the device as `total`; lost: f64[B], the part of the sums on nodes without outgoing weight. A
+    sum of zero is an empty list.
     """
 
     batch: int
@@ -53,19 +54,19 @@ class Teleport:
     lost: Array = field(default_factory=lambda: np.zeros(0))
 
     def is_empty(self, questions: Array) -> Array:
-        """bool per question: it restarts nowhere."""
+        """Whether each question restarts nowhere: bool."""
         if self.spread is not None:
             return np.asarray(self.sums[questions] == 0)
         return np.asarray(self.offsets[questions] == self.offsets[questions + 1])
 
     def n_rows(self, width: int) -> int:
-        """How many nodes the questions of a tile restart at, at most."""
+        """The maximum number of nodes at which the questions of a tile restart."""
         if self.spread is None:
             return int(np.sort(np.diff(self.offsets))[-width:].sum()) if self.batch else 0
         return width * self.spread.nodes.shape[1] + self.spread.last.shape[1]
 
     def entries(self, questions: Array) -> tuple[Array, Array, Array]:
-        """(node, lane, mass) of the given questions; lane = position in `questions`; seeds only."""
+        """(node, lane, mass) of the given questions; lane = position in `questions`; for seeds only."""
         first = self.offsets[questions]
         lengths = self.offsets[questions + 1] - first
         lane = np.repeat(np.arange(len(questions)), lengths)
@@ -73,8 +74,8 @@ class Teleport:
         return self.nodes[chosen], lane, self.mass[chosen]
 
     def shares(self, questions: Array) -> tuple[Restarts, torch.Tensor]:
-        """The restarts of the given questions, and their sums f64[Q, 1], 1 for 0; a place without mass repeats one that
-        has some, or node 0 without any, so that a value may be written for every place."""
+        """The restarts of the given questions, and their sums f64[Q, 1], with 1 for 0. A place without mass repeats one
+        with mass, or node 0 if there is none, so that a value may be written for every place."""
         if self.spread is None or self.total is None:
             raise TypeError("lists have no shares")
         given = (self.spread.nodes, self.spread.mass, self.spread.last, self.total)
@@ -87,15 +88,15 @@ class Teleport:
         return Restarts(nodes, mass, last), torch.where(total == 0, 1.0, total)[:, None]
 
     def dense(self, questions: Array, width: int, graph: PageRankGraph) -> torch.Tensor:
-        """f64[N, width] on the graph's device: column c is pi of questions[c], further columns are zero."""
+        """pi as f64[N, width] on the graph's device: column c is pi of questions[c]; further columns are zero."""
         nodes, pi = restart_rows(self, questions, width, graph)
         whole = torch.zeros(graph.n, width, dtype=torch.float64, device=graph.device)
         whole[nodes] = pi
         return whole
 
     def mass_on(self, nodes: torch.Tensor, questions: Array) -> Array:
-        """f64 per question: how much of pi lies on the nodes where bool[N] `nodes` is true, those without outgoing
-        weight."""
+        """The mass of pi on the nodes without outgoing weight, for each question: f64. nodes: bool[N], true for these
+        nodes."""
         if self.spread is None:
             node, lane, mass = self.entries(questions)
             here = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
@@ -104,7 +105,7 @@ class Teleport:
 
 
 def rows_of(tensor: torch.Tensor, rows: Array) -> torch.Tensor:
-    """tensor[rows]; rows that follow each other, as those of a tile do, cost no copy."""
+    """tensor[rows]; consecutive rows, like those of a tile, are not copied."""
     first, size = (int(rows[0]), len(rows)) if len(rows) else (0, 0)
     if size and int(rows[-1]) - first != size - 1:
         return tensor[torch.from_numpy(rows).to(tensor.device)]
@@ -112,7 +113,7 @@ def rows_of(tensor: torch.Tensor, rows: Array) -> torch.Tensor:
 
 
 def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport:
-    """Checks `seeds`, nodes below n, and `weights`; a seed named twice in a list counts twice. Raises BadInput."""
+    """Check `seeds`, nodes below n, and `weights`; a seed given twice in a list counts twice. Raises BadInput."""
     check_ragged(seeds, "seeds", n=n)
     mass = None
     if weights is not None:
@@ -124,12 +125,12 @@ def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport
     offsets, nodes = (a.long().contiguous().numpy() for a in to_host(seeds.offsets.detach(), seeds.values.detach()))
     checks, share = compiled_checks(CPU), np.empty(len(nodes))
     if checks is None or not checks.shares(offsets, mass, share):
-        share = _shares(offsets, mass)  # says what is wrong, if anything is
+        share = _shares(offsets, mass)  # reports the error, if there is one
     return Teleport(len(offsets) - 1, offsets, nodes, share)
 
 
 def _shares(offsets: Array, mass: Array | None) -> Array:
-    """Weights f64[T], 1 each if None, over the sum of their list. Raises BadInput."""
+    """Weights f64[T], 1 each if None, divided by the sum of their list. Raises BadInput."""
     lengths = np.diff(offsets)
     mass = np.ones(offsets[-1]) if mass is None else mass
     if not np.all(np.isfinite(mass) & (mass >= 0)):
@@ -144,14 +145,14 @@ def _shares(offsets: Array, mass: Array | None) -> Array:
 
 
 def _check_sums(total: Array, what: str) -> None:
-    """Raises BadInput where finite numbers of a row have no finite sum."""
+    """Raise BadInput if the finite numbers of a row have no finite sum."""
     if not np.all(np.isfinite(total)):
         at = int(np.argmax(~np.isfinite(total)))
         raise BadInput(f"the {what} of a row are too large", given=f"row {at}", expected="a sum below 1.8e308")
 
 
 def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> Teleport:
-    """Checks a dense prior [B, N], or restarts; the host waits for the device once. Each row is summed by itself, so
+    """Check a dense prior [B, N], or restarts; the host waits for the device once. Each row is summed separately, so
     its bits do not depend on the batch."""
     what = "the restarts do not fit the graph"
     if isinstance(prior, torch.Tensor):
@@ -183,7 +184,7 @@ def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> T
 
 
 def _sums_of_rows(rows: torch.Tensor) -> torch.Tensor:
-    """f64[B], a row at a time: how a device sums several at once depends on how many there are."""
+    """Sums f64[B], one row at a time: a device may sum several rows in a way that depends on their number."""
     sums = [row.contiguous().sum(dtype=torch.float64) for row in rows]
     return torch.stack(sums) if sums else torch.zeros(0, dtype=torch.float64, device=rows.device)
 
@@ -191,7 +192,7 @@ def _sums_of_rows(rows: torch.Tensor) -> torch.Tensor:
 def teleport_of(
     graph: PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | Restarts | None
 ) -> Teleport:
-    """The teleport of exactly one of `seeds` and `prior`."""
+    """The teleport from exactly one of `seeds` and `prior`."""
     if (seeds is None) == (prior is None):
         raise UsageError("PageRank needs seeds or a prior", given="both" if seeds is not None else "neither")
     if seeds is not None:
@@ -222,11 +223,11 @@ def restart_rows(
 
 
 def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:
-    """A state of the iteration from an estimate of PageRank: q = (1-d) pi + d P^T q in its direction, f64[N, B].
+    """The state q of the iteration in the direction of a PageRank estimate, with q = (1-d) pi + d P^T q: f64[N, B].
 
     ranks: [N, B] >= 0; total: f64[B], their sums, > 0; lost: f64[B], the part of them on nodes without outgoing weight.
-    Summed over the nodes, the equation says |q| = 1 - d + d (|q| - |q| lost / total), so
-    |q| = (1-d) / (1 - d + d lost / total). Exact where the estimate is.
+    Summed over the nodes, the equation gives |q| = 1 - d + d (|q| - |q| lost / total), so
+    |q| = (1-d) / (1 - d + d lost / total). Exact if the estimate is exact.
     """
     share = lost / total
     return ranks.double() * ((1 - damping) / (1 - damping + damping * share) / total)
@@ -237,10 +238,10 @@ WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an 
 
 @dataclass(frozen=True)
 class PageRankGraph:
-    """A CSR made ready by `prepare`. Make one per graph and pass it to the ops instead of the CSR.
+    """A CSR prepared by `prepare`. Make one for each graph and pass it to the ops instead of the CSR.
 
-    pull: the transpose of the adjacency (the adjacency itself when symmetric); scale: f64[N], out-degree, 1 where it
-    is 0; dangling: bool[N], nodes without outgoing weight; symmetric: whether undirected methods apply.
+    pull: the transposed adjacency (the adjacency itself if symmetric); scale: f64[N], out-degree, or 1 if it is 0;
+    dangling: bool[N], nodes without outgoing weight; symmetric: whether methods for undirected graphs apply.
     """
 
     pull: CSR
@@ -256,44 +257,44 @@ class PageRankGraph:
 
     @property
     def device(self) -> torch.device:
-        """The device of the graph, and so of results."""
+        """The device of the graph and of results."""
         return self.pull.indptr.device
 
     @cached_property
     def in_range(self) -> bool:
-        """Whether an f32 state can hold 1 / degree of every node; looked up once."""
+        """Whether an f32 state can hold 1 / degree of every node; cached."""
         return fits_f32(self.scale)
 
     @cached_property
     def dangling_nodes(self) -> torch.Tensor:
-        """i64: the nodes without outgoing weight, ascending; looked up once."""
+        """The nodes without outgoing weight, ascending: i64; cached."""
         return self.dangling.nonzero()[:, 0]
 
     def n_dangling_before(self, node: int) -> int:
-        """How many of them are below a node; looked up once for each."""
+        """The number of dangling nodes below a node; cached for each node."""
         if ("dangling before", node) not in self.views:
             self.views["dangling before", node] = int((self.dangling_nodes < node).sum())
         return int(self.views["dangling before", node])
 
     def __getstate__(self) -> dict[str, Any]:
-        """The graph without its views, which are dropped here too: torch moves tensors that it sends to another
-        process, and views would go on reading where they were."""
+        """The graph without its views, which are also dropped here. torch moves tensors that it sends to another
+        process, and the views would still read the old memory."""
         self.__dict__.pop("views", None)
         return dict(self.__dict__)
 
     @cached_property
     def views(self) -> dict[Any, Any]:
-        """The graph in the form of each implementation, made by the first call; numba: 16 bytes a node."""
+        """The forms of the graph for each implementation, made by the first call; numba: 16 bytes a node."""
         return {}
 
 
 def fits_f32(scale: torch.Tensor) -> bool:
-    """Whether degrees, and their inverses, are in the range of an f32 state."""
+    """Whether degrees and their inverses are in the range of an f32 state."""
     return bool(((scale > 1 / WIDEST) & (scale < WIDEST)).all())
 
 
 def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:
-    """Checks `csr` (BadInput, as `check_csr`) and computes what every PageRank on it needs. O(E log E), once."""
+    """Check `csr` (BadInput, as `check_csr`) and compute the common data of every PageRank on it. O(E log E), once."""
     if isinstance(csr, PageRankGraph):
         return csr
     check_csr(csr)

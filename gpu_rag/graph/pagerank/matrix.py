@@ -17,18 +17,18 @@ from gpu_rag_kernels.pagerank import Restart, ppr_step
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 
-F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
+F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the maximum of pi / degree
 
 
-PROVED = 16  # columns of a state that are in f64 at a time
+PROVED = 16  # columns of a state in f64 at a time
 LAST_ROW = 2**31 - 1
-MOST_RECORDED = 1 << 23  # numbers of a state whose steps are recorded: a step of more takes longer than its launches
+MOST_RECORDED = 1 << 23  # maximum numbers of a recorded state: a larger step takes longer than its launches
 _RECORDING = Lock()
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A CUDA graph of steps, and the tensors that it reads and writes. after: those that hold x and y in the end."""
+    """A CUDA graph of steps, and the tensors that it reads and writes. after: the tensors with x and y at the end."""
 
     graph: Any
     x: torch.Tensor
@@ -38,15 +38,15 @@ class Recording:
 
 
 def tile_bytes(n: int, n_rows: int, width: int, dtype: torch.dtype) -> int:
-    """What a tile of `width` questions, which restart at `n_rows` nodes, allocates by Triton while it is proved, when
-    it has the most: two states and the restart, the degrees and a row number of each node; and of PROVED questions
-    the state, its proof in f64, the restart and the sums of 8 rows."""
+    """Bytes that a tile of `width` questions, which restart at `n_rows` nodes, allocates in Triton during the proof,
+    its peak: two states and the restart, the degrees and a row number of each node; and for PROVED questions the state,
+    its proof in f64, the restart and the sums of 8 rows."""
     size, proved = dtype.itemsize, min(PROVED, width)
     return width * size * (2 * n + n_rows) + 20 * n + proved * (n * (size + 8 + 1) + n_rows * size)
 
 
 class MatrixTile:
-    """`Tile` of `width` questions. result: f32[>= questions, hi - lo] on the graph's device."""
+    """A `Tile` of `width` questions. result: f32[>= questions, hi - lo] on the graph's device."""
 
     def __init__(
         self, graph: PageRankGraph, plan: Plan, teleport: Teleport, width: int, dtype: torch.dtype,
@@ -63,14 +63,14 @@ class MatrixTile:
         self.y = torch.zeros_like(self.x)
 
     def _begun(self, nodes: torch.Tensor | slice, pi: torch.Tensor) -> torch.Tensor:
-        """The start of the state at nodes whose probabilities are pi f64[S, B]: one without outgoing weight starts at
-        its own fixpoint."""
+        """The initial state at nodes with probabilities pi f64[S, B]. A node without outgoing weight starts at its own
+        fixpoint."""
         if self.plan.known_mass:
             pi = torch.where(self.graph.dangling[nodes, None], pi * (1 - self.plan.damping), pi)
         return (pi / self.scale[nodes]).to(self.x.dtype)
 
     def _start_in_lists(self, teleport: Teleport, questions: Array) -> Restart:
-        """The state and the restart of seeds: few nodes have any."""
+        """The state and the restart of seeds, which are at few nodes."""
         nodes, pi = restart_rows(teleport, questions, self.width, self.graph)
         at = torch.full((self.graph.n,), -1, dtype=torch.int32, device=self.graph.device)
         at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=self.graph.device)
@@ -78,8 +78,8 @@ class MatrixTile:
         return Restart(pi.to(self.x.dtype), at, nodes)
 
     def _start_everywhere(self, teleport: Teleport, questions: Array) -> Restart:
-        """The state and the restart of `Restarts`, some questions at a time, as f64 takes the most memory. A place of
-        `nodes` has the row of the first that names its node. No wait."""
+        """The state and the restart of `Restarts`, some questions at a time, because f64 takes the most memory. Places
+        of `nodes` with the same node share the row of the first. No wait."""
         part, total = teleport.shares(questions)
         n, (batch, places), size = self.graph.n, part.nodes.shape, part.last.shape[1]
         first, device = n - size, self.graph.device
@@ -101,12 +101,12 @@ class MatrixTile:
         return Restart(rows, at)
 
     def step_in_f16(self, n_steps: int) -> None:
-        """The first steps of all columns, with a state of half the bytes of f32 and sums in f32.
+        """Do the first steps of all columns, with a state of half the bytes of f32 and sums in f32.
 
-        V = q / degree is at most 1 / the least degree, and three times that on the way of Chebyshev's iteration (an
-        iterate is no farther from the fixpoint than the start, in the norm of sqrt(degree) V): times `scale` it is in
-        the range of f16. What is rounded off or lost below 2^-24 is found again by the steps that must follow. Each
-        step's rounding fades like the start's error, see `pagerank.plan`.
+        V = q / degree is at most 1 / the least degree, and three times that during Chebyshev's iteration (an iterate is
+        no farther from the fixpoint than the start, in the norm of sqrt(degree) V). Multiplied by `scale` it is in the
+        range of f16. The following steps recover the parts that are rounded off or lost below 2^-24. The rounding error
+        of each step fades like the error of the start, see `pagerank.plan`.
         """
         scale = F16_RANGE * 2.0 ** math.floor(math.log2(float(self.scale.min()))) if len(self.scale) else 1.0
         x, y = (a.mul(scale).half() for a in (self.x, self.y))
@@ -120,8 +120,8 @@ class MatrixTile:
         self.x, self.y = (a.to(self.x.dtype).div_(scale) for a in (x, y))
 
     def leap(self, steps: Array, n_fine: int) -> None:
-        """See `Leap`. The factors of the steps are kept on the device. On a GPU the steps of small states, whose
-        launches would take longer than they do, become one launch."""
+        """See `Leap`. The factors of the steps are kept on the device. On a GPU, the steps of small states, whose
+        launches would take longer than the work, become one launch."""
         key = ("leap", tuple(steps), n_fine, self.width, self.damping, self.x.dtype)
         if key not in self.graph.views:
             omegas = torch.from_numpy(steps).to(self.graph.device)[:, None].repeat(1, self.width)
@@ -142,8 +142,9 @@ class MatrixTile:
             all_steps()
 
     def _recorded(self, key: tuple[object, ...], all_steps: Callable[[], None]) -> None:
-        """`all_steps` as a CUDA graph over tensors of its own, one for each power of two of restart rows. The first
-        call of a key takes the steps one by one, which compiles kernels and makes plans; the second records them."""
+        """Run `all_steps` as a CUDA graph over its own tensors, one graph for each power of two of restart rows. The
+        first call of a key does the steps one by one, which compiles kernels and makes plans; the second call records
+        them."""
         own, n_rows = (self.x, self.y, self.restart), 1 << max(self.restart.rows.shape[0] - 1, 0).bit_length()
         recordings: dict[object, Recording | None] = self.graph.views.setdefault("recordings", {})
         key = (*key, n_rows)
@@ -163,7 +164,7 @@ class MatrixTile:
         own[1].copy_(found.after[1])
 
     def _record(self, n_rows: int, all_steps: Callable[[], None]) -> Recording | None:
-        """A recording; None, said once a graph, where CUDA cannot record: then steps are taken one by one."""
+        """A recording; None if CUDA cannot record (warns once for each graph): then steps are done one by one."""
         rows = torch.zeros(n_rows, self.width, dtype=self.x.dtype, device=self.x.device)
         x, y, restart = torch.zeros_like(self.x), torch.zeros_like(self.y), Restart(rows, self.restart.at.clone())
         self.x, self.y, self.restart = x, y, restart
@@ -199,7 +200,7 @@ class MatrixTile:
         return np.full(self.width, np.inf) if change is None else np.asarray(change.cpu().numpy())
 
     def check(self, rows: Array) -> tuple[Array, Array]:
-        """See `Tile.check`. Some columns at a time, so that f64 takes a part of the memory of the states."""
+        """See `Tile.check`. Some columns at a time, so that f64 takes only a part of the memory of the states."""
         numbers = torch.zeros(2, self.width, dtype=torch.float64, device=self.graph.device)
         for a in range(0, self.width, PROVED):
             part = slice(a, min(a + PROVED, self.width))
@@ -209,7 +210,7 @@ class MatrixTile:
         return gaps, mass
 
     def _prove(self, part: slice, rows: Array, numbers: torch.Tensor) -> None:
-        """`check` of some columns; numbers: f64[2, columns], gaps and masses."""
+        """Run `check` for some columns; numbers: f64[2, columns], gaps and masses."""
         degree, inverse = self.degrees[torch.float64]
         x, restart = self.x[:, part].contiguous(), self.restart.columns(part)
         q = torch.zeros_like(x, dtype=torch.float64)
@@ -220,7 +221,7 @@ class MatrixTile:
         numbers[1] = q.sum(0)
         found, lanes = q[self.lo : self.lo + self.result.shape[1]].T, np.flatnonzero(rows >= 0)
         to = rows[lanes]
-        if to[-1] - to[0] == lanes[-1] - lanes[0] == len(lanes) - 1:  # as at first: nothing to upload
+        if to[-1] - to[0] == lanes[-1] - lanes[0] == len(lanes) - 1:  # as in the first check: nothing to upload
             self.result[to[0] : to[-1] + 1] = found[lanes[0] : lanes[-1] + 1]
         else:
             there, lane = (torch.from_numpy(v).to(q.device) for v in (to, lanes))
@@ -228,7 +229,7 @@ class MatrixTile:
 
 
 def _degrees_of(graph: PageRankGraph) -> dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]]:
-    """Degrees and their inverses, [N], in f32 and f64; made once a graph: 16 bytes a node."""
+    """Degrees and their inverses, [N], in f32 and f64; made once for each graph: 16 bytes a node."""
     if "degrees" not in graph.views:
         graph.views["degrees"] = {
             t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in (torch.float32, torch.float64)

@@ -1,4 +1,4 @@
-"""Personalized PageRank as one would write it first: read this before the plan. Tests compare every backend with it."""
+"""Personalized PageRank in its direct form: read this before the plan. Tests compare every backend with it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpu_rag.types import CSR, Ragged
 
 
 def naive_pagerank(csr: CSR, seeds: Ragged, *, damping: float = 0.85, tol: float = 1e-12) -> torch.Tensor:
-    """p <- (1-d) pi + d (P^T p + lost(p) pi) for one question after the other, until |p - PageRank| <= tol: f64[B, N].
+    """p <- (1-d) pi + d (P^T p + lost(p) pi), one question after another, until |p - PageRank| <= tol: f64[B, N].
 
-    P is the adjacency with each row divided by its sum, pi the seeds of the question (each counts once for every time
-    it is given), lost(p) the mass of p on nodes without outgoing weight. The map contracts by d, so a step of length s
-    is followed by steps of at most s d / (1-d) together. csr, seeds: sound (unchecked).
+    P is the adjacency with each row divided by its sum, pi the seeds of the question (a repeated seed counts each
+    time), lost(p) the mass of p on nodes without outgoing weight. The map contracts by d, so after a step of length s
+    all later steps together have at most length s d / (1-d). csr, seeds: sound (unchecked).
 
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """

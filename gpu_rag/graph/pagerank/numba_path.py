@@ -1,6 +1,7 @@
 """Tiles of PageRank on the CPU by numba: up to 32 questions side by side in each row of the state.
 
-A pass reads the state of a node once for each edge, at random: the fewer bytes a row has, the more of it is in a cache.
+A pass reads the state of a node once for each edge, in random order: with fewer bytes in a row, more of it is in a
+cache.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _CACHE_LINE = 64
 
 
 def lanes_for(n_questions: int) -> int:
-    """The number of questions in a row of the state; a question's bits do not depend on it."""
+    """The number of questions in a row of the state; the bits of a question do not depend on it."""
     return next((lanes for lanes in LANES if lanes >= n_questions), LANES[-1])
 
 
 class NumbaGraph:
-    """Views of a prepared graph for the kernels, in f32 or f64 as the state. Shared by threads; read only."""
+    """Views of a prepared graph for the kernels, in f32 or f64 like the state. Shared by threads; read only."""
 
     def __init__(self, graph: PageRankGraph, dtype: torch.dtype):
         self.n, self.dtype = graph.n, np.dtype(np.float32 if dtype == torch.float32 else np.float64)
@@ -38,13 +39,13 @@ class NumbaGraph:
 
 
 class NumbaTile:
-    """`Tile` of up to 32 questions. result: f32[>= questions, hi - lo], where the checks write nodes lo..hi."""
+    """A `Tile` of up to 32 questions. result: f32[>= questions, hi - lo], into which the checks write nodes lo..hi."""
 
     def __init__(
         self, whole: PageRankGraph, plan: Plan, teleport: Teleport, dtype: torch.dtype, questions: Array,
         result: torch.Tensor, lo: int,
     ):  # fmt: skip
-        if dtype not in whole.views:  # kept with the graph: dividing all degrees takes as long as a sweep
+        if dtype not in whole.views:  # cached with the graph: dividing all degrees takes as long as a sweep
             whole.views[dtype] = NumbaGraph(whole, dtype)
         graph: NumbaGraph = whole.views[dtype]
         self.graph, self.result, self.lo = graph, result.numpy(), lo
@@ -54,7 +55,7 @@ class NumbaTile:
         self.x = _state(graph.n, self.width, graph.dtype)
         self.y = self.x if plan.in_place else _state(graph.n, self.width, graph.dtype)
         nodes, pi = (a.numpy() for a in restart_rows(teleport, questions, self.width, whole))
-        self.at = np.zeros(graph.n, np.int32)  # the row of each node in `source`, whose row 0 is that of all others
+        self.at = np.zeros(graph.n, np.int32)  # the row of each node in `source`; row 0 serves all other nodes
         self.at[nodes] = np.arange(1, len(nodes) + 1)
         self.source = np.zeros((len(nodes) + 1, self.width), graph.dtype)
         self.source[1:] = (1 - plan.damping) * pi
@@ -93,7 +94,7 @@ class NumbaTile:
 
 
 def _state(n: int, width: int, dtype: np.dtype[Any]) -> Array:
-    """Zeros [n, width] that start on a cache line, so that a row of 32 f32 is two lines and not three."""
+    """Zeros [n, width] aligned to a cache line, so that a row of 32 f32 takes two lines, not three."""
     memory = torch.zeros(n * width * dtype.itemsize + _CACHE_LINE, dtype=torch.uint8).numpy()
     start = -memory.ctypes.data % _CACHE_LINE
     return memory[start : start + n * width * dtype.itemsize].view(dtype).reshape(n, width)

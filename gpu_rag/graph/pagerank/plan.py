@@ -1,21 +1,20 @@
-"""The iteration of PageRank and when it may stop: coefficients by solver, the proved bound on the error, and the loop
-in which every column of a tile stops by its own error. PageRank on one device and that of shards share all of it.
+"""The iteration of PageRank and its stopping rule: coefficients of each solver, the proved bound on the error, and the
+loop in which every column of a tile stops by its own error. PageRank on one device and on shards share all of it.
 
 The equation, for one question: q = (1-d) pi + d P^T q, P the row-normalised adjacency, rows without weight zero.
-Returning the mass of those rows to pi only rescales: the PageRank is q / |q|_1. The state is V = q / degree, so that
-the matrix needs no values and, for a symmetric graph, D^-1 A has the real spectrum of D^-1/2 A D^-1/2 in [-1, 1].
+Returning the mass of those rows to pi only rescales: the PageRank is q / |q|_1. The state is V = q / degree, so the
+matrix needs no values and, for a symmetric graph, D^-1 A has the real spectrum of D^-1/2 A D^-1/2 in [-1, 1].
 
 Solvers, all of the form Y <- Y + omega (Z - Y) with Z = (d A^T X + (1-d) pi) / degree:
-- power: omega = 1, two buffers. Error falls as d^k.
-- chebyshev: two buffers (Y = the iterate before X), omega_1 = 1, omega_2 = 2 / (2 - d^2), then
-  omega = 1 / (1 - d^2 omega / 4): Chebyshev semi-iteration on [-d, d] (Golub and Varga, 1961). Symmetric graphs only.
-  Rounding is not amplified beyond a constant: an error e of one iterate has become at most 2 e (k+1) rate^k after k
-  steps, with rate = d / (1 + sqrt(1 - d^2)), in the norm of sqrt(degree) V: it grows as a Chebyshev polynomial of the
-  second kind. All together stay below 2 e / (1 - rate)^2 (power: e / (1 - d) in L1). So the first steps of both may
-  have a coarse state.
+- power: omega = 1, two buffers. The error falls as d^k.
+- chebyshev: two buffers (Y = the iterate before X), omega_1 = 1, omega_2 = 2 / (2 - d^2), then omega = 1 / (1 - d^2
+  omega / 4): Chebyshev semi-iteration on [-d, d] (Golub and Varga, 1961). Symmetric graphs only. Rounding is amplified
+  only by a constant: after k steps an error e of one iterate is at most 2 e (k+1) rate^k, with rate = d / (1 + sqrt(1 -
+  d^2)), in the norm of sqrt(degree) V; it grows as a Chebyshev polynomial of the second kind. All such errors together
+  stay below 2 e / (1 - rate)^2 (power: e / (1 - d) in L1). So the first steps of both solvers may have a coarse state.
 - sor: Y = X, row by row in place (successive over-relaxation). Symmetric: omega = 2 / (1 + sqrt(1 - d^2)) (Young,
-  1954), convergent for every order of rows since I - d S is positive definite; otherwise omega = 1 (Gauss-Seidel),
-  convergent since d P^T has L1 norm d < 1.
+  1954), convergent for every order of rows because I - d S is positive definite; otherwise omega = 1 (Gauss-Seidel),
+  convergent because d P^T has L1 norm d < 1.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ Array = np.ndarray[Any, Any]
 
 ROUNDING = 2.0**-24  # half a unit of f32: the L1 error of rounding a vector of mass 1
 F32_GAP = 5e-8  # about the L1 gap that remains when steps over an f32 state are summed in f64
-COARSE_GAP = 5e-7  # and a few times that when they are summed in f32
-SUM_ERROR = 5e-6  # a row may miss the sum of 1 by so much
-F16_ERROR = 2.0**-10  # an L1 error that steps over an f16 state surely come below: they end at about a tenth of it
-MARGIN = 0.8  # a column is checked when its predicted gap is below this part of what is allowed
+COARSE_GAP = 5e-7  # a few times that gap if they are summed in f32
+SUM_ERROR = 5e-6  # allowed error of a row's sum of 1
+F16_ERROR = 2.0**-10  # L1 error that steps over an f16 state surely reach: they end at about a tenth of it
+MARGIN = 0.8  # a column is checked when its predicted gap is below this part of the allowed gap
 
 
 @dataclass(frozen=True)
 class Plan:
-    """omega: f64[max_iter + 2], the relaxation of step k; stride: steps between looks (2 where buffers alternate);
-    predicted: expected |Z - X|_1 after the last step, over that of the step itself (a guess: decides when to check,
-    never whether the result is good)."""
+    """omega: f64[max_iter + 2], the relaxation of step k; stride: steps between looks (2 if buffers alternate);
+    predicted: the expected |Z - X|_1 after the last step, divided by that of the step itself (a guess: it decides when
+    to check, never whether the result is good)."""
 
     solver: str
     damping: float
@@ -69,27 +68,28 @@ class Plan:
 
     @property
     def normalises(self) -> bool:
-        """Whether rows are divided by their own sum, rather than by the |q|_1 that is known."""
+        """Whether rows are divided by their own sum, not by a known |q|_1."""
         return not self.known_mass or self.tol > SUM_ERROR
 
     @property
     def fits_f32(self) -> bool:
-        """Whether an f32 state can be expected to come within the tolerance."""
+        """Whether an f32 state is expected to come within the tolerance."""
         least = 1.0 if self.known_mass else 1 - self.damping
         return self.tol > ROUNDING and float(self.allowed(ROUNDING, np.array(least))) >= F32_GAP
 
     def allowed(self, slack: float, mass: Array) -> Array:
-        """The L1 gap |Z - X|_1 (in q) that is worth a check, per column. mass: |q|_1, or a lower bound of it."""
+        """The L1 gap |Z - X|_1 (in q) below which a check is worthwhile, per column. mass: |q|_1, or a lower bound of
+        it."""
         share = 0.5 if self.normalises else 1.0
         left = self.tol - slack
         return np.asarray(MARGIN * share * left * mass * (1 - self.damping) / max(self.damping, 1e-12))
 
     def bound(self, gap: Array, mass: Array, exact: Array) -> Array:
-        """Proved L1 distance of the scaled Z from the PageRank, per column.
+        """The proved L1 distance of the scaled Z from the PageRank, per column.
 
-        gap = |Z - X|_1 and mass = |Z|_1, both computed in f64; exact = |q|_1, read if known_mass. P^T has L1 norm <= 1,
-        so |X - q|_1 <= gap / (1-d) and E = |Z - q|_1 <= d gap / (1-d). Divided by the known |q| that is E / |q|;
-        |Z/|Z| - q/|q||_1 is at most (E + ||q| - |Z||) / |q|, and where |q| is not known at most 2 E / (|Z| - E).
+        gap = |Z - X|_1 and mass = |Z|_1, both computed in f64; exact = |q|_1, used if known_mass. P^T has L1 norm <= 1,
+        so |X - q|_1 <= gap / (1-d) and E = |Z - q|_1 <= d gap / (1-d). Divided by the known |q| the distance is E /
+        |q|. |Z/|Z| - q/|q||_1 is at most (E + ||q| - |Z||) / |q|, and if |q| is unknown at most 2 E / (|Z| - E).
         """
         error = self.damping * gap / (1 - self.damping)
         if not self.normalises:
@@ -104,14 +104,15 @@ class Plan:
 
     @property
     def rate(self) -> float:
-        """By how much a step shrinks the error in the end; of sor, a guess from below."""
+        """The asymptotic factor by which a step shrinks the error; for sor, an optimistic guess."""
         return self.damping if self.solver == "power" or not self.symmetric else self.damping / (1 + self.root)
 
     @property
     def f16_steps(self) -> int:
-        """The steps that exact arithmetic takes from an error of 2, the largest there is, to one that f16 still sees.
+        """The number of steps that exact arithmetic takes from an error of 2, the largest possible, to one that f16 can
+        resolve.
 
-        One number for all questions: no look is needed, and no bit of a question depends on the others.
+        It is the same for all questions: no look is needed, and no bit of a question depends on the others.
         """
         if self.rate <= 0:
             return 0
@@ -119,9 +120,9 @@ class Plan:
         return min(needed, self.max_iter)
 
     def leap(self, slack: float, coarsest: float, taken: int) -> tuple[Array, int]:
-        """The relaxations of the steps that a tile takes before it looks at anything, after those `taken`, and how many
-        of the last must be fine. Chebyshev's error falls as its rate says on every graph of passages and entities that
-        was looked at; of other solvers no step is taken unlooked. One number for all questions, see `f16_steps`."""
+        """The relaxations of the steps that a tile does before its first look, after `taken` steps, and the number of
+        final steps that must be fine. Chebyshev's error fell at its rate on every tested graph of passages and
+        entities; other solvers take no unchecked steps. The number is the same for all questions, see `f16_steps`."""
         none: tuple[Array, int] = np.zeros(0), 0
         if self.solver != "chebyshev" or self.rate <= 0:
             return none
@@ -133,14 +134,14 @@ class Plan:
         return (self.omega[taken : taken + steps], min(FINE, steps) if coarsest > allowed else 0) if steps > 0 else none
 
     def for_f32(self, taken: int = 0) -> Plan:
-        """This plan with the steps limited to what exact arithmetic would need after those `taken`: a column that needs
-        more has met the rounding of its state."""
+        """This plan, with at most the steps that exact arithmetic would need after `taken` steps. A column that needs
+        more has reached the rounding of its state."""
         needed = math.log(1000 / self.tol) / -math.log(self.rate) if self.rate > 0 else 1
         return replace(self, max_iter=min(self.max_iter, taken + 8 + math.ceil(needed)))
 
 
 def plan_of(solver: str, damping: float, tol: float, max_iter: int, *, symmetric: bool, known_mass: bool) -> Plan:
-    """The plan of a solver that has been chosen and checked."""
+    """The plan of a chosen and checked solver."""
     root = math.sqrt(1 - damping * damping)
     rate = damping / (1 + root)
     omega = np.ones(max_iter + 2)
@@ -159,29 +160,29 @@ def plan_of(solver: str, damping: float, tol: float, max_iter: int, *, symmetric
     return Plan(solver, damping, tol, max_iter, omega, stride, predicted, known_mass, symmetric)
 
 
-LEAP = 300  # times the first gap that a tile's last ones are computed from: a few units more than was ever seen
-FINE = 4  # steps after coarse ones that find what f32 sums have rounded off
-MAX_CHECKS = 4  # a column that fails this many checks has met the rounding of its state
+LEAP = 300  # assumed first gap, which gives the number of steps of a leap: a few units above the largest seen
+FINE = 4  # steps after coarse ones, which recover the rounding of f32 sums
+MAX_CHECKS = 4  # a column that fails this many checks has reached the rounding of its state
 UNKNOWN = 1e300  # a change that asks for another step
 F64_GAP = 32 * 2.0**-52  # about the L1 gap below which steps in f64 may show rounding alone
-BLIND = 1e-3  # of the gap that a check finds: a step that changed less did not see the error
+BLIND = 1e-3  # share of a check's gap: a step that changed less did not see the error
 
 
 class Tile(Protocol):
     """The state of up to `width` questions on some backend."""
 
     width: int
-    slack: float  # L1 error of the state's own inputs, by rounding
+    slack: float  # L1 rounding error of the state's inputs
     coarsest: float  # the gap below which steps must be fine
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
-        """The steps up to the next look, with omegas f64[plan.stride, width], a row a step; 0 leaves a column as it is
-        after every second step (every step when the solver works in place). fine: rows are summed in f64, whatever the
-        state is. Returns f64[width], the L1 size of Z - X in q, of the last step."""
+        """Do the steps up to the next look, with omegas f64[plan.stride, width], one row for each step. An omega of 0
+        leaves a column unchanged after every second step (every step if the solver works in place). fine: rows are
+        summed in f64, for any state. Returns f64[width], the L1 size of Z - X in q, of the last step."""
 
     def check(self, rows: Array) -> tuple[Array, Array]:
-        """Computes Z in f64 from the state; column c is written to row rows[c] of the result, unless -1.
-        Returns gap = |Z - X|_1 and mass = |Z|_1, each f64[width]."""
+        """Compute Z in f64 from the state; column c is written to row rows[c] of the result, unless it is -1. Returns
+        gap = |Z - X|_1 and mass = |Z|_1, each f64[width]."""
 
 
 SweepUntil = Callable[[Array, Array, Array, Array, Array, Array, bool], None]
@@ -197,8 +198,8 @@ the last `n_fine` of them fine."""
 
 @dataclass
 class Solved:
-    """scale: f64[width], what the rows must be multiplied with to sum to 1; unsolved: columns without a proof;
-    bound: f64[width]; steps: i64[width]."""
+    """scale: f64[width], the factor that makes each row sum to 1; unsolved: columns without a proof; bound: f64[width];
+    steps: i64[width]."""
 
     scale: Array
     unsolved: Array
@@ -207,17 +208,17 @@ class Solved:
 
 
 def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: int = 0) -> Solved:
-    """Iterates the columns c of `tile` with rows[c] >= 0 until each is within plan.tol, proved by a check in f64.
+    """Iterate the columns c of `tile` with rows[c] >= 0 until each is within plan.tol, proved by a check in f64.
 
-    rows: i64[width], the row of the result that a column goes to, or -1; least_mass: f64[width], |q|_1 where
-    plan.known_mass, else a lower bound of it. A column is frozen (omega 0) when its predicted gap is small enough,
-    first for coarse steps, then for fine ones; when all are, one pass checks them; a column that fails goes on.
+    rows: i64[width], the result row of each column, or -1; least_mass: f64[width], |q|_1 if plan.known_mass, else a
+    lower bound of it. A column is frozen (omega 0) when its predicted gap is small enough, first for coarse steps, then
+    for fine ones. When all are frozen, one pass checks them; a column that fails continues.
 
-    taken: steps that the tile has done before; at least `stride` follow.
+    taken: steps that the tile has already done; at least `stride` follow.
 
-    Every second step of Chebyshev's iteration takes the part of an error that P^T maps to 0 away, and the next one
-    brings it back: T_k(0) = 0 for odd k. Where nothing else is left, as on a star whose centre and leaves have equal
-    mass, the steps that are looked at change nothing. A check sees it, and the rate says how many steps are needed.
+    Every second step of Chebyshev's iteration removes the part of an error that P^T maps to 0, and the next step
+    restores it: T_k(0) = 0 for odd k. If nothing else is left, as on a star whose centre and leaves have equal mass,
+    the observed steps change nothing. A check detects this, and the rate tells how many steps are needed.
     """
     width = tile.width
     pending = rows >= 0
@@ -234,7 +235,7 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
     while pending.any():
         allowed = plan.allowed(tile.slack, least_mass)
         both = ((False, np.maximum(allowed, tile.coarsest)), (True, allowed))
-        for fine, enough in both if last.any() else ():  # after a leap, and no step since: checked as it is
+        for fine, enough in both if last.any() else ():  # directly after a leap the state is checked as it is
             going = pending & (steps < plan.max_iter) & (fine | (checks == 0))
             going &= (predicted * last > enough) | (steps < least)
             if sweep_until is not None:
@@ -263,10 +264,11 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
 
 
 def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
-    """i64[width]: the steps in which `plan.rate` brings each gap to what is allowed; 0 where nothing is left to do."""
+    """The number of steps in which `plan.rate` reduces each gap to the allowed one: i64[width]; 0 if it is already
+    small enough."""
     if plan.rate <= 0:
         return np.zeros(len(gap), np.int64)
-    left = np.where(gap > allowed, gap / allowed, 1.0)  # 1 also where a state is not a number
+    left = np.where(gap > allowed, gap / allowed, 1.0)  # also 1 if a state is NaN
     return np.ceil(np.log(left) / -math.log(plan.rate)).astype(np.int64)
 
 
@@ -274,8 +276,9 @@ def solve_questions(
     new_tile: Callable[[torch.dtype, Array], Tile], teleport: Teleport, plan: Plan, dangling: torch.Tensor | None,
     dtypes: Sequence[torch.dtype], first: int, last: int, result: torch.Tensor, taken: int = 0,
 ) -> None:  # fmt: skip
-    """Solves questions first..last into the rows of `result`, in each precision those that the one before could not
-    bring within the tolerance. The row of a question without seeds is 0. Raises GpuRagError for one that none can.
+    """Solve questions first..last into the rows of `result`; each further precision solves those that the one before
+    could not bring within the tolerance. The row of a question without seeds is 0. Raises GpuRagError if no precision
+    suffices.
 
     new_tile(precision, questions): a tile that writes into `result`, in the first precision after `taken` steps.
     dangling: as in `least_mass`.
@@ -307,8 +310,8 @@ def solve_questions(
 
 
 def way_out(bound: float, damping: float) -> str:
-    """The way out where a proved error stays above the tolerance: more steps, unless the gap is of the size of
-    rounding, which the proof takes 2 d / (1 - d) times."""
+    """Advice if a proved error stays above the tolerance: more steps, unless the gap is as small as rounding, which the
+    proof multiplies by 2 d / (1 - d)."""
     if bound * (1 - damping) <= 2 * damping * F64_GAP:
         reached = f"raise tol to {1.1 * bound:.1e}, or lower damping"
         return f"{reached}: what is left is of the size of rounding in f64, which more steps may not lower"
@@ -316,9 +319,9 @@ def way_out(bound: float, damping: float) -> str:
 
 
 def least_mass(plan: Plan, teleport: Teleport, dangling: torch.Tensor | None, questions: Array, width: int) -> Array:
-    """f64[width]: |q|_1 where it is known, else its lower bound 1 - d; 1 for unused columns.
+    """q|_1 if it is known, else its lower bound 1 - d; 1 for unused columns: f64[width].
 
-    dangling: bool[N], nodes without outgoing weight; None where there are none.
+    dangling: bool[N], nodes without outgoing weight; None if there are none.
     """
     least = np.ones(width)
     if not plan.known_mass:

@@ -1,13 +1,13 @@
-"""Simple paths through the topics of a question, in a given order: found hop by hop from every topic, with a beam.
+"""Find simple paths through the topics of a question, in a given order, hop by hop from every topic, with a beam.
 
-For topics t_1 .. t_k of a question a path is a simple path (no node twice, edge direction ignored) that meets them in
-this order, where
+For topics t_1 .. t_k of a question, a path is a simple path (no repeated node, edge direction ignored) that meets the
+topics in this order, where
 - an inner segment, t_i to t_(i+1), has 1 to 2 D hops: D from each side;
-- an end is closed (the path begins at t_1, ends at t_k) or open: 1 to D hops beyond that topic. One topic without an
-  open end counts as open after it;
-- the whole has more than `least` and at most `longest` hops.
+- an end is closed (the path begins at t_1, ends at t_k) or open: 1 to D hops beyond that topic. A single topic without
+  an open end counts as open after it;
+- the whole path has more than `least` and at most `longest` hops.
 
-A program makes them in this order; `search_paths` is that program with one function to prune:
+A program makes the paths in these steps; `search_paths` is this program with one function for pruning:
 
     hops = [start_paths(graph, topics)]
     for _ in range(D):
@@ -17,9 +17,9 @@ A program makes them in this order; `search_paths` is that program with one func
     for step in range(n_steps(topics)):
         whole = prune(chain_paths(whole, parts, topics, step, ends, window))
 
-`prune` is `score_paths` with a beam: the best of each topic, then of each part, then of each question. Without a beam
-the result is every such path, each once. All results are integers in one order, by (group, nodes), so that ties have
-one meaning everywhere: the path whose nodes come first.
+`prune` is `score_paths` with a beam: the best paths of each topic, then of each part, then of each question. Without a
+beam the result is every such path, each once. All results are integers in one order, by (group, nodes), so ties are
+resolved the same way everywhere: the path with the smaller nodes comes first.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ __all__ = [
 ]  # fmt: skip
 
 NO_KEY = 2**62  # above every key of a question and a node
-MOST_PATHS = 1 << 26  # that one call may make, unless it says otherwise
-_PATHS = 4096  # that a thread takes at a time
+MOST_PATHS = 1 << 26  # default maximum paths of one call
+_PATHS = 4096  # paths that a thread takes at a time
 
 
 def path_graph(csr: CSR) -> PathGraph:
-    """Checks `csr` once and numbers its edges. Pass the result to the ops.
+    """Check `csr` once and number its edges. Pass the result to the ops.
 
-    csr: a symmetric adjacency (both directions stored; `csr_from_edges` makes one); weights are ignored, loops belong
-    to no path. It may be the block-diagonal CSR of `induced_subgraphs`, with local nodes as topics. The edge between
-    u < v has one number, its rank by (u, v), whichever way it is walked. O(E log E). Raises BadInput.
+    csr: a symmetric adjacency (both directions stored; `csr_from_edges` makes one); weights are ignored, loops are in
+    no path. It may be the block-diagonal CSR of `induced_subgraphs`, with local nodes as topics. The edge between u < v
+    has one number, its rank by (u, v), in both directions. O(E log E). Raises BadInput.
 
     Path 0 - 1 - 2: edge 0 is 0 - 1, edge 1 is 1 - 2.
     """
@@ -74,9 +74,10 @@ def path_graph(csr: CSR) -> PathGraph:
 
 
 def start_paths(graph: PathGraph, topics: Ragged) -> PathSet:
-    """The paths of no hop: one a topic. topics: Ragged of i32/i64 nodes, the order of each question, none twice in it.
+    """The paths without hops: one for each topic. topics: Ragged of i32/i64 nodes, the ordered topics of each question,
+    each once.
 
-    group is the place of the topic in topics.values. Raises BadInput.
+    group is the position of the topic in topics.values. Raises BadInput.
     """
     check_topics(graph, topics)
     question = row_of_value(topics)
@@ -94,15 +95,15 @@ def expand_paths(
     implementation: str = "auto",
     threads: int = 1,
 ) -> PathSet:
-    """Every path one hop longer: to a node that is neither on the path nor a topic of its question.
+    """Extend every path by one hop, to a node that is neither on the path nor a topic of its question.
 
-    paths: P paths of one length h, as `start_paths`, `expand_paths` and `score_paths` give them. A direct edge to the
-    neighbouring topic is found by `path_parts`. most: raises BadInput where the degrees at the ends of the paths add up
-    to more, before any work. implementation: numba | torch | auto, all give the same integers. threads: groups of
-    4,096 paths at once (numba). Returns PathSet with h + 1 hops, ascending by (group, nodes). Time: the edges at the
-    ends, times h. Memory: the result; torch: the edges in pieces. Raises BadInput, UsageError, MissingBackend.
+    paths: P paths of one length h, from `start_paths`, `expand_paths` or `score_paths`. A direct edge to the
+    neighbouring topic is found by `path_parts`. most: raises BadInput, before any work, if the degrees at the ends of
+    the paths sum to more. implementation: numba | torch | auto, all give the same integers. threads: groups of 4,096
+    paths at once (numba). Returns PathSet with h + 1 hops, ascending by (group, nodes). Time: the edges at the ends,
+    times h. Memory: the result; torch: the edges in pieces. Raises BadInput, UsageError, MissingBackend.
 
-    Star 0 - 1, 0 - 2, 0 - 3 with topics [0, 3]: from 0 the paths [0, 1], [0, 2]; from 3 none, as 0 is a topic.
+    Star 0 - 1, 0 - 2, 0 - 3 with topics [0, 3]: from 0 the paths [0, 1], [0, 2]; from 3 none, because 0 is a topic.
     """
     check_topics(graph, topics)
     check_paths(paths, topics.batch, graph.device)
@@ -118,7 +119,7 @@ def expand_paths(
 
 
 def _count_steps(graph: PathGraph, paths: PathSet) -> int:
-    """The degrees at the ends of paths of one length, added up. Raises BadInput for other paths."""
+    """The sum of the degrees at the ends of paths of one length. Raises BadInput for other paths."""
     if compiled_checks(graph.device) is not None:
         from gpu_rag_kernels.checks import count_steps
 
@@ -137,7 +138,7 @@ def _count_steps(graph: PathGraph, paths: PathSet) -> int:
 def _steps_by_torch(
     graph: PathGraph, paths: PathSet, topics: Ragged, n_steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(path i64[Q], entry i64[Q]) of every step that may be taken, by (path, entry), among n_steps."""
+    """(path i64[Q], entry i64[Q]) of every possible step, by (path, entry), among n_steps."""
     n = max(graph.n, 1)
     taken = keys_of(topics, n).sort().values
     last = paths.nodes[:, -1].long()
@@ -165,7 +166,7 @@ def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads
 
     def part(first: int) -> list[np.ndarray]:
         last = min(first + step, paths.size)
-        space = count_steps(indptr, shorter[2][first:last]) + 1  # one more: a step that is not kept is written over
+        space = count_steps(indptr, shorter[2][first:last]) + 1  # one more: a rejected step is overwritten
         longer = (
             np.empty(space, np.int64), np.empty(space, np.int64), np.empty((space, hops + 2), np.int32),
             np.empty((space, hops + 1), np.int32),
@@ -193,10 +194,10 @@ def search_paths(
     implementation: str = "auto",
     threads: int = 1,
 ) -> PathSet:
-    """The whole search of B questions, as the module says: PathSet of whole paths, group = question.
+    """Run the whole search of B questions, as in the module: PathSet of whole paths, group = question.
 
-    depth: D >= 1. prune: keeps some of the paths it is given, in their order, after each hop, of the parts, and after
-    each step of the chain. Without it the result is all paths. Raises BadInput, UsageError, MissingBackend.
+    depth: D >= 1. prune: keeps some of the given paths, in their order; it is called after each hop, on the parts, and
+    after each step of the chain. Without it the result is all paths. Raises BadInput, UsageError, MissingBackend.
 
     Square 0 - 1 - 2 - 3 - 0, topics [0, 2], depth 1, closed ends, window (0, 2]: [0, 1, 2] and [0, 3, 2].
     """
@@ -214,13 +215,13 @@ def search_paths(
 def nodes_on_paths(
     graph: PathGraph, topics: Ragged, depth: int, ends: Ends, *, implementation: str = "auto", threads: int = 1
 ) -> Ragged:
-    """The nodes that `search_paths` of this depth can use: Ragged of i32 nodes, ascending, each once.
+    """The nodes that `search_paths` with this depth can use: Ragged of i32 nodes, ascending, each once.
 
-    v is kept for a question where d(a, v) + d(v, b) <= 2 D for neighbours a, b of its order, or where v is within D
-    hops of a topic whose end is open; d counts hops in any direction. The topics themselves are always kept. No path
-    is lost: `induced_subgraphs` of the result has all of them. Meant for the subgraph of a question (blocks), since
-    balls of up to 2 D hops are made. graph, topics, ends: as in `search_paths`. implementation, threads: as in
-    `ego_balls`. Memory: 2 D + 1 balls a topic. Raises BadInput, UsageError, MissingBackend.
+    v is kept for a question if d(a, v) + d(v, b) <= 2 D for neighbours a, b in its order, or if v is within D hops of a
+    topic with an open end; d counts hops in any direction. The topics are always kept. No path is lost:
+    `induced_subgraphs` of the result has all of them. Intended for the subgraph of a question (blocks), because balls
+    of up to 2 D hops are made. graph, topics, ends: as in `search_paths`. implementation, threads: as in `ego_balls`.
+    Memory: 2 D + 1 balls for each topic. Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 and 1 - 4, topics [0, 2], D = 1, closed ends: [0, 1, 2].
     """
@@ -251,8 +252,8 @@ def nodes_on_paths(
 def are_on_paths(
     graph: PathGraph, topics: Ragged, depth: int, ends: Ends, threads: int, allowed: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """bool[N]: whether some question keeps the node in `nodes_on_paths`. allowed: bool[N] on a device, the nodes that
-    paths may have, topics among them."""
+    """Whether some question keeps each node in `nodes_on_paths`: bool[N]. allowed: bool[N] on a device, the nodes that
+    paths may have, including topics."""
     flags = torch.zeros(graph.n + 1, dtype=torch.bool, device=graph.device)
     if graph.device.type == "cpu":
         flags[nodes_on_paths(graph, topics, depth, ends, threads=threads).values.long()] = True
@@ -263,7 +264,7 @@ def are_on_paths(
 
 
 def _ended(topics: Ragged, ends: Ends) -> torch.Tensor:
-    """bool[T]: the first and last topics at which a path may go on."""
+    """The first and last topics beyond which a path may go: bool[T]."""
     (opens, closes), question = checked_ends(topics, ends), row_of_value(topics)
     place = torch.arange(question.shape[0], device=question.device)
     ended = opens[question] & (place == topics.offsets[question])

@@ -1,4 +1,4 @@
-"""The case `paths`: the best paths between two topics, D = 2 (or `--hops`) hops from each, of B questions."""
+"""The case `paths`: the best paths between two topics, D = 2 (or `--hops`) hops from each, for B questions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gpu_rag.types import CSR
 
 DIMS = 64
 DEPTH = (2,)
-COUNTED = 8  # questions that the candidates of a question are counted on
+COUNTED = 8  # questions used to count candidates
 BEAM = 100
 TILE = 64  # questions searched together
-ERROR = 1e-6  # of a score: a peer's vectors are not on the grid
-GRID = 2.0**22  # components are rounded to its inverse, as the op documents
+ERROR = 1e-6  # score tolerance: a peer's vectors are not on the grid
+GRID = 2.0**22  # components are rounded to multiples of its inverse, as the op documents
 
 Path = tuple[int, ...]
 Scored = list[tuple[float, Path]]
@@ -40,8 +40,8 @@ Scored = list[tuple[float, Path]]
 
 @dataclass(frozen=True)
 class World:
-    """A graph, a unit vector for each edge and for each question of the pool, its two topics i64[pool, 2], and how many
-    hops are searched from each."""
+    """A graph, a unit vector for each edge and for each question of the pool, its two topics i64[pool, 2], and the
+    number of hops that are searched from each."""
 
     graph: PathGraph
     vectors: torch.Tensor
@@ -50,13 +50,13 @@ class World:
     depth: int
 
     def to(self, device: str) -> World:
-        """The same on a device."""
+        """The same world on a device."""
         graph = PathGraph(csr_on(self.graph.csr, torch.device(device)), self.graph.edge.to(device))
         return World(graph, self.vectors.to(device), self.queries.to(device), self.topics.to(device), self.depth)
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random pairs of topics in a generated graph, every size and kind."""
+    """Random pairs of topics in a generated graph, for every size and kind."""
     for n, kind in itertools.product(config.sizes, config.graphs):
         csr = graph_of(kind, n, config.seed)
         check_memory(f"vectors of {csr.m // 2:,} edges", 2 * csr.m * 4 * DIMS, config)
@@ -66,7 +66,7 @@ def cases(config: Config) -> Iterator[Case]:
 
 
 def world_of(csr: CSR, config: Config) -> World:
-    """Random vectors for the edges and the pool of questions, and two different topics for each that are not alone."""
+    """Random vectors for the edges and the pool of questions, and two different topics with edges for each question."""
     generator = seeded(config)
     graph = path_graph(CSR(csr.indptr, csr.indices))
     linked = linked_nodes(csr)
@@ -101,7 +101,7 @@ def _case(kind: str, world: World, config: Config) -> Case:
 def searched(
     world: World, questions: torch.Tensor, threads: int = 1, sizes: list[int] | None = None
 ) -> tuple[PathSet, torch.Tensor]:
-    """The paths of some questions, and their scores. sizes: gets how many paths each pruning was given."""
+    """The paths of some questions, and their scores. sizes: receives the number of paths before each pruning."""
     count, device = len(questions), questions.device
     topics, queries = lists_of(world.topics[questions], device), world.queries[questions]
     closed = torch.zeros(count, dtype=torch.bool, device=device)
@@ -120,14 +120,14 @@ def searched(
 
 
 def _candidates(world: World) -> float:
-    """Paths that are scored for one question, on average of the first ones."""
+    """The mean number of scored paths for one question, over the first questions."""
     sizes: list[int] = []
     searched(world, torch.arange(COUNTED), sizes=sizes)
     return max(1.0, sum(sizes) / COUNTED)
 
 
 class Loops:
-    """The same search by loops over sets, written from the definition."""
+    """The same search as loops over sets, directly from the definition."""
 
     def __init__(self, world: World):
         self.world = world
@@ -136,17 +136,17 @@ class Loops:
         self.edge = graph.edge.numpy()
 
     def edge_between(self, a: int, b: int) -> int:
-        """The edge's number, -1 where there is none."""
+        """The edge's number, or -1."""
         first, last = self.indptr[a], self.indptr[a + 1]
         at = first + int(np.searchsorted(self.indices[first:last], b))
         return int(self.edge[at]) if at < last and self.indices[at] == b else -1
 
     def edges(self, path: Path) -> list[int]:
-        """The edges along a path, -1 where there is none."""
+        """The edges along a path, -1 for a missing edge."""
         return [self.edge_between(a, b) for a, b in itertools.pairwise(path)]
 
     def score(self, question: int, path: Path) -> float:
-        """0.7 cos(question, mean of the edges' vectors) + 0.3 Jaccard(topics, nodes); NaN where a step is no edge."""
+        """0.7 cos(question, mean of the edges' vectors) + 0.3 Jaccard(topics, nodes); NaN if a step is no edge."""
         if min(self.edges(path)) < 0:
             return math.nan
         rows = np.rint(self.world.vectors.numpy()[self.edges(path)].astype(np.float64) * GRID).sum(0)
@@ -157,12 +157,12 @@ class Loops:
         return float(0.7 * cosine + 0.3 * (len(topics & set(path)) / len(topics | set(path))))
 
     def best(self, question: int, paths: list[Path]) -> Scored:
-        """The beam, ascending by nodes."""
+        """The paths in the beam, ascending by nodes."""
         ranked = sorted((-self.score(question, path), path) for path in paths)[:BEAM]
         return sorted(((-score, path) for score, path in ranked), key=lambda pair: pair[1])
 
     def search(self, question: int) -> Scored:
-        """Paths from both topics, those that meet, and the best of them."""
+        """Search paths from both topics, join those that meet, and keep the best."""
         one, other = self.world.topics[question].tolist()
         sides: dict[int, list[list[Path]]] = {topic: [[(topic,)]] for topic in (one, other)}
         for hops in sides.values():
@@ -195,8 +195,8 @@ def ranked(loops: Loops, question: int, paths: list[Path]) -> Scored:
 
 
 def check(result: Any, count: int, world: World) -> Checked:
-    """Scores are those of their paths, and the paths are those that the loops find. A peer, whose result is a list of
-    the best of all paths of each question, may find better ones."""
+    """Check that scores belong to their paths, and that the paths equal those of the loops. A peer returns a list of
+    the best of all paths for each question, and may find better ones."""
     loops, pruned = Loops(world), not isinstance(result[0], list)
     rows = _listed(result, count) if pruned else result
     if len(rows) != count:

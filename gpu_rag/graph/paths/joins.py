@@ -1,4 +1,4 @@
-"""Putting paths together: parts between neighbouring topics from the hops of both, and whole paths from parts."""
+"""Join paths: parts between neighbouring topics from the hops of both, and whole paths from parts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
 
-MOST_PAIRS = 1 << 26  # that one call may try, unless it says otherwise
+MOST_PAIRS = 1 << 26  # default maximum pairs of one call
 
 
 @dataclass(frozen=True)
 class Ends:
-    """first, last: bool[B], whether the path goes on before the first and after the last topic of each question."""
+    """Open ends. first, last: bool[B], whether the path continues before the first and after the last topic of each
+    question."""
 
     first: torch.Tensor
     last: torch.Tensor
@@ -42,14 +43,15 @@ class Ends:
 
 @dataclass(frozen=True)
 class Window:
-    """A whole path of question b has more than least[b] and at most longest[b] hops: i64[B] each."""
+    """Length bounds: a whole path of question b has more than least[b] and at most longest[b] hops: i64[B] each."""
 
     least: torch.Tensor
     longest: torch.Tensor
 
 
 def n_steps(topics: Ragged) -> int:
-    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for a part, ends included."""
+    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for parts, including both
+    ends."""
     return int(topics.offsets.diff().max()) + 1 if topics.batch and topics.values.numel() else 0
 
 
@@ -62,15 +64,15 @@ def path_parts(
     most: int = MOST_PAIRS,
     implementation: str = "auto",
 ) -> PathSet:
-    """The parts that whole paths are made of, each in the direction of the order.
+    """The parts of whole paths, each in the direction of the topic order.
 
     hops: the paths of 0, 1, .. D hops from each topic (`start_paths`, then `expand_paths`, pruned or not). Returns
-    PathSet with group = topics.offsets[b] + b + s for part s of question b: s = 0 comes before the first topic and
-    s = k after the last (paths of 1..D hops, only where that end is open), others lead from topic s to topic s + 1,
-    counted from 1: the edge between them, or f hops from the one and f or f - 1 from the other that end in one node
-    and share no other. So each is found once. Edges are carried along, whatever their numbers. most: raises BadInput
-    where more pairs than this would have to be tried. implementation: numba | torch | auto, both give the same
-    integers. Raises BadInput, UsageError, MissingBackend.
+    PathSet with group = topics.offsets[b] + b + s for part s of question b. Part s = 0 comes before the first topic and
+    s = k after the last (paths of 1..D hops, only if that end is open). Other parts lead from topic s to topic s + 1,
+    counted from 1: the edge between them, or f hops from the first topic and f or f - 1 hops from the second that end
+    in one node and share no other node. So each is found once. Edge numbers are only copied. most: raises BadInput if
+    more pairs than this would have to be tried. implementation: numba | torch | auto, both give the same integers.
+    Raises BadInput, UsageError, MissingBackend.
     """
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
     check_ends(topics, ends)
@@ -84,7 +86,7 @@ def path_parts(
     first, last = checked_ends(topics, ends)
     question = row_of_value(topics)
     place = torch.arange(question.shape[0], device=graph.device)
-    slot = place + question  # of the part before each topic; the part after it is the next
+    slot = place + question  # slot of the part before each topic; the next slot is the part after it
     opens = (place == topics.offsets[question]) & first[question]
     closes = (place + 1 == topics.offsets[question + 1]) & last[question]
     beyond = [(hops[h], side[hops[h].group]) for h in range(1, len(hops)) for side in (opens, closes)]
@@ -92,7 +94,7 @@ def path_parts(
     joints = [_meeting(left, right, slot, graph.n) for left, right in backs]
     direct = _next_to(graph, topics)
     counts = [count_of(*direct), *(count_of(j.first, j.last) for j in joints), *(mask.sum() for _, mask in beyond)]
-    n_direct, *sizes = torch.stack(counts).tolist()  # one wait for the device, a second one for what is kept
+    n_direct, *sizes = torch.stack(counts).tolist()  # one wait for the device; a second one follows for the kept pairs
     tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
     owner, entry = whole_of(expand(*direct, n_direct), place)
     hit = graph.csr.indices[entry] == topics.values[(owner + 1).clamp_max(max(question.shape[0] - 1, 0))]
@@ -117,29 +119,30 @@ def path_parts(
 
 
 def check_ends(topics: Ragged, ends: Ends) -> None:
-    """Raises BadInput unless `ends` are flags of these questions."""
+    """Raise BadInput unless `ends` are flags for these questions."""
     for name, side in (("first", ends.first), ("last", ends.last)):
         check_form(side, f"ends.{name} does not fit", [torch.bool], [topics.batch], topics.offsets.device)
 
 
 def checked_ends(topics: Ragged, ends: Ends) -> tuple[torch.Tensor, torch.Tensor]:
-    """(first, last) of the checked ends; one topic without an open end is open after it."""
+    """(first, last) of the checked ends; a single topic without an open end is open after it."""
     check_ends(topics, ends)
     return ends.first, ends.last | (~ends.first & (topics.offsets.diff() == 1))
 
 
 def count_of(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """i64[]: how many entries `expand` makes of them."""
+    """The number of entries that `expand` makes of them: i64[]."""
     return (last - first).sum()
 
 
 def whole_of(pieces: Iterator[tuple[torch.Tensor, torch.Tensor]], like: torch.Tensor) -> list[torch.Tensor]:
-    """The pieces of `expand` as one; like: of their dtype and device."""
+    """The concatenated pieces of `expand`; like: of their dtype and device."""
     return [torch.cat(column) for column in zip((like[:0], like[:0]), *pieces)]
 
 
 def _next_to(graph: PathGraph, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    """(first, last) i64[T]: the entries of each topic that another of its question follows; none of the others."""
+    """(first, last) i64[T]: the entries of each topic with a next topic in its question; an empty range for the
+    others."""
     question, topic = row_of_value(topics), topics.values.long()
     follows = torch.zeros_like(question, dtype=torch.bool)
     follows[:-1] = question[:-1] == question[1:]
@@ -159,7 +162,7 @@ class _Joint:
     last: torch.Tensor
 
     def tried(self, count: int, most: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(i, j, whether they have no node in common) of all `count` pairs. Raises BadInput for more than `most`."""
+        """(i, j, whether they have no common node) of all `count` pairs. Raises BadInput for more than `most`."""
         check_count(count, most, "joints")
         ones, others, frees = [self.order[:0]], [self.order[:0]], [self.order[:0] > 0]
         for one, at in expand(self.first, self.last, count):
@@ -174,14 +177,14 @@ class _Joint:
 
 
 def _joint(left: torch.Tensor, wanted: torch.Tensor, right: torch.Tensor, offered: torch.Tensor) -> _Joint:
-    """Of the rows with wanted[i] = offered[j]."""
+    """The joint of rows with wanted[i] = offered[j]."""
     offered, order = torch.sort(offered, stable=True)
     first, last = torch.searchsorted(offered, wanted), torch.searchsorted(offered, wanted, right=True)
     return _Joint(left, right, order, first, last)
 
 
 def _meeting(left: PathSet, right: PathSet, slot: torch.Tensor, n: int) -> _Joint:
-    """Paths of `left` from a topic beside paths of `right` from the next topic that end in the same node."""
+    """The joint of paths of `left` from a topic with paths of `right` from the next topic that end in the same node."""
     follows = torch.zeros(slot.shape[0], dtype=torch.bool, device=slot.device)  # whether a topic is not the first
     follows[1:] = slot[1:] == slot[:-1] + 1
     wanted = (left.group + 1) * n + left.nodes[:, -1]
@@ -190,7 +193,7 @@ def _meeting(left: PathSet, right: PathSet, slot: torch.Tensor, n: int) -> _Join
 
 
 def _together(sets: Sequence[PathSet], empty: int | None = None) -> PathSet:
-    """The paths of all sets; of no path, of `empty` hops where that is given."""
+    """The paths of all sets; if there are none, an empty set with `empty` hops, if given."""
     hops = max(paths.edges.shape[1] for paths in sets)
     wide = [padded(paths, hops) for paths in sets]
     found = PathSet(
@@ -213,11 +216,11 @@ def chain_paths(
     most: int = MOST_PAIRS,
     implementation: str = "auto",
 ) -> PathSet:
-    """One more part for every question: step 0 gives the beginnings (whole = None), step s adds part s.
+    """Add one more part for every question: step 0 gives the beginnings (whole = None), step s adds part s.
 
-    parts: of `path_parts`, pruned or not. A path and a part are joined where they share the topic between them and no
-    other node, and the sum has at most longest[b] hops; a closed end adds nothing; a question without part s keeps its
-    paths. Behind its last part a question keeps the paths with more than least[b] hops. Returns PathSet with group =
+    parts: from `path_parts`, pruned or not. A path and a part are joined if they share the topic between them and no
+    other node, and together have at most longest[b] hops. A closed end adds nothing; a question without part s keeps
+    its paths. After its last part a question keeps the paths with more than least[b] hops. Returns PathSet with group =
     question, ascending by (question, nodes). most, implementation: as in `path_parts`. Raises BadInput, UsageError,
     MissingBackend.
     """
@@ -265,7 +268,7 @@ def chain_paths(
 
 
 def _check_window(window: Window, topics: Ragged) -> None:
-    """Raises BadInput unless `window` and the lists of the topics are sound. The host waits for a device once."""
+    """Raise BadInput unless `window` and the lists of the topics are sound. The host waits for a device once."""
     for name, side in (("least", window.least), ("longest", window.longest)):
         check_form(side, f"window.{name} does not fit", [torch.int64], [topics.batch], topics.offsets.device)
     if is_trusted(topics.offsets.device):
@@ -283,7 +286,7 @@ def _check_window(window: Window, topics: Ragged) -> None:
 
 
 def _extended(lefts: Sequence[tuple[int, PathSet]], parts: PathSet, most: int) -> list[PathSet]:
-    """Every path joined with every part of its question. lefts: the paths by the hops that they have."""
+    """Every path joined with every part of its question. lefts: the paths by their number of hops."""
     if not lefts:
         return []
     joints = [_joint(p.nodes[:, :h], p.question, parts.nodes[:, 1:], parts.question) for h, p in lefts]
@@ -346,12 +349,12 @@ def _chain_by_numba(
 
 
 def _open_behind(opens: Array, last: Array, size: Array) -> Array:
-    """bool[B]: whether the path goes on after the last topic; see `checked_ends`."""
+    """Whether the path continues after the last topic, bool[B]; see `checked_ends`."""
     return last | (~opens & (size == 1))
 
 
 def _sorted_by_numpy(group: Array, question: Array, nodes: Array, edges: Array) -> PathSet:
-    """Ascending by (group, nodes), without columns that are padding throughout."""
+    """The set sorted by (group, nodes), without columns that are all padding."""
     hops = int((edges >= 0).any(0).sum())
     nodes, edges = nodes[:, : hops + 1], edges[:, :hops]
     order = np.lexsort((*nodes.T[::-1], group))

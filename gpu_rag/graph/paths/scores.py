@@ -16,10 +16,10 @@ from gpu_rag.graph.ragged import arrays_of, check_ragged, places_of, row_of_valu
 from gpu_rag.types import Ragged
 
 GRID = float(2**22)
-LONGEST = 1.01  # a row may be so long: f16 rounding moves a unit row by at most 5e-4
-_PATHS = 4096  # that a thread takes at a time
-_FEW = 1 / 16  # of all edges: so many or fewer are sorted, where a number for every edge of the graph would take longer
-_PART = 1 << 22  # components that are converted at a time (torch)
+LONGEST = 1.01  # maximum row length: f16 rounding moves a unit row by at most 5e-4
+_PATHS = 4096  # paths that a thread takes at a time
+_FEW = 1 / 16  # of all edges: so few used edges are sorted; otherwise every edge of the graph gets a number
+_PART = 1 << 22  # components converted at a time (torch)
 
 
 def score_paths(
@@ -37,13 +37,13 @@ def score_paths(
 
     score = w1 cos(q, m) + w2 |T & V| / |T or V|, where q is the query of the path's question, m the mean of the vectors
     of its edges, T the topics of the question and V the nodes of the path (HydraRAG's relevance with w = .7, .3). The
-    cosine of a path without edges, or where a vector is zero, is 0.
-    queries: f32[B, D]; vectors: f16/f32[M, D], a row an edge (`PathGraph.edge`); rows of length 1 (to 1 %) or zero. Of
-    the vectors only a path's sum that such rows cannot have is refused: they are too many for more. topics: as in
+    cosine is 0 for a path without edges or a zero vector.
+    queries: f32[B, D]; vectors: f16/f32[M, D], one row for each edge (`PathGraph.edge`); rows of length 1 (to 1 %) or
+    zero. Checking all vectors would be too slow; only path sums that such rows cannot have are refused. topics: as in
     `start_paths`. beam: paths kept of each group, all if None.
     implementation: numba | torch | auto. threads: groups of 4,096 paths at once (numba).
-    Components are taken on the grid of 2^-22, so sums of at most MOST_HOPS rows have exact products: the bits do not
-    depend on implementation, device, batch or threads. Time O(P W D). Raises BadInput, UsageError, MissingBackend.
+    Components are on the grid of 2^-22, so sums of at most MOST_HOPS rows have exact products: the bits do not depend
+    on implementation, device, batch or threads. Time O(P W D). Raises BadInput, UsageError, MissingBackend.
 
     Topics [0, 3], path 0 - 1 - 3 whose two edges have the query as vector: 0.7 + 0.3 * 2 / 3.
     """
@@ -90,8 +90,8 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
 
 
 def _are_sound(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> bool:
-    """Whether a compiled pass finds unit queries, to a little less than is allowed, and a vector for every edge; False
-    also where there is none."""
+    """Whether a compiled pass finds unit queries, within slightly stricter bounds, and a vector for every edge; also
+    False if there is no such pass."""
     checks = compiled_checks(queries.device)
     if checks is None or paths.edges.device != queries.device:
         return False
@@ -108,7 +108,7 @@ def _by_torch(
     length = (paths.edges >= 0).sum(1).double()
     unsound = ~(square <= (LONGEST * GRID * length) ** 2).all()
     norm = square * (queries * queries).sum(1)[paths.question]
-    # the nearest f64: torch on the CPU may take a library's root, whose last bit is not always that
+    # correctly rounded: torch on the CPU may use a library root whose last bit can differ
     norm = torch.from_numpy(np.sqrt(norm.numpy())) if norm.device.type == "cpu" else norm.sqrt()
     cosine = torch.where(norm > 0, dot / norm, 0.0)
     return weights[0] * cosine + weights[1] * _jaccard(paths, topics), unsound
@@ -133,7 +133,7 @@ def _by_numba(
     paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged, weights: tuple[float, float],
     threads: int,
 ) -> tuple[torch.Tensor, bool]:  # fmt: skip
-    """`_by_torch` in compiled loops. Vectors in f16 are turned into f32 for the edges of these paths alone."""
+    """`_by_torch` in compiled loops. f16 vectors are converted to f32 only for the edges of these paths."""
     from gpu_rag_kernels.paths.numba import relevance, vector_sums
 
     edges = paths.edges
@@ -159,14 +159,14 @@ def _by_numba(
 
 
 def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The edges numbered by rank among those that are there, and the f32 vectors of these."""
+    """The edges renumbered by rank among the used edges, and the f32 vectors of these."""
     stored = edges.numpy()
     if edges.numel() < _FEW * vectors.shape[0]:
         there = np.unique(stored)
         there = there[np.searchsorted(there, 0) :]
         numbered = np.where(stored >= 0, np.searchsorted(there, stored), -1)
     else:
-        used = np.zeros(vectors.shape[0] + 1, np.bool_)  # padding, -1, is the last place
+        used = np.zeros(vectors.shape[0] + 1, np.bool_)  # padding, -1, indexes the last place
         used[stored] = True
         there = np.flatnonzero(used[:-1])
         numbered = np.where(stored >= 0, (np.cumsum(used) - 1)[stored], -1)
@@ -174,10 +174,10 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:
-    """f64[P]: shared nodes over all nodes of the path and of its question's topics."""
+    """Shared nodes divided by all nodes of the path and its question's topics: f64[P]."""
     nodes = paths.nodes.long()
     width = 2**31  # above every node
-    own = (topics.values >= 0) & (topics.values < width)  # no other is on a path; a large one would not fit a key
+    own = (topics.values >= 0) & (topics.values < width)  # no other topic is on a path; a large one would not fit a key
     known = torch.where(own, row_of_value(topics) * width + topics.values, -2).sort().values
     shared = torch.zeros(paths.size, dtype=torch.int64, device=nodes.device)
     first = paths.question * width
@@ -190,7 +190,7 @@ def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:
 
 
 def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int) -> torch.Tensor:
-    """bool[P]: the `beam` best rows of each group by (-score, row). group: ascending."""
+    """The `beam` best rows of each group by (-score, row): bool[P]. group: ascending."""
     order = lexsort(-scores, group)
     place = torch.arange(group.shape[0], device=group.device)
     rank = place - torch.searchsorted(group, group)  # `group` ascends: sorted by it, the rows of a group stay in place

@@ -1,4 +1,4 @@
-"""Sets of paths: what the ops of path search hand to one another, and the checks that they share."""
+"""Sets of paths, the data type that the ops of path search exchange, and their shared checks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gpu_rag.types import CSR, Ragged
 Array = np.ndarray[Any, Any]
 Columns = tuple[Array, Array, Array, Array]
 
-NO_END = 2**31 - 1  # of the numbers of nodes, where an op does not know the graph
-MOST_HOPS = 22  # of a path: the sum of so many unit vectors has an exact squared length, see `scores`
+NO_END = 2**31 - 1  # bound of node numbers for an op that does not know the graph
+MOST_HOPS = 22  # maximum hops of a path: the sum of so many unit vectors has an exact squared length, see `scores`
 
 
 @dataclass(frozen=True)
 class PathGraph:
-    """A symmetric adjacency, checked, with a number for every undirected edge. Made by `path_graph`.
+    """A checked symmetric adjacency with a number for every undirected edge. Made by `path_graph`.
 
     csr: without weights; edge: i32[E], the edge of every stored entry, -1 for a loop.
     """
@@ -41,7 +41,7 @@ class PathGraph:
 
     @property
     def device(self) -> torch.device:
-        """The device of the graph, and so of results."""
+        """The device of the graph and of results."""
         return self.csr.indptr.device
 
 
@@ -49,7 +49,7 @@ class PathGraph:
 class PathSet:
     """P paths of at most W hops, ascending by (group, nodes), each once.
 
-    group: i64[P], the paths that one beam is for; question: i64[P]; nodes: i32[P, W + 1], padded with -1 behind;
+    group: i64[P], paths that compete for one beam; question: i64[P]; nodes: i32[P, W + 1], padded with -1 at the end;
     edges: i32[P, W], the edge between a node and the next, padded likewise.
     """
 
@@ -65,7 +65,7 @@ class PathSet:
 
     @cached_property
     def columns(self) -> Columns:
-        """(group, question, nodes, edges) as kernels on the CPU take them."""
+        """(group, question, nodes, edges) as arrays for kernels on the CPU."""
         group, question, nodes, edges = (
             part.contiguous().numpy() for part in (self.group, self.question, self.nodes, self.edges)
         )
@@ -73,22 +73,22 @@ class PathSet:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """Hops of each path: i64[P]."""
+        """The number of hops of each path: i64[P]."""
         return (self.edges >= 0).sum(1)
 
     def rows(self, which: torch.Tensor | slice) -> PathSet:
         """Some of the paths, by mask, slice or ascending rows."""
         if isinstance(which, torch.Tensor) and which.dtype == torch.bool:
-            which = which.nonzero()[:, 0]  # once, not for each column: the host waits to learn how many there are
+            which = which.nonzero()[:, 0]  # once, not for each column, because the host waits for their number
         return PathSet(self.group[which], self.question[which], self.nodes[which], self.edges[which])
 
 
 class Kind(NamedTuple):
-    """Which paths an op takes. The groups of question b are those from start(b) up to start(b + 1), where start(b) is
+    """The paths that an op accepts. The groups of question b are start(b) to start(b + 1) - 1, where start(b) is
     per_topic * offsets[b] + per_question * b.
 
-    offsets: i64[B+1], of the checked topics; n: nodes have smaller numbers; padded: whether a path may be shorter than
-    the longest. Edges may have any number: they are carried along, and looked at where they are read (`score_paths`).
+    offsets: i64[B+1], of the checked topics; n: nodes are below n; padded: whether a path may be shorter than the
+    longest. Edges may have any number: they are only copied, and checked where they are used (`score_paths`).
     """
 
     offsets: torch.Tensor
@@ -99,8 +99,7 @@ class Kind(NamedTuple):
 
 
 def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | None = None) -> None:
-    """Raises BadInput where `paths` are not of these questions, of another kind than `kind`, or not where the graph
-    is."""
+    """Raise BadInput if `paths` belong to other questions, do not fit `kind`, or are not on the graph's device."""
     what = "paths have other dtypes, or no common shape"
     check_form(paths.nodes, what, [torch.int32], ["P", "W + 1"], device)
     size, width = paths.nodes.shape
@@ -123,7 +122,7 @@ def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | N
 
 
 def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:
-    """Whether a compiled pass finds nothing wrong; False also where there is none."""
+    """Whether a compiled pass finds no problem; also False if there is no such pass."""
     if compiled_checks(paths.group.device) is None:
         return False
     from gpu_rag_kernels.checks import are_of_kind, are_paths
@@ -136,8 +135,8 @@ def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:
 
 
 def _misfits(paths: PathSet, batch: int, kind: Kind) -> torch.Tensor:
-    """bool[3, P] on their device, not waited for: paths of a group that is out of range, those with such a node, and
-    those that break off."""
+    """Misfits as bool[3, P] on their device, without a wait: paths with a group out of range, with a node out of range,
+    and paths that break off."""
     starts = kind.per_topic * kind.offsets + kind.per_question * torch.arange(batch + 1, device=kind.offsets.device)
     question = paths.question.clamp(0, max(batch - 1, 0))
     outside = (paths.group < starts[question]) | (paths.group >= starts[question + 1])
@@ -149,7 +148,7 @@ def _misfits(paths: PathSet, batch: int, kind: Kind) -> torch.Tensor:
 
 
 def _refuse_misfit(paths: PathSet, batch: int, kind: Kind) -> None:
-    """Raises BadInput for the first path that is not of its kind, by what is wrong with it."""
+    """Raise BadInput for the first path that does not fit its kind, with the reason."""
     what, row = (int(place) for place in _misfits(paths, batch, kind).nonzero()[0])
     given, end = f"nodes {paths.nodes[row].tolist()}, edges {paths.edges[row].tolist()}", kind.n - 1
     if what == 0:
@@ -162,7 +161,7 @@ def _refuse_misfit(paths: PathSet, batch: int, kind: Kind) -> None:
 
 
 def check_topics(graph: PathGraph, topics: Ragged) -> None:
-    """Raises BadInput unless `topics` are lists of nodes of the graph, each list without repeats."""
+    """Raise BadInput unless `topics` are lists of nodes of the graph, each list without repeats."""
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
     if is_trusted(graph.device):
         return
@@ -180,13 +179,13 @@ def check_topics(graph: PathGraph, topics: Ragged) -> None:
 
 
 def check_depth(depth: int) -> None:
-    """Raises BadInput unless a topic may be expanded so many hops."""
+    """Raise BadInput unless a topic may be expanded by `depth` hops."""
     if not 1 <= depth <= MOST_HOPS:
         raise BadInput("depth is out of range", given=depth, expected=f"1..{MOST_HOPS} hops")
 
 
 def check_count(count: int, most: int, what: str) -> None:
-    """Raises BadInput where a call would look at more than `most` paths."""
+    """Raise BadInput if a call would process more than `most` paths."""
     if count > most:
         given = f"{count:,} at the {what} of the paths so far"
         raise BadInput("too many paths", given=given, expected=f"at most {most:,}", do="prune with a smaller beam")
@@ -198,7 +197,7 @@ def in_order(paths: PathSet) -> PathSet:
 
 
 def padded(paths: PathSet, hops: int) -> PathSet:
-    """The same paths in space for `hops` hops."""
+    """The same paths with space for `hops` hops."""
     space = (0, hops - paths.edges.shape[1])
     nodes, edges = (torch.nn.functional.pad(part, space, value=-1) for part in (paths.nodes, paths.edges))
     return PathSet(paths.group, paths.question, nodes, edges)

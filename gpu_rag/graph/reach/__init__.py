@@ -1,4 +1,5 @@
-"""Graphs whose edges have types, the nodes that each question's relations lead to, and what two answers share."""
+"""Graphs with typed edges: the nodes that each question's chain of relations leads to, and the intersection of two
+answers."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ __all__ = ["ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "lowest_ways
 
 COMPILED = "gpu_rag_kernels.reach.numba"
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
-ANY = -1  # the relation of a step that may be any
-MARKS = 5  # bytes a node that a step of many entries needs (numba)
-_QUESTIONS = 256  # that a thread takes at a time
+ANY = -1  # any relation
+MARKS = 5  # bytes for each node in a step of many entries (numba)
+_QUESTIONS = 256  # questions that a thread takes at a time
 
 
 def reachable(
@@ -48,14 +49,14 @@ def reachable(
 ) -> Ragged:
     """The nodes at the end of each question's chain of relations: Ragged of i32 nodes, ascending, each once.
 
-    S_0 = starts, S_k = {v : some u in S_(k-1) has an edge u -> v (OUT), v -> u (IN) or one of both (EITHER) of the
-    k-th relation}; the result is the last S. A walk may come back to where it was. An empty chain gives the starts.
+    S_0 = starts, S_k = {v : some u in S_(k-1) has an edge u -> v (OUT), v -> u (IN) or one of both (EITHER) of the k-th
+    relation}; the result is the last S. A walk may return to earlier nodes. An empty chain gives the starts.
     graph: made by `typed_graph`. starts: Ragged of i32/i64 nodes.
-    relations: Ragged of i32/i64, each question's chain, of any length; ANY follows all relations. directions: Ragged
-    of i32/i64 with the same offsets, OUT, IN or EITHER. implementation: numba | torch | auto, all give the same
-    integers. threads: groups of questions at once (numba).
-    Time: the edges followed, one binary search a frontier node. Memory: the result and, a thread that follows more
-    than a few hundred edges in a step, 9 N bytes; torch: a frontier's edges, in pieces. Raises BadInput, UsageError,
+    relations: Ragged of i32/i64, each question's chain, of any length; ANY follows all relations. directions: Ragged of
+    i32/i64 with the same offsets, OUT, IN or EITHER. implementation: numba | torch | auto, all give the same integers.
+    threads: groups of questions at once (numba).
+    Time: the followed edges, one binary search for each frontier node. Memory: the result and, for each thread with a
+    step of more than a few hundred edges, 9 N bytes; torch: a frontier's edges, in pieces. Raises BadInput, UsageError,
     MissingBackend.
 
     Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [0] by [0, 1] OUT is [3]; from [3] by 1 IN, 0 IN is [0, 2].
@@ -70,7 +71,7 @@ def reachable(
 
 
 def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> int:
-    """The length of the longest chain, found with all checks by one wait. Raises BadInput."""
+    """The length of the longest chain, found together with all checks in one wait. Raises BadInput."""
     for lists, name in ((starts, "starts"), (relations, "relations"), (directions, "directions")):
         check_tensors(lists, name, graph.device)
     ranges = (relations.values, ANY, graph.n_relations - 1, "relation"), (directions.values, OUT, EITHER, "direction")
@@ -102,8 +103,8 @@ def _are_outside(values: torch.Tensor, least: int, most: int) -> torch.Tensor:
 
 
 def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:
-    """Values i64 and offsets of starts, relations and directions in turn, which a compiled pass finds sound; None where
-    it does not, or cannot look."""
+    """Values i64 and offsets of starts, relations and directions in turn, if a compiled pass finds them sound; None if
+    it does not, or cannot read them."""
     arrays: list[np.ndarray] = []
     for side in lists:
         for tensor in (side.values, side.offsets):
@@ -139,8 +140,8 @@ def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threa
 def _reachable_by_torch(
     graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, longest: int
 ) -> Ragged:
-    """All questions a step at a time, by ascending keys question * N + node; what a question has at the end of its
-    chain is picked at the end of all. The host waits once a step, for the entries that are followed, and at the end."""
+    """Process all questions step by step, with ascending keys question * N + node; the nodes at the end of each chain
+    are selected at the end. The host waits once for each step, for the number of followed entries, and at the end."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
     check_memory(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
     fronts = [keys_of(starts, n).sort().values]
@@ -157,8 +158,8 @@ def _reachable_by_torch(
 def _stepped(
     graph: TypedGraph, front: torch.Tensor, relations: Ragged, ways: Ragged, place: torch.Tensor, go: torch.Tensor
 ) -> torch.Tensor:
-    """The keys one edge from those of a front, ascending, some of them several times; of those where `go` holds, by the
-    relation and the way at `place` of the lists."""
+    """The keys one edge away from the keys of a front where `go` holds, ascending, possibly repeated. The relation and
+    the direction are at `place` of the lists."""
     n = max(graph.n, 1)
     place = place.clamp(0, max(relations.values.shape[0] - 1, 0))
     way = torch.where(go & _are_new(front), ways.values[place].long(), 0)
@@ -169,7 +170,7 @@ def _stepped(
 
 
 def _are_new(ascending: torch.Tensor) -> torch.Tensor:
-    """bool: whether a number is not the one before it."""
+    """Whether a number differs from the one before it: bool."""
     new = torch.ones_like(ascending, dtype=torch.bool)
     new[1:] = ascending[1:] != ascending[:-1]
     return new
@@ -178,7 +179,7 @@ def _are_new(ascending: torch.Tensor) -> torch.Tensor:
 def _followed(
     graph: TypedGraph, nodes: torch.Tensor, relation: torch.Tensor, way: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(place in nodes, node one edge of relation[i] away), in pieces; way[i]: in which directions, 0 for none."""
+    """(place in nodes, node one edge of relation[i] away), in pieces; way[i]: the directions, 0 for none."""
     wanted, firsts, lasts = nodes * graph.n_relations + relation, [], []
     for bit, indptr, sorted_edges in zip((OUT, IN), (graph.out_indptr, graph.in_indptr), graph.keys, strict=True):
         first = torch.where(relation < 0, indptr[nodes], torch.searchsorted(sorted_edges, wanted))
@@ -194,12 +195,12 @@ def _followed(
 def lowest_ways(
     graph: TypedGraph, starts: Ragged, ends: torch.Tensor, relations: Ragged, directions: Ragged, longest: int
 ) -> torch.Tensor:
-    """One way from any of the starts of each question to its end, along its chain of relations: i64[B, longest + 1].
+    """One path from any start of each question to its end, along its chain of relations: i64[B, longest + 1].
 
-    S_0 = {end}, S_j = {v : an edge of the j-th last relation leads from v to a node of S_(j-1)}; the way begins at the
-    lowest start in S_L, L being the length of the chain, and every step takes the lowest node that is in the next set.
-    A row has -1 behind its chain, and from where there is no way. starts, relations and directions as of `reachable`,
-    ends: i64[B]; longest: the length of the longest chain (all unchecked). The host waits twice a step.
+    S_0 = {end}, S_j = {v : an edge of the j-th last relation leads from v to a node of S_(j-1)}. The path begins at the
+    lowest start in S_L, where L is the length of the chain; every step takes the lowest node in the next set. A row has
+    -1 after its chain, and from the point where there is no path. starts, relations and directions as in `reachable`,
+    ends: i64[B]; longest: the length of the longest chain (all unchecked). The host waits twice for each step.
 
     Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [2, 0] to 3 by [0, 1] OUT is [0, 1, 3].
     """
@@ -234,11 +235,11 @@ def lowest_ways(
 
 
 def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
-    """The values that list r of `a` and list r of `b` share, ascending; of the dtype of `a`.
+    """The common values of list r of `a` and list r of `b`, ascending, in the dtype of `a`.
 
-    a, b: Ragged of i32/i64, as many lists, each ascending without repeats (as `reachable` and `ego_balls` give them).
-    implementation: numba | torch | auto, all give the same. O(Ta + Tb) time (numba). Raises BadInput, UsageError,
-    MissingBackend.
+    a, b: Ragged of i32/i64, the same number of lists, each ascending without repeats (as from `reachable` and
+    `ego_balls`). implementation: numba | torch | auto, all give the same. O(Ta + Tb) time (numba). Raises BadInput,
+    UsageError, MissingBackend.
 
     [[1, 3, 5], [2]] and [[3, 4, 5], []] give [[3, 5], []].
     """
@@ -253,7 +254,7 @@ def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
 
 
 def _intersect_by_torch(a: Ragged, b: Ragged) -> Ragged:
-    """Keys list * V + place of the value among all V values in order, looked up; only the result is waited for."""
+    """Look up keys list * V + rank of the value among all V values; the host waits only for the result."""
     every = torch.cat([a.values.long(), b.values.long()])
     number, width = torch.searchsorted(every.sort().values, every), every.shape[0] + 1
     ours = row_of_value(a) * width + number[: a.values.shape[0]]
@@ -268,10 +269,11 @@ Side = tuple[np.ndarray, ...]  # indptr, relations, nodes
 
 @dataclass(frozen=True)
 class TypedGraph:
-    """N nodes and M distinct edges (tail, relation, head), by tail for walks out and by head for walks in.
+    """N nodes and M distinct edges (tail, relation, head), by tail for outgoing walks and by head for incoming walks.
 
-    out_indptr i64[N+1], out_relation i32[M], out_node i32[M]: the edges of a tail, by (relation, head); in_indptr,
-    in_relation, in_node: those of a head, by (relation, tail). Made by the functions of this module, which check.
+    out_indptr i64[N+1], out_relation i32[M], out_node i32[M]: the edges of each tail, by (relation, head); in_indptr,
+    in_relation, in_node: the edges of each head, by (relation, tail). Made by the functions of this module, which
+    check.
     """
 
     out_indptr: torch.Tensor
@@ -289,12 +291,12 @@ class TypedGraph:
 
     @property
     def device(self) -> torch.device:
-        """The device of the graph, and so of results."""
+        """The device of the graph and of results."""
         return self.out_indptr.device
 
     @cached_property
     def sides(self) -> tuple[Side, Side]:
-        """The out and the in side as arrays, for a graph on the CPU: made once, as a call on a few nodes is short."""
+        """The out and the in side as arrays, for a graph on the CPU; cached, because a call on a few nodes is short."""
         out_side = self.out_indptr, self.out_relation, self.out_node
         in_side = self.in_indptr, self.in_relation, self.in_node
         out_arrays, in_arrays = (tuple(a.contiguous().numpy() for a in side) for side in (out_side, in_side))
@@ -302,7 +304,7 @@ class TypedGraph:
 
     @cached_property
     def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """node * n_relations + relation of each edge, i64[M] ascending, out and in; made once, from all edges."""
+        """node * n_relations + relation of each edge, i64[M] ascending, out and in; cached."""
         sides = ((self.out_indptr, self.out_relation), (self.in_indptr, self.in_relation))
         nodes = torch.arange(self.n, device=self.device)
         rows = (torch.repeat_interleave(nodes, ends.diff(), output_size=kinds.shape[0]) for ends, kinds in sides)
@@ -311,11 +313,11 @@ class TypedGraph:
 
 
 def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, n: int, n_relations: int) -> TypedGraph:
-    """The graph of edges tail -> head of a relation; an edge given several times counts once, loops are kept.
+    """The graph of edges tail -> head with a relation; a repeated edge counts once, loops are kept.
 
     tail, head: i32/i64[M], nodes in [0, n); relation: i32/i64[M] in [0, n_relations). n, n_relations < 2^31. Several
-    relations between two nodes are several edges; those of a CSR are (row_of_entry(csr), its relations, csr.indices).
-    O(M log M) time, O(M) memory. Raises BadInput.
+    relations between two nodes are several edges. The edges of a CSR are (row_of_entry(csr), its relations,
+    csr.indices). O(M log M) time, O(M) memory. Raises BadInput.
 
     Edges (0, 0, 1), (2, 0, 1) and (1, 1, 3): out along relation 0 from node 2 is node 1, in along 0 from 1 is {0, 2}.
     """

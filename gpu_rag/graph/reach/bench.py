@@ -1,7 +1,7 @@
-"""The cases `reach` and `intersect`: where relations lead from a few nodes, and what two topics both lead to.
+"""The cases `reach` and `intersect`: the nodes at the end of relations, and the common nodes of two topics.
 
 Chains have two relations, or `--hops`, for each of B questions. Every edge of a generated graph, or of the index, gets
-a relation at random and one direction; steps are walked either way.
+a random relation and one direction; steps are walked in either direction.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from gpu_rag.graph.reach import EITHER, TypedGraph, intersect, reachable, typed_
 from gpu_rag.types import CSR, Ragged
 
 RELATIONS = 20
-FEW_RELATIONS = 4  # of `intersect`: so few that sets are large enough to meet
+FEW_RELATIONS = 4  # for `intersect`: few, so that sets are large enough to meet
 STARTS = 5
 STEPS = (2,)
 
-Question = tuple[tuple[list[int], list[int]], ...]  # of each topic: nodes, chain
+Question = tuple[tuple[list[int], list[int]], ...]  # nodes and chain of each topic
 Questions = Callable[[int, int], list[Question]]
 Walk = Callable[[Sequence[int], Sequence[int]], Any]
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A graph whose every edge has a relation. edges: tail, relation, head; generator: for what else is random."""
+    """A graph with a relation for every edge. edges: tail, relation, head; generator: for other random choices."""
 
     name: str
     csr: CSR
@@ -44,21 +44,22 @@ class Labelled:
     generator: torch.Generator
 
     def nodes(self, count: int) -> torch.Tensor:
-        """i64[count, STARTS]: nodes with edges at random."""
+        """Random nodes with edges: i64[count, STARTS]."""
         return drawn(linked_nodes(self.csr), (count, STARTS), self.generator)
 
     def chains(self, *shape: int) -> torch.Tensor:
-        """Relations at random."""
+        """Random relations."""
         return torch.randint(self.n_relations, shape, generator=self.generator)
 
     def followed(self, hops: int) -> float:
-        """Edges along a chain from STARTS nodes, were all nodes of one degree."""
-        degree = len(self.edges[0]) * 2 / self.csr.n / self.n_relations  # of a node along one relation
+        """The number of edges along a chain from STARTS nodes, if all nodes had the same degree."""
+        degree = len(self.edges[0]) * 2 / self.csr.n / self.n_relations  # degree of a node along one relation
         return STARTS * sum(degree**step for step in range(1, hops + 1))
 
     @cached_property
     def by_matrices(self) -> Walk:
-        """The nodes at the end of a chain, ascending: rows picked out of one symmetric SciPy matrix a relation."""
+        """The nodes at the end of a chain, ascending: rows selected from one symmetric SciPy matrix for each
+        relation."""
         tail, kind, head = self.edges
         pairs = [(tail[kind == relation], head[kind == relation]) for relation in range(self.n_relations)]
         both = [(np.concatenate([a, b]), np.concatenate([b, a])) for a, b in pairs]
@@ -74,7 +75,7 @@ class Labelled:
         return walk
 
     def by_dict(self) -> Walk:
-        """The set of nodes at the end of a chain, by a dictionary of (node, relation) to its neighbours."""
+        """The set of nodes at the end of a chain, by a dictionary from (node, relation) to neighbours."""
         beside: dict[tuple[int, int], list[int]] = {}
         for a, relation, b in zip(*(column.tolist() for column in self.edges)):
             beside.setdefault((a, relation), []).append(b)
@@ -90,7 +91,7 @@ class Labelled:
 
 
 def labelled_graphs(config: Config, n_relations: int) -> Iterator[Labelled]:
-    """The graphs of the settings, every edge with one of `n_relations` at random, and in one direction."""
+    """The graphs of the settings; every edge has a random relation out of `n_relations`, and one direction."""
     for name, csr in measured_graphs(config):
         generator, device = seeded(config), torch.device(config.device)
         rows, columns = row_of_entry(csr).cpu(), csr.indices.long().cpu()
@@ -102,13 +103,13 @@ def labelled_graphs(config: Config, n_relations: int) -> Iterator[Labelled]:
 
 
 def either_way(starts: torch.Tensor, chains: torch.Tensor, device: torch.device) -> tuple[Ragged, Ragged, Ragged]:
-    """The arguments of `reachable` for rows of nodes and of relations, each step walked either way."""
+    """The arguments of `reachable` for rows of nodes and of relations, with each step in either direction."""
     chain = lists_of(chains, device)
     return lists_of(starts, device), chain, Ragged(torch.full_like(chain.values, EITHER), chain.offsets)
 
 
 def reach_cases(config: Config) -> Iterator[Case]:
-    """One topic a question, chains of one of 20 relations a step."""
+    """One topic for each question, chains with one of 20 relations for each step."""
     for one in labelled_graphs(config, RELATIONS):
         starts = one.nodes(config.pool)[None]
         for hops in config.hops or STEPS:
@@ -116,7 +117,8 @@ def reach_cases(config: Config) -> Iterator[Case]:
 
 
 def intersect_cases(config: Config) -> Iterator[Case]:
-    """Two topics, one of 4 relations a step. The second topic is so chosen that the two meet, where they can."""
+    """Two topics, with one of 4 relations for each step. The second topic is chosen so that the two meet, if
+    possible."""
     for one in labelled_graphs(config, FEW_RELATIONS):
         for hops in config.hops or STEPS:
             chains = one.chains(2, config.pool, hops)
@@ -132,15 +134,15 @@ def _walked(graph: TypedGraph, starts: torch.Tensor, chains: torch.Tensor) -> Ra
 
 
 def _any_of(lists: Ragged, otherwise: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A value of each list at random; of an empty one the other value."""
+    """A random value of each list; for an empty list the other value."""
     sizes, first = lists.offsets.diff().cpu(), lists.offsets[:-1].cpu()
     place = (torch.rand(sizes.shape, generator=generator, dtype=torch.float64) * sizes).long()
-    values = torch.cat([lists.values.long().cpu(), otherwise[:1]])  # so that there is always one
+    values = torch.cat([lists.values.long().cpu(), otherwise[:1]])  # at least one value
     return torch.where(sizes > 0, values[(first + place).clamp(max=len(values) - 1)], otherwise)
 
 
 def _case(op: str, one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Config) -> Case:
-    """starts i64[topics, pool, STARTS], chains i64[topics, pool, hops]."""
+    """Make a case from starts i64[topics, pool, STARTS] and chains i64[topics, pool, hops]."""
     topics, _, hops = chains.shape
 
     def inputs(start: int, count: int) -> tuple[Ragged, Ragged, Ragged]:
@@ -174,7 +176,7 @@ def _case(op: str, one: Labelled, starts: torch.Tensor, chains: torch.Tensor, co
 
 
 def check(result: Any, count: int, wanted: Callable[[int], list[int]]) -> Checked:
-    """A sample of answers are the ascending lists that `wanted` gives; a peer's result is a list of lists."""
+    """Check that a sample of answers equals the ascending lists from `wanted`; a peer's result is a list of lists."""
     found = lists_in(result)
     if len(found) != count:
         return Checked(f"{len(found)} answers for {count} questions")

@@ -1,8 +1,8 @@
-"""Rules of spelling by which two names are one without a model, with no other reading left.
+"""Spelling rules that decide, without a model, that two names are one.
 
-Written for precision: a pair that one could read as two things is left apart. Numbers, Roman numerals and the words
-that tell parts of a thing apart (north, upper, new, ...) are never changed by a rule. A rule that shortens a name
-("Ann B. Orlo" for "Ann Orlo") asks for more: no other name may be shortened to the same, and a passage names both.
+The rules prefer precision: a pair that could also mean two things stays apart. No rule changes numbers, Roman numerals
+or words that separate parts of a thing (north, upper, new, ...). A rule that shortens a name ("Ann B. Orlo" to "Ann
+Orlo") needs more evidence: no other name may shorten to the same form, and one passage must name both.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _PARTICLES = frozenset({"of", "the", "and", "for", "in", "on", "de", "la", "del"
 class _Name:
     written: str
     tokens: tuple[str, ...]  # letters and digits, folded, without accents
-    long: tuple[str, ...]  # with abbreviations written out
+    long: tuple[str, ...]  # with expanded abbreviations
     digits: tuple[str, ...]
-    signs: tuple[str, ...]  # of currency and the like
+    signs: tuple[str, ...]  # currency signs and the like
     head: tuple[str, ...]  # before the first comma
     tail: tuple[str, ...]  # after it
 
 
 class NameRules:
-    """The rules over N things, each with its names.
+    """The rules for N things, each with its names.
 
-    names: for each thing the ways it is written, the main one first. Names that are shortened count over all things.
+    names: for each thing, the ways to write it, the main one first. Short forms are counted over all things.
     """
 
     def __init__(self, names: Sequence[Sequence[str]]):
@@ -74,7 +74,7 @@ class NameRules:
         self._acronyms = _longer(self._names, lambda n: [_acronym(n)] if _acronym(n) else [])
 
     def rule(self, a: int, b: int, together: bool) -> str:
-        """The rule by which things `a` and `b` have one name; "" for none. Symmetric.
+        """The rule that gives things `a` and `b` one name; "" if there is none. Symmetric.
 
         together: whether a passage names both.
         """
@@ -86,7 +86,7 @@ class NameRules:
         return ""
 
     def _rule(self, one: _Name, other: _Name, together: bool) -> str:
-        """`other` as `one` in longer or other form."""
+        """The rule by which `other` is `one` in a longer or different form; "" if there is none."""
         if sorted(one.digits) != sorted(other.digits) or one.signs != other.signs:
             return ""
         if not one.tokens or not other.tokens:
@@ -121,9 +121,9 @@ class NameRules:
 
 
 def numbers_differ(one: str, other: str) -> bool:
-    """Whether two names have numbers that tell them apart: both have some, and each has one that the other lacks.
+    """Whether numbers separate two names: each name has a number that the other does not have.
 
-    "1885" and "1887" differ; "May 1931" and "12 May 1931", "Apollo 11" and "Apollo Eleven" may be one thing.
+    "1885" and "1887" differ. "May 1931" and "12 May 1931", or "Apollo 11" and "Apollo Eleven", may be one thing.
     """
     a, b = ({digits.lstrip("0") for digits in _DIGITS.findall(name)} for name in (one, other))
     return bool(a - b and b - a)
@@ -150,7 +150,7 @@ def _tokens(text: str) -> tuple[str, ...]:
 
 
 def _long_form(word: str) -> str:
-    """An abbreviation written out; "us" and "uk" only in capitals."""
+    """Expand an abbreviation; "us" and "uk" only if they are in capitals."""
     key = word.casefold()
     if key in ("us", "usa", "uk") and word != word.upper():
         return word
@@ -162,7 +162,7 @@ def _distinct(names: Iterable[_Name]) -> list[_Name]:
 
 
 def _longer(names: Sequence[Sequence[_Name]], keys: object) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """For each short form the longer names that have it."""
+    """The longer names of each short form."""
     found: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     assert callable(keys)
     for ways in names:
@@ -185,14 +185,14 @@ def _same_length(one: _Name, other: _Name) -> str:
 
 
 def _without_articles(name: _Name) -> list[str]:
-    """Without "the", and without "a" and "an" as first words: not those of "vitamin A" and "A.C.E"."""
+    """Tokens without "the", and without "a" or "an" as the first word; the "A" in "vitamin A" and "A.C.E" stays."""
     leading = name.written.casefold().split()[0] in ("a", "an") and len(name.tokens) > 1
     rest = name.tokens[1:] if leading else name.tokens
     return [token for token in rest if token != "the"] or ["the"]
 
 
 def _is_plural(one: _Name, other: _Name) -> bool:
-    """Whether as "river boat" and "river boats": of common nouns alone."""
+    """Whether `other` is the plural of `one`, like "river boat" and "river boats"; common nouns only."""
     return (
         one.written == one.written.lower()
         and other.written == other.written.lower()
@@ -210,7 +210,7 @@ def _is_capital(name: _Name) -> bool:
 
 
 def _are_initials(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether as "j r orlo" and "john ronald orlo": the last words equal, the others equal or an initial."""
+    """Whether `one` has initials for names in `other` ("j r orlo", "john ronald orlo"); the last words are equal."""
     if len(one) != len(other) or len(one) < 2 or one[-1] != other[-1] or len(one[-1]) < 3 or one == other:
         return False
     return all(a == b or _is_initial(a, b) for a, b in zip(one[:-1], other[:-1]))
@@ -221,7 +221,8 @@ def _is_initial(letter: str, word: str) -> bool:
 
 
 def _is_middle(one: _Name, other: _Name) -> bool:
-    """Whether as "ann orlo" in "ann b orlo": people's names, each word with a capital."""
+    """Whether `other` is `one` with middle names ("ann orlo", "ann b orlo"); only people's names, every word with a
+    capital."""
     capital = all(word[:1].isupper() for word in [*one.written.split(), *other.written.split()])
     inner = other.tokens[1:-1]
     ends = (other.tokens[0], other.tokens[-1]) == one.tokens
@@ -231,7 +232,7 @@ def _is_middle(one: _Name, other: _Name) -> bool:
 
 
 def _tells_apart(word: str) -> bool:
-    """Whether a word makes another thing of a name: "West", "New", "II"."""
+    """Whether a word makes a different name: "West", "New", "II"."""
     return word in DIRECTIONS or (len(word) > 1 and _ROMAN.fullmatch(word) is not None)
 
 
@@ -247,7 +248,8 @@ def _is_acronym(name: _Name) -> bool:
 
 
 def _is_mistyped(one: Sequence[str], other: Sequence[str]) -> bool:
-    """One letter inside one long word differs, is missing, or is exchanged with its neighbour; all else is equal."""
+    """Whether one letter inside one long word differs, is missing, or is swapped with its neighbour; all else is
+    equal."""
     if len(one) != len(other) or len(one) < 2:
         return False
     differing = [(a, b) for a, b in zip(one, other) if a != b]
@@ -259,7 +261,7 @@ def _is_mistyped(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def _one_edit(a: str, b: str) -> bool:
-    """Whether one insertion, deletion, substitution or exchange of neighbours makes `a` into `b`."""
+    """Whether one insertion, deletion, substitution or swap of neighbours turns `a` into `b`."""
     if len(a) > len(b):
         a, b = b, a
     if len(b) - len(a) > 1:

@@ -1,9 +1,9 @@
-"""Least costs from several groups of nodes to every node, where entering a node costs a positive integer.
+"""Least costs from several groups of nodes to every node, if entering a node costs a positive integer.
 
-S[g, u] = min(S[g, u], min over entries v of row u of (dist(S[g, v]) + cost[u], v)), repeated until nothing changes.
-An element packs distance << 32 | predecessor, so the least element has the least distance and, among those, the
-predecessor of the smallest id; UNREACHED where no path leads. Integer costs >= 1 give one fixpoint, whatever the order
-of work. The start has i in S[g, i] for every node i of group g (distance 0, its own predecessor), else UNREACHED.
+S[g, u] = min(S[g, u], min over entries v of row u of (dist(S[g, v]) + cost[u], v)), repeated until nothing changes. An
+element packs distance << 32 | predecessor. So the least element has the least distance and, among equal distances, the
+predecessor with the lowest id. UNREACHED: no path. Integer costs >= 1 give one fixpoint, in any order of work. At the
+start S[g, i] = i for every node i of group g (distance 0, its own predecessor), else UNREACHED.
 
 Example, the path 0 - 1 - 2, costs [5, 1, 2], one group {0}: the elements end as (0, 0), (1, 0), (3, 1).
 """
@@ -22,8 +22,8 @@ __all__ = ["UNREACHED", "minplus_relax"]
 def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor, *, implementation: str = "auto") -> torch.Tensor:
     """The fixpoint of `state`, i64[M, N], as a new tensor.
 
-    csr: pattern; row u lists the nodes v that u can be entered from; cost: i64[N], >= 1; state: i64[M, N], packed. The
-    caller sees to shapes, dtypes, and that no distance reaches 2^31. All implementations give the same bits.
+    csr: pattern; row u lists the nodes from which u can be entered; cost: i64[N], >= 1; state: i64[M, N], packed. The
+    caller ensures shapes, dtypes, and that no distance reaches 2^31. All implementations give the same bits.
     """
     found: torch.Tensor = kernel("minplus_relax", "minplus_relax", state.device, implementation)(csr, cost, state)
     return found

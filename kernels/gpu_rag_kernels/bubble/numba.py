@@ -1,8 +1,9 @@
-"""The numba loops of bubble expansion: one heap a question, trees taken as events come, until there are enough.
+"""The numba loops of bubble expansion: one heap for each question; trees are taken as events arrive, until there are
+enough.
 
-In the heap a hole sinks to the bottom by the lesser child, found without a branch that the processor would have to
-guess, and the last key rises from there: mostly it stays where it is. Functions that are called for every node are
-inlined: numba counts every array that is passed in and out, at the price of a few entries.
+When the heap pops, a hole sinks to the bottom along the smaller child, chosen without a branch (no misprediction). The
+last key then rises from there; mostly it stays. Functions that are called for every node are inlined: numba counts
+references of every array argument, which costs as much as a few entries.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _NODE = (1 << 28) - 1  # a key is distance << 32 | node << 4 | group: 31, 28 and
 
 @numba.njit(cache=True, nogil=True)
 def grown(array):
-    """The array, twice as long in its first axis."""
+    """A copy of the array, twice as long in its first axis."""
     return np.concatenate((array, np.empty_like(array)))
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def push(heap, size, key):
-    """Adds a key to heap i64[.., size + 1 at least]."""
+    """Add a key to heap i64[.., at least size + 1]."""
     at = np.uint64(size)
     while at > 0:
         above = (at - ONE) >> ONE
@@ -37,7 +38,7 @@ def push(heap, size, key):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def pop(heap, size):
-    """Removes and returns the least key of heap[:size], size > 0."""
+    """Remove and return the least key of heap[:size], size > 0."""
     n = np.uint64(size) - ONE
     least, key, at = heap[0], heap[n], np.uint64(0)
     child = ONE
@@ -55,7 +56,7 @@ def pop(heap, size):
 
 @numba.njit(cache=True, nogil=True)
 def tree_of(event, pred, m, stamp, mark, tree):
-    """Writes the nodes of an event's tree into tree i64[n], ascending; returns their number. stamp: i64[n]."""
+    """Write the nodes of an event's tree into tree i64[n], ascending; return their number. stamp: i64[n]."""
     v, u, arrived = event[1], event[3], event[4]
     size = 0
     for k in range(m):
@@ -78,7 +79,7 @@ def tree_of(event, pred, m, stamp, mark, tree):
 
 @numba.njit(cache=True, nogil=True)
 def is_new(tree, size, rows, ends, count):
-    """Whether tree[:size] differs from all rows[ends[c] : ends[c + 1]], c < count."""
+    """Whether tree[:size] differs from every rows[ends[c] : ends[c + 1]], c < count."""
     for c in range(count):
         if ends[c + 1] - ends[c] == size:
             same = True
@@ -93,7 +94,7 @@ def is_new(tree, size, rows, ends, count):
 
 @numba.njit(cache=True, nogil=True)
 def take(events, order, limit, m, state, rows, ends, kept, count):
-    """Adds the trees of the events `order` that are new, up to `limit`; kept i64: the event of each tree."""
+    """Add the new trees of the events in `order`, up to `limit`; kept i64: the event of each tree."""
     pred, stamp, tree, marks = state[1], state[8], state[9], state[10]
     for e in order:
         if count == limit:
@@ -115,7 +116,7 @@ def take(events, order, limit, m, state, rows, ends, kept, count):
 
 @numba.njit(cache=True, nogil=True)
 def by_cover(events, n_events):
-    """The numbers of the events, those that cover most groups first, otherwise in order."""
+    """The event numbers, by descending number of covered groups, then in order."""
     missing = np.empty(n_events, np.int64)
     for e in range(n_events):
         covered, n_covered = events[e, 5], 0
@@ -128,7 +129,7 @@ def by_cover(events, n_events):
 
 @numba.njit(cache=True, nogil=True)
 def alone(nodes, lo, bits):
-    """Every anchor by itself, in ascending order."""
+    """Every anchor as its own candidate, in ascending order."""
     rows = np.unique(nodes)
     n = rows.shape[0]
     groups = np.empty(n, np.int64)
@@ -139,12 +140,12 @@ def alone(nodes, lo, bits):
 
 @numba.njit(cache=True, nogil=True)
 def space_for(n, m):
-    """The state of blocks of up to n nodes and m groups, as no bubble has reached anything.
+    """The initial state of blocks of up to n nodes and m groups: no bubble has reached anything.
 
     At node * m + group: dist, pred, root (1 + the number of the anchor), owner (the root once the place is popped,
-    before that 0), on_path (groups with an anchor on the path); reached, space for the places that are in use. At node:
-    bits (groups it is an anchor of), arrived (groups that have come), stamp (the tree it was last written into, as
-    `marks` counts them) and space for a tree.
+    before that 0), on_path (groups with an anchor on the path); reached: the places in use. At node: bits (the groups
+    of which it is an anchor), arrived (groups that have arrived), stamp (the last tree that contains it, counted by
+    `marks`) and space for a tree.
     """
     dist, on_path = np.full(n * m, FAR, np.int32), np.zeros(n * m, np.int32)
     pred, root, owner = np.empty(n * m, np.int32), np.empty(n * m, np.int32), np.zeros(n * m, np.int32)
@@ -156,7 +157,7 @@ def space_for(n, m):
 
 @numba.njit(cache=True, nogil=True)
 def clear(state, m, n_reached):
-    """The state as `space_for` made it: only what was reached is written."""
+    """Reset the state to that of `space_for`; only reached places are written."""
     dist, _, _, owner, on_path, reached, bits, arrived, _, _, _ = state
     for i in range(n_reached):
         s = np.uint64(reached[i])
@@ -167,7 +168,7 @@ def clear(state, m, n_reached):
 
 @numba.njit(cache=True, nogil=True)
 def seed(nodes, kinds, lo, m, state, heap):
-    """Starts the bubbles; returns how many different (node, group) there are. heap: with space for them."""
+    """Start the bubbles; return the number of distinct (node, group). heap: with space for them."""
     dist, pred, root, _, _, reached, bits, _, _, _, _ = state
     n_anchors = 0
     for a in range(nodes.shape[0]):
@@ -185,11 +186,12 @@ def seed(nodes, kinds, lo, m, state, heap):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def relax(indptr, indices, costs, lo, m, key, dist, pred, root, owner, reached, touched, heap, sizes, near):
-    """Takes the bubble of the popped key along the entries of its node. Writes `near`, the nodes that another anchor
-    of the group has reached before and whose pair of anchors is not in `touched`, as distance << 32 | node. touched:
-    bool by pairs of roots, true where one is 0 or both are the same. sizes i64[3]: of heap, reached and near.
+    """Expand the bubble of the popped key along the entries of its node. Write `near`, as distance << 32 | node: the
+    nodes that another anchor of the group reached before and whose pair of anchors is not in `touched`. touched: bool
+    by pairs of roots, true if one is 0 or both are equal. sizes i64[3]: of heap, reached and near.
 
-    heap and near have space for every entry: an array that could be another one after each would be counted in and out.
+    heap and near have space for every entry: an array that could be replaced after each entry would need reference
+    counts.
     """
     word, d, mu, base = np.uint64(key), key >> 32, np.uint64(m), np.uint64(lo)
     v, g = (word >> FOUR) & np.uint64(_NODE), word & GROUP
@@ -200,7 +202,7 @@ def relax(indptr, indices, costs, lo, m, key, dist, pred, root, owner, reached, 
         u = row - base
         t, paid = u * mu + g, d + costs[row]
         far = np.int64(dist[t])
-        if paid < far:  # never of a place that is popped
+        if paid < far:  # never true for a popped place
             reached[n_reached] = t
             n_reached += np.uint64(far == FAR)
             dist[t], pred[t], root[t] = paid, v, here
@@ -215,8 +217,8 @@ def relax(indptr, indices, costs, lo, m, key, dist, pred, root, owner, reached, 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def meets(v, m, arrived, pred, bits):
-    """Whether the tree of the meeting at v is not one of an earlier event for certain: v is an anchor, or two of the
-    groups that have arrived came from different nodes."""
+    """Whether the tree of the meeting at v is certainly new: v is an anchor, or two of the arrived groups came from
+    different nodes."""
     if arrived & (arrived - 1) == 0:
         return False
     if bits[v]:
@@ -232,7 +234,7 @@ def meets(v, m, arrived, pred, bits):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def note(events, at, d, v, g, u, arrived, covered):
-    """Writes an event at row `at`; returns the events, longer if they were full."""
+    """Write an event at row `at`; return the events, a longer copy if they were full."""
     if at == events.shape[0]:
         events = grown(events)
     events[at, 0], events[at, 1], events[at, 2] = d, v, g
@@ -242,7 +244,8 @@ def note(events, at, d, v, g, u, arrived, covered):
 
 @numba.njit(cache=True, nogil=True)
 def touching(near, n_near, s, g, m, root, on_path, touched, events, n_events, d, v):
-    """Notes the pairs of anchors whose parts of bubble g touch at v for the first time, by (distance, node)."""
+    """Add an event for each pair of anchors whose parts of bubble g touch at v for the first time, by (distance,
+    node)."""
     near[:n_near].sort()
     for i in range(n_near):
         u = near[i] & _NODE
@@ -267,9 +270,9 @@ def covered_by(v, m, arrived, on_path):
 
 @numba.njit(cache=True, nogil=True)
 def expand_block(indptr, indices, costs, lo, hi, nodes, kinds, limit, cover_first, state, heap):
-    """The candidates of the block of rows lo..hi: their rows, sizes, groups, distances and kinds; and the heap, longer
-    if it was full. nodes: i64[A] rows of the anchors; kinds: i64[A] their groups; costs: i64, >= 1. state: of
-    `space_for`, as it was before when this returns."""
+    """The candidates of the block of rows lo..hi: their rows, sizes, groups, distances and kinds; and the heap, a
+    longer copy if it was full. nodes: i64[A] rows of the anchors; kinds: i64[A] their groups; costs: i64, >= 1. state:
+    from `space_for`, unchanged on return."""
     m = 1
     for a in range(kinds.shape[0]):
         m = max(m, kinds[a] + 1)
@@ -327,7 +330,7 @@ def expand_block(indptr, indices, costs, lo, hi, nodes, kinds, limit, cover_firs
 
 @numba.njit(cache=True, nogil=True)
 def appended(array, size, values):
-    """The array with `values` behind array[:size]; longer if they do not fit."""
+    """The array with `values` after array[:size]; a longer copy if they do not fit."""
     while size + values.shape[0] > array.shape[0]:
         array = grown(array)
     array[size : size + values.shape[0]] = values
@@ -336,7 +339,7 @@ def appended(array, size, values):
 
 @numba.njit(cache=True, nogil=True)
 def expand_blocks(indptr, indices, costs, offsets, anchors, groups, at, first, last, limit, cover_first):
-    """The candidates of the blocks first..last: the fields of `Found`. The anchors of block b: at[b]..at[b + 1]."""
+    """The candidates of the blocks first..last: the fields of `Found`. Block b has the anchors at[b]..at[b + 1]."""
     counts = np.zeros(last - first, np.int64)
     rows, sizes = np.empty(64, np.int64), np.empty(16, np.int64)
     covered, distance, kind = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.int64)

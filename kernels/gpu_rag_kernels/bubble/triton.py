@@ -1,8 +1,8 @@
-"""`minplus_relax` in Triton: every node pulls the least offer of the nodes that it can be entered from.
+"""`minplus_relax` in Triton: every node pulls the least offer of the nodes from which it can be entered.
 
-A round reads one copy of the state and writes the other, so its result is that of the reference's round, bit by bit.
-The copies lie by node, [N, M]: the groups of a node are read together. Minima of integers have no order. The only
-atomic is that of the flags, by which the host sees every ROUNDS rounds whether anything changed.
+A round reads one copy of the state and writes the other, so its result equals the reference's round, bit by bit. The
+copies are stored by node, [N, M], so that the groups of a node are read together. Integer minima do not depend on
+order. The only atomic is on the flags: every ROUNDS rounds the host reads from them whether anything changed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gpu_rag_kernels.bubble.reference import UNREACHED
 from gpu_rag_kernels.rows import packed
 
 NODES = 8  # of a program
-ENTRIES = 8  # of each of these nodes, read together
+ENTRIES = 8  # entries of each of these nodes, read together
 MOST_GROUPS = 16  # of a program
-ROUNDS = 16  # before the host looks at the flags; one after the last that changes anything returns at once
+ROUNDS = 16  # rounds between looks of the host at the flags; a round after the fixpoint returns at once
 
 
 @triton.jit(do_not_specialize=["n", "width"], do_not_specialize_on_alignment=["flags"])
@@ -26,7 +26,7 @@ def _round(
     indptr, indices, cost, state, relaxed, flags, n, width, unreached: tl.constexpr, n_nodes: tl.constexpr, n_entries:
     tl.constexpr, n_groups: tl.constexpr,
 ):  # fmt: skip
-    """flags: whether the round before changed anything, and whether this one does."""
+    """Run one round. flags: whether the previous round changed anything, and whether this one does."""
     if tl.load(flags) == 0:
         return  # then both copies are the fixpoint
     row = tl.program_id(0).to(tl.int64) * n_nodes + tl.arange(0, n_nodes)
@@ -54,7 +54,7 @@ def _round(
 
 
 def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """The fixpoint. See `gpu_rag_kernels.bubble`."""
+    """Compute the fixpoint. See `gpu_rag_kernels.bubble`."""
     if not state.numel():
         return state.clone()
     first = state.T.clone(memory_format=torch.contiguous_format)

@@ -1,10 +1,10 @@
-"""The numba kernels over vectors: nearest rows, clusters, joins, and the unions that clusters and groups end in.
+"""The numba kernels for vectors: nearest rows, clusters, joins, and the unions that form clusters and groups.
 
-Vectors are f32, or f16 given as its bits in u16; a tile of fast scores is f32, or bf16 given as its bits in i16. An
-exact score of `nearest` is a sum of products of two f32 numbers, each exact in f64, in SUMS partial sums: one LLVM
-vector that stays in registers, emitted by an intrinsic. Nothing is reassociated, and a product that is fused with its
-addition has the same bits, being exact; so the bits depend on the two vectors alone. Those of clusters and joins are on
-the grid of 2^-24 (see `graph.common.dots`), where any order is exact.
+Vectors are f32, or f16 as bits in u16. A tile of fast scores is f32, or bf16 as bits in i16. An exact score of
+`nearest` is a sum of products of two f32 numbers, each exact in f64, in SUMS partial sums: one LLVM vector in
+registers, emitted by an intrinsic. Nothing is reassociated, and fusing a product with its addition keeps the bits,
+because the product is exact. So the bits depend on the two vectors alone. The scores of clusters and joins are on the
+grid of 2^-24 (see `graph.common.dots`), where any order is exact.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-SUMS = 32  # partial sums: number l holds the products l, l + 32, l + 64, ..
-NOBODY = 2**31 - 1  # the id of a free place of a heap, above every other id
-CHUNK = 32  # fast scores that are looked at together before any is looked at alone
-LINK_CHUNK = 64  # and those of a tile of clusters
-BLOCK = 4  # queries that a row is multiplied with at once: their sums fill the registers
-TINY = 2.0**-60  # of a component: below, squares vanish in f32
+SUMS = 32  # partial sums: sum l has the products l, l + 32, l + 64, ..
+NOBODY = 2**31 - 1  # id of a free place in a heap, above every other id
+CHUNK = 32  # fast scores that are tested together before any is tested alone
+LINK_CHUNK = 64  # the same for a tile of clusters
+BLOCK = 4  # queries multiplied with a row at once: their sums fill the registers
+TINY = 2.0**-60  # component size below which squares vanish in f32
 
 _GRID = 2.0**24
 _I64 = ir.IntType(64)
-_F16_BIAS = 2.0**112  # f32 exponent bias over that of f16: also right for subnormals
+_F16_BIAS = 2.0**112  # difference of the f32 and f16 exponent biases; also right for subnormals
 _F16_INF = 0x7C00 << 13
 
 
@@ -35,7 +35,7 @@ def _each(kind, number):
 
 
 def _single(builder, loaded):
-    """A number or a vector of f32, or of f16 as integers, in f32."""
+    """A number or vector of f32, or of f16 as integers, converted to f32."""
     many = isinstance(loaded.type, ir.VectorType)
     if isinstance(loaded.type.element if many else loaded.type, ir.FloatType):
         return loaded
@@ -52,7 +52,7 @@ def _single(builder, loaded):
 
 
 def _halved(builder, total):
-    """The sum of all lanes: the upper half is added to the lower half until one is left."""
+    """The sum of all lanes: the upper half is added to the lower half until one lane is left."""
     width = total.type.count
     while width > 1:
         width //= 2
@@ -63,7 +63,7 @@ def _halved(builder, total):
 
 
 def _looped(builder, end, kind, n_totals, grow):
-    """Totals of `kind` after grow(k, totals) for k = 0, SUMS, 2 SUMS, .. below `end`; zeros where there is none."""
+    """Totals of `kind` after grow(k, totals) for k = 0, SUMS, 2 SUMS, .. below `end`; zeros if there is no k."""
     zero, before = _each(kind, 0.0), builder.block
     loop, after = builder.append_basic_block("sums"), builder.append_basic_block("summed")
     builder.cbranch(builder.icmp_signed("<", _I64(0), end), loop, after)
@@ -84,12 +84,13 @@ def _looped(builder, end, kind, n_totals, grow):
 
 
 def _added(builder, total, left, right):
-    """total + left right; fused, or the product rounded by itself."""
+    """total + left right; fused, or with a rounded product."""
     return builder.fadd(total, builder.fmul(left, right, flags=("contract",)), flags=("contract",))
 
 
 def _reader(context, builder, signature, args, k, row):
-    """A function that loads SUMS components, from a place on, of row `row` of argument k, or of a vector (row 0)."""
+    """A function that loads SUMS components from a given position of row `row` of argument k, or of a vector (row
+    0)."""
     array = cgutils.create_struct_proxy(signature.args[k])(context, builder, args[k])
     n_dims = builder.extract_value(array.shape, signature.args[k].ndim - 1)
     start = builder.gep(array.data, [builder.mul(row, n_dims)])
@@ -116,8 +117,8 @@ def partial_sums(typing, query, rows, i, n):
 
 @intrinsic
 def approx_sums(typing, questions, first, rows, i, n, found, block):
-    """In f32, over the first n components, a multiple of SUMS: found f32[Q] = questions[first + q] . rows[i] and
-    found[Q] = |rows[i]|^2, for as many q as the tuple `block` has elements: the row is read once."""
+    """Write f32 sums over the first n components, n a multiple of SUMS: found f32[Q] = questions[first + q] . rows[i]
+    and found[Q] = |rows[i]|^2. Q is the length of the tuple `block`. The row is read once."""
 
     def emit(context, builder, signature, args):
         size, narrow = signature.args[-1].count, ir.VectorType(ir.FloatType(), SUMS)
@@ -173,7 +174,7 @@ def score_of(query, rows, i):
 
 @numba.njit(cache=True, nogil=True)
 def sink(scores, ids, size, score, row):
-    """Puts (score, row) in place of the root of a heap, whose root is the worst: lowest score, then highest id."""
+    """Replace the root of a heap by (score, row). The root is the worst: lowest score, then highest id."""
     at = 0
     while True:
         child = 2 * at + 1
@@ -193,7 +194,7 @@ def sink(scores, ids, size, score, row):
 
 @numba.njit(cache=True, nogil=True)
 def in_order(scores, ids):
-    """Turns the heap of every row into its best first; a free place gets id -1."""
+    """Sort the heap of every row, best first; a free place gets id -1."""
     for b in range(scores.shape[0]):
         for size in range(scores.shape[1] - 1, 0, -1):
             score, row = scores[b, size], ids[b, size]
@@ -219,12 +220,12 @@ def approx_scores(questions, first, rows, i, found, block):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def take_row(queries, b, rows, i, scores, ids):
-    """Scores rows[i] for query b and puts it into the heap, where it belongs there; False where it is not finite."""
+    """Score rows[i] for query b and put it into the heap if it belongs there; False if the score is not finite."""
     exact = score_of(queries[b], rows, i)
     if not abs(exact) < np.inf:
         return False
     score = np.float32(exact)
-    if score > scores[b, 0]:  # ids rise: of equal scores the first stays
+    if score > scores[b, 0]:  # ids rise, so the first of equal scores stays
         sink(scores[b], ids[b], scores.shape[1], score, np.int32(i))
     return True
 
@@ -234,8 +235,8 @@ def search_rows(questions, rows, first, last, k, unit):
     """The k best of the rows first..last for each query f32[B, D], each row read once: (bad, scores, ids), best first;
     bad: a row that is not finite, or -1.
 
-    A fast score in f32, summed in any order, is within `unit` |q| |row| of the exact one. A row is scored unless its
-    fast score is surely too low: neither NaN nor an overflow.
+    A fast f32 score, summed in any order, is within `unit` |q| |row| of the exact one. A row is scored exactly unless
+    its fast score is surely too low (and is neither NaN nor an overflow).
     """
     n_questions, n_dims = questions.shape
     scores, ids = np.full((n_questions, k), -np.inf, np.float32), np.full((n_questions, k), NOBODY, np.int32)
@@ -267,7 +268,7 @@ def search_rows(questions, rows, first, last, k, unit):
 
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
 def find_peaks(row, peaks):
-    """peaks f32[chunks] = the largest of every CHUNK fast scores, which are finite."""
+    """Write peaks f32[chunks]: the maximum of every CHUNK fast scores, which are finite."""
     whole = row.shape[0] // CHUNK
     for p in range(whole):
         chunk = row[p * CHUNK : (p + 1) * CHUNK]
@@ -284,15 +285,16 @@ def find_peaks(row, peaks):
 
 @numba.njit(cache=True, nogil=True)
 def cut_of(worst, slack, relative):
-    """The least fast score f32 of a row whose score is `worst`: `slack` less, and for rounding `relative` of that."""
+    """The lowest fast score f32 that a row with score `worst` can have: `slack` less, and `relative` of that less for
+    rounding."""
     least = worst - slack
     return np.float32(least - abs(least) * relative)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def worst_of(row, peaks, k, slack, relative):
-    """A bound that k of these rows reach, from fast scores alone; -inf where there are fewer. Of many chunks the peaks
-    are enough: the k-th largest of them is hardly lower."""
+    """A lower bound that k of these rows reach, from fast scores alone; -inf if there are fewer rows. If there are many
+    chunks, their peaks suffice: the k-th largest peak is hardly lower."""
     if row.shape[0] < k:
         return -np.inf
     best, ids, few = np.full(k, -np.inf, np.float32), np.full(k, NOBODY, np.int32), peaks.shape[0] < 2 * k
@@ -307,15 +309,15 @@ def worst_of(row, peaks, k, slack, relative):
                 sink(best, ids, k, value(row[c]), np.int32(c))
     least = np.float64(best[0])
     bound = least - abs(least) * relative - slack
-    return bound if bound > -np.inf else -np.inf  # not NaN, where both are infinite
+    return bound if bound > -np.inf else -np.inf  # avoids NaN if both are infinite
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def search_tile(tile, j0, slack, relative, queries, rows, scores, ids):
-    """Brings the heaps of queries f64[B, D] up to date with one tile of fast scores [b, j - j0].
+    """Update the heaps of queries f64[B, D] with one tile of fast scores [b, j - j0].
 
-    A row is surely not among the best where its fast score is below `cut_of` the worst of the heap; others are scored.
-    Without a heap yet, the peaks of chunks tell what k rows reach.
+    A row is surely not among the best if its fast score is below `cut_of` the worst score in the heap; other rows are
+    scored exactly. While a heap is not full, the peaks of chunks give the bound that k rows reach.
     """
     k, peaks = scores.shape[1], np.empty(-(-tile.shape[1] // CHUNK), np.float32)
     for b in range(queries.shape[0]):
@@ -343,7 +345,7 @@ def search_tile(tile, j0, slack, relative, queries, rows, scores, ids):
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
 def round_row(row, rounded):
-    """Rounds a row to bf16, bits in i16; returns |row|^2 and |row - rounded|^2 in f32, nearly."""
+    """Round a row to bf16, as bits in i16; return |row|^2 and |row - rounded|^2 in f32, approximately."""
     squares, away = np.float32(0), np.float32(0)
     for k in range(row.shape[0]):
         x = np.float32(number(row[k]))
@@ -358,7 +360,7 @@ def round_row(row, rounded):
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def to_bf16(rows, rounded, length, error):
-    """Rounds rows to bf16, bits in i16; length, error f64[N]: bounds on |row| and |row - rounded|."""
+    """Round rows to bf16, as bits in i16; write length, error f64[N]: upper bounds on |row| and |row - rounded|."""
     floor = TINY * np.sqrt(np.float64(rows.shape[1]))
     for i in range(rows.shape[0]):
         squares, away = round_row(rows[i], rounded[i])
@@ -374,7 +376,7 @@ def component(stored):
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
 def exact_dot(left, right):
-    """The dot product of two vectors on the grid; exact, so the order of summation is free."""
+    """The dot product of two vectors on the grid; exact, so any order of summation is right."""
     total = 0.0
     for k in range(left.shape[0]):
         total += component(left[k]) * component(right[k])
@@ -383,7 +385,7 @@ def exact_dot(left, right):
 
 @numba.njit(cache=True, nogil=True)
 def root_of(parent, i):
-    """The root of i, the smallest member of its tree; the path is halved."""
+    """The root of i, the smallest member of its tree; it halves the path."""
     while parent[i] != i:
         parent[i] = parent[parent[i]]
         i = parent[i]
@@ -392,7 +394,7 @@ def root_of(parent, i):
 
 @numba.njit(cache=True, nogil=True)
 def unite(parent, i, j):
-    """Joins the trees of i and j under the smaller root."""
+    """Join the trees of i and j under the smaller root."""
     a, b = root_of(parent, i), root_of(parent, j)
     if a < b:
         parent[b] = a
@@ -402,7 +404,8 @@ def unite(parent, i, j):
 
 @numba.njit(cache=True, nogil=True)
 def settle(parent, count, enough, waiting, n_waiting):
-    """Unites the waiting pairs that are now two core rows; returns how many still wait, moved to the front."""
+    """Unite the waiting pairs whose rows are now both core rows; return the number of pairs still waiting, moved to the
+    front."""
     kept = 0
     for p in range(n_waiting):
         i, j = waiting[p, 0], waiting[p, 1]
@@ -416,11 +419,11 @@ def settle(parent, count, enough, waiting, n_waiting):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def link_tile(scores, i0, j0, low, high, vectors, threshold, parent, count, enough, waiting, n_waiting):
-    """Links every pair i < j of one tile of scores[i - i0, j - j0] whose exact dot product is >= threshold.
+    """Link every pair i < j of one tile scores[i - i0, j - j0] whose exact dot product is >= threshold.
 
-    A score < low is surely below it, one > high surely not; others are computed exactly. A link counts for both rows.
-    Two rows with `enough` links each are united; another pair waits (one of its rows has few links, so few pairs can
-    wait). Returns the number of waiting pairs.
+    A score < low is surely below it, a score > high surely not; others are computed exactly. A link counts for both
+    rows. Two rows with `enough` links each are united; any other pair waits (one of its rows has few links, so few
+    pairs can wait). Returns the number of waiting pairs.
     """
     for i in range(i0, i0 + scores.shape[0]):
         row = scores[i - i0]
@@ -450,15 +453,15 @@ def link_tile(scores, i0, j0, low, high, vectors, threshold, parent, count, enou
 
 @numba.njit(cache=True, nogil=True)
 def flatten(parent):
-    """Makes every entry its own root."""
+    """Make every entry point to its root."""
     for i in range(parent.shape[0]):
         parent[i] = root_of(parent, i)
 
 
 @numba.njit(cache=True, nogil=True)
 def group_by_keys(offsets, keys, low, width, label):
-    """label i64[N], each row itself, becomes the smallest row of its group; keys lie in [low, low + width)."""
-    first = np.full(width, -1, np.int64)  # the first row that has each key
+    """Set label i64[N], initially each row itself, to the smallest row of its group; keys are in [low, low + width)."""
+    first = np.full(width, -1, np.int64)  # key -> first row with it
     for row in range(label.shape[0]):
         for p in range(offsets[row], offsets[row + 1]):
             key = keys[p] - low
@@ -470,8 +473,8 @@ def group_by_keys(offsets, keys, low, width, label):
 
 
 class JoinLeft(NamedTuple):
-    """The left. stored: vectors; group: i64[N], or [0]; size: i32[N], distinct keywords of each row; offsets i64[N+1],
-    words i32: the numbers of those that the right has too."""
+    """The left side. stored: vectors; group: i64[N], or [0]; size: i32[N], distinct keywords of each row; offsets
+    i64[N+1], words i32: the numbers of its keywords that the right side has too."""
 
     stored: Any
     group: Any
@@ -481,8 +484,8 @@ class JoinLeft(NamedTuple):
 
 
 class JoinRight(NamedTuple):
-    """The right. stored, group, size: as of the left; list_offsets i64[W+1], list_rows i32[T]: the rows that have each
-    keyword, ascending."""
+    """The right side. stored, group, size: as in `JoinLeft`; list_offsets i64[W+1], list_rows i32[T]: the rows that
+    have each keyword, ascending."""
 
     stored: Any
     group: Any
@@ -493,8 +496,8 @@ class JoinRight(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def look_up(offsets, values, known, size, found_offsets, found):
-    """Each list without repeats: size i32[N], its length; found i32[T], the places in `known` (ascending) of those that
-    are there, from found_offsets i64[N+1] on."""
+    """Look up each list without repeats. size i32[N]: its distinct values; found i32[T]: the positions of its values in
+    `known` (ascending), if they are there; list i begins at found_offsets[i], i64[N+1]."""
     n_found = 0
     for i in range(offsets.shape[0] - 1):
         own = np.sort(values[offsets[i] : offsets[i + 1]])
@@ -512,7 +515,7 @@ def look_up(offsets, values, known, size, found_offsets, found):
 
 @numba.njit(cache=True, nogil=True)
 def first_from(rows, low, high, row):
-    """The first place in [low, high) whose row is >= `row`, or high."""
+    """The first position in [low, high) whose row is >= `row`, or high."""
     while low < high:
         middle = (low + high) // 2
         if rows[middle] < row:
@@ -524,7 +527,8 @@ def first_from(rows, low, high, row):
 
 @numba.njit(cache=True, nogil=True)
 def count_overlaps(left, right, i, j0, overlap):
-    """overlap i32[columns] = the number of keywords that row i of the left shares with each of the rows j0.. ."""
+    """Write overlap i32[columns]: the number of keywords that row i of the left shares with each right row from j0
+    on."""
     overlap[:] = 0
     for p in range(left.offsets[i], left.offsets[i + 1]):
         end = right.list_offsets[left.words[p] + 1]
@@ -536,11 +540,11 @@ def count_overlaps(left, right, i, j0, overlap):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def join_tile(scores, i0, j0, left, right, slack, best, index):
-    """Brings best f64[Nl] and index i64[Nl] of the rows i0.. up to date with the rows j0.. of the right.
+    """Update best f64[Nl] and index i64[Nl] of the left rows from i0 on with the right rows from j0 on.
 
-    With o shared keywords of u in the union, the score of a pair is (o / u + dot) / 2. It can only reach `best` if
-    o / u + score + slack >= 2 best, tested as (2 best - slack - score) u <= o; such pairs are computed exactly.
-    Columns come in ascending order, so of equal scores the first stays.
+    With o shared of u united keywords, the score of a pair is (o / u + dot) / 2. It can reach `best` only if o / u +
+    score + slack >= 2 best, tested as (2 best - slack - score) u <= o; such pairs are computed exactly. Columns come in
+    ascending order, so the first of equal scores stays.
     """
     n_columns = scores.shape[1]
     overlap, sizes = np.zeros(n_columns, np.int32), right.size[j0 : j0 + n_columns]
@@ -568,10 +572,10 @@ def join_tile(scores, i0, j0, left, right, slack, best, index):
 
 @numba.njit(cache=True, nogil=True)
 def join_rows(indptr, indices, parent, label):
-    """label i64[N] = the smallest node of each node's component. parent: u32[N], scratch.
+    """Write label i64[N]: the smallest node of each node's component. parent: u32[N], scratch.
 
-    Every entry joins the trees of its row and its column under the smaller root. Roots are never larger than the nodes
-    below them, so one pass from the smallest node on makes every tree flat.
+    Every entry joins the trees of its row and its column under the smaller root. A root is never larger than the nodes
+    below it, so one pass from the smallest node on flattens every tree.
     """
     for u in range(parent.shape[0]):
         parent[u] = u

@@ -1,4 +1,4 @@
-"""The numba kernels of neighbourhoods: breadth-first search of 64 questions a word, and cutting out subgraphs."""
+"""The numba kernels of neighbourhoods: breadth-first search for 64 questions in a word, and induced subgraphs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from numba.core import types
 from numba.extending import intrinsic
 
 WORD = 64  # questions of a search
-ALONE = 4  # so many or fewer are searched one after the other: a mark a node instead of words
+ALONE = 4  # up to so many questions are searched one by one, with one mark for each node instead of words
 _ONE = np.uint64(1)
 _NONE = np.uint64(0)
 
 
 @intrinsic
 def lowest_bit(typing, word):
-    """The number of the lowest bit that is set: i64. The word is not zero."""
+    """The index of the lowest set bit: i64. The word is not zero."""
     signature = types.int64(word)
 
     def emit(context, builder, signature, args):
@@ -28,9 +28,9 @@ def lowest_bit(typing, word):
 
 @numba.njit(cache=True, nogil=True)
 def admit(found, n_found, seen, fresh, size, limit):
-    """Counts the nodes found in one hop, in ascending order; bits of questions beyond `limit` are taken back.
+    """Count the nodes found in one hop, in ascending order; remove the bits of questions beyond `limit`.
 
-    Returns the questions that may go on: those with space.
+    Returns the questions that may continue: those with space.
     """
     found[:n_found].sort()
     for f in range(n_found):
@@ -53,7 +53,7 @@ def admit(found, n_found, seen, fresh, size, limit):
 
 @numba.njit(cache=True, nogil=True)
 def note(found, n_found, seen, fresh, touched, n_touched):
-    """Appends to `touched` the nodes that were first seen in this hop; returns its new length."""
+    """Append the nodes first seen in this hop to `touched`; return its new length."""
     for f in range(n_found):
         w = found[f]
         if seen[w] == fresh[w] and fresh[w] != _NONE:
@@ -64,7 +64,7 @@ def note(found, n_found, seen, fresh, touched, n_touched):
 
 @numba.njit(cache=True, nogil=True)
 def hop(indptr, indices, allowed, front, bits_of, n_front, seen, fresh, found):
-    """Lists in `found` the nodes that some question first reaches from `front`; returns how many."""
+    """List in `found` the nodes that some question first reaches from `front`; return their number."""
     n_found = 0
     for f in range(n_front):
         bits = bits_of[f]
@@ -87,8 +87,9 @@ def hop(indptr, indices, allowed, front, bits_of, n_front, seen, fresh, found):
 def search(
     indptr, indices, allowed, seeds, offsets, first, last, radius, limit, seen, fresh, touched, found, front, bits_of,
 ):  # fmt: skip
-    """Balls of the questions first..last, at most WORD. seen u64[N]: bit q of node v = v is in ball q; fresh u64[N]:
-    found in this hop. Both are zero before; `touched` i32[N] gets the nodes whose `seen` is not zero afterwards.
+    """Balls of the questions first..last, at most WORD. seen u64[N]: bit q of node v means that v is in ball q; fresh
+    u64[N]: found in this hop. Both are zero before; `touched` i32[N] gets the nodes whose `seen` is not zero
+    afterwards.
 
     allowed: bool[N], or [0] for all; found, front: i32[N], bits_of: u64[N], scratch. limit < 0: none. Returns the
     number of touched nodes.
@@ -119,7 +120,7 @@ def search(
 
 @numba.njit(cache=True, nogil=True)
 def ball_sizes(seen, touched, sizes):
-    """sizes i64[WORD] = the number of nodes of each ball."""
+    """Add to sizes i64[WORD] the number of nodes of each ball."""
     for t in range(touched.shape[0]):
         bits = seen[touched[t]]
         while bits:
@@ -129,8 +130,8 @@ def ball_sizes(seen, touched, sizes):
 
 @numba.njit(cache=True, nogil=True)
 def write_balls(seen, touched, place, out):
-    """Writes each ball's nodes from out[place[q]] on in ascending order, and clears `seen`. Sorts `touched`, or goes
-    through all nodes where that is shorter."""
+    """Write each ball's nodes from out[place[q]] on in ascending order, and clear `seen`. It sorts `touched`, or scans
+    all nodes if that is faster."""
     n = seen.shape[0]
     every = touched.shape[0] > n // 16
     if not every:
@@ -150,8 +151,8 @@ def write_balls(seen, touched, place, out):
 
 @numba.njit(cache=True, nogil=True)
 def ball_of_one(indptr, indices, allowed, seeds, radius, limit, seen, ball):
-    """Writes the ball of one question into ball i32[N], ascending; returns its size. seen: bool[N], all False before
-    and after; allowed, limit: as in `search`."""
+    """Write the ball of one question into ball i32[N], ascending; return its size. seen: bool[N], all False before and
+    after; allowed, limit: as in `search`."""
     size, begin, n = 0, 0, seen.shape[0]
     for w in seeds:
         if not seen[w]:
@@ -193,7 +194,7 @@ def ball_of_one(indptr, indices, allowed, seeds, radius, limit, seen, ball):
 
 @numba.njit(cache=True, nogil=True)
 def balls_alone(indptr, indices, allowed, seeds, offsets, first, last, radius, limit):
-    """The balls of the questions first..last, one after the other: their nodes i32[T] and sizes i64[last - first]."""
+    """The balls of the questions first..last, one by one: their nodes i32[T] and sizes i64[last - first]."""
     n = indptr.shape[0] - 1
     seen, ball, nodes = np.zeros(n, np.bool_), np.empty(n, np.int32), np.empty(0, np.int32)
     sizes = np.zeros(last - first, np.int64)
@@ -207,7 +208,7 @@ def balls_alone(indptr, indices, allowed, seeds, offsets, first, last, radius, l
 
 @numba.njit(cache=True, nogil=True)
 def rows_before(indptr, nodes, offsets, before):
-    """before i64[B+1] = how many entries the rows of the nodes of all earlier lists have."""
+    """Write before i64[B+1]: the number of entries in the rows of the nodes of all earlier lists."""
     before[0] = 0
     for b in range(offsets.shape[0] - 1):
         total = before[b]
@@ -218,7 +219,7 @@ def rows_before(indptr, nodes, offsets, before):
 
 @numba.njit(cache=True, nogil=True)
 def forget(indptr, indices, nodes, n_read, local):
-    """local i32[N] = -1, at least where the rows of `nodes`, with n_read entries, lead."""
+    """Set local i32[N] to -1, at least at the columns in the rows of `nodes`, which have n_read entries."""
     if n_read > local.shape[0] // 8:
         local[:] = -1
         return
@@ -229,12 +230,13 @@ def forget(indptr, indices, nodes, n_read, local):
 
 @numba.njit(cache=True, nogil=True)
 def cut_out(indptr, indices, nodes, offsets, first, last, local, ends, columns, entries):
-    """Blocks first..last: columns i32[M] and entries i64[M] (None: not wanted) get the local column and the entry
-    number of every entry of a listed node's row whose column lies in the same block; ends i64[T+1] is the indptr of
-    the blocks, and known up to this one. Returns M.
+    """Cut out blocks first..last. For every entry of a listed node's row whose column is in the same block, columns
+    i32[M] gets the local column and entries i64[M] (None: not wanted) the entry number. ends i64[T+1] is the indptr of
+    the blocks, known up to the first. Returns M.
 
-    local: i32[N], -1 before the first block where the rows of any block lead. Local numbers grow from block to block,
-    so one below the first of this block belongs to an earlier one. columns has space for all entries of the rows.
+    local: i32[N], -1 before the first block at all columns in the rows of any block. Local numbers grow from block to
+    block, so a number below the first of this block belongs to an earlier one. columns has space for all entries of the
+    rows.
     """
     at, before = 0, ends[offsets[first]]
     for b in range(first, last):
@@ -243,7 +245,7 @@ def cut_out(indptr, indices, nodes, offsets, first, last, local, ends, columns, 
             local[np.uint32(nodes[t])] = t
         for t in range(offsets[b], offsets[b + 1]):
             for e in range(indptr[nodes[t]], indptr[nodes[t] + 1]):
-                column = local[np.uint32(indices[e])]  # unsigned: numba need not look for negative ones
+                column = local[np.uint32(indices[e])]  # unsigned, so numba does not test for negative indices
                 columns[np.uint64(at)] = column  # kept only if `at` moves on
                 if entries is not None:
                     entries[np.uint64(at)] = e

@@ -8,9 +8,10 @@ from gpu_rag.types import CSR
 
 
 def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(fresh, seen after). See `gpu_rag_kernels.ego`.
+    """(fresh, new seen). See `gpu_rag_kernels.ego`.
 
-    An entry stands for itself and the next 1, 3, 7, .. of its row: a hub takes as many passes as its degree has bits.
+    An entry accumulates itself and the next 1, 3, 7, .. entries of its row: a hub takes as many passes as its degree
+    has bits.
     """
     degree = csr.indptr.diff()
     words = front[csr.indices.long()]

@@ -1,7 +1,7 @@
-"""`msbfs_or` in Triton: a program pulls the words of the neighbours of some nodes. Integers, so no order matters.
+"""`msbfs_or` in Triton: a program pulls the words of the neighbours of several nodes. Integers, so no order matters.
 
-Nodes are taken in the order of their degrees, hubs in chunks whose words a second kernel puts together (see `rows`): a
-program that walked a hub alone would hold up the hop.
+Nodes are ordered by degree. Hubs are cut into chunks whose words a second kernel combines (see `rows`): a program that
+processed a whole hub would delay the hop.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import triton.language as tl
 from gpu_rag.types import CSR
 from gpu_rag_kernels.rows import packed, row_plan
 
-CHUNK = 256  # neighbours of a hub that are pulled by one program
+CHUNK = 256  # neighbours of a hub that one program pulls
 WORDS = 4  # of a program, at most
-LANES = 128  # words of nodes, or of chunks, of a program: one a thread
+LANES = 128  # words of nodes, or of chunks, in a program: one for each thread
 PARTS = 32  # words of chunks that a hub's program reads together
 
 
 @triton.jit
 def _reached(indices, front, first, last, word, inside, width, n_nodes: tl.constexpr, n_words: tl.constexpr):
-    """[N, W]: the words of the neighbours first..last, two of them read at a time."""
+    """[N, W]: the OR of the words of the neighbours first..last, read two at a time."""
     reached = tl.zeros((n_nodes, n_words), dtype=tl.int64)
     for step in range(0, tl.max(last - first, axis=0), 2):
         entry = first + step
@@ -93,7 +93,7 @@ def _hubs(partial, seen, fresh, after, hubs, bounds, width, n_parts: tl.constexp
 
 
 def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(fresh, seen after). See `gpu_rag_kernels.ego`."""
+    """(fresh, new seen). See `gpu_rag_kernels.ego`."""
     csr, front, seen = packed(csr), front.contiguous(), seen.contiguous()
     fresh, after, width = torch.empty_like(seen), torch.empty_like(seen), seen.shape[1]
     plan = row_plan(csr.indptr, CHUNK)

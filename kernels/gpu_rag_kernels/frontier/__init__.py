@@ -1,9 +1,9 @@
-"""Exact dot products of unit rows that are read where they lie: of given pairs, and the k best of ragged lists.
+"""Exact dot products of unit rows, read in place: of given pairs, and the k best of ragged lists.
 
-dot(i, j) = 2^-48 times the sum of rint(2^24 queries[i]) rint(2^24 vectors[j]): components are taken on the grid of
-2^-24 (see `graph.common.dots`), so the sum is one of whole numbers and has the same bits in every implementation,
-order, batch and on every device. score(b, p) = bias[p] + dot of the query of list b and its p-th row, added in f64 and
-rounded once to f32; the k best of list b are those by (-score, place in the list).
+dot(i, j) = 2^-48 times the sum of rint(2^24 queries[i]) rint(2^24 vectors[j]). Components are on the grid of 2^-24 (see
+`graph.common.dots`), so this is a sum of whole numbers and has the same bits in every implementation, order, batch and
+on every device. score(b, p) = bias[p] + the dot product of list b's query and its p-th row, added in f64 and rounded
+once to f32. The k best of list b are ordered by (-score, position in the list).
 
 Example, queries [[1, 0]], vectors [[.6, .8], [0, 1], [1, 0]], list [0, 1, 2], k = 2: places [2, 0], scores [1, .6].
 """
@@ -24,10 +24,10 @@ def gather_dots(
 ) -> torch.Tensor:
     """The exact dot product of queries[i[p]] and vectors[j[p]]: f64[P].
 
-    queries: f16/f32[Q, D]; vectors: f16/f32[N, D], both of unit rows (to 1 %) or zeros; i, j: i32/i64[P] on their
-    device. The caller sees to it that rows exist and are unit rows: they are not read to check them, which would wait
-    for the device. A component beyond 1.01 gives NaN by triton, the product of what is there by the reference.
-    Raises BadInput for shapes and dtypes that do not fit, UsageError, MissingBackend.
+    queries: f16/f32[Q, D]; vectors: f16/f32[N, D], both with unit rows (to 1 %) or zero rows; i, j: i32/i64[P] on their
+    device. The caller ensures that rows exist and are unit rows: a check would wait for the device. A component beyond
+    1.01 gives NaN in triton, the product of the stored numbers in the reference. Raises BadInput for wrong shapes and
+    dtypes, UsageError, MissingBackend.
     """
     if queries.dim() != 2 or vectors.dim() != 2 or queries.dtype not in _FLOATS or vectors.dtype not in _FLOATS:
         given = f"{queries.dtype} {tuple(queries.shape)}, {vectors.dtype} {tuple(vectors.shape)}"
@@ -47,11 +47,11 @@ def ragged_gather_dot_topk(
     queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, *,
     owner: torch.Tensor | None = None, bias: torch.Tensor | None = None, implementation: str = "auto",
 ) -> TopK:  # fmt: skip
-    """The k best of each list: TopK(i32[B, k], f32[B, k]) whose ids are places in the list, padded with (-1, -inf).
+    """The k best of each list: TopK(i32[B, k], f32[B, k]) whose ids are positions in the list, padded with (-1, -inf).
 
     queries, vectors: as in `gather_dots`; lists: Ragged of B lists of i32/i64 rows of `vectors`, in any order, repeats
-    allowed; owner: i32/i64[B], the query of each list (None: list b has query b); bias: f64[T], what is added to each
-    dot product (None: nothing); k >= 0 (all unchecked). Of equal scores the lower place comes first.
+    allowed; owner: i32/i64[B], the query of each list (None: query b for list b); bias: f64[T], added to each dot
+    product (None: nothing); k >= 0 (all unchecked). Of equal scores the lower position comes first.
     """
     owner = torch.arange(lists.batch, device=queries.device) if owner is None else owner
     by = kernel("ragged_gather_dot_topk", "ragged_gather_dot_topk", queries.device, implementation)

@@ -19,7 +19,7 @@ def exact_dot(query, row):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def put_on_grid(row, query):
-    """query f64[D] = row f32[D] on the grid, times 2^24."""
+    """Write query f64[D]: row f32[D] on the grid, times 2^24."""
     for i in range(row.shape[0]):
         query[i] = np.rint(np.float64(row[i]) * _GRID)
 
@@ -42,7 +42,7 @@ def shared_words(left, right):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def pair_score(query, words, row, others):
-    """SIM of a question and a thing, rounded to f32."""
+    """SIM of a question and an item, rounded to f32."""
     shared = shared_words(words, others)
     union = max(words.shape[0] + others.shape[0] - shared, 1)  # two empty sets: 0 / 1
     return np.float32((shared / union + exact_dot(query, row)) / 2)
@@ -50,7 +50,7 @@ def pair_score(query, words, row, others):
 
 @numba.njit(cache=True, nogil=True)
 def score_rows(queries, word_offsets, words, first, last, offsets, listed, vectors, thing_offsets, thing_words, out):
-    """out f32[T] = SIM of questions first..last and the things in their lists."""
+    """Write out f32[T]: SIM of the questions first..last and the items in their lists."""
     query = np.empty(queries.shape[1])
     for b in range(first, last):
         own = words[word_offsets[b] : word_offsets[b + 1]]
@@ -66,7 +66,8 @@ def best_of_frontier(
     queries, word_offsets, words, first, last, offsets, frontier, indptr, vector_of, vectors, edge_offsets, edge_words,
     ids, scores,
 ):  # fmt: skip
-    """Rows of questions first..last, of f32[B, D]: ids i32[T, k], scores f32[T, k]."""
+    """Write the k best edges for the frontier of questions first..last, of f32[B, D]: ids i32[T, k], scores f32[T,
+    k]."""
     k, query = ids.shape[1], np.empty(queries.shape[1])
     for b in range(first, last):
         own = words[word_offsets[b] : word_offsets[b + 1]]
@@ -77,7 +78,7 @@ def best_of_frontier(
             for e in range(indptr[v], indptr[v + 1]):
                 others = edge_words[edge_offsets[e] : edge_offsets[e + 1]]
                 score = pair_score(query, own, vectors[vector_of[e]], others)
-                if score <= scores[t, k - 1]:  # edges ascend: an equal one comes later
+                if score <= scores[t, k - 1]:  # edges ascend, so an equal one loses
                     continue
                 at = k - 1
                 while at > 0 and score > scores[t, at - 1]:
@@ -88,7 +89,7 @@ def best_of_frontier(
 
 @numba.njit(cache=True, nogil=True)
 def count_places(list_offsets, list_places, words, p0, p1, column_of, u0, overlap, met):
-    """overlap i32[p1 - p0] = the number of `words` that the edge at each place p0 <= p < p1 has; met bool: whether a
+    """Write overlap i32[p1 - p0]: how many `words` the edge at each place p0 <= p < p1 has; and met bool: whether a
     used vector, from u0 on, has such an edge."""
     overlap[:] = 0
     met[:] = False
@@ -105,7 +106,7 @@ def count_places(list_offsets, list_places, words, p0, p1, column_of, u0, overla
 
 @numba.njit(cache=True, nogil=True)
 def keep_edge(ids, scores, targets, edge, score, target):
-    """Puts an edge into a list of the best edges of distinct targets by (-score, edge), where it belongs there."""
+    """Insert an edge into a list of the best edges of distinct targets by (-score, edge), if it belongs there."""
     k = ids.shape[0]
     at = k - 1
     for i in range(k):
@@ -125,10 +126,10 @@ def search_tile(
     dots, queries, word_offsets, words, first, u0, starts, column_of, order, used, target, vectors, edge_offsets,
     list_offsets, list_places, slack, ids, scores, targets,
 ):  # fmt: skip
-    """Brings the lists of questions first.. up to date with the edges of the used vectors u0...
+    """Update the lists of questions from `first` on with the edges of the used vectors from u0 on.
 
-    dots: f32, approximate, [questions, vectors]. An edge with o shared words of u in the union can only reach the last
-    of the list, of score s, if o / u + dot + slack >= 2 s.
+    dots: f32, approximate, [questions, vectors]. With o shared of u united words, an edge can reach the last place of
+    the list, with score s, only if o / u + dot + slack >= 2 s.
     """
     p0, p1 = starts[u0], starts[u0 + dots.shape[1]]
     overlap, met, last = np.zeros(p1 - p0, np.int32), np.zeros(dots.shape[1], np.bool_), ids.shape[1] - 1

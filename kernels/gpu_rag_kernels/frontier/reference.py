@@ -7,8 +7,8 @@ import torch
 from gpu_rag.types import Ragged, TopK
 
 GRID = 2.0**24
-_PART = 1 << 22  # components that are converted at a time: few enough for a processor's cache
-_PART_GPU = 1 << 25  # the same on a GPU: enough to be worth a launch
+_PART = 1 << 22  # components converted at a time: few enough for a processor's cache
+_PART_GPU = 1 << 25  # the same on a GPU: enough to justify a launch
 
 
 def gather_dots(queries: torch.Tensor, i: torch.Tensor, vectors: torch.Tensor, j: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,9 @@
-"""`ragged_gather_dot_topk` in Triton: rows are read where they lie, the gathered matrix is never made.
+"""`ragged_gather_dot_topk` in Triton: rows are read in place; no gathered matrix is made.
 
-The first kernel multiplies whole numbers of 32 bits and adds them in 64: exact, whatever the tile, the layout or the
-alignment of a row. It is bound by reading the rows, not by this arithmetic. The second kernel gives every candidate of
-a list a unique key of 64 bits, the score in the order of integers above, the inverted place in the list below, and
-takes the largest k times, each below the one before.
+The first kernel multiplies 32-bit whole numbers and adds them in 64 bits: exact for any tile, layout or row alignment.
+It is bound by memory, not by this arithmetic. The second kernel gives every candidate of a list a unique 64-bit key,
+with the score in integer order in the upper half and the inverted position in the lower half. It takes the largest key
+k times, each below the one before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from gpu_rag.types import Ragged, TopK
 
-CANDIDATES = 16  # of a program: with more, its registers leave space for few others
+CANDIDATES = 16  # candidates of a program: with more, its registers leave space for few other programs
 DIMS = 64  # read together
 PLACES = 128  # keys of a list that are compared together
 LEAST = tl.constexpr(-(2**63))  # below every key
@@ -23,7 +23,7 @@ LONGEST = tl.constexpr(1.01)  # no component of a unit row is larger, f16 roundi
 
 @triton.jit
 def _whole(x):
-    """rint(2^24 x) of f32, |x| < 64, as i32; of two as near the even one. From 2^23 on f32 has whole numbers only."""
+    """rint(2^24 x) of f32, |x| < 64, as i32; ties go to even. From 2^23 on f32 has whole numbers only."""
     scaled = x * 16777216.0
     above = tl.where(scaled < 0, -8388608.0, 8388608.0)
     return tl.where(tl.abs(scaled) < 8388608.0, (scaled + above) - above, scaled).to(tl.int32)
@@ -34,7 +34,7 @@ def _scores(
     queries, vectors, owners, values, bias, out, total, dims, biased: tl.constexpr, n_candidates: tl.constexpr, n_dims:
     tl.constexpr,
 ):  # fmt: skip
-    """out: f64 or f32, the dot product of each candidate, with its bias."""
+    """Write out, f64 or f32: the dot product of each candidate, plus its bias."""
     place = tl.program_id(0).to(tl.int64) * n_candidates + tl.arange(0, n_candidates)
     real = place < total
     owner = tl.load(owners + place, mask=real, other=0).to(tl.int64)
@@ -58,7 +58,7 @@ def _scores(
 
 @triton.jit
 def _keys(scores, first, count, inner):
-    """The keys of places `inner` of a list; LEAST beyond its end."""
+    """The keys of positions `inner` of a list; LEAST after its end."""
     score = tl.load(scores + first + inner, mask=inner < count, other=0.0) + 0.0  # -0.0 becomes 0.0: they are equal
     bits = score.to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -67,7 +67,7 @@ def _keys(scores, first, count, inner):
 
 @triton.jit
 def _put(places, best, at, key):
-    """Writes what a key says; nothing is left where it is LEAST."""
+    """Write the place and score of a key; padding if it is LEAST."""
     ordered = (key >> 32).to(tl.int32)
     score = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
     tl.store(places + at, tl.where(key == LEAST, -1, 0xFFFFFFFF - (key & 0xFFFFFFFF)).to(tl.int32))

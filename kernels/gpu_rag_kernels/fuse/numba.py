@@ -1,4 +1,4 @@
-"""The numba kernel of rank fusion: a question at a time, its items in a hash table."""
+"""The numba kernel of rank fusion: one question at a time, with its items in a hash table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FREE = -1  # an entry of the table without an item
 
 @numba.njit(cache=True, nogil=True)
 def place_of(table, item):
-    """The place of `item` in the table, or the free entry where it belongs. Its length is a power of 2."""
+    """The position of `item` in the table, or the free position for it. The table's length is a power of 2."""
     mask = np.uint64(table.shape[0] - 1)
     at = (np.uint64(item) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask
     while table[at] != FREE and table[at] != item:
@@ -20,10 +20,10 @@ def place_of(table, item):
 
 @numba.njit(cache=True, nogil=True)
 def fuse_rows(ids, terms, origin, out_ids, out_scores):
-    """Fuses the rankings of each row of ids [B, W]: column w is an entry of ranking origin[w], worth terms[w] f64.
+    """Fuse the rankings of each row of ids [B, W]: column w is an entry of ranking origin[w] and adds terms[w], f64.
 
     Writes the first k of each row by (-score, id) to out_ids i32[B, k] and out_scores f32[B, k], which are filled with
-    padding. Returns False where an id is below -1.
+    padding before. Returns False if an id is below -1.
     """
     n_columns, length = ids.shape[1], 4
     while length < 2 * n_columns:
@@ -44,7 +44,7 @@ def fuse_rows(ids, terms, origin, out_ids, out_scores):
                 table[at], total[at], last[at] = item, terms[w], origin[w]
                 taken[n_taken] = at
                 n_taken += 1
-            elif last[at] != origin[w]:  # of an item that stands in a ranking twice, the first rank counts
+            elif last[at] != origin[w]:  # only the first rank of an item in a ranking counts
                 total[at] += terms[w]
                 last[at] = origin[w]
         for t in range(n_taken):  # scores are not negative, so their bits rise with them

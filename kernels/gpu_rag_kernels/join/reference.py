@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-_ROWS = 1024  # whose scores are made at a time
+_ROWS = 1024  # rows whose scores are made at a time
 
 
 @dataclass(frozen=True)
 class Side:
-    """N described rows. vectors: f16 or f32[N, D], unit rows or zero; head: f16[N, C] of 0 and 1, which of the C common
-    keywords a row has; size: i32[N], how many keywords it has in all; group: i64[N], rows of one group are never
-    matched, or None."""
+    """N rows with keywords. vectors: f16 or f32[N, D], unit rows or zero; head: f16[N, C] of 0 and 1, the row's
+    keywords among the C common ones; size: i32[N], the number of all its keywords; group: i64[N] or None, rows of one
+    group never match."""
 
     vectors: torch.Tensor
     head: torch.Tensor
@@ -26,15 +26,15 @@ class Side:
         return int(self.vectors.shape[0])
 
     def rows(self, first: int, last: int) -> Side:
-        """Rows first..last."""
+        """The rows first..last."""
         group = None if self.group is None else self.group[first:last]
         return Side(self.vectors[first:last], self.head[first:last], self.size[first:last], group)
 
 
 @dataclass(frozen=True)
 class Strips:
-    """The best of every left row in every strip of right rows. best: f32[Nl, S], its largest score, -inf without any;
-    index: i32[Nl, S], the lowest right row that has it, or -1; second: f32[Nl, S], the largest score of the others."""
+    """The best match of every left row in every strip of right rows. best: f32[Nl, S], the largest score, or -inf;
+    index: i32[Nl, S], the lowest right row with it, or -1; second: f32[Nl, S], the largest score of the other rows."""
 
     best: torch.Tensor
     index: torch.Tensor
@@ -55,7 +55,7 @@ def join_top1(left: Side, right: Side, strip: int) -> Strips:
             part = slice(i0, min(i0 + _ROWS, left.n))
             score = scores(left.rows(part.start, part.stop), columns)
             best = score.amax(1)
-            # the lowest of equal scores; argmax leaves open which one it names
+            # the lowest index of equal scores; argmax may return any of them
             at = torch.where(score == best[:, None], torch.arange(columns.n, device=device), columns.n).amin(1)
             found.best[part, s] = best
             found.index[part, s] = torch.where(best > -torch.inf, at + s * strip, -1).int()

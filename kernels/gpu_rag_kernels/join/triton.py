@@ -1,9 +1,8 @@
-"""`join_top1` in Triton: a program holds some left rows, walks over one strip of right rows, and keeps three numbers a
-row. Dot products and overlaps are accumulated in f32 in tiles; no score leaves the program.
+"""`join_top1` in Triton: a program holds some left rows, walks over one strip of right rows, and keeps three numbers
+per row. Dot products and overlaps are accumulated in f32 tiles; no score leaves the program.
 
-f16 rows are multiplied as f16 (by tensor cores), others as f32 (IEEE, no TF32). The order in which a dot product is
-summed is that of its components, whatever the other rows are.
-Its tiles are not tuned.
+f16 rows are multiplied as f16 (by tensor cores), others as f32 (IEEE, no TF32). A dot product is summed in the order of
+its components, independent of the other rows. The tiles are not tuned.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from gpu_rag_kernels.join.reference import Side, Strips
 ROWS = 64  # left rows of a program
 COLUMNS = 64  # right rows whose scores are made at a time
 DEPTH = 32  # components, or keywords, multiplied at a time
-WARPS, WARPS_F32 = 4, 8  # of a program; f32 rows need more registers than four have
+WARPS, WARPS_F32 = 4, 8  # warps of a program; f32 rows need more registers than four warps have
 
 
 @triton.jit
@@ -25,7 +24,7 @@ def _products(
     left, right, row, column, n_left, n_right, depth, whole: tl.constexpr, n_rows: tl.constexpr, n_columns:
     tl.constexpr, n_depth: tl.constexpr,
 ):  # fmt: skip
-    """f32[R, C]: left rows times right rows. whole: as they are (f16 both), else in f32."""
+    """f32[R, C]: left rows times right rows. whole: multiply as stored (both f16), else in f32."""
     acc = tl.zeros((n_rows, n_columns), dtype=tl.float32)
     for start in range(0, depth, n_depth):
         at = start + tl.arange(0, n_depth)
@@ -72,7 +71,7 @@ def _strip(
         at = tl.min(tl.where(score == most[:, None], column[None, :], last), axis=1)
         rest = tl.max(tl.where(column[None, :] == at[:, None], float("-inf"), score), axis=1)
         runner_up = tl.maximum(tl.maximum(runner_up, rest), tl.minimum(top, most))
-        where = tl.where(most > top, at, where)  # strips are walked upwards: of equal scores the first stays
+        where = tl.where(most > top, at, where)  # columns ascend, so the first of equal scores stays
         top = tl.maximum(top, most)
     place = row * n_strips + tl.program_id(1)
     tl.store(best + place, top, mask=real)

@@ -1,13 +1,13 @@
 """The numba kernels of PageRank on blocks: one block at a time, so that its state stays in the cache.
 
-Of a symmetric block the system is (D - d A) x = (1-d) pi with x = q / degree, D the degrees: symmetric and positive
-definite. It is solved by SOR, and after every sweep the one component of the error that a sweep hardly touches is taken
-out: adding c to x everywhere moves the mass of q by c sum(degree), and the mass of q is known. That is the exact
-correction along the constant vector (a coarse grid of one cell), so that it never makes the error in the energy norm
-larger; and SOR lowers it for every omega in (0, 2). What is left depends on how well the block mixes, which omega is
-fitted to as the sweeps go (`fitted`).
+For a symmetric block the system is (D - d A) x = (1-d) pi with x = q / degree and D the degrees: symmetric and positive
+definite. SOR solves it. After every sweep a correction removes the one error component that a sweep hardly changes:
+adding c to x everywhere changes the mass of q by c sum(degree), and the mass of q is known. This is the exact
+correction along the constant vector (a coarse grid of one cell), so it never increases the error in the energy norm;
+SOR decreases it for every omega in (0, 2). The remaining error depends on how well the block mixes; omega is fitted to
+that during the sweeps (`fitted`).
 
-Places of entries are unsigned in the inner loops: for a signed one numba would ask each time whether it is negative.
+Entry positions are unsigned in the inner loops: for a signed one numba would test each time whether it is negative.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numba
 import numpy as np
 
 UNKNOWN = 1e300  # a change that asks for another step
-FIRST_OMEGA = 1.05  # about the best for a block that mixes well
-NEARER = 0.8  # part of the way to the omega that the last sweep asks for: one sweep gives an estimate
+FIRST_OMEGA = 1.05  # nearly the best for a block that mixes well
+NEARER = 0.8  # step toward the omega estimated from the last sweep
 ONE, FOUR, THREE = np.uint64(1), np.uint64(4), np.uint64(3)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def copy(indptr, indices, weight, lo, hi, starts, sources, pulled):
-    """Rows lo..hi in local numbers: starts u64[n+1], sources u32[m] and pulled f64[m], None without weights."""
+    """Copy rows lo..hi with local numbers: starts u64[n+1], sources u32[m] and pulled f64[m] (None without weights)."""
     first, m = indptr[lo], indptr[hi] - indptr[lo]
     for i in range(hi - lo + 1):
         starts[i] = indptr[lo + i] - first
@@ -36,11 +36,11 @@ def copy(indptr, indices, weight, lo, hi, starts, sources, pulled):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def is_mirrored(starts, sources, pulled, at, image):
-    """Whether the rows equal their transpose, weights bit by bit. at, image: space, u32[n] and u32[m].
+    """Whether the rows equal their transpose, weights bit by bit. at, image: scratch, u32[n] and u32[m].
 
-    The k-th entry that names column j is matched with the k-th entry of row j. Where as many name j as row j has, the
-    match is one to one, and the pattern is symmetric if and only if the match of a match is the entry itself. No loop
-    goes by rows, whose lengths the processor would have to guess.
+    The k-th entry with column j is matched with the k-th entry of row j. If column j has as many entries as row j, the
+    match is one to one, and the pattern is symmetric if and only if matching twice gives the entry itself. No loop runs
+    over rows, because their lengths would be mispredicted.
     """
     for i in range(at.shape[0]):
         at[i] = starts[i]
@@ -67,7 +67,7 @@ def is_mirrored(starts, sources, pulled, at, image):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def turn(indptr, indices, weight, lo, hi, starts, sources, pulled):
-    """The transpose of rows lo..hi as `copy` writes rows: sources ascend."""
+    """Write the transpose of rows lo..hi in the form of `copy`; sources ascend."""
     n = hi - lo
     starts[: n + 1] = 0
     for e in range(indptr[lo], indptr[hi]):
@@ -89,8 +89,8 @@ def turn(indptr, indices, weight, lo, hi, starts, sources, pulled):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def gather(sources, pulled, first, last, x):
-    """sum over e in [first, last), u64, of pulled[e] x[sources[e]], as four sums side by side: one would wait for
-    itself."""
+    """sum over e in [first, last), u64, of pulled[e] x[sources[e]]. Four independent sums avoid waiting for one
+    result."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     e, whole = first, last - ((last - first) & THREE)
     while e < whole:
@@ -117,7 +117,7 @@ def gather(sources, pulled, first, last, x):
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def sweep(sources, pulled, rows, d, omega, x):
     """x += omega (z - x), z = (d A^T x + restart) / degree, in place by ascending rows; returns (sum degree |z - x|,
-    sum degree x). rows: starts, degree, scale, restart; scale is 1 / degree, or 0 where that is 0."""
+    sum degree x). rows: starts, degree, scale, restart; scale is 1 / degree, or 0 if degree is 0."""
     starts, degree, scale, restart = rows
     change, mass, first = 0.0, 0.0, starts[0]
     for i in range(degree.shape[0]):
@@ -133,7 +133,7 @@ def sweep(sources, pulled, rows, d, omega, x):
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def check(sources, pulled, rows, d, x, z):
     """z = d A^T x + restart; returns (|z - degree x|_1, |z|_1). A row of degree 0 has no gap: its x is never read, so
-    that its q may be taken to be z."""
+    its q may be taken as z."""
     starts, degree, scale, restart = rows
     gap, mass, first = 0.0, 0.0, starts[0]
     for i in range(degree.shape[0]):
@@ -147,10 +147,11 @@ def check(sources, pulled, rows, d, x, z):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def fitted(omega, rate, d):
-    """An omega for a block whose changes have just shrunk by `rate` with this one: nearer to the best one, never less.
+    """An omega for a block whose changes have just shrunk by `rate` with this omega: closer to the best one, never
+    lower.
 
-    By Young's relation (rate + omega - 1)^2 = rate omega^2 mu^2 for mu, at most d, the best is
-    2 / (1 + sqrt(1 - mu^2)).
+    By Young's relation (rate + omega - 1)^2 = rate omega^2 mu^2 for mu, at most d, the best omega is 2 / (1 + sqrt(1 -
+    mu^2)).
     """
     if rate <= omega - 1:
         return omega
@@ -160,8 +161,8 @@ def fitted(omega, rate, d):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def begin(rows, d, symmetric, x):
-    """The first x; returns (the mass of q on rows with a degree, sum(degree)), the latter 0 where the former is not
-    known: then nothing can be corrected by it."""
+    """Write the first x; return (the mass of q on rows with a degree, sum(degree)). sum(degree) is 0 if the mass is
+    unknown: then no correction is possible."""
     _, degree, scale, restart = rows
     own, total = 0.0, 0.0
     for i in range(degree.shape[0]):
@@ -187,10 +188,10 @@ def correct(rows, shift, x):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def iterate(sources, pulled, rows, d, tol, max_iter, symmetric, x, z):
-    """Sweeps until z is proved to be within tol; returns (bound, |z|_1).
+    """Sweep until z is proved to be within tol; return (bound, |z|_1).
 
-    Checked when the gap that the last changes predict is small enough: a guess that decides when to check, never
-    whether the result is good.
+    z is checked when the gap predicted from the last changes is small enough. The prediction only decides when to
+    check, never whether the result is good.
     """
     whole, total = begin(rows, d, symmetric, x)
     omega = min(FIRST_OMEGA, 2 / (1 + np.sqrt(1 - d * d))) if symmetric else 1.0
@@ -218,7 +219,7 @@ def iterate(sources, pulled, rows, d, tol, max_iter, symmetric, x, z):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def weigh(indptr, weight, lo, degree, scale):
-    """degree f64[n] = sums of rows lo.., scale f64[n] = 1 / degree, or 0."""
+    """Write degree f64[n], the sums of the rows from lo on, and scale f64[n] = 1 / degree, or 0."""
     for i in range(degree.shape[0]):
         total = 1.0 * (indptr[lo + i + 1] - indptr[lo + i])
         if weight is not None:
@@ -233,7 +234,8 @@ def weigh(indptr, weight, lo, degree, scale):
 def solve_blocks(
     indptr, indices, weight, offsets, first, last, seed_offsets, seed_rows, seed_mass, d, tol, max_iter, values, bounds,
 ):  # fmt: skip
-    """Blocks first..last: writes their values f32[T] and bounds f64[B]; the state of a block is q / degree in f64."""
+    """Solve blocks first..last: write their values f32[T] and bounds f64[B]. The state of a block is q / degree in
+    f64."""
     most_n, most_m = 0, 0
     for b in range(first, last):
         most_n = max(most_n, offsets[b + 1] - offsets[b])

@@ -1,10 +1,10 @@
 """Steps of personalized PageRank for a batch of questions: the sparse product alone, and a whole relaxed step.
 
 `ppr_spmm`: Y = alpha A X + (1 - alpha) S. `ppr_step`: y <- y + omega (z - y), where z = (alpha A x + (1 - alpha) pi) /
-degree: the iteration of `gpu_rag.graph.pagerank.plan` with all that belongs to a step in one pass over the state.
+degree: one step of the iteration of `gpu_rag.graph.pagerank.plan`, in one pass over the state.
 
-A: CSR over N nodes (pattern only, or with weights); X: [N, B], row-major. A row is summed in one order, which does not
-depend on B: that of its entries, hubs by chunks.
+A: CSR over N nodes (pattern only, or with weights); X: [N, B], row-major. The order in which a row is summed does not
+depend on B: the order of its entries, hubs by chunks.
 
 Example, the path 0 - 1 - 2 and node 3 alone, B = 1: X = [1, 2, 4, 8], S = 0 and alpha = 0.5 give [1, 2.5, 1, 0].
 """
@@ -38,12 +38,12 @@ def ppr_step(
 ) -> torch.Tensor | None:  # fmt: skip
     """y <- y + omega (z - y) in place, z = (alpha A x + (1 - alpha) pi) / degree; returns |z - x| weighted by degree.
 
-    csr: A, N rows; x: f16/f32/f64[N, B]; y: [N, B] of such a dtype; both contiguous, not one; restart: pi, see
-    `Restart`; alpha in [0, 1]; degree, inverse: [N] of one dtype f32 or f64, in which everything is summed, inverse =
-    1 / degree; omega: [B] of that dtype, 0 leaves a column of y as it is (all unchecked). scale: x and y hold so many
-    times the state: in f16, which ends at 65504 and loses bits below 2^-14, a power of two that fits. measured: whether
-    the sum over the nodes of degree |z - x| (of the state itself) is taken: f64[B], else None.
-    y has the same bits whatever B is and from run to run; so has the sum for one B.
+    csr: A, N rows; x: f16/f32/f64[N, B]; y: [N, B] of such a dtype; both contiguous, not the same; restart: pi, see
+    `Restart`; alpha in [0, 1]; degree, inverse: [N] of one dtype f32 or f64, in which all sums are taken, inverse = 1 /
+    degree; omega: [B] of that dtype, 0 keeps a column of y (all unchecked). scale: x and y hold `scale` times the
+    state; for f16, which ends at 65504 and loses bits below 2^-14, use a suitable power of two. measured: whether to
+    return the sum over the nodes of degree |z - x| (of the state itself): f64[B], else None. y has the same bits for
+    any B and in every run; the sum has the same bits for one B.
     """
     step = kernel("ppr_spmm", "ppr_step", x.device, implementation)
     change: torch.Tensor | None = step(csr, x, y, restart, alpha, degree, inverse, omega, scale, measured)

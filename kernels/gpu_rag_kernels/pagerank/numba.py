@@ -1,10 +1,9 @@
 """The two numba kernels of PageRank: a sweep over all rows, and the pass that checks and writes the result.
 
-Each row of the state holds as many questions as the argument `lanes`, a tuple, has elements: a number that is part of
-its type. numba would unroll a loop over them into scalars, or store its accumulator once an edge; here the accumulator
-of a row is one LLVM vector that stays in registers, emitted by two intrinsics. No instruction may be reassociated or
-contracted, so a column's bits do not depend on its lane, on the other columns or on how many there are, and threads
-take different tiles.
+Each row of the state holds as many questions as the tuple argument `lanes` has elements; this number is part of its
+type. numba would unroll a loop over them into scalars, or store its accumulator once per edge. Here two intrinsics emit
+the accumulator of a row as one LLVM vector that stays in registers. No instruction may be reassociated or contracted,
+so a column's bits do not depend on its lane or on the other columns or their number. Threads take different tiles.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-PANEL = 16  # rows of f32 that fill a cache line when the result is written transposed
+PANEL = 16  # f32 rows that fill a cache line when the result is written transposed
 
 _I64 = ir.IntType(64)
 
 
 class _Row:
-    """Emits code over arrays of shape [rows, lanes] (or [lanes], row 0), for one call of an intrinsic whose last
-    argument is the tuple of lanes."""
+    """An emitter of code over arrays of shape [rows, lanes] (or [lanes], row 0), for one call of an intrinsic whose
+    last argument is the tuple of lanes."""
 
     def __init__(self, context, builder, signature, args):
         self.context, self.builder, self.signature, self.args = context, builder, signature, args
@@ -33,7 +32,7 @@ class _Row:
         return cgutils.create_struct_proxy(self.signature.args[k])(self.context, self.builder, self.args[k]).data
 
     def vector_at(self, k, row):
-        """Address of row `row` of argument k as a vector of its own element type."""
+        """Address of row `row` of argument k, as a vector of its own element type."""
         element = self.context.get_data_type(self.signature.args[k].dtype)
         base = self.builder.bitcast(self.pointer(k), ir.VectorType(element, self.lanes).as_pointer())
         return self.builder.gep(base, [row])
@@ -100,7 +99,7 @@ def sweep_row(
 ):  # fmt: skip
     """y[row] += omega * (z - y[row]) and change += scale * |z - x[row]|,
     z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse; x and y may be the same array.
-    Computed in the float type of damping, inverse and scale, that of the state or a wider one."""
+    Computed in the float type of damping, inverse and scale, which is the state's or a wider one."""
     signature = types.void(
         x, y, source, omega, change, indices, weight, types.int64, types.int64, types.int64, types.int64,
         damping, inverse, scale, lanes,
@@ -150,10 +149,10 @@ def finish_row(typing, x, source, p, gap, mass, indices, weight, row, at, slot, 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def sweep(indptr, indices, weight, scale, inverse, at, damping, source, omega, x, y, change, lanes):
-    """y = y + omega (z - y), z = (damping A x + source[at]) / scale, rows in ascending order; in place when y is x.
+    """y = y + omega (z - y), z = (damping A x + source[at]) / scale, rows in ascending order; in place if y is x.
 
     change f64[lanes] = sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in
-    the float type of damping, inverse and scale: f64 over an f32 state keeps the rounding of hubs out of it.
+    the float type of damping, inverse and scale: f64 sums over an f32 state avoid the rounding errors of hubs.
     """
     change[:] = 0.0
     for i in range(indptr.shape[0] - 1):
@@ -168,9 +167,9 @@ def sweep_until(
     indptr, indices, weight, scale, inverse, at, damping, source, x, omegas, going, steps, last, predicted, enough,
     lanes,
 ):  # fmt: skip
-    """Sweeps in place until no lane is `going`: each stops where predicted * last <= enough, or before omegas end.
+    """Sweep in place until no lane is `going`. A lane stops if predicted * last <= enough, or before omegas end.
 
-    going: bool[lanes]; steps, last: of each lane, how many sweeps it has had and the change of the last one.
+    going: bool[lanes]; steps, last: for each lane, the number of its sweeps and the change of the last one.
     """
     most = omegas.shape[0] - 1
     omega, change = np.empty(len(lanes), x.dtype), np.empty(len(lanes))
@@ -189,7 +188,7 @@ def sweep_until(
 def finish(indptr, indices, weight, scale, at, damping, source, x, lo, wanted, out, gap, mass, lanes):
     """q = damping A x + source[at] in f64; gap = |q - scale x|_1 and mass = |q|_1 for each lane.
 
-    out f32[B, hi - lo]: q of the nodes from lo on, for the lanes c with wanted[c] >= 0, in row wanted[c].
+    out f32[B, hi - lo]: q of the nodes from lo on; lane c goes to row wanted[c] if wanted[c] >= 0.
     """
     n, width = indptr.shape[0] - 1, out.shape[1]
     gap[:] = 0.0

@@ -9,8 +9,8 @@ import torch
 
 from gpu_rag.types import CSR
 
-# torch calls its CSR tensors a beta; only their product with a dense matrix is used here. Up to 2.12 it also says that
-# invariants are not checked where that was switched off.
+# torch warns that CSR tensors are a beta; only their product with a dense matrix is used here. Up to 2.12 it also says
+# that invariants are not checked if that is switched off.
 for _message in ("Sparse CSR tensor support is in beta state", "Sparse invariant checks are implicitly disabled"):
     warnings.filterwarnings("ignore", message=_message)
 
@@ -18,8 +18,8 @@ for _message in ("Sparse CSR tensor support is in beta state", "Sparse invariant
 @dataclass(frozen=True)
 class Restart:
     """rows: f32/f64[S, B], the restart probabilities of the nodes at which any question restarts; at: i32[N], the row
-    of each node, or -1. S is far below N where questions start from a few seeds. nodes: i64[S], the node of each row,
-    or None where a row may have none."""
+    of each node, or -1. S is far below N if questions start from a few seeds. nodes: i64[S], the node of each row, or
+    None if a row may have none."""
 
     rows: torch.Tensor
     at: torch.Tensor
@@ -30,7 +30,7 @@ class Restart:
         return Restart(self.rows[:, part].contiguous(), self.at, self.nodes)
 
     def add_to(self, z: torch.Tensor, factor: float) -> None:
-        """z[N, B] += factor * pi, in place; the rows of z are distinct, so no order matters. No wait."""
+        """z[N, B] += factor * pi, in place. The rows of z are distinct, so no order matters. The host does not wait."""
         rows = self.rows.to(z)
         if self.nodes is not None:
             z.index_add_(0, self.nodes, rows, alpha=factor)
@@ -63,7 +63,7 @@ def ppr_step(
 def _product(csr: CSR, x: torch.Tensor) -> torch.Tensor:
     """A x, summed in the dtype of x."""
     weight = torch.ones(csr.m, dtype=x.dtype, device=x.device) if csr.weight is None else csr.weight.to(x.dtype)
-    # one integer type for both arrays: torch requires it, and the narrow one is the fast one
+    # torch requires one integer type for both arrays; the narrow type is faster
     indptr = csr.indptr.int() if csr.m < 2**31 else csr.indptr
     indices = csr.indices.to(indptr.dtype)
     matrix = torch.sparse_csr_tensor(indptr, indices, weight, (csr.n, x.shape[0]), check_invariants=False)

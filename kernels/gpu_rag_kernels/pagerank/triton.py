@@ -1,9 +1,9 @@
-"""`ppr_spmm` and `ppr_step` in Triton: one pass over the entries, the rest of a step fused to it, no atomics.
+"""`ppr_spmm` and `ppr_step` in Triton: one pass over the entries, fused with the rest of a step, no atomics.
 
-Rows are taken in the order of their degrees, hubs in chunks (see `rows`). A row's entries are added one after the
-other, so its bits depend neither on B nor on the run; four are read ahead of the additions, since a program that waits
-for each would leave the memory idle. The tile of columns is the slowest axis of the grid: programs that run together
-read the same columns of X. Numbers that change from call to call are not specialised, so nothing is compiled again.
+Rows are ordered by degree, hubs are cut into chunks (see `rows`). A row's entries are added one after another, so its
+bits depend neither on B nor on the run. Four entries are loaded ahead of the additions; waiting for each would leave
+the memory idle. The column tile is the slowest axis of the grid, so that concurrent programs read the same columns of
+X. Numbers that change from call to call are not specialised, so nothing is compiled again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpu_rag.types import CSR
 from gpu_rag_kernels.pagerank.reference import Restart
 from gpu_rag_kernels.rows import RowPlan, packed, row_plan
 
-CHUNK = 256  # entries of a hub that are summed by one program
+CHUNK = 256  # entries of a hub that one program sums
 ROWS = 8  # rows, or chunks, of a program
 COLUMNS = 32  # questions of a program
 PARTS = 16  # sums of chunks that a hub's program reads together
@@ -26,7 +26,7 @@ PARTS = 16  # sums of chunks that a hub's program reads together
 
 @triton.jit
 def _entry(indices, weight, x, entry, last, column, inside, width, weighted: tl.constexpr, dtype: tl.constexpr):
-    """[R, C]: the weighted row of x that each entry names, 0 from `last` on."""
+    """[R, C]: the weighted row of x for each entry, 0 from `last` on."""
     live = entry < last
     node = tl.load(indices + entry, mask=live, other=0).to(tl.int64)
     at = x + node[:, None] * width + column[None, :]
@@ -38,7 +38,7 @@ def _entry(indices, weight, x, entry, last, column, inside, width, weighted: tl.
 
 @triton.jit
 def _sum(indices, weight, x, first, last, column, inside, width, weighted: tl.constexpr, acc):
-    """acc[R, C] + the weighted rows of x that the entries first..last name, in their order."""
+    """acc[R, C] + the weighted rows of x of the entries first..last, in their order."""
     for step in range(0, tl.max(last - first, axis=0), 4):
         entry = first + step
         a = _entry(indices, weight, x, entry, last, column, inside, width, weighted, acc.dtype)
@@ -74,7 +74,8 @@ def _chunks(
 
 @triton.jit
 def _hub_sum(partial, bounds, hub, column, inside, width, n_parts: tl.constexpr, n_columns: tl.constexpr):
-    """[1, C]: the chunks of a hub, each n_parts-th added in order, then these sums. A hub may have thousands."""
+    """[1, C]: the sum of a hub's chunks: each n_parts-th added in order, then these sums. A hub may have thousands of
+    chunks."""
     last = tl.load(bounds + hub + 1)
     acc = tl.zeros((n_parts, n_columns), dtype=partial.dtype.element_ty)
     for start in range(tl.load(bounds + hub), last, n_parts):
@@ -86,7 +87,7 @@ def _hub_sum(partial, bounds, hub, column, inside, width, n_parts: tl.constexpr,
 
 @triton.jit
 def _put(source, factors, y, row, real, acc, column, inside, width):
-    """y = the first factor times acc + the second times source."""
+    """y = the first factor times acc + the second factor times source."""
     at = row[:, None] * width + column[None, :]
     kept = real[:, None] & inside[None, :]
     restart = tl.load(source + at, mask=kept, other=0.0)
@@ -98,11 +99,11 @@ def _relax(
     x, y, source, at, factors, inverse, degree, omega, change, slot, row, real, acc, column, inside, width, measured:
     tl.constexpr,
 ):  # fmt: skip
-    """The end of `ppr_step` for some rows, and the sum of degree |z - x| over them."""
+    """Finish `ppr_step` for some rows, and write the sum of degree |z - x| over them."""
     place = row[:, None] * width + column[None, :]
     kept = real[:, None] & inside[None, :]
     entry = tl.load(at + row, mask=real, other=-1).to(tl.int64)
-    wanted = (real & (entry >= 0))[:, None] & inside[None, :]  # few rows restart: the others read nothing
+    wanted = (real & (entry >= 0))[:, None] & inside[None, :]  # few rows restart; other rows read nothing
     restart = tl.load(source + entry[:, None] * width + column[None, :], mask=wanted, other=0.0).to(acc.dtype)
     z = (tl.load(factors) * acc + tl.load(factors + 1) * restart) * tl.load(inverse + row, mask=real, other=0.0)[
         :, None
@@ -228,7 +229,7 @@ def ppr_step(
 
 
 def _chunk_sums(csr: CSR, x: torch.Tensor, plan: RowPlan, dtype: torch.dtype) -> torch.Tensor:
-    """[chunks, B]: the sum of every chunk of the hubs."""
+    """The sum of every chunk of the hubs: [chunks, B]."""
     n, width = plan.starts.numel(), x.shape[1]
     partial = torch.empty(n, width, dtype=dtype, device=x.device)
     _chunks[triton.cdiv(n, ROWS), triton.cdiv(width, COLUMNS)](
@@ -240,5 +241,5 @@ def _chunk_sums(csr: CSR, x: torch.Tensor, plan: RowPlan, dtype: torch.dtype) ->
 
 @lru_cache(maxsize=64)
 def _factors(of_sum: float, of_source: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Both factors in the dtype of the sums, made once: a float argument of a kernel would be rounded to f32."""
+    """Both factors in the dtype of the sums, cached. A float argument of a kernel would be rounded to f32."""
     return torch.tensor((of_sum, of_source), dtype=dtype, device=device)

@@ -1,7 +1,7 @@
-"""The numba kernels of path search: the steps that may be taken, the sums that scores are made of, paths put together.
+"""The numba kernels of path search: possible steps, the sums behind scores, and the joining of paths.
 
-Sets of paths are tuples (group, question, nodes, edges), as in `PathSet`. What is put together is unsorted, and padded
-with -1 to the width that the caller gives.
+Sets of paths are tuples (group, question, nodes, edges), as in `PathSet`. Joined sets are unsorted, and padded with -1
+to the width that the caller gives.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from numba.extending import intrinsic
 _GRID = 2.0**22
 _LOW = (1 << 32) - 1
 LINE = 16  # f32 of a cache line
-LINES = 64  # requested ahead: far enough for memory to answer, few enough to stay in the cache
+LINES = 64  # prefetched ahead: enough to hide memory latency, few enough to stay in the cache
 
 
 @numba.njit(cache=True, nogil=True)
 def extend(indptr, indices, number, paths, topics, offsets, first, last, longer):
-    """Every step that a path of first..last may take, by (path, entry), as a longer path; returns how many.
+    """Write every possible step of the paths first..last as a longer path, by (path, entry); return their number.
 
-    paths: (group, question, nodes i32[P, h + 1], edges i32[P, h]); longer: the same with a hop more, with space for all
-    entries and one; number: the edge of every entry; topics, offsets: the topics of each question.
+    paths: (group, question, nodes i32[P, h + 1], edges i32[P, h]); longer: the same with one more hop, with space for
+    all entries plus one; number: the edge of every entry; topics, offsets: the topics of each question.
     """
     group, question, nodes, edges = paths
     at, hops = 0, edges.shape[1]
@@ -52,7 +52,7 @@ def add_row(total, row):
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
 def products(total, row, query):
-    """With s = total + row in steps of the grid: (query times s, s times s). Exact, so any order of summation."""
+    """With s = total + row in steps of the grid: (query times s, s times s). Exact, so in any order of summation."""
     dot, square = 0.0, 0.0
     for d in range(total.shape[0]):
         value = total[d] + np.rint(np.float64(row[d]) * _GRID)
@@ -63,7 +63,7 @@ def products(total, row, query):
 
 @intrinsic
 def ask_for_line(typing, matrix, row, column):
-    """The instruction for one element of a matrix in C order: it reads nothing, and says nothing where it cannot."""
+    """Emit a prefetch of one element of a matrix in C order. It loads nothing, and never fails."""
     signature = types.none(matrix, row, column)
 
     def emit(context, builder, signature, args):
@@ -72,7 +72,7 @@ def ask_for_line(typing, matrix, row, column):
         byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         shape = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], shape)
-        builder.call(ask, [builder.bitcast(at, byte), i32(0), i32(3), i32(1)])  # to read, into all caches, data
+        builder.call(ask, [builder.bitcast(at, byte), i32(0), i32(3), i32(1)])  # options: read, all cache levels, data
         return context.get_dummy_value()
 
     return signature, emit
@@ -80,24 +80,24 @@ def ask_for_line(typing, matrix, row, column):
 
 @numba.njit(cache=True, nogil=True)
 def ahead(dims):
-    """The number of rows of f32[dims] to ask for before the one that is read."""
+    """The number of rows of f32[dims] by which to prefetch."""
     return max(1, LINES * LINE // max(dims, 1))
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def ask_for(matrix, row):
-    """Row `row` >= 0 of matrix f32[M, D] will be read soon: the memory answers while other rows are worked on."""
+    """Prefetch row `row` >= 0 of matrix f32[M, D], which will be read soon."""
     for column in range(0, matrix.shape[1], LINE):
         ask_for_line(matrix, np.intp(row), np.intp(column))
 
 
 @numba.njit(cache=True, nogil=True)
 def vector_sums(vectors, edges, queries, question, dot, square):
-    """For each row of edges i64[P, W] (padded with -1), with s the sum of their vectors f32[M, D]: dot f64[P] = query
-    f64[B, D] of its question times s, square f64[P] = s times s; 0 for a row without edges.
+    """For each row of edges i64[P, W] (padded with -1), with s the sum of their vectors f32[M, D]: write dot f64[P] =
+    query f64[B, D] of its question times s, and square f64[P] = s times s; 0 for a row without edges.
 
-    Rows side by side mostly share all edges but the last, whose sum is kept. The vector of the last edge is anywhere in
-    memory, which would be most of the time: it is requested some rows ahead.
+    Neighbouring rows mostly share all edges but the last; their sum is kept. The vector of the last edge can be
+    anywhere in memory, and loading it would dominate the time. So it is prefetched some rows ahead.
     """
     total, kept = np.zeros(vectors.shape[1], np.float64), np.full(edges.shape[1], -1, np.int64)
     wait, most = ahead(vectors.shape[1]), edges.shape[1]
@@ -127,7 +127,8 @@ def vector_sums(vectors, edges, queries, question, dot, square):
 def relevance(nodes, edges, question, topics, offsets, dot, square, query_square, longest, weights, scores):
     """scores f64[P] = weights[0] cosine + weights[1] Jaccard of the nodes with the topics of the question.
 
-    dot, square: of `vector_sums`; query_square: f64[B]. Returns whether every sum of k vectors is at most k `longest`.
+    dot, square: from `vector_sums`; query_square: f64[B]. Returns whether every sum of k vectors is at most k
+    `longest`.
     """
     sound = True
     for p in range(edges.shape[0]):
@@ -154,7 +155,8 @@ def relevance(nodes, edges, question, topics, offsets, dot, square, query_square
 
 @numba.njit(cache=True, nogil=True)
 def least_of_best(scores, heap):
-    """The k-th largest score, k = the length of `heap` f64[k], at most that of scores. The heap's root is its least."""
+    """The k-th largest score, k = the length of `heap` f64[k], at most the number of scores. The heap's root is its
+    least."""
     k = heap.shape[0]
     for i in range(scores.shape[0]):
         value, at = scores[i], 0
@@ -180,7 +182,7 @@ def least_of_best(scores, heap):
 
 @numba.njit(cache=True, nogil=True)
 def best_rows(group, scores, beam, rows):
-    """Writes into rows i64[P], ascending, the `beam` best of each group by (-score, row); returns how many. group:
+    """Write into rows i64[P], ascending, the `beam` best of each group by (-score, row); return their number. group:
     ascending; scores: f64, no NaN."""
     kept, first, n = 0, 0, group.shape[0]
     heap = np.empty(min(beam, n), np.float64)
@@ -214,7 +216,7 @@ def space_for(size, width):
 
 @numba.njit(cache=True, nogil=True)
 def shared(one, n_one, other, first, last):
-    """Whether one[:n_one] and other[first:last] have a node in common; -1 is none."""
+    """Whether one[:n_one] and other[first:last] have a common node; -1 does not count."""
     found = False
     for i in range(n_one):
         for j in range(first, last):
@@ -224,7 +226,7 @@ def shared(one, n_one, other, first, last):
 
 @numba.njit(cache=True, nogil=True)
 def direct(indptr, indices, number, topics, offsets, width):
-    """The edges between a topic and the next one of its question; number: the edge of every entry."""
+    """The edges between a topic and the next topic of its question; number: the edge of every entry."""
     found, at = space_for(topics.shape[0], width), 0
     for b in range(offsets.shape[0] - 1):
         for t in range(offsets[b], offsets[b + 1] - 1):
@@ -239,8 +241,8 @@ def direct(indptr, indices, number, topics, offsets, width):
 
 @numba.njit(cache=True, nogil=True)
 def beyond(hop, offsets, opens, closes, width):
-    """The paths of one hop count that lead to the first topic of a question with an open end, walked backwards, and
-    those from the last one. opens, closes: bool[B]."""
+    """Open ends, from the paths of one hop count: paths to a question's first topic, reversed, and paths from its last
+    one. opens, closes: bool[B]."""
     group, question, nodes, edges = hop
     n, h = group.shape[0], edges.shape[1]
     found, at = space_for(2 * n, width), 0
@@ -262,7 +264,7 @@ def beyond(hop, offsets, opens, closes, width):
 
 @numba.njit(cache=True, nogil=True)
 def by_end(paths):
-    """last node << 32 | row of every path, ascending in each group."""
+    """last node << 32 | row of every path, sorted within each group."""
     group, nodes = paths[0], paths[2]
     keys, first = np.empty(group.shape[0], np.int64), 0
     for p in range(group.shape[0]):
@@ -275,8 +277,8 @@ def by_end(paths):
 
 @numba.njit(cache=True, nogil=True)
 def meeting(left, right, offsets, spans):
-    """Which paths end in the same node as one of `left`, from the next topic: those of row p are the rows keys & LOW of
-    keys[spans[p, 0] : spans[p, 1]]. Returns (keys, how many pairs)."""
+    """Find the paths of the next topic that end in the same node as each path of `left`. For row p these are the rows
+    keys & LOW of keys[spans[p, 0] : spans[p, 1]]. Returns (keys, the number of pairs)."""
     keys, pairs, lo, hi, before = by_end(right), 0, 0, 0, -1
     for p in range(left[0].shape[0]):
         t, b = left[0][p], left[1][p]
@@ -299,7 +301,7 @@ def meeting(left, right, offsets, spans):
 
 @numba.njit(cache=True, nogil=True)
 def join(left, right, keys, spans, pairs, width):
-    """The pairs of `meeting` that share no node but the one where they meet, as paths from topic to next topic."""
+    """The pairs of `meeting` that share only the node where they meet, as paths from a topic to the next topic."""
     group, question, nodes, edges = left
     h, k = edges.shape[1], right[3].shape[1]
     found, at = space_for(pairs, width), 0
@@ -319,7 +321,7 @@ def join(left, right, keys, spans, pairs, width):
 
 @numba.njit(cache=True, nogil=True)
 def length_of(edges, p):
-    """Hops of path p."""
+    """The number of hops of path p."""
     length = 0
     while length < edges.shape[1] and edges[p, length] >= 0:
         length += 1
@@ -328,7 +330,7 @@ def length_of(edges, p):
 
 @numba.njit(cache=True, nogil=True)
 def put(found, at, b, nodes, edges, length):
-    """Writes a path of question b as row `at`; returns the set, larger if it was full."""
+    """Write a path of question b as row `at`; return the set, a larger copy if it was full."""
     if at == found[0].shape[0]:
         more = space_for(2 * at + 16, found[3].shape[1])
         for i in range(at):
@@ -341,7 +343,7 @@ def put(found, at, b, nodes, edges, length):
 
 @numba.njit(cache=True, nogil=True)
 def begin(parts, topics, offsets, opens, least, longest, width):
-    """Part 0 of every question, or its first topic where that end is closed."""
+    """Part 0 of every question, or its first topic if that end is closed."""
     found, at = space_for(parts[0].shape[0] + offsets.shape[0], width), 0
     for p in range(parts[0].shape[0]):
         b, length = parts[1][p], length_of(parts[3], p)
@@ -357,7 +359,7 @@ def begin(parts, topics, offsets, opens, least, longest, width):
 
 @numba.njit(cache=True, nogil=True)
 def spans_of_parts(parts, offsets, step):
-    """i64[B, 2]: where the parts `step` of each question begin and end."""
+    """i64[B, 2]: the range of the parts `step` of each question."""
     spans = np.zeros((offsets.shape[0] - 1, 2), np.int64)
     for p in range(parts[0].shape[0]):
         b = parts[1][p]
@@ -370,7 +372,7 @@ def spans_of_parts(parts, offsets, step):
 
 @numba.njit(cache=True, nogil=True)
 def tried(whole, spans, goes_on):
-    """The most pairs of a path and a part, over the paths of one length."""
+    """The number of pairs of a path and a part, for the path length with the most pairs."""
     pairs = np.zeros(whole[3].shape[1] + 1, np.int64)
     for p in range(whole[0].shape[0]):
         b = whole[1][p]
@@ -381,7 +383,7 @@ def tried(whole, spans, goes_on):
 
 @numba.njit(cache=True, nogil=True)
 def go_on(whole, parts, spans, goes_on, ended, least, longest, width):
-    """Every path with every part of its question that shares no node with it but the topic between, and the paths of
+    """Join every path with every part of its question that shares only the topic between them; keep the paths of
     questions that do not go on. ended: bool[B], this is the last step of the question, or it is over."""
     found, at = space_for(whole[0].shape[0], width), 0
     nodes, edges = np.empty(width + 1, np.int32), np.empty(width, np.int32)

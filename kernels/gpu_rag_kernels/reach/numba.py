@@ -1,16 +1,17 @@
-"""The numba kernels of typed reachability: frontiers of one question after the other, few nodes sorted, many marked."""
+"""The numba kernels of typed reachability: one question after another; small frontiers are sorted, large ones
+marked."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 
-FEW = 256  # entries that a step sorts; one with more of them marks the nodes, which takes N bytes
+FEW = 256  # maximum entries that a step sorts; a larger step marks the nodes, which takes N bytes
 
 
 @numba.njit(cache=True, nogil=True)
 def are_offsets(offsets, total):
-    """Whether offsets i64[B+1] go from 0 to `total` without falling."""
+    """Whether offsets i64[B+1] rise from 0 to `total` (never fall)."""
     size = offsets.shape[0]
     sound = size > 0 and offsets[0] == 0 and offsets[size - 1] == total
     for b in range(size - 1):
@@ -20,7 +21,7 @@ def are_offsets(offsets, total):
 
 @numba.njit(cache=True, nogil=True)
 def are_questions(starts, offsets, relations, at, directions, other_at, n, n_relations):
-    """Whether these are three lists a question, those of relations and directions of equal lengths: starts in [0, n),
+    """Whether these are three lists for each question, relations and directions with equal lengths: starts in [0, n),
     relations in [-1, n_relations), directions in [1, 3]."""
     if offsets.shape[0] != at.shape[0] or at.shape[0] != other_at.shape[0]:
         return False
@@ -38,7 +39,7 @@ def are_questions(starts, offsets, relations, at, directions, other_at, n, n_rel
 
 @numba.njit(cache=True, nogil=True)
 def lower_bound(values, first, last, wanted):
-    """The first p in [first, last) with values[p] >= wanted, last if there is none."""
+    """The first p in [first, last) with values[p] >= wanted, or last."""
     while first < last:
         middle = (first + last) // 2
         if values[middle] < wanted:
@@ -50,7 +51,7 @@ def lower_bound(values, first, last, wanted):
 
 @numba.njit(cache=True, nogil=True)
 def along(side, node, relation):
-    """The entries [first, last) of a node's edges of `relation`, any if -1. side: indptr, relations, nodes."""
+    """The entries [first, last) of a node's edges of `relation` (-1: any). side: indptr, relations, nodes."""
     first, last = side[0][node], side[0][node + 1]
     if relation >= 0:
         first = lower_bound(side[1], first, last, relation)
@@ -60,8 +61,8 @@ def along(side, node, relation):
 
 @numba.njit(cache=True, nogil=True)
 def step_of_few(graph, relation, way, front, n_front, reached):
-    """Writes the nodes one edge of `relation` from `front`, ascending, each once; returns how many, or -1 where more
-    than FEW entries lead there. graph: the out and the in side; way: bits, 1 for out and 2 for in."""
+    """Write the nodes one edge of `relation` from `front`, ascending, each once; return their number, or -1 if there
+    are more than FEW entries. graph: the out and the in side; way: bits, 1 for out and 2 for in."""
     size = 0
     for bit in range(2):
         if not (way >> bit) & 1:
@@ -79,7 +80,7 @@ def step_of_few(graph, relation, way, front, n_front, reached):
 
 @numba.njit(cache=True, nogil=True)
 def sorted_once(nodes, size):
-    """Sorts nodes[:size] and drops what stands there twice; returns how many are left."""
+    """Sort nodes[:size] and remove repeats; return the number left."""
     nodes[:size].sort()
     kept = 0
     for i in range(size):
@@ -91,7 +92,8 @@ def sorted_once(nodes, size):
 
 @numba.njit(cache=True, nogil=True)
 def step_of_many(graph, relation, way, front, n_front, mark, reached):
-    """`step_of_few` in any order and each once. mark: bool[N], all False before; the reached nodes after."""
+    """`step_of_few` with nodes in any order, each once. mark: bool[N], all False before; the reached nodes are True
+    after."""
     size = 0
     for bit in range(2):
         if not (way >> bit) & 1:
@@ -100,7 +102,7 @@ def step_of_many(graph, relation, way, front, n_front, mark, reached):
         for f in range(n_front):
             first, last = along(side, np.uint32(front[f]), relation)
             for e in range(first, last):
-                node = np.uint32(side[2][e])  # unsigned: numba need not look for negative ones
+                node = np.uint32(side[2][e])  # unsigned, so numba does not test for negative indices
                 if not mark[node]:
                     mark[node] = True
                     reached[size] = node
@@ -110,8 +112,8 @@ def step_of_many(graph, relation, way, front, n_front, mark, reached):
 
 @numba.njit(cache=True, nogil=True)
 def list_marked(mark, nodes, size, ascending):
-    """Clears the marks of nodes[:size], and sorts them if `ascending`. Many nodes are read off the marks instead, which
-    is faster and sorts them too: the next step then reads memory in order."""
+    """Clear the marks of nodes[:size], and sort the nodes if `ascending`. Many nodes are read from the marks instead:
+    this is faster and also sorts them, so that the next step reads memory in order."""
     if size > mark.shape[0] // 16:
         size = 0
         for node in range(mark.shape[0]):
@@ -128,7 +130,8 @@ def list_marked(mark, nodes, size, ascending):
 
 @numba.njit(cache=True, nogil=True)
 def marks_soon(graph, starts, offsets, relations, directions, at):
-    """Whether the first step from one start alone is too much for `step_of_few`: then marks of all nodes are needed."""
+    """Whether the first step from a single start is too large for `step_of_few`, so that marks of all nodes are
+    needed."""
     for b in range(offsets.shape[0] - 1):
         if at[b] == at[b + 1]:
             continue
@@ -144,7 +147,7 @@ def marks_soon(graph, starts, offsets, relations, directions, at):
 
 @numba.njit(cache=True, nogil=True)
 def wide(nodes, size, space):
-    """The array, or a copy of nodes[:size] with the space if it has less."""
+    """The array, or a copy of nodes[:size] with at least `space` elements if it has fewer."""
     if nodes.shape[0] >= space:
         return nodes
     more = np.empty(space, nodes.dtype)
@@ -154,10 +157,11 @@ def wide(nodes, size, space):
 
 @numba.njit(cache=True, nogil=True)
 def walk_questions(graph, starts, offsets, relations, directions, at, first, last):
-    """The questions first..last as lists: their nodes i32[T], ascending in each, and offsets i64[last - first + 1].
+    """The results of the questions first..last as lists: nodes i32[T], ascending in each, and offsets i64[last - first
+    + 1].
 
-    graph: out_indptr, out_relation, out_node, and those of the in side. The starts of question b are
-    offsets[b]..offsets[b + 1], its steps at[b]..at[b + 1]. O(N) scratch is made for the first step that needs it.
+    graph: out_indptr, out_relation, out_node, and the same of the in side. Question b has the starts
+    offsets[b]..offsets[b + 1] and the steps at[b]..at[b + 1]. O(N) scratch is made for the first step that needs it.
     """
     n = graph[0][0].shape[0] - 1
     front, reached = np.empty(FEW, np.int32), np.empty(FEW, np.int32)
@@ -188,8 +192,8 @@ def walk_questions(graph, starts, offsets, relations, directions, at, first, las
 
 @numba.njit(cache=True, nogil=True)
 def intersect_lists(a, a_offsets, b, b_offsets, out, ends):
-    """The values of each pair of ascending lists that are in both, one after the other into `out`; ends i64[B+1] gets
-    their offsets."""
+    """Write the common values of each pair of ascending lists, one list after another, into `out`, and their offsets
+    into ends i64[B+1]."""
     n_out = 0
     ends[0] = 0
     for r in range(ends.shape[0] - 1):

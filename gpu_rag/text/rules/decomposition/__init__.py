@@ -1,10 +1,9 @@
-"""Take a question apart: its linguistic features, and a plan of sub-questions made from them by rules.
+"""Split a question by rules: its linguistic features, and a plan of sub-questions.
 
-The innermost phrase that stands for something to be found ("the director of Bread for Salt") becomes a sub-question of
-its own ("Who is the director of Bread for Salt?") and is replaced by "#1" in the rest, and so on outward until the
-question asks for one thing. Comparisons ask each side first, see `decompose_compare`. English only; what the rules do
-not read stays whole, so a question with no feature has a plan of one step, itself; so has one of several sentences, and
-one that holds a "#1" of its own.
+The innermost phrase for something to be found ("the director of Bread for Salt") becomes a sub-question ("Who is the
+director of Bread for Salt?"), and "#1" replaces it in the rest. This repeats outward until the question asks for one
+thing. Comparisons ask about each side first, see `compare`. English only. A question without features, one
+with several sentences, and one that contains "#1" itself, has a plan of one step: the question.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from gpu_rag.text.rules.decomposition.phrases import (
 from gpu_rag.text.sentences import split_sentences
 
 MAX_STEPS = 8
-MAX_CHARS = 2000  # a longer question is left whole
+MAX_CHARS = 2000  # a longer question is not split
 _REFERENCE = re.compile(r"#(\d{1,3})(?!\w)")
 _TRIVIAL = re.compile(r"(?:who|what|where|when|which(?:\s+\w+)?)\s+(?:is|are|was|were)\s+#\d+\W*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One sub-question. id: from 1; depends_on: the steps whose answers stand as "#id" in it.
+    """One sub-question. id: from 1; depends_on: the steps whose answers replace "#id" in it.
 
-    phrase: the words of the question that its answer replaces, "" for a step that answers the question itself.
+    phrase: the words of the question that the answer replaces; "" if the step answers the question itself.
     """
 
     id: int
@@ -45,9 +44,9 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a question: what it is about, and its steps in an order in which they can be answered.
+    """The plan of a question: its subject, and its steps in an order in which they can be answered.
 
-    compared: how the answers of the last steps make the answer, for a comparison that the rules read; else None.
+    compared: how the last steps' answers make the answer of a comparison; None if the rules read no comparison.
     """
 
     subject: str
@@ -56,12 +55,12 @@ class Plan:
 
 
 def references(text: str) -> tuple[int, ...]:
-    """The numbers k of all "#k" in a text, ascending, each once."""
+    """The distinct numbers k of all "#k" in a text, ascending."""
     return tuple(sorted({int(k) for k in _REFERENCE.findall(text)}))
 
 
 def fill(text: str, answers: dict[int, str]) -> str:
-    """`text` with each "#k" replaced by answers[k], where there is one."""
+    """`text` with each "#k" replaced by answers[k], if there is one."""
     return _REFERENCE.sub(lambda match: answers.get(int(match[1]), match[0]), text)
 
 
@@ -84,7 +83,7 @@ def features(question: str) -> list[str]:
 
 
 def plan_by_rules(question: str) -> Plan:
-    """The plan of a question by rules; of one step, the question, where nothing is found to be taken apart.
+    """Plan a question by rules. The plan has one step, the question, if there is nothing to split.
 
     >>> [step.question for step in plan_by_rules("Where was the director of Jaws born?").steps]
     ['Who is the director of Jaws?', 'Where was #1 born?']
@@ -109,7 +108,7 @@ def plan_by_rules(question: str) -> Plan:
 
 
 def _reduced(text: str, first: int) -> tuple[list[tuple[PlanStep, str]], str]:
-    """Steps (with their kinds) for the phrases of a question, numbered from `first`, and the question that is left."""
+    """Steps (with their kinds) for the phrases of a question, numbered from `first`, and the remaining question."""
     steps: list[tuple[PlanStep, str]] = []
     while len(steps) < MAX_STEPS:
         found = innermost(text)
@@ -132,7 +131,7 @@ def _question_for(phrase: str, found: Described) -> str:
 
 
 def _phrases(steps: list[tuple[PlanStep, str]]) -> dict[int, str]:
-    """Each step's phrase without references."""
+    """The phrase of each step, without references."""
     whole: dict[int, str] = {}
     for step, _ in steps:
         whole[step.id] = fill(step.phrase, whole)
@@ -140,6 +139,6 @@ def _phrases(steps: list[tuple[PlanStep, str]]) -> dict[int, str]:
 
 
 def _subject(text: str) -> str:
-    """The first name of a question, else ""."""
+    """The first name in a question; "" if there is none."""
     units = units_of(text)
     return next((text[u.start : u.end] for u in units if u.is_name), "")

@@ -1,4 +1,4 @@
-"""Comparisons of two things: what to ask of each, and how the two answers decide.
+"""Comparisons of two things: the question for each, and how the two answers decide.
 
 Three forms are read: "Which film came out first, A or B?", "Are A and B from the same country?" (also "both ... the
 same"), and "Was A born in the same year as B?".
@@ -18,9 +18,9 @@ _MAX_CHARS = 600
 
 @dataclass(frozen=True)
 class Compared:
-    """Two things and a question for each. how: the option of the least or the most value wins, or "same": yes or no.
+    """Two things and a question for each. how: "least" or "most": that option wins; "same": the answer is yes or no.
 
-    options: the two things as written; questions: one a thing; steps: the plan's steps that answer these.
+    options: the two things as written; questions: one for each; steps: the plan's steps that answer the questions.
     """
 
     how: str
@@ -58,7 +58,7 @@ _HAVE_ROLE = re.compile(r"(?P<thing>.+?)\s+have (?:the )?(?P<role>directors|comp
 
 
 def compared(question: str) -> Compared | None:
-    """The comparison that a question asks for, or None where it is none of the three forms."""
+    """Read the comparison in a question; None if it has none of the three forms."""
     text = " ".join(question.split())
     if len(text) > _MAX_CHARS:
         return None
@@ -126,7 +126,7 @@ def _prep(found: re.Match[str]) -> str:
 
 
 def _bare(name: str) -> str:
-    """A name without "the films" before and "films" behind it."""
+    """A name without a leading "the films" and without a final "films"."""
     name = _KIND.sub("", name, count=1) if _KIND.match(name) else name
     return re.sub(r"\s+(?:films?|movies?|songs?|albums?)$", "", name, flags=re.IGNORECASE).strip(" ,")
 
@@ -141,7 +141,8 @@ _DAY = re.compile(r"\b([1-9]|[12]\d|3[01])(?:st|nd|rd|th)?\b")
 
 
 def decide(comparison: Compared, answers: Sequence[str]) -> str | None:
-    """The answer that the two sides' answers make, or None where they do not tell (no date or number, or equal)."""
+    """The answer that follows from the answers of both sides; None if they do not decide (no date or number, or
+    equal)."""
     first, second = answers
     if comparison.how == SAME:
         return "yes" if normalise_name(first) == normalise_name(second) else "no"
@@ -153,7 +154,7 @@ def decide(comparison: Compared, answers: Sequence[str]) -> str | None:
 
 
 def _moment(text: str) -> tuple[float, int, int] | None:
-    """(year or number, month, day) of an answer that names a date or a number; month and day 0 where not named."""
+    """(year or number, month, day) of an answer with a date or a number; month and day are 0 if absent."""
     flat = text.casefold()
     year = _YEAR.search(flat)
     if year is None:

@@ -1,10 +1,10 @@
-"""Find the innermost noun phrase of a question that stands for something to be found first, and where it ends.
+"""Find the innermost noun phrase of a question whose referent must be found first, and where it ends.
 
-Four forms, N a noun: a full relative clause ("the town that built the Halden Bridge", "the planet after which uranium
-is named", "the country Marta Orlo is from"), a reduced one ("the ship built in Dundee"), an of-phrase with a
-relational noun ("the director of Bread for Salt"), and a possessive ("Grey Port's director"). Innermost is the one that
-begins last. No parser: closed word classes, lists of verb forms (`phrases.toml`), and what the question's own auxiliary
-still waits for.
+It has one of four forms (N is a noun): a full relative clause ("the town that built the Halden Bridge", "the planet
+after which uranium is named", "the country Marta Orlo is from"), a reduced one ("the ship built in Dundee"), an
+of-phrase with a relational noun ("the director of Bread for Salt"), or a possessive ("Grey Port's director"). The
+innermost phrase is the one that begins last. There is no parser: the rules use closed word classes, verb forms
+(`phrases.toml`), and the predicate that the question's auxiliary still needs.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _AGENT_EXCEPTIONS = _NO_AGENTS | _NO_ANTS
 
 
 def is_person(noun: str) -> bool:
-    """Whether a noun (lower case, singular) names a person: by a list, or by an agent's ending (-er, -or, -ist)."""
+    """Whether a noun (lower case, singular) names a person: by a list, or by its ending (-er, -or, -ist)."""
     if noun in PEOPLE or noun in PLURALS:
         return True
     return len(noun) > 4 and noun.endswith(_AGENT_ENDINGS) and noun not in _AGENT_EXCEPTIONS
 
 
 def is_relational(noun: str) -> bool:
-    """Whether "the NOUN of X" or "X's NOUN" names one thing or person that a question can be about."""
+    """Whether "the NOUN of X" or "X's NOUN" names one thing or person that a question can ask about."""
     return is_person(noun) or noun in THINGS
 
 
@@ -63,7 +63,7 @@ _MAX_PARENTHESIS = 8
 class Unit:
     """text[start:end] of the question. kind: a name (also "#1", a date, a quoted title), a mark, or a plain word.
 
-    possessive: an 's follows. low: lower case.
+    possessive: 's follows; low: the text in lower case.
     """
 
     low: str
@@ -74,18 +74,18 @@ class Unit:
 
     @property
     def is_name(self) -> bool:
-        """A name, a date, or "#1"."""
+        """Whether this is a name, a date, or "#1"."""
         return self.kind == NAME_UNIT
 
     @property
     def is_word(self) -> bool:
-        """A plain word that is no closed-class word."""
+        """Whether this is a plain word outside the closed classes."""
         return self.kind == WORD_UNIT and self.low not in FUNCTION_WORDS and self.low not in RELATIVES
 
 
-@lru_cache(maxsize=8)  # of one question: its parts ask again
+@lru_cache(maxsize=8)  # the same question is read several times
 def units_of(text: str) -> list[Unit]:
-    """The units of a question, in order, to be read alone. Linear."""
+    """The units of a question, in order. Read only: the list is cached. Linear."""
     tokens = tokenise(text, 0, len(text))
     found = {m.first: m.last for m in find_mentions_in(text, tokens, passage_words("", [], [tokens]))}
     units: list[Unit] = []
@@ -116,7 +116,7 @@ def _name_end(tokens: list[Token], i: int, found: dict[int, int]) -> int:
 
 
 def _behind_parenthesis(tokens: list[Token], last: int) -> int:
-    """Behind a short parenthesis that follows a name: "Jaws (1975 film)" is one name."""
+    """The end of a short parenthesis after a name ("Jaws (1975 film)" is one name); else `last`."""
     if last < len(tokens) and tokens[last].text == "(":
         for i in range(last + 1, min(len(tokens), last + _MAX_PARENTHESIS)):
             if tokens[i].text == ")":
@@ -141,7 +141,7 @@ def verb_at(units: list[Unit], i: int) -> bool:
 
 
 def base_verb_at(units: list[Unit], i: int) -> bool:
-    """Whether unit i can be the verb that "did" waits for: a base form, not behind a determiner or preposition."""
+    """Whether unit i can be the verb that "did" needs: a base form, not after a determiner or preposition."""
     unit = units[i]
     if unit.kind != WORD_UNIT or unit.low not in BASE_VERBS or i == 0:
         return False
@@ -168,7 +168,7 @@ class Described:
 
 
 def innermost(text: str) -> Described | None:
-    """The phrase to be found first in a question, or None where it asks for one thing only."""
+    """The phrase to find first in a question; None if the question asks for one thing only."""
     units = units_of(text)
     for i in reversed(range(len(units))):
         found = _Reader(units, i).read()
@@ -182,7 +182,7 @@ Found = tuple[str, int, int, str]
 
 
 class _Reader:
-    """Reads the phrase that begins at one unit. Positions are unit numbers; ends are exclusive."""
+    """A reader of the phrase that begins at one unit. Positions are unit numbers; ends are exclusive."""
 
     def __init__(self, units: list[Unit], first: int):
         self.units, self.first, self.n = units, first, len(units)
@@ -203,10 +203,10 @@ class _Reader:
             return None
         return self._relative(heads) or self._contact(heads) or self._reduced(heads) or self._of(heads)
 
-    # --- where it stands ---
+    # --- position ---
 
     def _open_auxiliary(self) -> str:
-        """The question's auxiliary that still waits for its predicate behind the phrase, or ""."""
+        """The question's auxiliary that still needs its predicate after the phrase, or ""."""
         for i in reversed(range(self.first)):
             unit = self.units[i]
             if is_aux(unit):
@@ -221,7 +221,7 @@ class _Reader:
         return ""
 
     def _awaits_base_form(self) -> bool:
-        """Whether a "did" anywhere before the phrase has not had its verb yet."""
+        """Whether a "did" before the phrase has no verb yet."""
         for i in reversed(range(self.first)):
             if base_verb_at(self.units, i):
                 return False
@@ -230,7 +230,7 @@ class _Reader:
         return False
 
     def _complete(self, last: int) -> bool:
-        """Whether a phrase that ends at `last` leaves the auxiliary its predicate."""
+        """Whether a phrase that ends at `last` leaves a predicate for the auxiliary."""
         rest = self.n - last
         if self.aux in _DO:
             return rest > 0
@@ -241,7 +241,7 @@ class _Reader:
     # --- the parts ---
 
     def _head_end(self) -> int | None:
-        """The end of "the ADJECTIVE* NOUN", where its last unit is a plain word."""
+        """The end of "the ADJECTIVE* NOUN" if its last unit is a plain word; else None."""
         i, end = self.first + 1, None
         while i < min(self.n, self.first + 1 + _MAX_HEAD_UNITS):
             unit = self.units[i]
@@ -257,7 +257,7 @@ class _Reader:
         return end
 
     def _has_tail(self, at: int) -> bool:
-        """Whether "of birth" or the like stands at `at`: "the city of birth" is one noun."""
+        """Whether "of birth" or the like begins at `at`: "the city of birth" is one noun."""
         return at + 1 < self.n and self.units[at].low == "of" and self.units[at + 1].low in COMPOUND_TAIL
 
     def _is_verb(self, i: int) -> bool:
@@ -278,7 +278,7 @@ class _Reader:
         return self._made(RELATIVE, self._clause_end(at + 1), head)
 
     def _contact(self, head: int) -> Found | None:
-        """ "the country Marta Orlo is from": a name right behind the noun, then a verb."""
+        """Read "the country Marta Orlo is from": a name directly after the noun, then a verb."""
         if head + 1 >= self.n or not self.units[head].is_name or self.units[head].possessive:
             return None
         if self.first and self.units[self.first - 1].low in RELATIVES:
@@ -314,7 +314,7 @@ class _Reader:
         return self._made(OF_PHRASE, end, head)
 
     def _possessive(self) -> Found | None:
-        """ "Grey Port's main director": the words up to the first relational noun."""
+        """Read "Grey Port's main director": the words up to the first relational noun."""
         at = self.first + 1
         while at < min(self.n, self.first + 4) and self.units[at].is_word and not is_aux(self.units[at]):
             low = self.units[at].low
@@ -341,10 +341,10 @@ class _Reader:
             first -= 2
         return first - 1 if first and self.units[first - 1].low == "the" else first
 
-    # --- where it ends ---
+    # --- ends ---
 
     def _clause_end(self, at: int) -> int | None:
-        """The end of a clause that begins at `at`: behind its verb group and complement; None without a verb."""
+        """The end of a clause that begins at `at`, after its verb group and complement; None if it has no verb."""
         i = at
         while i < self.n and (not verb_at(self.units, i) or self.units[i - 1].low == "to"):
             if self.units[i].kind == MARK_UNIT and not self._within_name(i):
@@ -363,7 +363,7 @@ class _Reader:
         return self.units[i].low == "," and self.units[i - 1].is_name and i + 1 < self.n and self.units[i + 1].is_name
 
     def _complement_end(self, at: int) -> int:
-        """Behind objects and adverbials: up to the next verb, comma, or what the auxiliary waits for."""
+        """The end of objects and adverbials: the next verb, comma, or predicate of the auxiliary."""
         i = at
         while i < self.n:
             unit, before = self.units[i], self.units[i - 1]
@@ -382,8 +382,8 @@ class _Reader:
         return self.n
 
     def _noun_phrase_end(self, at: int) -> int | None:
-        """The end of what "of" governs: words up to a name and the small words that belong to it; else a definite
-        phrase without a name ("the decision problem"). None where neither stands there."""
+        """The end of the object of "of": words up to a name, with the small words of that name; else a definite phrase
+        without a name ("the decision problem"). None if there is neither."""
         i, words = at, 0
         while i < self.n and not self.units[i].is_name:
             unit = self.units[i]
@@ -398,8 +398,8 @@ class _Reader:
         return i if words and self.units[at].low == "the" and i > at + 1 else None
 
     def _name_end(self, at: int) -> int:
-        """Behind a name: small words that are no verb and no closed-class word belong to it ("Così fan tutte"), as do
-        further names ("Kerling, Lorn" is two)."""
+        """The end of a name. Small words that are no verb and in no closed class belong to it ("Così fan tutte"), and
+        so do further names ("Kerling, Lorn" is two)."""
         i = at
         while i < self.n:
             unit = self.units[i]

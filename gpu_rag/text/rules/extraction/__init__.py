@@ -15,34 +15,34 @@ from gpu_rag.types import Extraction
 
 RELATED_TO = "related to"
 MAX_TITLE_CHARS = 300
-# A "sentence" of more tokens (a table, a word list) is read in pieces of this size.
+# A "sentence" with more tokens (a table, a word list) is read in pieces of this size.
 MAX_SENTENCE_TOKENS = 400
 
 
 def extract_patterns(title: str, text: str, *, connect: bool = True) -> Extraction:
-    """Entities and (subject, relation, object) triples of one passage of encyclopedic English.
+    """Extract entities and (subject, relation, object) triples from one passage of encyclopedic English.
 
     Entities, in order of first mention after the title: the title (without a final bracket), names (capitalised words
     with small words and numbers inside: "House of Orle", "Apollo 11"), quoted titles, dates and years, amounts of money
-    and with units. A month alone, a percentage, a plain number and a common word with a capital ("the Company") are
-    none. Entities are equal when `normalise_name` makes them equal; the first spelling is kept. A last word stands for
-    a longer name used before ("Holm" for "Ada Holm").
+    and amounts with units. A lone month, a percentage, a plain number and a capitalised common word ("the Company") are
+    no entities. Entities with the same `normalise_name` are equal; the first spelling is kept. A last word stands for a
+    longer name used before ("Holm" for "Ada Holm").
 
-    Triples, in text order, each once: the words between two mentions of a sentence with a verb or a preposition among
-    them, at most 8, without articles; lists give one triple an item; "X, a town in Y" gives (X, town in, Y); "is a"
-    gives classes of two words or more (X, is, Danish painter), whose objects are no entities; dates in a bracket give
-    born and died; the full name gives (title, also called, full name). The title is the subject of sentences that begin
-    with a pronoun or "The film", and of those whose subject is no mention.
+    Triples, in text order, each once: the words between two mentions of a sentence if a verb or a preposition is among
+    them, at most 8, without articles. A list gives one triple for each item. "X, a town in Y" gives (X, town in, Y).
+    "is a" gives classes of two words or more (X, is, Danish painter); these objects are no entities. Dates in a bracket
+    give born and died. The full name gives (title, also called, full name). The title is the subject of sentences that
+    begin with a pronoun or "The film", and of sentences whose subject is no mention.
 
-    title: "" for none; one of more than 300 characters is ignored. text: any text; clean text works best.
-    connect: also (title, related to, entity) for each entity that is in no triple, so that the triples of a passage
-    form few components. (Measured on four multi-hop corpora, seeds by name, PageRank: recall at 5 moves by -1.0 to
-    +1.4 points; passages link their entities anyway. Methods that walk over triples alone reach more.)
+    title: "" for none; longer than 300 characters is ignored. text: any text; clean text works best.
+    connect: also add (title, related to, entity) for each entity in no triple, so that a passage's triples form few
+    components. (Measured on four multi-hop corpora, seeds by name, PageRank: recall at 5 moves by -1.0 to +1.4 points,
+    because passages link their entities anyway. Methods that walk over triples alone reach more.)
 
-    Limits, honestly: capitals are all that marks a name, so things without one ("photosynthesis") are found only as
-    title; a pronoun always means the title; verbs are guessed from word lists and endings; negation is dropped with the
-    other adverbs; whom a preposition belongs to is a guess. Other languages give names and few relations.
-    Deterministic; linear in len(text), whatever the text.
+    Limits: only capitals mark a name, so things without one ("photosynthesis") are found only as a title. A pronoun
+    always means the title. Verbs are guessed from word lists and endings; so is the owner of a preposition. Negation is
+    dropped with the other adverbs. Other languages give names and few relations. Deterministic; linear in len(text),
+    for any text.
 
     >>> extract_patterns("Ada Holm", "Ada Holm was born in Oslo.").triples
     (('Ada Holm', 'was born in', 'Oslo'),)
@@ -53,7 +53,7 @@ def extract_patterns(title: str, text: str, *, connect: bool = True) -> Extracti
     mentions = [find_mentions_in(text, tokens, words) for tokens in sentences]
     full_names = resolve_aliases(name, mentions)
     normal = cache(normalise_name)
-    spelling: dict[str, str] = {}  # the first of each normal form
+    spelling: dict[str, str] = {}  # normal form -> first spelling
     for entity in (name, *full_names, *(mention.name for found in mentions for mention in found)):
         if normal(entity):
             spelling.setdefault(normal(entity), entity)
@@ -69,7 +69,7 @@ def extract_patterns(title: str, text: str, *, connect: bool = True) -> Extracti
 
 
 def _sentences(text: str) -> list[Sequence[Token]]:
-    """The tokens of each sentence; of a long one in pieces."""
+    """The tokens of each sentence; a long sentence is cut into pieces."""
     pieces: list[Sequence[Token]] = []
     for start, end in split_sentences(text):
         tokens = tokenise(text, start, end)
@@ -78,7 +78,7 @@ def _sentences(text: str) -> list[Sequence[Token]]:
 
 
 def _distinct(triples: Iterable[Triple], normal: Callable[[str], str], spelling: Mapping[str, str]) -> list[Triple]:
-    """Each triple once, its ends in the spelling of the entities, none from a name to itself."""
+    """Distinct triples, with entity spellings for their ends, without triples from a name to itself."""
     kept: dict[tuple[str, str, str], Triple] = {}
     for subject, relation, thing in triples:
         left, right = normal(subject), normal(thing)
@@ -92,10 +92,10 @@ _MAX_PARTS = 5
 
 
 def title_name(title: str, text: str) -> str:
-    """The name that a document's title gives its subject.
+    """The name of a document's subject, from its title.
 
-    A final bracket is left out: "Java (island)" is Java. Of "Ely, Kent" the part before the comma counts when `text`
-    begins with it and not with the whole title.
+    A final bracket is removed: "Java (island)" is Java. "Ely, Kent" is Ely if `text` begins with that part and not with
+    the whole title.
     """
     name = " ".join(title.split())
     if name.endswith(")") and " (" in name:
@@ -107,11 +107,12 @@ def title_name(title: str, text: str) -> str:
 
 
 def resolve_aliases(title: str, sentences: Sequence[Sequence[Mention]]) -> list[str]:
-    """Rename mentions in place; returns the full names under which the text introduces the title, mostly none or one.
+    """Rename mentions in place. Return the full names that introduce the title, mostly none or one.
 
-    - The passage's first mention, when it opens the text and contains the title's words or ends like the title
-      ("Ada Maria Holm" under the title "Ada Holm"), is the title from there on, everywhere in the passage.
-    - A single word is the last word of one longer name used before ("Holm"): that name, unless several end so.
+    - The passage's first mention becomes the title, everywhere in the passage, if it opens the text and contains the
+      title's words or ends like the title ("Ada Maria Holm" under the title "Ada Holm").
+    - A single word becomes the one longer name used before that ends with it ("Holm"); with several such names it
+      stays.
     """
     full = _introduced(title, sentences)
     of_title: dict[str, str] = {}
@@ -148,7 +149,7 @@ def _introduced(title: str, sentences: Sequence[Sequence[Mention]]) -> list[str]
 
 
 def _learn(longer: dict[str, str], name: str, stands_for: str = "") -> None:
-    """Let the last word of `name` stand for it; a word that two names end with stands for neither."""
+    """Let the last word of `name` stand for the name; a word that ends two names stands for neither."""
     parts = _parts(name)
     if not 2 <= len(parts) <= _MAX_PARTS or parts[0] in DIRECTIONS or "of" in parts or parts[0][0].isdigit():
         return
@@ -160,7 +161,7 @@ def _learn(longer: dict[str, str], name: str, stands_for: str = "") -> None:
 
 
 def _single(name: str) -> str:
-    """The one word of `name`, without an honorific before it ("Mrs. Holm"); "" when there are more."""
+    """The only word of `name`, without an honorific before it ("Mrs. Holm"); "" if there are more words."""
     parts = _parts(name)
     if len(parts) == 2 and parts[0] in HONORIFICS:
         parts = parts[1:]

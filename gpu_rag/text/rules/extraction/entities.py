@@ -1,4 +1,4 @@
-"""Find what a sentence speaks of: names, quoted titles, dates, amounts, and the document's own title."""
+"""Find the mentions of a sentence: names, quoted titles, dates, amounts, and the document's own title."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _COMMON_ENDINGS = ("ly", "ing", "ed", "ment", "ments", "tion", "tions", "ness", 
 
 
 def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) -> list[Mention]:
-    """Mentions of one sentence, left to right, not overlapping.
+    """The mentions of one sentence, left to right, not overlapping.
 
-    text: the passage that the tokens' offsets refer to. Time linear in the number of tokens.
+    text: the passage of the tokens' offsets. Time linear in the number of tokens.
     """
     mentions: list[Mention] = []
     quotes = _quotes(tokens)
@@ -80,7 +80,7 @@ def _mention_at(
 
 
 def _mention(text: str, tokens: Sequence[Token], first: int, last: int, kind: int) -> Mention:
-    """A mention with its surface as name; the name is "" when it is too long to be one."""
+    """A mention with its surface text as its name; the name is "" if it is too long."""
     start, end = tokens[first].start, tokens[last - 1].end
     if end - start > MAX_NAME_CHARS or last - first > MAX_NAME_TOKENS:
         return Mention(first, last, "", kind)
@@ -91,7 +91,7 @@ def _mention(text: str, tokens: Sequence[Token], first: int, last: int, kind: in
 
 
 def _quotes(tokens: Sequence[Token]) -> dict[int, int]:
-    """For each opening double quote of the sentence, where its partner is."""
+    """The position of the closing quote for each opening double quote of the sentence."""
     pairs: dict[int, int] = {}
     opener, closing = -1, ""
     for i, token in enumerate(tokens):
@@ -119,7 +119,7 @@ def _quoted(text: str, tokens: Sequence[Token], i: int, closer: int) -> Mention 
 
 
 def _title_end(tokens: Sequence[Token], i: int, words: PassageWords) -> int:
-    """The end of the document's title if it stands at token i, in any case; else 0. A single word needs a capital."""
+    """The end of the document's title, in any case, if it begins at token i; else 0. A single word needs a capital."""
     title = words.title
     if not title or tokens[i].low != title[0] or (len(title) == 1 and tokens[i].kind == WORD):
         return 0
@@ -130,7 +130,8 @@ def _title_end(tokens: Sequence[Token], i: int, words: PassageWords) -> int:
 
 
 def _number(text: str, tokens: Sequence[Token], i: int, words: PassageWords) -> Mention | None:
-    """An amount with its unit or of money, a grouped number, an ordinal that starts a name; no percentage."""
+    """A mention of money, an amount with a unit, a grouped number, or an ordinal that begins a name; never a
+    percentage."""
     token, n = tokens[i], len(tokens)
     last = i + 1
     while last < n and (tokens[last].low in lexicon.SCALES or tokens[last].low in lexicon.UNITS) and last - i < 4:
@@ -146,7 +147,7 @@ def _number(text: str, tokens: Sequence[Token], i: int, words: PassageWords) -> 
     return None
 
 
-# --- dates and names, from their first token to their last: capitalised words, small words and numbers inside ---
+# --- spans of dates and names: capitalised words, with small words and numbers inside ---
 
 
 def date_end(tokens: Sequence[Token], i: int) -> int:
@@ -171,7 +172,7 @@ def date_end(tokens: Sequence[Token], i: int) -> int:
 
 
 def _year_end(tokens: Sequence[Token], i: int) -> int:
-    """The end of [of | ,] year if it starts at token i, else 0."""
+    """The end of [of | ,] year if it begins at token i, else 0."""
     if i < len(tokens) and tokens[i].text in (",", "of"):
         i += 1
     return i + 1 if i < len(tokens) and YEAR.fullmatch(tokens[i].low) else 0
@@ -184,9 +185,10 @@ def _is_year(tokens: Sequence[Token], i: int) -> bool:
 
 
 def name_span(tokens: Sequence[Token], i: int, words: PassageWords) -> tuple[int, int] | None:
-    """(first, last) of the name that starts at token i, or None where the capital is only a sentence's first.
+    """(first, last) of the name that starts at token i; None if the word has a capital only because it begins a
+    sentence.
 
-    first is i, or i + 1 where a rank is left out.
+    first is i, or i + 1 if a rank is left out.
     """
     token = tokens[i]
     if opens(tokens, i):
@@ -209,13 +211,13 @@ def name_span(tokens: Sequence[Token], i: int, words: PassageWords) -> tuple[int
 
 
 def _is_common(tokens: Sequence[Token], first: int, last: int) -> bool:
-    """A capital on a word that names nothing alone: "the Team", "in March", "What's"; in normal form it would equal the
-    common word wherever that stands."""
+    """Whether a capitalised word alone names nothing: "the Team", "in March", "What's". Its normal form would equal the
+    common word."""
     token = tokens[first]
     if token.low == "the" and last == first + 2:
         return tokens[first + 1].low in lexicon.COMMON or tokens[first + 1].low in lexicon.ANAPHORS
     if last > first + 1:
-        # Four words at most, so that a page of capital A's is not read again from each of them.
+        # At most four words, so that a page of capital A's is not read again from each of them.
         return (
             last <= first + 4
             and token.low != "the"
@@ -229,12 +231,13 @@ def _is_common(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _is_the_of_name(tokens: Sequence[Token], i: int) -> bool:
-    """A capital The inside a sentence, before a capital: part of the name ("a member of The Larks")."""
+    """Whether token i is a capital The inside a sentence, before a capital: part of a name ("a member of The
+    Larks")."""
     return tokens[i].low == "the" and i > 0 and i + 1 < len(tokens) and tokens[i + 1].kind == NAME
 
 
 def _is_name_alone(tokens: Sequence[Token], i: int, words: PassageWords) -> bool:
-    """Whether one capitalised word that opens a sentence is a name: by what the passage and the lists say of it."""
+    """Whether one capitalised word that opens a sentence is a name, by the passage's words and the word lists."""
     token, low = tokens[i], tokens[i].low
     if low in words.inside or token.text[1:] != token.text[1:].lower() or low in lexicon.ORIGINS:
         return True
@@ -250,7 +253,7 @@ def _is_name_alone(tokens: Sequence[Token], i: int, words: PassageWords) -> bool
 
 
 def _span_end(tokens: Sequence[Token], i: int) -> int:
-    """One past the last token of the name that starts at token i."""
+    """The end of the name that starts at token i: one past its last token."""
     n, last = len(tokens), i + 1
     while last < n:
         if tokens[last - 1].possessive and not _joins_possessive(tokens, i, last):
@@ -273,7 +276,7 @@ def _joins_possessive(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
-    """The number of tokens from `last` on that continue the name tokens[first:last]; 0 when it ends."""
+    """The number of tokens from `last` on that continue the name tokens[first:last]; 0 if it ends."""
     token, n = tokens[last], len(tokens)
     if token.kind == NAME:
         return 0 if token.low in lexicon.MONTHS and date_end(tokens, last) else 1
@@ -293,7 +296,8 @@ def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
 
 
 def _pair(tokens: Sequence[Token], first: int, last: int) -> int:
-    """ "and Tobago" behind "Trinidad"; "and Leeds Railway" behind "Hull": two names that make one."""
+    """The number of tokens that join two names into one: "and Tobago" after "Trinidad", "and Leeds Railway" after
+    "Hull"; else 0."""
     n = len(tokens)
     if tokens[last].low != "and" or last + 1 >= n or tokens[last + 1].kind != NAME or tokens[last - 1].possessive:
         return 0
@@ -307,7 +311,7 @@ def _pair(tokens: Sequence[Token], first: int, last: int) -> int:
 
 
 def _number_joins(tokens: Sequence[Token], first: int, last: int) -> bool:
-    """Apollo 11, the Reds of section 76ers; not a year, a day of a month or an amount."""
+    """Whether a number belongs to a name ("Apollo 11"); not a year, a day of a month or an amount."""
     token = tokens[last]
     if tokens[last - 1].low in lexicon.MONTHS or YEAR.fullmatch(token.low):
         return False
@@ -320,7 +324,7 @@ def _number_joins(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _inner_words(tokens: Sequence[Token], first: int, last: int) -> int:
-    """The number of small words, and the capital behind them, that continue a name; 0 when they do not."""
+    """The number of small words, and the capital after them, that continue a name; 0 if they do not."""
     n, low = len(tokens), tokens[last].low
     if low in ("for", "on"):
         if not any(tokens[k].low in lexicon.HEADS for k in range(first, last)):

@@ -1,4 +1,5 @@
-"""Closed word classes and word lists of English, and which words they make verbs. `lexicon.toml` has the words."""
+"""Closed word classes and word lists of English, and rules that recognise verbs by them. `lexicon.toml` has the
+words."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ CLAUSE_PRONOUNS = word_set("who whom which whose that where")
 ADVERBS = _LISTS["adverbs"]
 SUBORDINATORS = _LISTS["subordinators"]
 LEADING = _LISTS["leading"]
-# Words that, opening a sentence, are never part of a name.
+# These words are never part of a name when they open a sentence.
 OPENERS = DETERMINERS | PRONOUNS | PREPOSITIONS | AUXILIARIES | CONJUNCTIONS | RELATIVES | ADVERBS | _LISTS["openers"]
 COMMON = _LISTS["common"]
 MONTHS = _LISTS["months"]
@@ -42,7 +43,7 @@ RANKS = _LISTS["ranks"]
 HONORIFICS = _LISTS["honorifics"]
 FIELD_HEADS = _LISTS["field_heads"]
 NUMBERED = _LISTS["numbered"]
-# Countries named by two names, and what ends the name of a line between two places.
+# Countries with two names; and words that end the name of a line between two places.
 PAIRS = frozenset({("trinidad", "tobago"), ("bosnia", "herzegovina"), ("antigua", "barbuda"), ("kitts", "nevis")}) | {
     ("serbia", "montenegro"),
     ("newfoundland", "labrador"),
@@ -51,7 +52,7 @@ PAIR_ENDS = word_set("railway railroad canal line turnpike")
 ORIGINS = _LISTS["origins"]
 ORIGIN_ENDINGS = ("ian", "ean", "ish", "ese", "ican")
 NOT_ORIGINS = _LISTS["not_origins"]
-# What a single owner's place or day is called: with it, "Bernie's Diner" is one name.
+# Nouns for a single owner's place or day: they make "Bernie's Diner" one name.
 OWNED = GENERAL_LAST | _LISTS["owned"]
 
 
@@ -63,10 +64,10 @@ _BARE_AFTER = _LISTS["bare_after"]
 
 
 def is_verb(low: str, before: str) -> bool:
-    """Whether the word `low` (lower case) is likely a verb, given the word `before` it ("" at a phrase's start).
+    """Whether the word `low` (lower case) is likely a verb, given the word `before` it ("" at the start of a phrase).
 
-    An -ed form behind a determiner ("the renovated hall") is an adjective; an -ing form counts only at a phrase's start
-    or behind punctuation or a conjunction ("band, consisting of").
+    An -ed form after a determiner ("the renovated hall") is an adjective. An -ing form counts only at the start of a
+    phrase, or after punctuation or a conjunction ("band, consisting of").
     """
     if low in AUXILIARIES:
         return True

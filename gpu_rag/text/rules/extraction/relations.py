@@ -1,4 +1,4 @@
-"""The relations of one sentence, read off the words between its mentions."""
+"""Read the relations of one sentence from the words between its mentions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ _DASHES = frozenset({"-", "--", "–", "—"})
 
 
 def sentence_triples(text: str, tokens: Sequence[Token], mentions: Sequence[Mention], title: str) -> list[Triple]:
-    """(subject, relation, object) of one sentence, in text order; may repeat.
+    """(subject, relation, object) triples of one sentence, in text order; may repeat.
 
-    text: the passage. mentions: of `tokens`, left to right, with the names that they stand for. title: subject of
-    sentences that begin with a pronoun or "The film", and of others whose subject is no mention; "" for none. Linear
-    in the tokens.
+    text: the passage. mentions: of `tokens`, left to right, with resolved names. title: the subject of sentences that
+    begin with a pronoun or "The film", and of sentences whose subject is no mention; "" for none. Linear in the tokens.
     """
     walk = _Walk(text, tokens, title)
     mentions = spoken_of(tokens, mentions)
@@ -74,11 +73,11 @@ def _is_adjective(tokens: Sequence[Token], mention: Mention) -> bool:
 
 @dataclass
 class Clause:
-    """A clause as far as it has been read.
+    """The state of a clause up to the current token.
 
-    subjects: who the clause is about; local: who the last verb was about (of "who married ...", the name before it).
-    verb: the last verb group. head: the noun before a name in subject position ("capital" of "the capital of").
-    pending: (preposition, name) read before any subject. listed: what further items of a list attach to.
+    subjects: the clause's subjects; local: the last verb's subjects (for "who married ...", the name before it).
+    verb: the last verb group. head: the noun before a name in subject position ("capital" in "the capital of").
+    pending: (preposition, name) pairs before any subject. listed: (subjects, relation) for further items of a list.
     life: "born" or "died" inside a bracket with dates of life.
     """
 
@@ -92,7 +91,7 @@ class Clause:
 
 
 class _Walk:
-    """The state of reading one sentence: the clause at hand, those around its bracket, and the triples so far."""
+    """The state of reading one sentence: the current clause, the clauses around its bracket, and the triples so far."""
 
     def __init__(self, text: str, tokens: Sequence[Token], title: str):
         self.text, self.tokens = text, tokens
@@ -103,14 +102,14 @@ class _Walk:
         self.left = ""
         self.main_begun = False
 
-    # --- writing down ---
+    # --- output ---
 
     def emit(self, subjects: Sequence[str], relation: str, name: str) -> None:
         if relation and name:
             self.triples.extend((s, relation, name) for s in subjects[:MAX_SUBJECTS] if s and s != name)
 
     def flush(self, verb: str) -> None:
-        """Attach what stood before the subject ("In 1990,") to the verb."""
+        """Attach the phrases before the subject ("In 1990,") to the verb."""
         for preposition, name in self.clause.pending:
             self.emit(self.clause.subjects, f"{verb} {preposition}", name)
         self.clause.pending = []
@@ -125,8 +124,8 @@ class _Walk:
     # --- brackets ---
 
     def brackets(self, start: int, end: int) -> tuple[int, bool]:
-        """Enter and leave brackets in tokens[start:end]; where the words behind the last one start, and whether it
-        opens."""
+        """Enter and leave brackets in tokens[start:end]. Return the start of the words after the last bracket, and
+        whether it opens."""
         opened = False
         for i in range(start, end):
             token = self.tokens[i]
@@ -143,7 +142,7 @@ class _Walk:
         return start, opened
 
     def in_brackets(self, words: list[str], mention: Mention) -> None:
-        """The first mention behind a bracket: a year, an abbreviation, or what a preposition ties to the name."""
+        """Read the first mention after an opening bracket: a year, an abbreviation, or a name with a preposition."""
         relation = phrase(words)
         if not relation and mention.kind == DATE:
             relation = "in"
@@ -153,7 +152,7 @@ class _Walk:
         self.clause.listed = (self.clause.local, relation) if relation else None
 
     def life(self, words: list[str], mention: Mention, following: Mention | None) -> bool:
-        """Whether a bracket opens with a date of birth or death; if so, write it down."""
+        """Whether a bracket opens with a date of birth or death; if so, emit it."""
         clause = self.clause
         if not self.left or (mention.kind != DATE and words != ["born"]):
             return False
@@ -170,7 +169,8 @@ class _Walk:
         return True
 
     def _spans_life(self, mention: Mention, following: Mention | None) -> bool:
-        """A dash and a second date before the bracket closes; years alone count only for the sentence's first name."""
+        """Whether a dash and a second date follow before the bracket closes; years alone count only for the sentence's
+        first name."""
         if following is None:
             return False
         full = mention.last - mention.first > 1
@@ -184,12 +184,12 @@ class _Walk:
         return False
 
     def _was_behind(self, date: Mention) -> bool:
-        """Whether ") was" or ") is" follows: the bracket belongs to what the sentence defines."""
+        """Whether ") was" or ") is" follows, so that the bracket belongs to the thing that the sentence defines."""
         tail = [t.low for t in self.tokens[date.last : date.last + 2]]
         return len(tail) == 2 and tail[0] in _CLOSE and tail[1] in lexicon.COPULAS
 
     def life_goes_on(self, words: list[str], mention: Mention) -> None:
-        """Further dates and places in a bracket with dates of life: "in Oslo", "– 3 May 1999"."""
+        """Read further dates and places in a bracket with dates of life: "in Oslo", "– 3 May 1999"."""
         clause = self.clause
         if any(w in _DASHES for w in words):
             clause.life = clause.verb = "died"
@@ -204,7 +204,7 @@ class _Walk:
     # --- from mention to mention ---
 
     def step(self, before: Mention | None, mention: Mention, following: Mention | None) -> None:
-        """Take in the words between two mentions, and the second of them."""
+        """Process the words between two mentions, and the second mention."""
         start = before.last if before else 0
         self.left = before.name if before else ""
         start, opened = self.brackets(start, mention.first)
@@ -226,7 +226,7 @@ class _Walk:
             self._no_verb(words, before, mention)
 
     def finish(self, last: Mention | None) -> None:
-        """Take in the words behind the last mention."""
+        """Process the words after the last mention."""
         start = last.last if last else 0
         self.left = last.name if last else ""
         start, _ = self.brackets(start, len(self.tokens))
@@ -265,7 +265,7 @@ class _Walk:
             clause.head = content[-2] if len(content) > 1 else ""
 
     def _before_subject(self, words: list[str], before: Mention, mention: Mention) -> None:
-        """A further mention while the sentence has had only "In 1990," and the like."""
+        """Read a further mention while the sentence has only an opening like "In 1990,"."""
         clause = self.clause
         content = content_words(words)
         literal = before.kind in (DATE, AMOUNT)
@@ -317,7 +317,7 @@ class _Walk:
             self._new_clause(mention)
 
     def _main_clause_begins(self, words: list[str]) -> bool:
-        """Whether the mention behind "Otto died, his son" is the subject of what "When" left open."""
+        """Whether the mention after "When Otto died, his" is the subject of the main clause."""
         if "," not in words or self.tokens[0].low not in lexicon.SUBORDINATORS or self.main_begun:
             return False
         tail = words[len(words) - words[::-1].index(",") :]
@@ -340,8 +340,8 @@ class _Walk:
     def _antecedent(self, words: list[str]) -> list[str]:
         """The antecedent of who, which or that: the name before it.
 
-        A name takes no "that" or "which" without a comma, so there a noun before it is meant ("a game for Amiga that
-        ..."), which tells of the clause's subject.
+        A name takes no "that" or "which" without a comma. So these refer to a noun before them ("a game for Amiga that
+        ..."), which describes the clause's subject.
         """
         return self.clause.subjects if words[0] in ("that", "which") else [self.left]
 
@@ -377,7 +377,7 @@ class _Walk:
             self._same_place(before, mention)
 
     def _same_place(self, before: Mention, mention: Mention) -> None:
-        """The mention plays the part of the one before it: both subjects, or both objects of one relation."""
+        """Give the mention the role of the one before it: both are subjects, or both are objects of one relation."""
         clause = self.clause
         if clause.listed is not None:
             self.emit(clause.listed[0], clause.listed[1], mention.name)
@@ -393,7 +393,7 @@ class _Walk:
         self._same_place(before, mention)
 
     def _list_goes_on(self, mention: Mention) -> bool:
-        """Whether only names, commas and articles stand between `mention` and an "and" or "or" with a name behind."""
+        """Whether only names, commas and articles come between `mention` and an "and" or "or" with a name after it."""
         joined = False
         for token in self.tokens[mention.last : mention.last + _MAX_LIST_TOKENS]:
             if token.kind in (NAME, NUMBER):
@@ -406,7 +406,7 @@ class _Walk:
         return False
 
     def _preposition(self, words: list[str], content: list[str], before: Mention, mention: Mention) -> None:
-        """A preposition right before the mention: it belongs to the name before it, or to the verb."""
+        """Read a preposition directly before the mention: it belongs to the name before it, or to the verb."""
         clause = self.clause
         relation = phrase(words)
         apposition = words[0] == "," and len(words) > 2 and words[1] in _ARTICLES
@@ -429,9 +429,9 @@ def content_words(words: Sequence[str]) -> list[str]:
 
 
 def subject_words(words: Sequence[str]) -> list[str]:
-    """The noun phrase before a verb, as the relation's first words: "mother" of "his mother was".
+    """The noun phrase before a verb, as first words of the relation: "mother" in "his mother was".
 
-    At most its last three words; none for an anaphor ("the film was") and for a phrase that a preposition opens.
+    At most its last three words; none for an anaphor ("the film was") or a phrase that begins with a preposition.
     """
     kept = [w for w in words if w[0].isalnum() and w not in _NOT_SUBJECT]
     if not kept or (len(kept) == 1 and kept[0] in lexicon.ANAPHORS) or kept[0] in lexicon.PREPOSITIONS:
@@ -440,7 +440,7 @@ def subject_words(words: Sequence[str]) -> list[str]:
 
 
 def verb_group(words: Sequence[str], verb: int) -> str:
-    """Auxiliaries and verbs from index `verb` on, without adverbs: "was born" of "was later born in"."""
+    """Auxiliaries and verbs from index `verb` on, without adverbs: "was born" in "was later born in"."""
     group, before = [words[verb]], words[verb]
     for low in words[verb + 1 : verb + 6]:
         if low in lexicon.ADVERBS:
@@ -453,14 +453,14 @@ def verb_group(words: Sequence[str], verb: int) -> str:
 
 
 def phrase(words: Sequence[str]) -> str:
-    """The words of a gap that say something: no marks, determiners, conjunctions, adverbs; the last 8 of them."""
+    """The content of a gap: its last 8 words without marks, determiners, conjunctions and adverbs."""
     return " ".join([w for w in words if w[0].isalnum() and w not in _SILENT][-MAX_RELATION_WORDS:])
 
 
 def verb_phrase(head: Sequence[str], words: Sequence[str], group: str) -> str:
-    """The relation of a gap that begins with a verb: `head` (its subject's noun), then the gap's words.
+    """The relation of a gap that begins with a verb: `head` (the noun of its subject), then the words of the gap.
 
-    More than 8 words are cut down to head, verb and closing preposition. "" when the gap is too long to relate.
+    More than 8 words are reduced to head, verb and final preposition. "" if the gap is too long.
     """
     if len(words) > MAX_GAP_TOKENS:
         return ""
@@ -477,17 +477,17 @@ def short(relation: str) -> str:
 
 
 def abbreviates(abbreviation: str, name: str) -> bool:
-    """Whether `abbreviation` is made of the initials of the capitalised words of `name`."""
+    """Whether `abbreviation` consists of the initials of the capitalised words of `name`."""
     letters = "".join(c for c in abbreviation if c.isalpha()).casefold()
     initials = "".join(w[0] for w in name.split() if w[0].isupper()).casefold()
     return len(letters) > 1 and letters == initials
 
 
 def classes(text: str, tokens: Sequence[Token], copula: int) -> list[str]:
-    """The classes that "is a" gives the subject: ["Dutch painter"] of "was a Dutch painter and poet from".
+    """The classes after "is a": ["Dutch painter"] in "was a Dutch painter and poet from".
 
-    copula: index of is/was/are/were in `tokens`. Only behind "a" or "an"; a class ends with a word in small letters and
-    has 2 to 6 words (a single one, "city", is shared by too many to tell anything); at most 6 classes.
+    copula: index of is/was/are/were in `tokens`. Classes follow "a" or "an", end with a lower-case word, and have 2 to
+    6 words (a single word, "city", is too common to be useful); at most 6 classes.
     """
     found: list[str] = []
     i = copula + 1
@@ -513,7 +513,7 @@ def classes(text: str, tokens: Sequence[Token], copula: int) -> list[str]:
 
 
 def _class_end(tokens: Sequence[Token], first: int) -> int:
-    """One past the noun phrase that starts at `first`, which has no article; `first` when there is none."""
+    """The end of the noun phrase without article that starts at `first`; `first` if there is none."""
     before = "a"
     for i in range(first, min(len(tokens), first + _MAX_CLASS_TOKENS + 1)):
         token = tokens[i]
@@ -528,13 +528,13 @@ def _class_end(tokens: Sequence[Token], first: int) -> int:
 
 
 def opens_clause(words: Sequence[str]) -> bool:
-    """Whether the mention behind a gap begins a clause: "..., when", "... said that the"."""
+    """Whether the mention after a gap begins a clause: "..., when", "... said that the"."""
     spoken = [w for w in words if w not in lexicon.DETERMINERS or w == "that"]
     return bool(spoken) and spoken[-1] in _CLAUSE_OPENERS
 
 
 def last_clause(words: Sequence[str]) -> int:
-    """The start of the last clause of a gap, as far as a pronoun with a verb behind it tells; else 0."""
+    """The start of the last clause of a gap, if a pronoun followed by a verb shows it; else 0."""
     for i in range(len(words) - 2, 0, -1):
         if words[i] in lexicon.SUBJECT_PRONOUNS and lexicon.first_verb(words[i + 1 :]) >= 0:
             return i + 1

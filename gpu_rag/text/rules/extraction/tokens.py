@@ -1,4 +1,4 @@
-"""Tokens of running text with their place in it, mentions in them, and what a passage tells about its words."""
+"""Tokens of running text with their offsets, mentions, and facts about a passage's words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 WORD, NAME, NUMBER, MARK = range(4)
 
-# One pass, every alternative decided by its first character or by bounded look-ahead, so the time is linear.
+# One pass; the first character or a bounded look-ahead decides each alternative, so the time is linear.
 _TOKEN = re.compile(
     r"""
     (?P<number>[$€£¥]?\d(?:\w|[.,:/](?=\d))*%?)
@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 class Token:
     """One token: text[start:end] of the passage without a possessive ending. kind: WORD | NAME | NUMBER | MARK.
 
-    NAME is a word with a capital. `possessive`: an 's or a lone apostrophe followed.
+    A NAME is a word with a capital. possessive: 's or a lone apostrophe follows.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Token:
 
 
 def tokenise(text: str, start: int, end: int) -> list[Token]:
-    """Tokens of text[start:end], in order; spaces are left out. Linear."""
+    """Tokens of text[start:end], in order, without spaces. Linear."""
     tokens: list[Token] = []
     for match in _TOKEN.finditer(text, start, end):
         token = _token(match)
@@ -49,7 +49,7 @@ def tokenise(text: str, start: int, end: int) -> list[Token]:
 
 
 def _owns(token: Token, at: int) -> bool:
-    """Whether an apostrophe at `at` is the possessive of a plural before it ("the Rovers' ground")."""
+    """Whether an apostrophe at `at` is the possessive of the plural before it ("the Rovers' ground")."""
     return token.end == at and token.kind in (WORD, NAME) and token.low.endswith("s")
 
 
@@ -67,7 +67,7 @@ def _token(match: re.Match[str]) -> Token:
 
 
 def _is_capitalised(word: str) -> bool:
-    """A capital first ("Oslo"), or a small first letter and a capital second ("iPhone")."""
+    """Whether a word begins with a capital ("Oslo"), or with a small letter and then a capital ("iPhone")."""
     if word[0].isupper() or word[0].istitle():
         return True
     return len(word) > 2 and word[0].islower() and word[1].isupper()
@@ -78,7 +78,7 @@ NAMED, DATE, AMOUNT, QUOTED, TITLE = range(5)
 
 @dataclass(slots=True)
 class Mention:
-    """tokens[first:last] of a sentence name something. `name`: as in the text, later the name it stands for."""
+    """A mention tokens[first:last] of a sentence. name: as in the text; later the full name that it stands for."""
 
     first: int
     last: int
@@ -90,7 +90,7 @@ class Mention:
 class PassageWords:
     """Facts about the words (lower case) of a whole passage.
 
-    title: the title's words. inside: seen with a capital where no sentence starts. small: seen without a capital.
+    title: the title's words. inside: words with a capital that do not begin a sentence. small: words without a capital.
     """
 
     title: tuple[str, ...]
@@ -113,7 +113,7 @@ def passage_words(title_name: str, title: Sequence[Token], sentences: Sequence[S
 
 
 def opens(tokens: Sequence[Token], i: int) -> bool:
-    """Whether token i stands where any word takes a capital: first, or behind an opening quote, colon or bullet."""
+    """Whether any word takes a capital at token i: the first token, or after an opening quote, colon or bullet."""
     while i > 0 and tokens[i - 1].kind == MARK:
         if tokens[i - 1].text in ',;)]/&+-"':
             return False

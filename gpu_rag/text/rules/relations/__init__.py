@@ -1,9 +1,9 @@
-"""Words that say a relation, in a question and in the relation's own name.
+"""Words that express a relation, in a question and in the relation's own name.
 
-A unit is a word, or a phrase of the table `phrases.toml`: its stem and the groups that it belongs to. Two units say the
-same where their stems are equal or where they share a group ("treated", "indication"); one says the other the other way
-round where their groups are inverse ("father" of the relation "children"). A unit of a marked group ("should not",
-"off-label") turns a question round.
+A unit is a word, or a phrase from `phrases.toml`, with its stem and its groups. Two units match if their stems are
+equal or if they share a group ("treated", "indication"). They match in the inverse direction if their groups are
+inverse ("father" and the relation "children"). A unit of a marked group ("should not", "off-label") reverses the
+meaning of a question.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 
 from gpu_rag.text.tokens import STOP_WORDS, tokenize
 
-SAME, ALIKE, INVERSE = 1.0, 0.9, 0.85  # how well one unit says another
+SAME, ALIKE, INVERSE = 1.0, 0.9, 0.85  # match scores of two units
 _WORD = re.compile(r"#|[^\W_]+(?:['’][^\W_]+)*")
-_WINDOW = 4  # words of a phrase at most
+_WINDOW = 4  # maximum words of a phrase
 _EMPTY = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "please", "thing", "one", "people"})
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A word or phrase at place `at` of a text, in words; width: how many words it is."""
+    """A word or phrase. at: its position in the text, in words; width: its number of words."""
 
     stem: str
     groups: frozenset[str]
@@ -35,7 +35,7 @@ class Unit:
 
     @property
     def marked(self) -> bool:
-        """Whether it turns a question round."""
+        """Whether the unit reverses the meaning of a question."""
         return bool(self.groups & _table().marked)
 
 
@@ -65,18 +65,18 @@ def _table() -> _Table:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in small letters; "#" is one."""
+    """The words of a text in lower case; "#" is a word."""
     return _WORD.findall(text.casefold())
 
 
 @cache
 def _stem(word: str) -> str:
-    """The stem of a word; a stop word is its own."""
+    """The stem of a word; a stop word is its own stem."""
     return (tokenize(word) or [word])[0]
 
 
 def units_of(text: str) -> list[Unit]:
-    """The units of a text, in order: phrases of the table first where they are longer, stop words left out.
+    """The units of a text, in order, without stop words. The longest phrase of the table is taken first.
 
     >>> [(unit.stem, sorted(unit.groups)) for unit in units_of("Who was it written by?")]
     [('written', ['write'])]
@@ -96,25 +96,25 @@ def units_of(text: str) -> list[Unit]:
 
 
 def says(cue: Unit, unit: Unit) -> float:
-    """How well a unit of a question says one of a relation's name."""
+    """Score how well a unit of a question matches a unit of a relation's name."""
     return SAME if cue.stem == unit.stem else ALIKE if cue.groups & unit.groups else 0.0
 
 
 def spoken_of(units: Sequence[Unit]) -> frozenset[str]:
-    """The groups whose words say no relation of their own beside these units: "given" beside "should not be"."""
+    """The groups whose words express no relation beside these units: "given" beside "should not be"."""
     return frozenset(of for unit in units for group in unit.groups if (of := _table().speaks_of.get(group)))
 
 
 def inverses(unit: Unit) -> frozenset[str]:
-    """The groups that say a unit the other way round."""
+    """The groups that express a unit in the inverse direction."""
     return frozenset(other for group in unit.groups if (other := _table().inverse.get(group)) is not None)
 
 
 def says_inverse(cue: Unit, unit: Unit) -> float:
-    """How well a unit of a question says one of a relation's name the other way round."""
+    """Score how well a unit of a question matches a unit of a relation's name in the inverse direction."""
     return INVERSE if cue.groups & inverses(unit) else 0.0
 
 
 def has_direction(units: Sequence[Unit]) -> bool:
-    """Whether a relation of these units has an inverse, so that its own words mean one direction of it."""
+    """Whether a relation with these units has an inverse, so that its own words mean one direction of it."""
     return any(group in _table().inverse for unit in units for group in unit.groups)

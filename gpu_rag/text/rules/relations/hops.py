@@ -1,4 +1,4 @@
-"""The number of relations that a question names."""
+"""Count the relations that a question names."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _EDGE = ("", "", "")  # so that every word has three neighbours
 
 
 def relation_words(relations: Iterable[str]) -> frozenset[str]:
-    """The words of relations, also without a plural s."""
+    """The words of relation names, with and without a final s."""
     words = {word for relation in relations for word in _WORD.findall(relation.casefold())}
     return frozenset(words | {word.removesuffix("s") for word in words})
 
 
 def n_relations(question: str, topics: Sequence[str], common: frozenset[str] = frozenset()) -> int:
-    """The number of relations that a question names, at least 1, without its topics. common: words of relations.
+    """The number of relations that a question names, without its topics; at least 1. common: words of relation names.
 
-    Counted are verbs that are no auxiliaries; "of" and the possessive 's, but for "name of", "place of" and the like;
-    "whose"; a role or a relation's plural before "in" or "for" ("actors in"), a role behind a topic ("Jaws actors") or
-    behind "for the"; what is asked of the things that the rest describes ("what genres are the films", "in which
-    genres"). "share" and "same" stand for two relations, "co-" and "together" for one beside their verb.
+    It counts: verbs that are no auxiliaries; "of" and the possessive 's, except in "name of", "place of" and the like;
+    "whose"; a role or a relation's plural before "in" or "for" ("actors in"); a role after a topic ("Jaws actors") or
+    after "for the"; and a property of the things that the rest describes ("what genres are the films", "in which
+    genres"). "share" and "same" add two relations; "co-" and "together" add one to their verb.
 
     >>> n_relations("who acted in the movies directed by the director of Jaws", ["jaws"])
     3
@@ -78,8 +78,8 @@ def _is_role(word: str) -> bool:
 
 
 def _is_asked(words: Sequence[str], i: int, common: frozenset[str]) -> bool:
-    """Whether a word is a property asked of other things: "what genres are the films ..", "what gender is X's father",
-    ".. were in which genres". Not where it names the thing itself: "what city is the capital of X"."""
+    """Whether a word is a property of other things: "what genres are the films ..", "what gender is X's father", "..
+    were in which genres". A word that names the thing itself is not: "what city is the capital of X"."""
     word, before = words[i], words[i - 1]
     if before not in ("what", "which"):
         return False
