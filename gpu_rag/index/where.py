@@ -64,7 +64,7 @@ def matching(where: str, metadata: pa.Table | None) -> np.ndarray:
 
 
 class _Parser:
-    """A filter that is read token by token, each test being a mask at once. kind, word: of the token to come."""
+    """Recursive parser of a filter; each test becomes a mask at once. kind, word: of the next token."""
 
     def __init__(self, where: str, metadata: pa.Table):
         self._where, self._metadata = where, metadata
@@ -72,7 +72,7 @@ class _Parser:
         self.advance()
 
     def advance(self) -> str:
-        """Goes to the next token; returns the text of the one before."""
+        """Advance to the next token. Returns the text of the previous one."""
         before = getattr(self, "word", "")
         found = _TOKEN.match(self._where, self._next)
         if found is None:
@@ -84,7 +84,7 @@ class _Parser:
         return before
 
     def error(self, what: str) -> UsageError:
-        """A syntax error at the token to come."""
+        """A syntax error at the next token."""
         here = f"{self.word!r} at character {self.at + 1}" if self.kind != "end" else "its end"
         return UsageError(f"the filter cannot be read: {what}", given=f"{here} of {self._where}", expected=EXAMPLE)
 
@@ -102,7 +102,7 @@ class _Parser:
             raise self.error(f"expected {word}")
 
     def either(self, depth: int) -> Mask:
-        """Tests joined by `or`."""
+        """Parse tests joined by `or`."""
         found = [self._both(depth)]
         while self._take("or"):
             found.append(self._both(depth))
