@@ -1,4 +1,4 @@
-"""Budgets and totals: what one question may cost, and what a run did."""
+"""Budgets and totals: limits of one question, and the costs of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpu_rag.runtime.occupancy import PROGRAMS, Occupancy
 from gpu_rag.runtime.step import Metered
 from gpu_rag.types import FALLBACKS, Usage
 
-# Stages of calls that no note stands for: made after the last note of a program, or by a strand that was cancelled.
+# Stages of calls without a note: made after the last note of a program, or by a cancelled strand.
 UNNOTED, CANCELLED = "(after the last note)", "(cancelled)"
 
 
 def fallbacks_by_step(fallbacks: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """{step: {kind: number}}, every kind of `types.FALLBACKS`, out of the {"step/kind": number} of `Usage`."""
+    """{step: {kind: number}}, every kind of `types.FALLBACKS`, from the {"step/kind": number} of `Usage`."""
     found: dict[str, dict[str, int]] = {}
     for key, n in sorted(fallbacks.items()):
         step, _, kind = key.rpartition("/")
@@ -49,7 +49,7 @@ class Budget:
                 raise UsageError("a budget must be positive", given=f"{name}={limit}", expected="> 0, or none")
 
     def check(self, n_calls: int, usage: Usage) -> BudgetExceeded | None:
-        """The error for a question about to make its call number `n_calls`, if something is used up; else None."""
+        """BudgetExceeded if something is used up for a question about to make call number `n_calls`; else None."""
         tokens = usage.prompt_tokens + usage.generated_tokens
         seconds = usage.llm_s + usage.graph_s + usage.embed_s
         if self.max_calls is not None and n_calls > self.max_calls:
@@ -102,7 +102,7 @@ class Cost:
 
 
 def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float, result: Any) -> None:
-    """Book one call's share of a batch, and its tokens where the result is Metered, for its question and its stage."""
+    """Book one call's share of a batch, and its tokens if the result is Metered, to its question and its stage."""
     cost.n_calls += 1
     cost.wait_s += wait_s
     if service == "llm":
@@ -111,7 +111,7 @@ def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float
     elif service == "embed":
         usage.embed_s += seconds
         cost.embed_s += seconds
-    else:  # Usage has no field for text search; its seconds are retrieval, as those of graph ops are
+    else:  # Usage has no field for text search: its seconds are retrieval, like those of graph ops
         usage.graph_s += seconds
         cost.graph_s += seconds
     if isinstance(result, Metered):
@@ -175,12 +175,12 @@ class RunStats:
         stats.batch_sizes[size] = stats.batch_sizes.get(size, 0) + 1
 
     def add_implementations(self, record: Mapping[str, set[str]]) -> None:
-        """Book which code ran graph ops."""
+        """Book the implementations that ran graph ops."""
         for op, names in record.items():
             self.implementations.setdefault(op, set()).update(names)
 
     def add_stage(self, name: str, cost: Cost) -> None:
-        """Book what calls of a stage cost."""
+        """Book the cost of calls of a stage."""
         total = self.stages.get(name)
         if total is None:
             total = self.stages[name] = Cost()
@@ -191,7 +191,7 @@ class RunStats:
         return {name: asdict(cost) for name, cost in self.stages.items()}
 
     def add_note(self, name: str, cost: Cost | None) -> None:
-        """Book one note of a question that ended, and what led to it."""
+        """Book one note of a question that ended, and the cost that led to it."""
         self.add_stage(name, cost or Cost())
         self.stages[name].n_notes += 1
 

@@ -1,6 +1,6 @@
-"""Model servers by name, imitated: the forms that each understands, how it refuses, how it is busy, what it counts.
+"""Imitations of model servers: the forms that each understands, its refusals, its busy answers, its token counts.
 
-They are imitations, written by what is known of the servers and not recorded: what a client can stumble over.
+They are written from what is known of the servers, not recorded: the cases that a client can fail on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Persona:
     loads: int = 0
 
     def takes(self, body: dict[str, Any]) -> tuple[dict[str, Any], Answer | None]:
-        """The body without the forms that are ignored; or the refusal of one that is not."""
+        """Body without the ignored forms, and None; or the body and the refusal of a form."""
         wanted = body.get("response_format", {}).get("type", "")
         strange = [name for name in ("structured_outputs", "logprobs") if body.get(name) and name not in self.forms]
         strange += ["response_format"] if wanted and wanted not in self.forms else []
@@ -47,7 +47,7 @@ class Persona:
         return {name: value for name, value in body.items() if name not in strange}, None
 
     def dressed(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """A completion as this server gives it."""
+        """Completion in the style of this server."""
         answer = {**answer, "model": self.named or answer["model"]}
         return answer if self.counts else {name: value for name, value in answer.items() if name != "usage"}
 
