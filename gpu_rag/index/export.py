@@ -104,8 +104,7 @@ def _write_nodes(index: Index, file: IO[str]) -> None:
 
 def _kb_edge_lines(kb: KnowledgeBase) -> Iterator[str]:
     """Lines of the edges of a knowledge base, then of node-passage edges: "document" for a node's own passages,
-    "mention"
-    for others.
+    "mention" for others.
 
     Memory: the lines of 65,536 edges.
     """

@@ -194,12 +194,10 @@ def read_json(path: Path, do: str | None = None) -> Any:
 
 class Reading:
     """A mark that this process reads the stages of an index: a shared lock on their folder, held until the object or
-    the
-    process ends.
+    the process ends.
 
     While it exists, a build keeps replaced stages; the next build without readers removes them. If the file system has
-    no
-    locks, nothing keeps them: a reader then reports that the index has changed.
+    no locks, nothing keeps them: a reader then reports that the index has changed.
     """
 
     def __init__(self, folder: Path):

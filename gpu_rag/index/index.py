@@ -90,8 +90,7 @@ class Index:
         """Folder of a stage; its files are compared with their checksums on first use.
 
         Raises MissingLayer if it was not built, IndexCorrupt if a file is missing or altered, IndexMismatch if another
-        build
-        has replaced it.
+        build has replaced it.
         """
         record = self.manifest.stages.get(stage)
         if record is None:
@@ -191,8 +190,7 @@ class Index:
 
     def vectors(self, stage: str) -> torch.Tensor:
         """Unit vectors of a stage: f16[n, D], mapped from the file on a CPU. Small arrays there become f32, since
-        products of
-        half precision are slow on a CPU."""
+        products of half precision are slow on a CPU."""
         if stage not in self._vectors:
             arrays = tables.read_arrays(self.folder(stage) / "vectors.safetensors")
             vectors = torch.from_numpy(arrays["vectors"])

@@ -102,12 +102,10 @@ class Manifest:
 
     def defaults(self) -> dict[str, Any]:
         """Settings that later commands take from the index: the embedder's name, [index] and the sections of methods.
-        Stages
-        depend on them, answers do not.
+        Stages depend on them, answers do not.
 
         The index may be somebody else's, so these settings name no server, file or program. The user must name the
-        folder of
-        an embedder.
+        folder of an embedder.
         """
         strange = self.strange_settings()
         found = {name: section for name, section in self.settings.items() if name != "models" and name not in strange}
@@ -151,8 +149,7 @@ class Manifest:
         """Read manifest.json.
 
         Raises BadInput if there is none, IndexCorrupt if it is damaged or a path of the index is a link, IndexMismatch
-        for
-        another format version.
+        for another format version.
         """
         refuse_links(folder)
         if not (folder / FILE).is_file():

@@ -53,8 +53,7 @@ class Part:
 
     def narrow_table(self, stage: str, file: str, schema: pa.Schema, what: str = "", **of: str) -> None:
         """Write a table without the rows that name a removed row. of: {column of row numbers: kind of the rows}; what:
-        a kind
-        for the table's own rows, which keep their order."""
+        a kind for the table's own rows, which keep their order."""
         table = tables.read_table(self.base.folder(stage) / file, schema)
         numbers = {name: self.new[kind][table[name].to_numpy()] for name, kind in of.items()}
         stays = np.logical_and.reduce([found >= 0 for found in numbers.values()])
@@ -105,8 +104,7 @@ def narrowed(
     base: Index, documents: np.ndarray, others: Mapping[str, Narrow], stages: Collection[str] | None = None
 ) -> Index:
     """Part of an index with some of its documents: bool[n documents], at least one True. others: functions for the
-    stages
-    of methods (`registry.stage_narrowers`). stages: the stages that the part gets; None means all.
+    stages of methods (`registry.stage_narrowers`). stages: the stages that the part gets; None means all.
 
     It lies in a temporary folder, which is removed when the part is freed.
     """

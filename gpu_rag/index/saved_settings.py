@@ -18,8 +18,7 @@ _NOT_SAVED = frozenset({"block", "memory"})  # these change no table
 
 def settings_to_save(settings: Settings) -> dict[str, Any]:
     """The embedder, and the values in [index] and in sections of methods that are not the default. They become defaults
-    of
-    later commands on the index. Saved sections of methods that are not installed stay unchanged."""
+    of later commands on the index. Saved sections of methods that are not installed stay unchanged."""
     sections = {"index": settings.index, **settings.own}
     saved: dict[str, Any] = {"models": {"embedder": settings.models.embedder}, **settings.kept}
     for name, section in sections.items():

@@ -31,8 +31,7 @@ def the_embedder(settings: Settings) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Pairs:
     """Pairs of vectors that a stage compares. name: what their number grows with, in words; number(settings, sizes):
-    their
-    number, from the sizes of the index, which include each count of a stage."""
+    their number, from the sizes of the index, which include each count of a stage."""
 
     name: str
     number: Callable[[Settings, Mapping[str, float]], float]
@@ -50,19 +49,14 @@ class Stage:
     ('lengths', 1)
 
     run(work): writes files into work.out and returns counts. needs: the stages that it reads; corpus_needs: further
-    ones if
-    there is a corpus. version: raised only when the output changes for equal input. retry: counts that, if not 0, make
-    the
-    next run repeat the stage. params(settings, sources): everything that the output depends on outside the needed
-    stages
-    and the models. roles(settings): the models used, "embedder" or "llm". settled(settings, models): the settings with
-    `auto` replaced, if that depends on the models. by_capability(settings): whether the LLM makes the stage only if it
-    is
-    capable, and rules do otherwise. size: the size that its cost grows with, for a plan: characters, passages,
-    extracted
-    (passages that are extracted from), entities, relations, mentions, links, triples, nodes, ...; pairs: vectors that
-    it
-    also compares; planned: whether a plan can predict it. graph: whether it makes a graph, or facts of one.
+    ones if there is a corpus. version: raised only when the output changes for equal input. retry: counts that, if not
+    0, make the next run repeat the stage. params(settings, sources): everything that the output depends on outside the
+    needed stages and the models. roles(settings): the models used, "embedder" or "llm". settled(settings, models): the
+    settings with `auto` replaced, if that depends on the models. by_capability(settings): whether the LLM makes the
+    stage only if it is capable, and rules do otherwise. size: the size that its cost grows with, for a plan:
+    characters, passages, extracted (passages that are extracted from), entities, relations, mentions, links, triples,
+    nodes, ...; pairs: vectors that it also compares; planned: whether a plan can predict it. graph: whether it makes a
+    graph, or facts of one.
     """
 
     name: str

@@ -76,8 +76,7 @@ class Sources:
     """Inputs of a build: corpus files or folders, ready OpenIE results. strict: stop at the first bad row.
 
     edits: folder of manual changes, which may be missing. named: sources of a knowledge base, by name; the paths of
-    kind
-    documents are in `corpus` too.
+    kind documents are in `corpus` too.
     """
 
     corpus: tuple[Path, ...] = ()
@@ -95,8 +94,7 @@ class Sources:
 class StageReport:
     """Costs of one stage in this run. `skipped`: it was up to date; `reused`: rows taken from its last state; `llm_s`:
     seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: the implementation that ran each
-    op;
-    `replies_read`, `fallbacks`: as in `types.Usage`."""
+    op; `replies_read`, `fallbacks`: as in `types.Usage`."""
 
     s: float = 0.0
     llm_s: float = 0.0
@@ -124,8 +122,7 @@ class Work:
     """Inputs and outputs of a running stage: its output folder, the finished stages before it, settings and models.
 
     previous: folder of an earlier run of this stage, of the same version, for other inputs; None if there is none. A
-    stage
-    may reuse what is still valid, if its output does not depend on that.
+    stage may reuse what is still valid, if its output does not depend on that.
     """
 
     out: Path

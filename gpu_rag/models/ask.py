@@ -42,8 +42,7 @@ class Packed:
     """Texts for one slot of a prompt, as many as fit in the context.
 
     texts: in display order. rank: for each position its place in the order of keeping, 0 first; then only whole texts
-    are
-    shown. Without rank the first texts are kept, and the last one may be cut after a word.
+    are shown. Without rank the first texts are kept, and the last one may be cut after a word.
     ending: a text after them that is never cut.
     """
 
@@ -74,11 +73,10 @@ class Ask(Generic[R]):
     """One decision, see the module.
 
     name: in the trace and the counts. reply: a msgspec Struct, or str for plain text. prompt: "package:file", or a
-    callable
-    of the fields that returns a Prompt. max_tokens: of the reply; 0 allows what its schema lets a model write; a field
-    `max_tokens` takes precedence. words: the reply in words, for the trace. unread: the reply that replaces an unusable
-    one; without it the rule decides. temperature: of requests, instead of the run's. reads: set for reading, which a
-    language model does whoever decides: any model, or a capable one.
+    callable of the fields that returns a Prompt. max_tokens: of the reply; 0 allows what its schema lets a model write;
+    a field `max_tokens` takes precedence. words: the reply in words, for the trace. unread: the reply that replaces an
+    unusable one; without it the rule decides. temperature: of requests, instead of the run's. reads: set for reading,
+    which a language model does whoever decides: any model, or a capable one.
     """
 
     name: str
@@ -150,9 +148,8 @@ class Choose:
     """A choice among options. Its reply is their positions, best first: 1 to k, or 0 to k if `none` is allowed.
 
     Reserved fields: `options` (texts), `query` (the rule compares it with the options), `scores` (one per option,
-    instead
-    of that cosine), `k`, `threshold` (least score if none is allowed), `step` (follows the name, for repeated choices).
-    prompt: says what makes an option good; its slot `{{options}}` is filled here.
+    instead of that cosine), `k`, `threshold` (least score if none is allowed), `step` (follows the name, for repeated
+    choices). prompt: says what makes an option good; its slot `{{options}}` is filled here.
     rule: positions without a model; without it the best by score, ties to the earlier option.
     helps: (gold, position, **fields) -> whether a perfect decider may take that option; see `program.oracle`.
     plans: whether the choice is part of planning, which a model that is not capable leaves to the rule.
@@ -205,8 +202,7 @@ class Options:
 @dataclass(frozen=True)
 class Taken:
     """A decision. value: the reply, or positions; by: the decider, see `program.decide`; reply: of the model, if one
-    was
-    used; n_candidates: number of texts to be packed."""
+    was used; n_candidates: number of texts to be packed."""
 
     value: Any
     by: str

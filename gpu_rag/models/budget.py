@@ -18,8 +18,7 @@ def reply_tokens(llm: Model, schema: str) -> int:
     """Token limit of a reply under a JSON Schema: the tokens of a reply with full lists and long names.
 
     At most half of the context, because the prompt must fit too. Counted by the model's tokenizer, once for each
-    longest
-    reply. schema: canonical JSON Schema text, with `maxItems` and `maxLength` everywhere.
+    longest reply. schema: canonical JSON Schema text, with `maxItems` and `maxLength` everywhere.
     """
     known, text = _counted.setdefault(llm, {}), json.dumps(longest(json.loads(schema)))
     if text not in known:

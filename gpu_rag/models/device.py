@@ -32,8 +32,8 @@ def choose_dtype(device: torch.device, name: str = "auto") -> torch.dtype:
     """Number format of weights: `name`; for "auto" bfloat16 if the processor computes in it.
 
     Processors without bfloat16 instructions emulate them many times slower than float32. Without them, "auto" is
-    float32 on
-    a CPU and float16 on a GPU. The caller keeps the choice in its `dtype` attribute, which is shown to the user.
+    float32 on a CPU and float16 on a GPU. The caller keeps the choice in its `dtype` attribute, which is shown to the
+    user.
     """
     if name != "auto":
         if name not in DTYPES:
@@ -49,8 +49,7 @@ def use_threads(device: torch.device, threads: int) -> None:
     """Let torch compute with `threads` CPU threads, a setting of the whole process. Has no effect for a GPU.
 
     One is the default throughout: because OpenMP threads spin while they wait, two threads are many times slower than
-    one
-    as soon as something else runs on the machine.
+    one as soon as something else runs on the machine.
     """
     if device.type == "cpu" and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)

@@ -64,8 +64,7 @@ def packaged_llm_folder() -> Path:
     """Packaged language model as a folder, converted on first use (about 20 s, 270 MB).
 
     The folder's name ends in the first twelve digits of the sha256 of the GGUF file. Concurrent processes convert once:
-    the
-    others wait. Raises MissingBackend, ModelError, StorageError.
+    the others wait. Raises MissingBackend, ModelError, StorageError.
     """
     source = packaged_llm_file()
     out = cache_dir() / "models" / f"smollm2-{file_sha256(source)[:12]}"

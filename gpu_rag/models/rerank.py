@@ -24,8 +24,7 @@ class CrossEncoder:
     """A transformers folder for sequence classification, as sentence-transformers saves its cross-encoders.
 
     With one class its logit is the score; with two, the second logit minus the first. If a pair is too long, the end of
-    its
-    longer text is cut. A batch has pairs of one length, filled up with the first: a score has the same bits in any
+    its longer text is cut. A batch has pairs of one length, filled up with the first: a score has the same bits in any
     batch.
     name, content_hash: as of an embedder.
     """

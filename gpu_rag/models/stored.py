@@ -75,8 +75,7 @@ def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
 
     Downloads weights in safetensors, configuration and tokenizer; never code. An interrupted download continues from
     `out`.partial. say(line): called with what will be downloaded. Raises UsageError (no such repository, no
-    safetensors),
-    ModelError (the network), StorageError, MissingBackend.
+    safetensors), ModelError (the network), StorageError, MissingBackend.
     """
     if not is_repository(name):
         raise UsageError("not the name of a repository", given=name, expected="OWNER/NAME")

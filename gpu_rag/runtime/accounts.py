@@ -32,10 +32,11 @@ def add_fallbacks(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """The budget of ONE question; None is no limit. It fails with BudgetExceeded at the call that finds it used up.
+    """Budget of ONE question; None is no limit. The question fails with BudgetExceeded at the call that finds it used
+    up.
 
     max_calls: calls of any step, counted when they are made. max_tokens: prompt + generated tokens. max_s: seconds
-    charged to the question, its shares of the batches (not the time it waited for other questions).
+    charged to the question, its shares of the batches (not its waiting time for other questions).
     """
 
     max_calls: int | None = None
@@ -65,10 +66,10 @@ class Budget:
 
 @dataclass(slots=True)
 class Cost:
-    """The cost of some calls: of a strand since its last note, or of all notes of one name in a run.
+    """Cost of some calls: of a strand since its last note, or of all notes of one name in a run.
 
     n_notes: notes of the name; n_calls: calls of any step. Seconds are the calls' shares of their batches (or of a
-    service that works on several at once); wait_s: what they waited beyond that, for a place in a batch or for others.
+    service that works on several at once); wait_s: further waiting time, for a place in a batch or for others.
     """
 
     n_notes: int = 0
@@ -130,7 +131,7 @@ def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float
 class StepStats:
     """Totals of one step. batch_sizes: {size: number of batches of that size}; s: seconds inside it.
 
-    Of a step that a slow service answers, a batch is the replies taken at once, and s the time with requests open.
+    For a step answered by a slow service, a batch is the replies taken at once, and s the time with requests open.
     """
 
     service: str
@@ -141,17 +142,17 @@ class StepStats:
 
     @property
     def largest_batch(self) -> int:
-        """The largest batch; 0 where there was none."""
+        """The largest batch size; 0 if there was none."""
         return max(self.batch_sizes, default=0)
 
 
 @dataclass
 class RunStats:
-    """Totals of a run, updated while it goes. n_late_calls: answered after their task was cancelled.
+    """Totals of a run, updated while it goes. n_late_calls: calls answered after their task was cancelled.
 
-    stages: what the calls cost by the name of the note that they led to, `UNNOTED` and `CANCELLED` beside; their sums
-    are those of all questions. llm: when the LLM had how many requests open, and why it had none. implementations: of
-    each graph op that ran, what ran it.
+    stages: costs of the calls, by the name of the note that they led to, or `UNNOTED` or `CANCELLED`; their sums are
+    those of all questions. llm: open requests of the LLM over time, and the reasons for having none. implementations:
+    for each graph op that ran, the names of its implementations.
     """
 
     steps: dict[str, StepStats] = field(default_factory=dict)
@@ -197,5 +198,5 @@ class RunStats:
 
     @property
     def overhead_s(self) -> float:
-        """Seconds outside of steps and of waiting for slow services: programs, the runtime, statistics."""
+        """Seconds outside steps and waiting for slow services: programs, the runtime, statistics."""
         return self.llm.doing_s.get(PROGRAMS, 0.0)

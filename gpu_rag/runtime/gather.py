@@ -41,8 +41,7 @@ def gather(*items: Coroutine[Any, Any, Any] | Call[Any] | Gather) -> Gather:
     Items are coroutines, calls or other gathers. Failure is by position: when sibling i fails, the siblings after i are
     cancelled at once and those before it run to their end; then the failure of lowest position is raised. So the raised
     error never depends on timing. A cancelled sibling sees `Cancelled` raised at its await; a call that it makes while
-    it
-    unwinds (in a `finally`) is also refused with `Cancelled`, and never runs.
+    it unwinds (in a `finally`) is also refused with `Cancelled`, and never runs.
     Raises UsageError for any other item, and for one coroutine given twice.
     """
     joined = Gather(items)

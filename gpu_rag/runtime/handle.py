@@ -56,12 +56,10 @@ class Handle:
 
 class Turns:
     """A queue of handles with turns: one of each group, then the next of each (round robin); first in, first out within
-    a
-    group.
+    a group.
 
     A new group has its first turn after the waiting groups. So a single question waits for one of each group, however
-    many
-    they have. Handles of one group, such as None, leave in the order in which they came. It has no lock.
+    many they have. Handles of one group, such as None, leave in the order in which they came. It has no lock.
     """
 
     def __init__(self) -> None:

@@ -24,9 +24,8 @@ class Occupancy:
 
     `mark` ends an interval and begins the next. Time is kept in at most 120 bins of width `bin_s`, which doubles
     (neighbours are merged) when a run outgrows them. idle_s: seconds without an open request, by cause: ramp-up (before
-    the
-    first request), graph, embedding, programs (the driver's activity meanwhile), questions (there was none to answer),
-    nothing left to ask (after the last reply). doing_s: all seconds, by activity of the driver.
+    the first request), graph, embedding, programs (the driver's activity meanwhile), questions (there was none to
+    answer), nothing left to ask (after the last reply). doing_s: all seconds, by activity of the driver.
     """
 
     def __init__(self) -> None:
@@ -68,8 +67,7 @@ class Occupancy:
 
     def ran_dry(self, seconds: float, doing: str) -> None:
         """Record that all requests were answered at an unknown moment of the last `seconds`, in which the driver's
-        activity
-        was `doing`: half of that time counts as idle."""
+        activity was `doing`: half of that time counts as idle."""
         half = min(seconds, self.busy_s) / 2
         self.busy_s -= half
         self._unexplained[doing] = self._unexplained.get(doing, 0.0) + half

@@ -27,8 +27,7 @@ class SlowService(Protocol):
         """Answered calls, as (key, result); a result is an answer of a step to a query.
 
         Waits up to timeout_s for the first; [] if none came. Raises ModelError when the service is dead; its `request`
-        is the
-        query that caused it, if the service knows that.
+        is the query that caused it, if the service knows that.
         """
         ...
 
@@ -49,8 +48,7 @@ class Flights:
     """Calls in flight at a slow service, such as an LLM, if there is one. Keys count up.
 
     A call's seconds are its share of the time in which the service had requests open. The n requests open at a moment
-    share
-    it equally, so the shares of all calls add up to that time.
+    share it equally, so the shares of all calls add up to that time.
     """
 
     def __init__(self, core: Core, slow: Slow | None):

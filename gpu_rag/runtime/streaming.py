@@ -40,8 +40,7 @@ class DriverOptions(CoreOptions, total=False):
 
 class StreamingDriver:
     """Driver of programs that arrive over time. Any thread may call `submit`, `cancel` and `close`; `run` belongs to
-    the
-    driver's own thread.
+    the driver's own thread.
 
     resources: inputs of steps, by the resource name of their kind. slow: a step and the service that replaces its
     function.
@@ -101,8 +100,7 @@ class StreamingDriver:
         """Give up a question, unless it has ended by then: it fails with `reason`, or with Cancelled.
 
         It takes effect between batches: a running batch is not interrupted. `reason` must not be a ModelError, which
-        would stop
-        the run. A handle of another driver is ignored.
+        would stop the run. A handle of another driver is ignored.
         """
         with self._change:
             handle.reason = handle.reason or reason
@@ -127,9 +125,8 @@ class StreamingDriver:
         drained.
 
         ModelError, Cancelled out of a service or a step, KeyboardInterrupt, and exceptions of `programs` or `on_done`
-        stop the
-        run: requests in flight are aborted, coroutines closed, and handles end with Cancelled, whose `__cause__` is the
-        exception.
+        stop the run: requests in flight are aborted, coroutines closed, and handles end with Cancelled, whose
+        `__cause__` is the exception.
         """
         started, source = perf_counter(), iter(programs)
         self._core.stats.llm.begin(started)
@@ -264,8 +261,8 @@ def run_streaming(
     keep: bool = True,
     **options: Unpack[DriverOptions],
 ) -> list[Outcome]:
-    """Run programs as `run_rounds`, beside a slow service: same arguments, outcomes, failures and order of the
-    result."""
+    """Run programs as `run_rounds`, beside a slow service: same arguments, outcomes, failures and order of
+    the result."""
     outcomes: dict[int, Outcome] = {}
     driver = StreamingDriver(resources, slow, **options)
     if keep:

@@ -21,10 +21,10 @@ MAX_REFUSED_AWAITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one question: `draft` is what its program returned, `error` why it did not return.
+    """Result of one question: `draft` is the return value of its program, `error` the reason why it did not return.
 
-    usage stays open: the cost of a call that a driver could not take back is added even after the end.
-    traceback: the text of the failure's traceback, for --debug; "" where there is none.
+    usage may still grow: the cost of a call that a driver could not take back is added even after the end.
+    traceback: text of the failure's traceback, for --debug; "" if there is none.
     """
 
     question: Question

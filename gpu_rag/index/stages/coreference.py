@@ -62,8 +62,7 @@ def resolved(work: Work, passages: pa.Table) -> tuple[pa.Table, dict[str, int]]:
     coref_unread, coref_failed.
 
     A rewrite that loses text (see `keeps_text`) is rejected. The original is used then, and also if the reply could not
-    be
-    read (unread) or the request failed. Without coreference the passages are unchanged and there are no counts.
+    be read (unread) or the request failed. Without coreference the passages are unchanged and there are no counts.
     """
     kind = work.settings.index.coref
     if kind == "none":
@@ -103,8 +102,7 @@ def _by_fastcoref(work: Work, texts: Sequence[str]) -> Iterator[Rewrite]:
 
 def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[int, int]]]]]:
     """Function that returns the clusters of spans of each text, by the package fastcoref. Raises MissingBackend if it,
-    or
-    its model, is not installed."""
+    or its model, is not installed."""
     try:
         fastcoref = importlib.import_module("fastcoref")
     except ImportError as error:
@@ -129,8 +127,8 @@ def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[in
 
 def replace_pronouns(text: str, clusters: Sequence[Sequence[Span]]) -> str:
     """`text` with each pronoun of a cluster replaced by the cluster's first mention that is not a pronoun; "'s" is
-    added
-    for a possessive. clusters: spans (start, end) of one thing's mentions. A cluster of pronouns only changes nothing.
+    added for a possessive. clusters: spans (start, end) of one thing's mentions. A cluster of pronouns only changes
+    nothing.
 
     "her" is possessive if a word follows. Of overlapping spans the earlier one counts.
 

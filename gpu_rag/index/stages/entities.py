@@ -40,8 +40,7 @@ _RELATIONS = """SELECT concat_ws(' | ', subject, label, object) AS id, s, label,
 @stage("entities", needs=("extraction",), version=2, size="extracted")
 def entities_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (sorted by normalised name), `relations` (sorted by subject, label, object) and `extracted`,
-    the
-    entities of each passage (sorted by passage, entity).
+    the entities of each passage (sorted by passage, entity).
 
     Names that are equal when normalised become one. Names that are empty after that, or longer than MAX_NAME_CHARS, are
     counted as dropped. Memory: `index.memory`, for any number of names.
@@ -70,8 +69,7 @@ def entities_stage(work: Work) -> dict[str, int]:
 
 def _normalised(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table, int]:
     """(passage, key, spelling) of each name in a batch of extractions, ends of triples included; (passage, subject,
-    label,
-    object) of each triple whose ends are names; and the number of dropped names."""
+    label, object) of each triple whose ends are names; and the number of dropped names."""
     passages = batch["passage"].to_numpy()
     entities, triples = batch["entities"], batch["triples"]
     of_names = passages[pc.list_parent_indices(entities).to_numpy()]

@@ -268,8 +268,7 @@ def by_llm(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     """Extraction by one schema-constrained request per passage, and one repair of a reply that cannot be read.
 
     Every finished reply is in the durable cache: a run after a killed one reuses it. Raises GpuRagError if fewer
-    passages
-    than `index.min_yield` gave entities.
+    passages than `index.min_yield` gave entities.
     """
     rows = zip(passages["title"].to_pylist(), passages["text"].to_pylist())
     tokens = work.settings.index.extract_tokens

@@ -58,12 +58,9 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold.
 
     Names of fewer than three letters, and names with different numbers (1941 and 1942 have close vectors), never pair.
-    The
-    search runs on the device of the models: scores are the same on every device. Above EXACT_NAMES names on a CPU,
-    pairs
-    are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact pairs
-    among
-    them, and counts report it. Memory: that of `close_pairs`; vectors are mapped.
+    The search runs on the device of the models: scores are the same on every device. Above EXACT_NAMES names on a CPU,
+    pairs are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact
+    pairs among them, and counts report it. Memory: that of `close_pairs`; vectors are mapped.
     """
     index = work.settings.index
     numbers, usable = _may_pair(work.stage_folders["entities"] / "entities.parquet")

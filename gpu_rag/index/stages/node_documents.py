@@ -59,10 +59,8 @@ def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
     """Documents of the nodes of all knowledge bases, after those whose ids are `taken`, and Rejects.
 
     A document has the id of its node, or "SOURCE:ID" if that is taken. Other faults of nodes are left to the stage
-    `kb`,
-    which reads all nodes. Raises BadInput for the first Reject if `sources.strict`. Memory: a block of some MB of text,
-    and
-    about 200 bytes a document.
+    `kb`, which reads all nodes. Raises BadInput for the first Reject if `sources.strict`. Memory: a block of some MB of
+    text, and about 200 bytes a document.
     """
     for source in sources.of_kind("skb"):
         file = shown(skb_files(source.path).nodes)
@@ -109,8 +107,7 @@ def cut(
     """(document, text, start, end) of each passage, document by document. No text may be blank.
 
     Equal to `chunk_spans` of each text. That is called only for texts that may have more than `chunk_words` words, or
-    white
-    space at their ends: a text has at most one word, plus one per white space, plus one per 64 bytes.
+    white space at their ends: a text has at most one word, plus one per white space, plus one per 64 bytes.
     """
     if len(texts):
         chunk_spans("", settings.chunk_words, settings.overlap_words)  # raises for impossible sizes

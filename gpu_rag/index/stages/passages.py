@@ -175,8 +175,7 @@ def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
 
 def write_passages(db: Database, folder: Path, *, origins: bool) -> None:
     """Write the tables `documents`, `passages`, `lines`, `metadata` if there is some, and `origins` if wanted, sorted
-    by
-    id."""
+    by id."""
     if db.count("documents WHERE metadata <> ''"):
         texts = (batch["metadata"].to_pylist() for batch in db.batches("SELECT metadata FROM documents ORDER BY id"))
         write_metadata(folder / METADATA, [text for some in texts for text in some])
@@ -214,12 +213,10 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 @stage("passages", version=3, params=_params, size="characters")
 def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl. With named sources of documents
-    or
-    knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
+    or knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
 
     Reads the corpus. Raises BadInput if nothing in it could be used. Memory: `index.memory`, and about 200 bytes a
-    document
-    and a passage, for their unique ids.
+    document and a passage, for their unique ids.
     """
     with Rejects(work) as rejects, database(work) as db:
 

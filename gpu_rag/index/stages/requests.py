@@ -37,11 +37,9 @@ def decided(work: Work, ask: Ask[R], rows: Iterable[Fields]) -> Iterator[R | str
     """Model's reply to each decision, in order, or the reason why there is none: malformed | truncated | failed.
 
     A reply is read leniently, see `text.lenient`. A reply that cannot be read is requested once more, with the reason,
-    more
-    room and a higher temperature. A streaming engine gets requests while others run, repairs mixed in; any other engine
-    gets windows of `WINDOW`. Finished replies are in the durable cache: a run after a killed one reuses them. A reply
-    that
-    stays unreadable counts as a failure of the stage, under the name of the Ask.
+    more room and a higher temperature. A streaming engine gets requests while others run, repairs mixed in; any other
+    engine gets windows of `WINDOW`. Finished replies are in the durable cache: a run after a killed one reuses them. A
+    reply that stays unreadable counts as a failure of the stage, under the name of the Ask.
     """
     llm, seed = work.models.llm(), work.settings.runtime.seed  # loading is not part of llm_s
     sent = (_Sent(_within(llm, ask.request(fields, llm, seed)), fields) for fields in rows)

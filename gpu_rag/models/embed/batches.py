@@ -59,8 +59,7 @@ def embed_batches(
     on_batch: OnBatch | None,
 ) -> np.ndarray:
     """f32[n, dim] of n texts, in batches of at most size(length) texts of one length. compute(rows, length): vectors of
-    a
-    batch on any device; all are copied to the host together.
+    a batch on any device; all are copied to the host together.
 
     on_batch(n_done) is called after each batch. Raises ModelError when the device has no memory left.
     """

@@ -24,11 +24,9 @@ class SentenceTransformerEmbedder:
     """Unit vectors of a sentence-transformers model, with its own pooling, prompts and length limit.
 
     A batch holds texts of one token count, as many as make 8,192 tokens on a GPU and 256 on a CPU, filled up with
-    copies of
-    its first text. So no text is ever padded, its shape depends on itself alone, and its row has the same bits alone or
-    in
-    any batch. Weights are in `dtype`: bfloat16 on a GPU that computes in it, float32 on a CPU; vectors are scaled in
-    float32.
+    copies of its first text. So no text is ever padded, its shape depends on itself alone, and its row has the same
+    bits alone or in any batch. Weights are in `dtype`: bfloat16 on a GPU that computes in it, float32 on a CPU; vectors
+    are scaled in float32.
     """
 
     def __init__(self, name: str, *, device: str = "cpu", threads: int = 1, dtype: str = "auto"):

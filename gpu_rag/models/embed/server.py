@@ -31,14 +31,12 @@ class ServerEmbedder:
     """Unit vectors by the model of a server.
 
     spec: "http://HOST:PORT/v1#NAME"; without a name, the only model served. On opening, GET /models must list it, and
-    one
-    text is embedded to find the dimension. ca_file: further certificates for https. A request has 32 texts, sorted by
-    length; at most `connections` are in flight. It is retried like requests of the language model; an answer with a
-    vector
-    that is missing, of another length, not finite or zero is a failure. If the server refuses a request, its texts are
-    sent
-    in halves; a single text that is too long is cut by half, and counted in `n_truncated`. content_hash depends on the
-    model's name, the revision if the server reports one, and the dimension. Rows may depend on their batch.
+    one text is embedded to find the dimension. ca_file: further certificates for https. A request has 32 texts, sorted
+    by length; at most `connections` are in flight. It is retried like requests of the language model; an answer with a
+    vector that is missing, of another length, not finite or zero is a failure. If the server refuses a request, its
+    texts are sent in halves; a single text that is too long is cut by half, and counted in `n_truncated`. content_hash
+    depends on the model's name, the revision if the server reports one, and the dimension. Rows may depend on their
+    batch.
     """
 
     def __init__(

@@ -32,10 +32,8 @@ def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool 
 
     "smollm2": the packaged model (converted to a folder on first use); a model folder; "vllm:" before one of these, or
     before the name of a model that `gpu-rag models fetch` or the Hugging Face cache keeps: the model on vLLM servers,
-    which
-    are started; "http://HOST:PORT/v1#MODEL": an OpenAI-compatible server (without #MODEL the only model it serves),
-    several
-    of one model separated by commas; "replay:FILE.jsonl": recorded replies.
+    which are started; "http://HOST:PORT/v1#MODEL": an OpenAI-compatible server (without #MODEL the only model it
+    serves), several of one model separated by commas; "replay:FILE.jsonl": recorded replies.
     device, threads: for models in this process. capable: whether the model may extract and judge; None decides by its
     size.
     options: keyword arguments of the engine's class (TransformersLLM, VllmLLM, HttpLLM, ReplayLLM).

@@ -45,8 +45,7 @@ class ReplyFile:
     network disks and can be copied). After a kill at any time, the file holds all replies written before and opens as
     usual. Readers and writers wait up to 60 s for each other. Each reply has a checksum: a damaged one is named in a
     warning and counts as missing, so that it is asked again. If pages of the file are damaged, the readable replies
-    move to
-    a new file; the damaged file stays beside it.
+    move to a new file; the damaged file stays beside it.
     """
 
     def __init__(self, path: Path):
@@ -288,13 +287,10 @@ class CachedLLM:
 
     Keys are `reply_key`: another model, or another attempt, is another key. The key of an unreadable reply also has the
     style of the server, so that another server at the same address is asked; with `retry_unread`, an unreadable reply
-    is
-    asked again once per run. Equal requests within a batch, or open at the same time, are computed once. A reply from
-    the
-    file has from_cache=True, and so has the second and later reply of equal requests. Failures are not kept. A reply is
-    committed within 10 ms, together with those that came meanwhile (in `complete`, at most 32), even while the engine
-    is
-    busy. If nobody calls `poll`, a thread commits. `poll` returns committed replies only.
+    is asked again once per run. Equal requests within a batch, or open at the same time, are computed once. A reply
+    from the file has from_cache=True, and so has the second and later reply of equal requests. Failures are not kept. A
+    reply is committed within 10 ms, together with those that came meanwhile (in `complete`, at most 32), even while the
+    engine is busy. If nobody calls `poll`, a thread commits. `poll` returns committed replies only.
     """
 
     def __init__(self, llm: LLM, path: Path, retry_unread: bool = False):

@@ -90,8 +90,7 @@ class Decoder:
         """Mean log-probability per token of each option after its prompt.
 
         Every prompt is computed once, in one batch; the options follow in tiles of at most `tile` rows that reuse the
-        prompts'
-        keys and values. options[i][j]: at least one token.
+        prompts' keys and values. options[i][j]: at least one token.
         """
         longest = max(len(ids) for some in options for ids in some)
         pairs = [(i, j) for i, some in enumerate(options) for j in range(len(some))]

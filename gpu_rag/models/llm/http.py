@@ -66,36 +66,26 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     """Replies of a served model, with at most `max_connections` requests at a time at each server.
 
     url: up to and with /v1, or servers of our own, which are started, restarted and stopped. Several servers of one
-    model
-    are one engine: a request goes to the least loaded, and to another one when its server dies. model: its id there; ""
-    takes the only one served. On opening, GET /models must list it; context_tokens is the least that a server reports
-    there
-    (max_model_len, as vLLM does), else 4,096, less 64 for the template. api_key: one for all addresses, or keys by
-    address;
-    each goes to its own address only. A request fails alone (RequestFailed) after its retries; the engine is dead
-    (ModelError) when no server answers. A reply is returned unchanged, whether it keeps its constraint or not, because
-    some
-    servers accept constraints and ignore them; an answer that is no chat completion is a failure, and is tried again.
-    style: what the servers understand. None finds it by trial, keeps it, and repeats the trial when a server refuses a
-    form
-    or most replies cannot be read. think_tokens: room beside max_tokens for the thought of a model whose thinking is
-    not
-    switched off. If a reply holds only a thought, the request is sent again with that room. extra_body: merged into
-    every
-    body. Rank asks for the letter of the best of at most 20 listed options and scores each by its letter's
-    log-probability: the model's opinion of the choice, not of the option's wording. content_hash depends only on the
-    server's model id and the revision (the one that the server reports, else `revision`): change `revision` when the
-    weights behind an id change. A server that reports another revision than given, or another one later, is refused.
-    The
-    name has the first address. Token counts are the server's, else estimated and marked. count_tokens is a cautious
-    estimate unless `tokenizer` names a folder. Chat template tokens are broken up in every message: those of the known
-    families, and those of the served model's own folder if it can be read here. ca_file: PEM certificates beside the
-    usual
-    ones. Environment variables (proxies, keys) are not read.
+    model are one engine: a request goes to the least loaded, and to another one when its server dies. model: its id
+    there; "" takes the only one served. On opening, GET /models must list it; context_tokens is the least that a server
+    reports there (max_model_len, as vLLM does), else 4,096, less 64 for the template. api_key: one for all addresses,
+    or keys by address; each goes to its own address only. A request fails alone (RequestFailed) after its retries; the
+    engine is dead (ModelError) when no server answers. A reply is returned unchanged, whether it keeps its constraint
+    or not, because some servers accept constraints and ignore them; an answer that is no chat completion is a failure,
+    and is tried again. style: what the servers understand. None finds it by trial, keeps it, and repeats the trial when
+    a server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the thought of a
+    model whose thinking is not switched off. If a reply holds only a thought, the request is sent again with that room.
+    extra_body: merged into every body. Rank asks for the letter of the best of at most 20 listed options and scores
+    each by its letter's log-probability: the model's opinion of the choice, not of the option's wording. content_hash
+    depends only on the server's model id and the revision (the one that the server reports, else `revision`): change
+    `revision` when the weights behind an id change. A server that reports another revision than given, or another one
+    later, is refused. The name has the first address. Token counts are the server's, else estimated and marked.
+    count_tokens is a cautious estimate unless `tokenizer` names a folder. Chat template tokens are broken up in every
+    message: those of the known families, and those of the served model's own folder if it can be read here. ca_file:
+    PEM certificates beside the usual ones. Environment variables (proxies, keys) are not read.
 
     One thread runs an event loop for all connections. Replies are parsed in the caller's thread, after the next request
-    is
-    sent. A forked process opens connections of its own.
+    is sent. A forked process opens connections of its own.
     """
 
     def __init__(
@@ -204,8 +194,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order. Raises ModelError when no server is left; replies that came before were
-        handed to
-        `on_reply`."""
+        handed to `on_reply`."""
         finished: _Finished = queue.SimpleQueue()
         jobs = {i: self._job(i, request, finished) for i, request in enumerate(requests)}
         thread = self._running()
@@ -235,8 +224,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     def abort(self, key: int) -> None:
         """Give up a request. If it is with a server it is not tried again, but its reply is still returned, so that the
-        work
-        is not lost. Ignores a key that is not open."""
+        work is not lost. Ignores a key that is not open."""
         job = self._open.get(key)
         if job is not None:
             self._running().call(Servers.abort, [job])
@@ -343,8 +331,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     def _is_lost(self, job: Job, request: Request, reply: Reply) -> bool:
         """Whether a reply cannot be read and the servers have changed their style since the request. Learns the style
-        anew
-        when most of the last constrained replies cannot be read."""
+        anew when most of the last constrained replies cannot be read."""
         is_current = job.style == self.style
         if not self._learns or not isinstance(request.constraint, (JsonSchema, Choice)):
             return False
@@ -372,10 +359,8 @@ def find_style(model: str, post: Post, think_tokens: int) -> Style | None:
     """Style of a server, found with short requests that ask in words for one word and demand another form.
 
     post(body): returns the chat completion or raises RequestFailed; other errors end the trial. A form counts as
-    understood
-    if a reply keeps it although the words ask otherwise, because some servers accept a form and ignore it. If no form
-    is
-    understood, it is asked for in words. None if the server does not even answer plain words.
+    understood if a reply keeps it although the words ask otherwise, because some servers accept a form and ignore it.
+    If no form is understood, it is asked for in words. None if the server does not even answer plain words.
     """
 
     def answers(style: Style, request: Request) -> Iterator[Any]:

@@ -125,10 +125,9 @@ class Server:
     """One address and its state. limit: estimate of how many requests it takes at once, at most `most`.
 
     live: whether it gets requests; down: the reason why it counts as dead (then it is checked only now and then). The
-    other
-    fields are for a server of our own. suspects: groups of jobs that ran when a server died; each group is tried with
-    nothing beside it; alone: whether such a group runs; n_deaths: deaths since the last reply; before: preemptions and
-    queue seconds up to the last restart.
+    other fields are for a server of our own. suspects: groups of jobs that ran when a server died; each group is tried
+    with nothing beside it; alone: whether such a group runs; n_deaths: deaths since the last reply; before: preemptions
+    and queue seconds up to the last restart.
     """
 
     exchanger: Exchanger
@@ -217,21 +216,16 @@ class Servers:
     """Jobs and the servers that run them. Everything runs in the thread of one event loop.
 
     After a failed try and a pause, a job is tried again, at another server if one is free. A server that asks for a
-    pause
-    (Retry-After) gets no request in that time. A server that answers 429 or 503, or too late, gets fewer requests at
-    once.
+    pause (Retry-After) gets no request in that time. A server that answers 429 or 503, or too late, gets fewer requests
+    at once.
     When an exchange breaks, GET /models tells whether the server is dead or only this request failed; a server counts
-    as
-    down after `patience.retries` more looks. When a request is refused for a reason that concerns all (key, address), a
-    short trial tells whether all are refused, or only this one, by a prompt filter. The jobs of a server that is down
-    go to
-    the others, and it is checked now and then. When all servers are down, every job ends with a ModelError; the next
-    job
-    starts new looks at all of them.
+    as down after `patience.retries` more looks. When a request is refused for a reason that concerns all (key,
+    address), a short trial tells whether all are refused, or only this one, by a prompt filter. The jobs of a server
+    that is down go to the others, and it is checked now and then. When all servers are down, every job ends with a
+    ModelError; the next job starts new looks at all of them.
 
     A server that answers only 503, while GET /models is well, is loading its model: its jobs wait up to LOAD_S, and
-    such
-    tries do not count. A `Keeper` looks after our own servers.
+    such tries do not count. A `Keeper` looks after our own servers.
     """
 
     def __init__(
@@ -244,8 +238,7 @@ class Servers:
         keeper: Callable[[Servers], Keeper] | None = None,
     ):
         """revision: of the model; "" takes the reported one. keeper: makes the keeper of our own servers. Needs the
-        running
-        event loop."""
+        running event loop."""
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
         for one in addresses:

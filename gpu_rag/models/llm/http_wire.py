@@ -96,8 +96,7 @@ def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> d
 
     A JSON Schema is sent as response_format json_schema, as structured_outputs of vLLM, or in words, with or without
     response_format json_object. A Choice is sent as structured_outputs, as a JSON string of an enum, or in words. A
-    Rank
-    lists the options under the letters A to T and asks for one token with its 20 most likely alternatives.
+    Rank lists the options under the letters A to T and asks for one token with its 20 most likely alternatives.
     think_tokens: added to the limit of a model whose thinking cannot be switched off.
     """
     system, user, limit = request.system, request.prompt, request.max_tokens
@@ -174,8 +173,8 @@ class Failure:
     """An exchange that brought no answer to the request.
 
     broken: no answer at all, so the server may be dead; unreached: not even a connection; busy: the server was
-    overloaded;
-    alive: the server itself answered, not a proxy for a dead one; again: whether another try makes sense; unready:
+    overloaded; alive: the server itself answered, not a proxy for a dead one; again: whether another try makes sense;
+    unready:
     HTTP 503, as during model loading; loading: the server says that it is loading; wait_s: the pause that it asks for.
     """
 
@@ -201,8 +200,7 @@ def read_completion(content: bytes) -> Completion | Failure | RequestFailed:
     off.
 
     The reader checks whether a completion keeps the form asked for. A completion without text counts if the model
-    thought,
-    or was cut by its limit.
+    thought, or was cut by its limit.
     """
     answer = _json(content)
     if not isinstance(answer, dict):
@@ -262,9 +260,8 @@ def read_answer(request: Request, answer: Completion, count: Callable[[str], int
     """Reply in a chat completion, unchanged: the maker of the request interprets it.
 
     Reasoning content in a field of its own is never part of the text. A Rank without log-probabilities of its letters
-    has
-    no scores. Any finish reason but "length" is "stop". count: estimates tokens that the server does not count; such a
-    reply is marked `estimated`.
+    has no scores. Any finish reason but "length" is "stop". count: estimates tokens that the server does not count;
+    such a reply is marked `estimated`.
     """
     choice = answer["choices"][0]
     content = choice["message"].get("content")
@@ -288,8 +285,7 @@ def read_answer(request: Request, answer: Completion, count: Callable[[str], int
 
 class Pieces:
     """A chat completion that comes in pieces. ended: whether the last piece has come; error: what the server sent
-    instead
-    of the rest."""
+    instead of the rest."""
 
     def __init__(self) -> None:
         self.text, self.error, self.ended = "", "", False
@@ -387,8 +383,7 @@ class Exchanger:
     """Client of one address that reads bounded replies. Only its own event loop may use it.
 
     A time limit covers a whole exchange: connecting, sending, headers and body. Replies end at MAX_REPLY_BYTES. It
-    follows
-    no redirects, keeps no cookies and reads no environment variables. The key goes to this address only.
+    follows no redirects, keeps no cookies and reads no environment variables. The key goes to this address only.
     """
 
     def __init__(self, url: str, key: str | None, *, connect_timeout_s: float, socket: str = "", ca_file: str = ""):
@@ -417,8 +412,7 @@ class Exchanger:
         self, path: str, body: bytes, timeout_s: float, on_text: Callable[[str], None] | None = None
     ) -> Outcome:
         """Outcome of a POST of JSON. on_text: called with the text so far, for a chat completion that comes as
-        server-sent
-        events; the outcome is still the completion in one piece."""
+        server-sent events; the outcome is still the completion in one piece."""
         return await self._exchange("POST", path, body, timeout_s, on_text)
 
     async def ask(self, body: bytes, timeout_s: float, on_text: Callable[[str], None] | None = None) -> Asked:

@@ -23,10 +23,8 @@ class Model(Protocol):
     """A language model behind either interface.
 
     name: the spec of `load_llm`; content_hash: sha256 of what determines its replies; context_tokens: the most tokens
-    of
-    system, prompt and reply together, without the chat template's own; capable: whether the model may extract and
-    judge, or
-    only do routine work.
+    of system, prompt and reply together, without the chat template's own; capable: whether the model may extract and
+    judge, or only do routine work.
     """
 
     name: str
@@ -88,14 +86,13 @@ class StreamingLLM(Model, Protocol):
         """Give up a request. Ignores a key that is not open.
 
         `poll` still returns the key once: with its reply if that was finished or cannot be stopped any more, else with
-        a
-        RequestFailed that says it was aborted.
+        a RequestFailed that says it was aborted.
         """
         ...
 
     @property
     def n_open(self) -> int:
-        """The number of keys that were submitted and not yet given out by `poll`."""
+        """Number of keys that were submitted and not yet returned by `poll`."""
         ...
 
 
@@ -104,12 +101,10 @@ class ServerAccount:
     """Work of one server, or of one engine outside this process, since it was opened.
 
     requests: replies that it gave. busy_s: seconds with a request there; queue_s: total seconds that requests waited
-    for a
-    place there. failures: tries without a reply, or deaths of an engine; retries: tries after a failed one.
+    for a place there. failures: tries without a reply, or deaths of an engine; retries: tries after a failed one.
     preemptions:
     how often a request gave its place to others; None if the server does not report it. estimated: replies whose tokens
-    the
-    server did not count; other_model: replies in the name of another model than requested.
+    the server did not count; other_model: replies in the name of another model than requested.
     """
 
     name: str

@@ -28,11 +28,9 @@ class ReplayLLM:
     """An engine that repeats the replies of a file from `RecordingLLM`; a request not on record is a RequestFailed.
 
     The file has one JSON object per line: {"key", "system", "prompt", "constraint", "reply"} for a reply (the last line
-    of
-    a key wins), {"model": {"name", "context_tokens", "capable"}} for the recorded model, {"tokens", "of"} for the token
-    count of a text, so that prompts are packed as they were. Keys are `request_key`. In a file written by hand the last
-    two
-    may be missing: then the context is 8192 tokens, the model capable, and token counts are estimates.
+    of a key wins), {"model": {"name", "context_tokens", "capable"}} for the recorded model, {"tokens", "of"} for the
+    token count of a text, so that prompts are packed as they were. Keys are `request_key`. In a file written by hand
+    the last two may be missing: then the context is 8192 tokens, the model capable, and token counts are estimates.
     """
 
     def __init__(self, path: Path, *, capable: bool | None = None, context_tokens: int | None = None):

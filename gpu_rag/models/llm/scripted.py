@@ -14,8 +14,7 @@ class ScriptedLLM:
     """Replies are `answer(request)`: a text, a whole Reply, or a RequestFailed that is passed on.
 
     A text becomes a Reply with estimated token counts. Under Choice and Rank it must be one of the options; under Rank
-    that
-    option scores 0.0 and the others -1.0. To imitate an engine that breaks a constraint, return a Reply.
+    that option scores 0.0 and the others -1.0. To imitate an engine that breaks a constraint, return a Reply.
     calls: every request, in order. batches: the size of each `complete` call.
     """
 

@@ -70,8 +70,7 @@ class LLMService(StreamingEngine["tuple[int, Reply | RequestFailed] | GpuRagErro
     batch.
 
     A request in a batch cannot be stopped: if aborted, it still returns its reply, so that the work is not lost. The
-    thread
-    starts with the first request. Closing waits for it at most 10 s.
+    thread starts with the first request. Closing waits for it at most 10 s.
     """
 
     def __init__(self, llm: LLM):

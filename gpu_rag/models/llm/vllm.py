@@ -40,8 +40,7 @@ class VllmLLM(HttpLLM):
     """Replies of a model folder through vLLM servers, which are started here and stopped with `close`.
 
     They are used like any other model server, see `HttpLLM`; the folder's tokenizer counts tokens. A server that dies
-    is
-    restarted. `content_hash` covers the folder and the type of the weights.
+    is restarted. `content_hash` covers the folder and the type of the weights.
     """
 
     def __init__(
@@ -58,9 +57,8 @@ class VllmLLM(HttpLLM):
         """Start the servers and wait until they answer; downloads nothing and runs no code of the folder.
 
         device: cpu; or cuda for one server per GPU that this process sees (or per `tensor_parallel` of them), also for
-        cuda:N,
-        which then names the GPU of other work. threads: of a server on a CPU. command: the program of a server. Raises
-        MissingBackend (no vllm), UsageError, ModelError (a server does not start).
+        cuda:N, which then names the GPU of other work. threads: of a server on a CPU. command: the program of a server.
+        Raises MissingBackend (no vllm), UsageError, ModelError (a server does not start).
         """
         chosen, kind = settings or VllmSettings(), device.partition(":")[0]
         gpus = places(chosen, kind)

@@ -35,10 +35,11 @@ DRIP_S = 1.0  # between bytes
 
 @dataclass(frozen=True)
 class Manners:
-    """How a server misbehaves. share: of the requests, in [0, 1]; faults: which, evenly; thinks: every reply thinks.
+    """Configuration of the faults. share: of the requests, in [0, 1]; faults: chosen evenly; thinks: every reply
+    thinks.
 
-    persona: the kind of server that it is, see `personas`; "" for one that understands all forms. upstream: an address
-    up to and with /v1 whose replies are spoiled in place of our own.
+    persona: the kind of server, see `personas`; "" for one that understands all forms. upstream: an address up to and
+    with /v1 whose replies are spoiled instead of our own.
     """
 
     seed: int = 0

@@ -19,12 +19,13 @@ def _error(message: str, code: int, kind: str = "api_error") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Persona:
-    """One kind of server. card: of its entry in GET /models, beside the id; forms: that it understands, out of
+    """One kind of server. card: its entry in GET /models, beside the id; forms: those that it understands, out of
     json_schema, json_object, structured_outputs, logprobs; unknown: its answer to another form, None to ignore it.
 
-    busy, failed: its answers when it has too much to do, and when something broke; broken: the same with status 200, in
-    place of a completion; counts: whether it counts tokens; named: the model's name in its replies, "" for the one
-    asked; loads: requests that it answers with 503 before its model is loaded.
+    busy, failed: its answers when overloaded, and when something broke; broken: the same with status 200, instead of a
+    completion; counts: whether it counts tokens; named: the model's name in its replies, "" for the requested one;
+    loads:
+    requests that it answers with 503 before its model is loaded.
     """
 
     card: Mapping[str, Any] = field(default_factory=dict)

@@ -81,10 +81,8 @@ def probe(llm: LLM) -> dict[str, Any]:
     """Run the test. Returns {"model", "capable", "tests": {name: [right, of]}, "good_for", "failed", "s"}.
 
     tests: json (valid replies), names_found (of the passage's names), names_verbatim (of the names replied), judged
-    (yes /
-    no), answered, chosen, ranked. good_for: extraction, judging, answers, if the shares are high enough. failed:
-    requests
-    without a reply; they count as wrong.
+    (yes / no), answered, chosen, ranked. good_for: extraction, judging, answers, if the shares are high enough. failed:
+    requests without a reply; they count as wrong.
     """
     began = time.perf_counter()
     sent = requests()
