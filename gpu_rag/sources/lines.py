@@ -164,7 +164,7 @@ def _without_returns(data: bytes, octets: np.ndarray, start: np.ndarray, end: np
     rows = np.flatnonzero((end > start) & (octets[end - 1] == 13))
     end = end.copy()
     end[rows] -= 1
-    for row in rows[(end[rows] > start[rows]) & (octets[end[rows] - 1] == 13)].tolist():  # several returns: rare, or hostile
+    for row in rows[(end[rows] > start[rows]) & (octets[end[rows] - 1] == 13)].tolist():  # several: rare, or hostile
         end[row] = start[row] + len(data[start[row] : end[row]].rstrip(b"\r"))
     return end
 
