@@ -75,7 +75,7 @@ class Occupancy:
 
     @property
     def share(self) -> float | None:
-        """The share of the time without an open request; None where there was no request."""
+        """Share of the time without an open request; None if there was no request."""
         total = self.busy_s + sum(self.idle_s.values())
         return sum(self.idle_s.values()) / total if self.busy_s else None
 

@@ -37,7 +37,7 @@ class SlowService(Protocol):
 
     @property
     def n_open(self) -> int:
-        """Keys submitted and not yet given out by `poll`."""
+        """Number of keys submitted and not yet returned by `poll`."""
         ...
 
 

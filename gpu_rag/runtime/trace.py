@@ -45,8 +45,8 @@ class Context:
 
     @property
     def slot(self) -> Slot:
-        """The slot that the next awaited call will have: its path in the program, e.g. (2, 0, 1) for the second
-        call of the first sibling of the gather that is the program's third await."""
+        """Slot of the next awaited call: its path in the program, e.g. (2, 0, 1) for the second call of the first
+        sibling of the gather that is the program's third await."""
         return () if self.task is None else (*self.task.path, self.task.n_awaits)
 
     def request_seed(self, slot: Slot, attempt: int = 0) -> int:

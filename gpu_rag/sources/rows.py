@@ -24,12 +24,12 @@ REASON_CHARS = 300
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on what is in memory at once; what is larger is rejected with a reason.
+    """Limits on data in memory at once; larger data is rejected with a reason.
 
     max_document_chars: characters of one text; max_line_bytes: bytes of one line of JSON Lines, characters of a row of
     .csv (unpacked); max_json_bytes: bytes of one JSON array file (unpacked), which is read whole.
-    One .pdf, .html, .docx or .epub file, which is parsed in a process of its own: max_file_bytes: its size, and that of
-    what it unpacks; max_pages: its pages; max_parse_bytes: address space that the parsing may take, beside the process
+    The others are for one .pdf, .html, .docx or .epub file, which is parsed in a separate process. max_file_bytes: its
+    size, and its unpacked size; max_pages: its pages; max_parse_bytes: address space of the parsing, beside the process
     itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. A file near max_parse_s may
     pass on one machine only.
     """
