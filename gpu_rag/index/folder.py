@@ -212,7 +212,7 @@ class Reading:
 
 
 def has_readers(folder: Path) -> bool:
-    """Whether a process reads the stages of the index in `folder`, see `Reading`."""
+    """Whether a process reads the stages of the index in `folder`; see `Reading`."""
     try:
         descriptor = os.open(folder / "stages", os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

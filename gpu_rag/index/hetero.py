@@ -30,8 +30,9 @@ Attributes = dict[str, Any]  # a numpy array, or a list of texts
 
 @dataclass
 class HeteroGraph:
-    """nodes: kind -> attributes, with "num_nodes" an int; edges: (kind, name, kind) -> attributes with edge_index
-    i64[2, E]. Other attributes are arrays or lists of texts."""
+    """A graph with kinds of nodes and edges. nodes: kind -> attributes, with "num_nodes" an int; edges: (kind, name,
+    kind)
+    -> attributes, with edge_index i64[2, E]. Other attributes are arrays or lists of texts."""
 
     nodes: dict[str, Attributes] = field(default_factory=dict)
     edges: dict[EdgeType, Attributes] = field(default_factory=dict)

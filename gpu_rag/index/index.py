@@ -116,7 +116,7 @@ class Index:
 
     @cached_property
     def metadata(self) -> pa.Table | None:
-        """Table of the documents' metadata, in the order of `documents`; None where they have none."""
+        """Table of the documents' metadata, in the order of `documents`; None if they have none."""
         folder = self.folder("passages")
         if metadata.FILE not in self.manifest.stages["passages"].files:
             return None

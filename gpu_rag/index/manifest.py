@@ -135,7 +135,7 @@ class Manifest:
         return sha256_text(canonical_json({k: v for k, v in dataclasses.asdict(self).items() if k != "blocks"}))
 
     def write(self, folder: Path) -> None:
-        """Writes manifest.json atomically, then its copy."""
+        """Write manifest.json atomically, then its copy."""
         data = self._bytes()
         for name in (FILE, COPY):
             write_atomic(folder / name, data)

@@ -19,12 +19,12 @@ Settled = Callable[[Settings, Models], Settings]
 
 
 def no_model(settings: Settings) -> tuple[str, ...]:
-    """The roles of a stage that uses no model."""
+    """Roles of a stage that uses no model."""
     return ()
 
 
 def the_embedder(settings: Settings) -> tuple[str, ...]:
-    """The roles of a stage that embeds."""
+    """Roles of a stage that embeds."""
     return ("embedder",)
 
 

@@ -220,7 +220,7 @@ class _Array(msgspec.Struct, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
     def of(self, data: np.ndarray) -> np.ndarray:
-        """The array. Raises ValueError where its place, type and shape do not agree."""
+        """Array at this place. Raises ValueError if place, type and shape do not agree."""
         start, end = self.data_offsets
         kind = np.dtype(_TYPES[self.dtype])
         if not 0 <= start <= end <= len(data) or end - start != kind.itemsize * math.prod(self.shape):

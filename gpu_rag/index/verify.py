@@ -146,7 +146,7 @@ def _passages(index: Index) -> Iterator[str]:
 
 
 def _lengths(index: Index) -> pa.ChunkedArray:
-    """The characters of each passage."""
+    """Number of characters of each passage."""
     return pc.utf8_length(index.passages["text"]).cast(pa.int64())
 
 

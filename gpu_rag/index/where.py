@@ -6,12 +6,12 @@ test       = column ("=" | "!=" | "<" | "<=" | ">" | ">=") value
            | column "is" ["not"] "missing"
 column     = a name, or any text in `backticks`;  value = a number, "text", 'text', true or false
 
-Words of the language are read in any case, names of columns as they are written. In quotes a backslash stands before a
-quote or a backslash. Text is compared by code points, so ISO dates compare as dates.
+Keywords may be in any case; column names are case-sensitive. In quotes, a backslash escapes a quote or a backslash.
+Text is compared by code points, so ISO dates compare as dates.
 
-Missing values are as in SQL: a comparison with one is neither true nor false, `not` leaves it so, `and` and `or` follow
-three-valued logic, and only what is true is kept. So documents without a year are in neither `year = 2020` nor
-`not year = 2020`; `year is missing` finds them.
+Missing values behave as in SQL: a comparison with one is neither true nor false, and so is its `not`; `and` and `or`
+follow three-valued logic, and only true is kept. So documents without a year match neither `year = 2020` nor `not year
+= 2020`; `year is missing` finds them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Mask: TypeAlias = pa.Array  # of booleans, null where neither true nor false
 def matching(where: str, metadata: pa.Table | None) -> np.ndarray:
     """bool[n documents]: whether each one is kept. metadata: `Index.metadata`.
 
-    Raises UsageError: a syntax error with its place, an unknown column with those that there are, a value that does
-    not fit the type of its column, an index without metadata.
+    Raises UsageError: a syntax error with its position, an unknown column with the known ones, a value that does not
+    fit the type of its column, an index without metadata.
     """
     if len(where) > MOST_CHARS:
         raise UsageError("the filter is too long", given=f"{len(where)} characters", expected=f"at most {MOST_CHARS}")

@@ -86,7 +86,7 @@ class Sources:
     named: tuple[NamedSource, ...] = ()
 
     def of_kind(self, *kinds: str) -> tuple[NamedSource, ...]:
-        """The named sources of these kinds."""
+        """Named sources of these kinds."""
         return tuple(source for source in self.named if source.kind in kinds)
 
 

@@ -122,7 +122,7 @@ class Step(Generic[R, Q, P, A]):
 
 @dataclass(eq=False, slots=True)  # not frozen: one is made for every await
 class Call(Generic[A]):
-    """One query to a step: `answer = await step(query, ...)`. key: hashable; query: this call's own, any object."""
+    """One query to a step: `answer = await step(query, ...)`. key: hashable; query: any object."""
 
     step: Step[Any, Any, Any, A]
     key: tuple[Any, ...]

@@ -46,7 +46,7 @@ TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
 
 
 def corpus_hash(paths: tuple[Path, ...]) -> str:
-    """One hash of a corpus: the names of its files, and the bytes of those that are read."""
+    """One hash of a corpus: the names of its files, and the bytes of the files that are read."""
     return _hash_of(paths, files_to_read)
 
 

@@ -1,4 +1,4 @@
-"""Texts to unit vectors. `load_embedder` picks by name; every embedder keeps to the `Embedder` protocol."""
+"""Embedders: texts to unit vectors. `load_embedder` picks by name; every embedder follows the `Embedder` protocol."""
 
 from __future__ import annotations
 

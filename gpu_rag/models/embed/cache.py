@@ -82,7 +82,7 @@ class CachedEmbedder:
             yield from finished
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 

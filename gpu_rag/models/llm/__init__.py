@@ -1,4 +1,4 @@
-"""Requests to replies. `load_llm` picks an engine by its spec; every engine keeps to the `LLM` protocol."""
+"""Engines: requests to replies. `load_llm` picks an engine by its spec; every engine follows the `LLM` protocol."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class ReplyFile:
         self.db = _open(self._file)
 
     def __len__(self) -> int:
-        """The number of replies."""
+        """Number of replies."""
         with self._lock, self._file.errors():
             return int(self.db.execute("SELECT count(*) FROM replies").fetchone()[0])
 

@@ -18,7 +18,8 @@ class Grammars:
     """Matchers for one tokenizer. Compiled grammars are kept; a matcher is the state of one request."""
 
     def __init__(self, tokenizer: Any, n_vocab: int, eos_ids: list[int]):
-        """tokenizer: a fast transformers tokenizer; n_vocab: columns of the logits. Raises MissingBackend."""
+        """Set up llguidance. tokenizer: a fast transformers tokenizer; n_vocab: columns of the logits. Raises
+        MissingBackend."""
         try:
             from llguidance import LLMatcher
             from llguidance.hf import from_tokenizer

@@ -34,7 +34,7 @@ Card = dict[str, Any]  # an entry of GET /models
 @dataclass(frozen=True)
 class Patience:
     """Time limits of a request and of connecting, and the number of retries. A pause of backoff_s * 2^k s follows try
-    k."""
+    k, from 0."""
 
     timeout_s: float
     connect_timeout_s: float
@@ -80,7 +80,7 @@ class Owned(Protocol):
 
 
 class Keeper(Protocol):
-    """Looks after the servers of our own, see `own_server.Keeper`."""
+    """A keeper of our own servers, see `own_server.Keeper`."""
 
     async def start(self, server: Server) -> Card | ModelError:
         """Start a server. Returns its model card once it answers."""

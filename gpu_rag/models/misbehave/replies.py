@@ -92,7 +92,7 @@ def reasons(body: dict[str, Any], answer: dict[str, Any], always: bool) -> dict[
 
 
 def spoiled(answer: dict[str, Any], fault: str) -> dict[str, Any]:
-    """The answer with one fault in its content, or without choices."""
+    """Answer with one fault in its content, or without choices."""
     if fault == "no_choices":
         return {**answer, "choices": []}
     choice = answer["choices"][0]

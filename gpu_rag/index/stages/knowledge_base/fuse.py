@@ -23,8 +23,9 @@ Class = tuple[tuple[str, str] | str, list[int]]
 
 @dataclass(frozen=True)
 class Fused:
-    """node: i64, for each record its group, numbered by the first record of each; links: (left, right, rule), left <
-    right, a chain through each group; ambiguous: names that two records of one source share, or that ids contradict."""
+    """Groups of linked records. node: i64, group of each record, numbered by the first record of each group; links:
+    (left, right, rule), left < right, a tree in each group; ambiguous: number of names that two records of one source
+    share, or that ids contradict."""
 
     node: np.ndarray
     links: list[tuple[int, int, str]]

@@ -215,9 +215,9 @@ def exact_texts(folder: Path) -> Sequence[str]:
 
 @stage("kb_texts", needs=("kb",), size="triples")
 def kb_texts_stage(work: Work) -> dict[str, int]:
-    """Table `kb_texts`: for each node without any passage "name (type)." and its first edges as sentences.
+    """Table `kb_texts`: for each node without any passage, "name (type)." and its first edges as sentences.
 
-    Edges in the order of the table of edges. Memory: some 30 bytes an edge.
+    Edges are in the order of the edge table. Memory: some 30 bytes an edge.
     """
     folder = work.stage_folders["kb"]
     nodes = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)
