@@ -159,8 +159,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 def remove_leftovers(path: Path) -> None:
     """Remove temporary files that killed processes left beside `path`, and beside files whose names begin with its
-    name.
-    Only the one writer may call this."""
+    name. Only their one writer may call this."""
     for left in path.parent.glob(f".{glob.escape(path.name)}*.tmp"):
         left.unlink(missing_ok=True)
 
