@@ -187,8 +187,7 @@ class Choose:
 @dataclass(frozen=True)
 class Options:
     """Options of one choice. name: in the trace; scores: one per option, instead of the cosine with the query;
-    threshold:
-    least score if none is allowed."""
+    threshold: least score if none is allowed."""
 
     name: str
     texts: tuple[str, ...]

@@ -68,8 +68,7 @@ class PackedLinear(torch.nn.Module):
     """y = x W^T + b with bfloat16 W laid out once for the CPU's matrix units, by oneDNN. For inference.
 
     With plain weights each call repeats the layout; for the few rows of a decoding step that costs as much as the
-    product.
-    The same kernels compute the same results.
+    product. The same kernels compute the same results.
     """
 
     def __init__(self, linear: torch.nn.Linear):

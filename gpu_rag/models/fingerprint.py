@@ -28,10 +28,9 @@ def folder_hash(folder: Path, version: int, settings: object = None, *, need_wei
 
     folder: files ending in .safetensors, .bin, .json, .txt, .model or .jinja count, by relative path; the names and
     versions that a saving library adds to JSON files do not. version: integer of the code that runs the model.
-    settings:
-    any JSON value that changes the output (pooling, truncation). need_weights: False for an engine that makes up
-    weights.
-    The result is kept for the process until a file's size or time changes. Raises ModelError if there are no weights.
+    settings: any JSON value that changes the output (pooling, truncation). need_weights: False for an engine that makes
+    up weights. The result is kept for the process until a file's size or time changes. Raises ModelError if there are
+    no weights.
     """
     files = sorted(p for p in folder.rglob("*") if p.suffix in HASHED_SUFFIXES and p.is_file())
     if need_weights and not any(p.suffix in (".safetensors", ".bin") for p in files):

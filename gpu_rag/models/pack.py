@@ -29,11 +29,10 @@ def pack(
     """Render `prompt` with as much of `evidence` in `{{slot}}` as fits. Returns (user text, n_kept, n_cut_tokens).
 
     Room for evidence = llm.context_tokens - max_tokens - tokens of the system part and of the user part without
-    evidence.
-    Evidence is taken in the given order (best first) as long as it fits whole; the first piece that does not fit is cut
-    after a word, and nothing after it is taken. n_kept counts the pieces shown, with the cut one; n_cut_tokens: tokens
-    of evidence that are not shown. fields: the other slots, which are never cut; ending: a text after the evidence in
-    its slot, never cut.
+    evidence. Evidence is taken in the given order (best first) as long as it fits whole; the first piece that does not
+    fit is cut after a word, and nothing after it is taken. n_kept counts the pieces shown, with the cut one;
+    n_cut_tokens: tokens of evidence that are not shown. fields: the other slots, which are never cut; ending: a text
+    after the evidence in its slot, never cut.
     Raises ContextOverflow with the sizes if the prompt does not fit even without evidence; UsageError for fields that
     do not match the prompt.
     """

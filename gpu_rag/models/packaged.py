@@ -77,8 +77,7 @@ def convert_packaged(out: Path) -> None:
     """Write the packaged language model as a bfloat16 model folder `out`, whole or not at all.
 
     It is written to a temporary folder and renamed. A second process waits for the first; an existing `out` is
-    unchanged.
-    Raises MissingBackend, ModelError (the file cannot be read as a model), StorageError (the disk refuses).
+    unchanged. Raises MissingBackend, ModelError (the file cannot be read as a model), StorageError (the disk refuses).
     """
     source = packaged_llm_file()
     try:

@@ -25,8 +25,7 @@ class CrossEncoder:
 
     With one class its logit is the score; with two, the second logit minus the first. If a pair is too long, the end of
     its longer text is cut. A batch has pairs of one length, filled up with the first: a score has the same bits in any
-    batch.
-    name, content_hash: as of an embedder.
+    batch. name, content_hash: as of an embedder.
     """
 
     def __init__(self, folder: str, *, device: str = "cpu", threads: int = 1):

@@ -33,10 +33,9 @@ def run_rounds(
     of steps, by the resource name of their kind. max_live: number of questions open at once; outcomes do not depend on
     it. budget: limits of each question. on_done(outcome) is called as each question ends. stats: totals to add to.
     keep: whether outcomes are returned; if not, [] is returned, and the memory of a run does not grow with its
-    questions.
-    An exception in a program is its question's outcome. ModelError, Cancelled out of a step, KeyboardInterrupt, and
-    exceptions of `programs` or `on_done` stop the run: open coroutines are closed and the exception is raised; only
-    `on_done` has got the outcomes until then.
+    questions. An exception in a program is its question's outcome. ModelError, Cancelled out of a step,
+    KeyboardInterrupt, and exceptions of `programs` or `on_done` stop the run: open coroutines are closed and the
+    exception is raised; only `on_done` has got the outcomes until then.
     """
     if max_live < 1:
         raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")

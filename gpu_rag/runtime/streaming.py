@@ -43,10 +43,8 @@ class StreamingDriver:
     the driver's own thread.
 
     resources: inputs of steps, by the resource name of their kind. slow: a step and the service that replaces its
-    function.
-    max_live: questions open at once; others wait. low_water: below this number of open LLM requests, LLM work goes
-    first.
-    budget, run_seed, stats: as in `run_rounds`. on_done(outcome): called in the driver's thread.
+    function. max_live: questions open at once; others wait. low_water: below this number of open LLM requests, LLM work
+    goes first. budget, run_seed, stats: as in `run_rounds`. on_done(outcome): called in the driver's thread.
     """
 
     def __init__(
@@ -84,9 +82,8 @@ class StreamingDriver:
         group: Hashable = None,
     ) -> Handle:
         """Submit a question. Waiting groups take turns; within a group, first in, first out. Raises UsageError when
-        closed.
-        on_end(outcome): called once, in the driver's thread, maybe before this returns; an exception in it stops the
-        run.
+        closed. on_end(outcome): called once, in the driver's thread, maybe before this returns; an exception in it
+        stops the run.
         """
         handle = Handle(question, program, on_end, group)
         with self._change:

@@ -33,8 +33,7 @@ def charset_of(blocks: Iterable[bytes]) -> str:
     """Python's name of the charset of a file without a byte order mark, given in blocks.
 
     UTF-8 if, of the non-ASCII bytes, at least 3 times as many are valid UTF-8 as are not: a few bad bytes do not change
-    it.
-    ISO-2022-JP if all bytes are ASCII and an escape sequence switches to kanji.
+    it. ISO-2022-JP if all bytes are ASCII and an escape sequence switches to kanji.
     """
     n_good = n_bad = 0
     sample, codec = bytearray(), "utf-8"

@@ -33,9 +33,8 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
     Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
     (in any case) are texts; other cells are integers, floats, true or false if they look like one, else texts. Quoted
     cells may hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that gives the column
-    `needed`.
-    A row with more cells than names, with a broken quotation, of another charset or longer than max_line_bytes is a
-    Reject, and reading continues after it. Memory: one row.
+    `needed`. A row with more cells than names, with a broken quotation, of another charset or longer than
+    max_line_bytes is a Reject, and reading continues after it. Memory: one row.
     """
     number = 0
     try:

@@ -82,8 +82,7 @@ class QuestionRow:
     """A question, its known answers, and the format of its row.
 
     gold_ids: ids of the supporting passages; answers: accepted answers, the main one first. Only `evaluate` gets these
-    two.
-    meta: the other keys of the row. style: the format of its answer.
+    two. meta: the other keys of the row. style: the format of its answer.
     """
 
     question: Question

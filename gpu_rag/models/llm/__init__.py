@@ -35,8 +35,7 @@ def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool 
     which are started; "http://HOST:PORT/v1#MODEL": an OpenAI-compatible server (without #MODEL the only model it
     serves), several of one model separated by commas; "replay:FILE.jsonl": recorded replies.
     device, threads: for models in this process. capable: whether the model may extract and judge; None decides by its
-    size.
-    options: keyword arguments of the engine's class (TransformersLLM, VllmLLM, HttpLLM, ReplayLLM).
+    size. options: keyword arguments of the engine's class (TransformersLLM, VllmLLM, HttpLLM, ReplayLLM).
     Raises UsageError (unknown spec or option), MissingBackend, ModelError.
     """
     engine: Any

@@ -32,8 +32,7 @@ def is_capable(name: str, n_parameters: float | None = None) -> bool:
     """Whether a model may extract and judge: at least 1e9 parameters.
 
     n_parameters: counted from the weights; None reads the size from the name. A model of unknown size is taken as
-    capable:
-    it is behind a server that someone chose to run.
+    capable: it is behind a server that someone chose to run.
     """
     size = parameters_in_name(name) if n_parameters is None else n_parameters
     return size is None or size >= CAPABLE_PARAMETERS

@@ -41,11 +41,10 @@ class ChatFormat:
     """Token ids of system + prompt in the model's own chat template.
 
     The template is rendered once per system text, with a slot for the prompt; head, prompt and tail are tokenized
-    apart.
-    So every request of a stage starts with exactly the same head, whose keys and values are computed once, and token
-    counts add up. A prompt that spells a special token ("<|im_end|>") is read as plain characters and cannot leave its
-    slot. If a template refuses a system role, the user's text begins with it; a model without template gets "system,
-    empty line, prompt, newline".
+    apart. So every request of a stage starts with exactly the same head, whose keys and values are computed once, and
+    token counts add up. A prompt that spells a special token ("<|im_end|>") is read as plain characters and cannot
+    leave its slot. If a template refuses a system role, the user's text begins with it; a model without template gets
+    "system, empty line, prompt, newline".
     """
 
     def __init__(self, tokenizer: Any):

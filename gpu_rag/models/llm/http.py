@@ -283,8 +283,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         """Key and reply of an item. Raises an error that concerns the whole engine.
 
         Returns None for a request that is sent again: its style was stale, or its reply held only a thought for want of
-        room.
-        The new job takes its place in `jobs`. After MOST_STARVED such thoughts in a row, all requests get room.
+        room. The new job takes its place in `jobs`. After MOST_STARVED such thoughts in a row, all requests get room.
         """
         key, request, outcome, job = item
         if isinstance(outcome, FormRefused) and job is not None and not job.again and self._is_stale(job.style):

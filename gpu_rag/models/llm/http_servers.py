@@ -217,9 +217,8 @@ class Servers:
 
     After a failed try and a pause, a job is tried again, at another server if one is free. A server that asks for a
     pause (Retry-After) gets no request in that time. A server that answers 429 or 503, or too late, gets fewer requests
-    at once.
-    When an exchange breaks, GET /models tells whether the server is dead or only this request failed; a server counts
-    as down after `patience.retries` more looks. When a request is refused for a reason that concerns all (key,
+    at once. When an exchange breaks, GET /models tells whether the server is dead or only this request failed; a server
+    counts as down after `patience.retries` more looks. When a request is refused for a reason that concerns all (key,
     address), a short trial tells whether all are refused, or only this one, by a prompt filter. The jobs of a server
     that is down go to the others, and it is checked now and then. When all servers are down, every job ends with a
     ModelError; the next job starts new looks at all of them.

@@ -62,10 +62,8 @@ class Style:
 
     objects: form of a JSON Schema; choices: form of options ("prompt": in words only); ranks: whether letters come with
     log-probabilities; thinks: whether replies begin with a thought; quiet: whether thinking can be switched off;
-    one_line:
-    whether a schema may set the layout of its JSON, as llguidance reads it; seed: whether a request may have one;
-    limit:
-    name of the token limit, "" if none may be given.
+    one_line: whether a schema may set the layout of its JSON, as llguidance reads it; seed: whether a request may have
+    one; limit: name of the token limit, "" if none may be given.
     """
 
     objects: str = "json_schema"
@@ -174,8 +172,8 @@ class Failure:
 
     broken: no answer at all, so the server may be dead; unreached: not even a connection; busy: the server was
     overloaded; alive: the server itself answered, not a proxy for a dead one; again: whether another try makes sense;
-    unready:
-    HTTP 503, as during model loading; loading: the server says that it is loading; wait_s: the pause that it asks for.
+    unready: HTTP 503, as during model loading; loading: the server says that it is loading; wait_s: the pause that it
+    asks for.
     """
 
     why: str

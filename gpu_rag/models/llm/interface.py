@@ -102,9 +102,8 @@ class ServerAccount:
 
     requests: replies that it gave. busy_s: seconds with a request there; queue_s: total seconds that requests waited
     for a place there. failures: tries without a reply, or deaths of an engine; retries: tries after a failed one.
-    preemptions:
-    how often a request gave its place to others; None if the server does not report it. estimated: replies whose tokens
-    the server did not count; other_model: replies in the name of another model than requested.
+    preemptions: how often a request gave its place to others; None if the server does not report it. estimated: replies
+    whose tokens the server did not count; other_model: replies in the name of another model than requested.
     """
 
     name: str

@@ -54,8 +54,7 @@ class OwnServer:
 
     command: the server's program and options, without its address; environment: additional variables; key_name: the
     variable with its API key. If the path of a socket would be too long, it listens on a free port of the loopback
-    address.
-    `main` ends the whole group when this process ends, for any reason.
+    address. `main` ends the whole group when this process ends, for any reason.
     """
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], key_name: str):

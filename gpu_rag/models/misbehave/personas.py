@@ -24,8 +24,7 @@ class Persona:
 
     busy, failed: its answers when overloaded, and when something broke; broken: the same with status 200, instead of a
     completion; counts: whether it counts tokens; named: the model's name in its replies, "" for the requested one;
-    loads:
-    requests that it answers with 503 before its model is loaded.
+    loads: requests that it answers with 503 before its model is loaded.
     """
 
     card: Mapping[str, Any] = field(default_factory=dict)

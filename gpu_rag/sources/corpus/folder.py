@@ -25,9 +25,8 @@ def list_files(folder: Path) -> list[bytes]:
     """Relative paths of all files below `folder`, with "/" between parts, sorted as bytes.
 
     Names that begin with "." are left out. Links to folders, and folders that cannot be listed, are in the list like
-    files:
-    `unreadable` gives the reason. Paths are bytes, because a name decoded by the locale would differ between machines.
-    Raises BadInput if `folder` itself cannot be listed.
+    files: `unreadable` gives the reason. Paths are bytes, because a name decoded by the locale would differ between
+    machines. Raises BadInput if `folder` itself cannot be listed.
     """
     root = os.fsencode(folder)
     paths: list[bytes] = []

@@ -54,8 +54,7 @@ class SearxngProvider:
     https, HTML or plain text, at most MAX_PAGE_BYTES and PAGE_S seconds, from the server itself or from public
     addresses, also after redirects: a result never leads into the own network. (A name is looked up twice, for the
     check and for the connection, so a lying name server can still send a request there.) HTML is parsed in the process
-    of `sources.parser`.
-    transport: for tests.
+    of `sources.parser`. transport: for tests.
     """
 
     def __init__(self, base: str, *, transport: httpx.BaseTransport | None = None, timeout_s: float = TIMEOUT_S):

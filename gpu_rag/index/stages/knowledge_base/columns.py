@@ -19,8 +19,8 @@ class Interner:
     """Distinct strings, numbered in the order of their first appearance.
 
     Each column is reduced to its own distinct strings. These are joined to the known ones once there are as many of
-    them.
-    So the total time is linear, and memory is about three times the distinct strings plus 4 bytes per given string.
+    them. So the total time is linear, and memory is about three times the distinct strings plus 4 bytes per given
+    string.
     """
 
     def __init__(self) -> None:
