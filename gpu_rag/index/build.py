@@ -1,8 +1,8 @@
-"""The stage runner: which stages are stale, running them atomically, and what each cost.
+"""Stage runner: finds the stale stages, runs them atomically, and records their costs.
 
 A stage writes into a temporary folder, which is made durable, renamed to `stages/NAME-FINGERPRINT` and only then
-entered in the manifest. A build killed at any moment leaves the old manifest or the new one, and both are valid; the
-next run redoes the unfinished stage alone, and inside it only the blocks and model replies that are not yet on disk.
+entered in the manifest. A build killed at any moment leaves the old manifest or the new one, and both are valid. The
+next run repeats only the unfinished stage, and in it only the blocks and model replies that are not yet on disk.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class BuildReport:
     """A StageReport for each stage of a build, in order. workers, servers: where its models ran, as in `ModelSet`.
-    plan: predicted against actual, where the build was planned. notes: remarks for people."""
+    plan: predicted and actual costs, if the build was planned. notes: remarks for people."""
 
     out: Path
     manifest: Manifest
@@ -64,12 +64,12 @@ class BuildReport:
     notes: tuple[str, ...] = ()
 
     def count(self, name: str) -> int:
-        """A count by name ("passages", "entities", ...), 0 where no stage counts it."""
+        """Count by name ("passages", "entities", ...); 0 if no stage counts it."""
         return sum(record.counts.get(name, 0) for record in self.manifest.stages.values())
 
 
 def guard_folder(out: Path) -> None:
-    """Raises UsageError for a folder with files that no build made: it is left alone."""
+    """Raise UsageError for a folder with files that no build made, so that it is left alone."""
     if out.exists() and not out.is_dir():
         raise UsageError("--out is a file", given=out, expected="a folder that is new, empty, or an index")
     names = [path.name for path in out.iterdir()] if out.exists() else []
@@ -83,7 +83,8 @@ def guard_folder(out: Path) -> None:
 
 
 def _clean(out: Path, manifest: Manifest) -> None:
-    """Removes what no record names: unfinished folders of a killed run; replaced stages, unless somebody reads them."""
+    """Remove folders that no record names: unfinished ones of a killed run, and replaced stages unless somebody reads
+    them."""
     named = {record.folder for record in manifest.stages.values()}
     kept = has_readers(out)
     for path in sorted((out / "stages").glob("*")) if (out / "stages").is_dir() else []:
@@ -106,10 +107,10 @@ def build_index(
     forget_replies: bool = False,
     retry_unread: bool = False,
 ) -> BuildReport:
-    """Brings `stages` (in dependency order) up to date in the folder `out`.
+    """Bring `stages` (in dependency order) up to date in the folder `out`.
 
-    fresh: start from nothing, with the model replies that are kept; forget_replies: without them too. retry_unread:
-    make stages again that ask a language model. saved_settings: the settings that the manifest records.
+    fresh: rebuild from nothing, but with the kept model replies; forget_replies: without them too. retry_unread: repeat
+    stages that ask a language model. saved_settings: the settings that the manifest records.
     Raises IndexLocked when another build writes here, StorageError when the disk refuses, BadInput from the readers.
     """
     progress = progress or Silent()
@@ -118,12 +119,12 @@ def build_index(
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     with WriteLock(out):
-        if forget_replies:  # before a model opens them
+        if forget_replies:  # before a model opens the reply file
             for end in ("", "-wal", "-shm"):
                 (out / f"replies.sqlite{end}").unlink(missing_ok=True)
         settings = settle(stages, settings, models)
         for role in dict.fromkeys(role for stage in stages for role in stage.roles(settings)):
-            models.describe(role)  # one that cannot be loaded is said before anything is erased or read
+            models.describe(role)  # raises before anything is erased or read
         if fresh or forget_replies:
             _erase(out)
         with storage_errors(out):
@@ -149,13 +150,13 @@ def build_index(
 
 
 def _write_asked(out: Path, stages: Sequence[Stage]) -> None:
-    """The stages of this build, in `work`, which only a build that ends removes: see `unfinished`."""
+    """Write the names of this build's stages to `work`, which only a finished build removes: see `unfinished`."""
     (out / "work").mkdir(exist_ok=True)
     write_atomic(out / ASKED, canonical_json([stage.name for stage in stages]).encode())
 
 
 def unfinished(out: Path) -> list[str]:
-    """The stages that the last build was to make, where it was ended before; [] where it ran to its end."""
+    """Stages of the last build if it was interrupted; [] if it finished."""
     try:
         names = json.loads((out / ASKED).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -164,7 +165,7 @@ def unfinished(out: Path) -> list[str]:
 
 
 def _described(sources: Sources) -> dict[str, Any]:
-    """The sources as the manifest has them: names, not where they lie."""
+    """Sources as the manifest records them: names without folders."""
     described: dict[str, Any] = {
         "corpus": [path.name for path in sources.corpus],
         "openie": [path.name for path in sources.openie],
@@ -197,7 +198,7 @@ def _bring_up_to_date(
         blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
         return manifest.with_stage(old, blocks), StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
-    # what an earlier run of this version left is taken over where it still holds
+    # reuse what is still valid from an earlier run of this version
     before = out / old.folder if old is not None and whole and old.version == stage.version else None
     report = StageReport()
     progress.start(stage.name, None, "rows")
@@ -216,7 +217,7 @@ def _bring_up_to_date(
         files = checksums(temporary)
         blocks = block_sums(temporary, files)
         if final.exists() and checksums(final) == files:
-            shutil.rmtree(temporary)  # the same bytes, which somebody may be reading
+            shutil.rmtree(temporary)  # the same bytes: somebody may be reading them
         else:
             shutil.rmtree(final, ignore_errors=True)
             os.replace(temporary, final)
@@ -236,7 +237,7 @@ def fingerprint_of(
     params: Mapping[str, Any],
     models: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """The hash of everything that a stage's output depends on: the stage is up to date while it stays the same."""
+    """Hash of everything that a stage's output depends on. A stage is up to date while it stays the same."""
     identity = {
         "name": stage.name,
         "version": stage.version,
@@ -248,13 +249,13 @@ def fingerprint_of(
 
 
 def is_up_to_date(out: Path, stage: Stage, record: StageRecord, fingerprint: str) -> bool:
-    """Whether a finished stage need not run again: made of the same, nothing to try again, all files there."""
+    """Whether a finished stage need not run again: same fingerprint, nothing to retry, all files present."""
     to_retry = any(record.counts.get(name) for name in stage.retry)
     return record.fingerprint == fingerprint and not to_retry and is_complete(out, record)
 
 
 def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
-    """Whether the folder holds the files of the stage, each with its checksums, and no other."""
+    """Whether the folder holds exactly the files of the stage, with their checksums."""
     base, files = out / manifest.stages[stage].folder, manifest.stages[stage].files
     if found := damage(out, manifest, stage):
         _log.warning("gpu-rag: damaged, and made anew: %s", found)
@@ -262,7 +263,7 @@ def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
 
 
 def _damaged_others(out: Path, manifest: Manifest, stages: Sequence[Stage]) -> list[str]:
-    """The damaged stages that this build does not make: they leave the index until a build makes them anew."""
+    """Damaged stages that this build does not make. They leave the index until a build makes them anew."""
     others = manifest.stages.keys() - {stage.name for stage in stages}
     return [name for name in sorted(others) if not _is_whole(out, manifest, name)]
 
@@ -279,13 +280,13 @@ def _gather_rejects(out: Path, manifest: Manifest) -> None:
 
 
 def rejects_of(out: Path, manifest: Manifest) -> bytes:
-    """The rejects of all stages: what rejects.jsonl of the index holds."""
+    """Rejects of all stages: the content of the index's rejects.jsonl."""
     parts = [out / record.folder / "rejects.jsonl" for record in manifest.stages.values()]
     return b"".join(path.read_bytes() for path in parts if path.is_file())
 
 
 def _write_run(report: BuildReport) -> None:
-    """run.json: times, memory, host, workers. Outside the digest."""
+    """Write run.json: times, memory, host, workers. It is not part of the digest."""
     stages = {name: vars(stage) for name, stage in report.stages.items()}
     document = {"wall_s": report.wall_s, "host": platform.node(), "python": platform.python_version(), "stages": stages}
     if report.workers:

@@ -1,4 +1,4 @@
-"""Checks that several stages have: row numbers in range, texts in order, vectors for all rows."""
+"""Checks shared by several stages: row numbers in range, ids in order, unit vectors for all rows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 
-ROWS = 1 << 16  # whose lengths are computed at a time
+ROWS = 1 << 16  # rows per block
 
 
 def outside(values: np.ndarray, limit: int) -> int:
-    """The number of values that are no row below `limit`."""
+    """Number of values outside [0, limit)."""
     return int(((values < 0) | (values >= limit)).sum())
 
 
 def wrong_vectors(index: Index, stage: str, n: int, what: str = "", zeros: bool = False) -> Iterator[str]:
-    """The faults of a stage's vectors, which are to be of n things, `what` in words. zeros: some may be 0.
+    """Faults of a stage's vectors: there must be n rows, one for each of `what`. zeros: some vectors may be 0.
 
-    Memory: the file, a block.
+    Memory: the file and a block.
     """
     vectors = tables.read_arrays(index.folder(stage) / "vectors.safetensors")["vectors"]
     if len(vectors) != n:

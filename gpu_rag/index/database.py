@@ -1,8 +1,8 @@
-"""The table engine of the stages: DuckDB over streams of Arrow batches, within a memory limit.
+"""Table engine of the stages: DuckDB over streams of Arrow batches, within a memory limit.
 
-What does not fit spills into the work space of the stage. Every result that is read has a total order, so that neither
-the number of threads nor the limit shows in what a stage writes. Run one join or sort a statement: operators of one
-statement share the limit.
+It spills to the work space of the stage. Every result that is read has a total order, so that neither the number of
+threads nor the limit changes what a stage writes. Run one join or sort per statement: the operators of a statement
+share the limit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.work import Work
 
-SHARE = 0.25  # of the free memory, where no limit is set
+SHARE = 0.25  # share of free memory, if no limit is set
 LEAST = 256 << 20  # bytes that the engine needs for a join of any size
-ROWS = 8 * tables.ROWS_A_GROUP  # of a batch that is read
+ROWS = 8 * tables.ROWS_A_GROUP  # rows per batch read
 
 
 class Database:
@@ -49,26 +49,26 @@ class Database:
         self._connection.unregister("given")
 
     def run(self, *statements: str) -> None:
-        """Run statements that give no rows."""
+        """Run statements that return no rows."""
         for statement in statements:
             self._connection.execute(statement).complete()
 
     def count(self, table: str) -> int:
-        """The number of rows of a table, or of "TABLE WHERE ..."."""
+        """Number of rows of a table, or of "TABLE WHERE ..."."""
         return int(self._connection.sql(f"SELECT count(*) FROM {table}").fetchall()[0][0])
 
     def view(self, name: str, file: Path) -> None:
-        """Name a Parquet file, so that statements read of it the columns they use."""
+        """Name a Parquet file as a view: statements read only the columns they use."""
         quoted = str(file).replace("'", "''")
         self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{quoted}')")
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a query as they come, in batches of at most ROWS. Other statements may run meanwhile."""
+        """Rows of a query as a stream of batches of at most ROWS. Other statements may run meanwhile."""
         with closing(self._connection.cursor()) as cursor:
             yield from cursor.sql(query).to_arrow_reader(ROWS)
 
     def column(self, query: str) -> np.ndarray:
-        """The one column of a query of numbers."""
+        """The single column of a query of numbers."""
         parts = [batch.column(0).to_numpy() for batch in self.batches(query)]
         return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
@@ -77,7 +77,7 @@ class Database:
 def database(work: Work) -> Iterator[Database]:
     """An empty database for a stage, limited by `index.memory` and `models.threads`.
 
-    Raises GpuRagError where the limit is too low for a statement, StorageError where the disk is full.
+    Raises GpuRagError if the limit is too low for a statement, StorageError if the disk is full.
     """
     spill = work.partial / "spill"
     limit = memory_limit(work.settings.index.memory)
@@ -102,5 +102,5 @@ def database(work: Work) -> Iterator[Database]:
 
 
 def memory_limit(gib: float) -> int:
-    """Bytes for the engine: `gib` GiB, or a share of what is free where that is 0; at least LEAST."""
+    """Memory of the engine in bytes: `gib` GiB, or SHARE of the free memory if that is 0; at least LEAST."""
     return max(round(gib * 2**30) or round(SHARE * free_bytes(torch.device("cpu"))), LEAST)

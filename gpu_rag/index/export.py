@@ -1,7 +1,7 @@
-"""An index as files that other programs read: Parquet tables, one GraphML graph, or one graph for PyG.
+"""Export of an index for other programs: Parquet tables, one GraphML graph, or one graph for PyG.
 
-Edges of GraphML are directed, from the subject of a relation to its object, from an entity to the passage that mentions
-it. A synonym is written once; it means the same in both directions.
+GraphML edges are directed: from the subject of a relation to its object, from an entity to a passage that mentions it.
+A synonym is written once; it holds in both directions.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _EDGE_ROWS = 1 << 16
 FORMATS = ("parquet", "graphml", "pyg")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NODE_KEYS = (("kind", "node"), ("name", "node"), ("text", "node"), ("type", "node"))
-_METADATA_KEY = ("metadata", "node")  # JSON text, where documents have metadata
-_KINDS = {"mentioned_in": "mention"}  # of edges, where they have other names here
+_METADATA_KEY = ("metadata", "node")  # JSON text, if documents have metadata
+_KINDS = {"mentioned_in": "mention"}  # kinds of edges with another name here
 _EDGE_KEYS = (("kind", "edge"), ("label", "edge"), ("weight", "edge"))
 
 
 def export(index: Index, form: str, out: Path) -> list[Path]:
-    """Writes the index in a format ("parquet", "pyg": a folder, "graphml": a file). Returns the files written.
+    """Write the index in a format ("parquet", "pyg": a folder, "graphml": a file). Returns the files written.
 
-    Raises UsageError for an unknown format, or where `out` exists already: nothing is overwritten.
+    Raises UsageError for an unknown format, or if `out` exists already: nothing is overwritten.
     """
     if form not in FORMATS:
         raise UsageError("unknown export format", given=form, expected=" | ".join(FORMATS))
@@ -103,7 +103,8 @@ def _write_nodes(index: Index, file: IO[str]) -> None:
 
 
 def _kb_edge_lines(kb: KnowledgeBase) -> Iterator[str]:
-    """Lines of its edges, then of its nodes with their passages: "document" of their own, "mention" of others.
+    """Lines of the edges of a knowledge base, then of node-passage edges: "document" for a node's own passages,
+    "mention" for others.
 
     Memory: the lines of 65,536 edges.
     """

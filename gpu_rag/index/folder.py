@@ -1,7 +1,7 @@
 """Durable writing: atomic files, a write lock, checksums, and disk errors that say what to do.
 
 Each file of a stage has two checksums: sha256, which is in the digest, and XXH3 of each block, which is compared when a
-command reads the stage. XXH3 takes 1 % of the time in which a command opens an index, sha256 5 %.
+command reads the stage. XXH3 takes 1 % of the time to open an index, sha256 5 %.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REFUSALS = {
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turns the disk's refusals (full, read-only, no permission) into StorageError naming `path`."""
+    """Turn refusals of the disk (full, read-only, no permission) into StorageError naming `path`."""
     try:
         yield
     except OSError as error:
@@ -63,28 +63,28 @@ def checksums(folder: Path) -> dict[str, dict[str, Any]]:
     return {p.relative_to(folder).as_posix(): {"sha256": file_sha256(p), "bytes": p.stat().st_size} for p in files}
 
 
-BLOCK = 1 << 19  # bytes of a file that one XXH3 is of: it stays in the processor's cache
-_BLOCKS = 64  # that one thread reads in a row
+BLOCK = 1 << 19  # bytes of a file per XXH3 checksum: fits in the processor's cache
+_BLOCKS = 64  # blocks that one thread reads in sequence
 _SMALL = 1 << 28  # bytes below which threads cost more than they save
 
 
 def block_sums(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """{name: XXH3 of each block of BLOCK bytes, 16 hexadecimal digits each} of files in `folder`.
 
-    O(bytes), by a few threads. Memory: a block a thread.
+    O(bytes), by a few threads. Memory: one block per thread.
     """
     sizes = {name: (folder / name).stat().st_size for name in names}
     parts = [(name, at) for name, size in sizes.items() for at in range(0, size, BLOCK * _BLOCKS)]
     sums = dict.fromkeys(sizes, "")
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
-        run = map if sum(sizes.values()) < _SMALL else threads.map  # a thread that is not used is not started
+        run = map if sum(sizes.values()) < _SMALL else threads.map  # unused threads are not started
         for (name, _), found in zip(parts, run(lambda part: _sums_from(folder / part[0], part[1]), parts)):
             sums[name] += found
     return sums
 
 
 def _sums_from(path: Path, start: int) -> str:
-    """The checksums of up to _BLOCKS blocks, each as it is read."""
+    """Checksums of up to _BLOCKS blocks, computed block by block."""
     found: list[str] = []
     with path.open("rb", buffering=0) as file:
         buffer = memoryview(bytearray(min(BLOCK, os.fstat(file.fileno()).st_size)))
@@ -95,7 +95,7 @@ def _sums_from(path: Path, start: int) -> str:
 
 
 def sync(*paths: Path) -> None:
-    """Makes files, and renames inside folders, durable."""
+    """Make files, and renames inside folders, durable."""
     for path in paths:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -104,8 +104,8 @@ def sync(*paths: Path) -> None:
             os.close(handle)
 
 
-EDITS = "edits"  # a folder of what users changed by hand, a file for each method that allows it; --fresh leaves it
-TUNED = "tuned.json"  # what `gpu-rag tune` found; no stage, so not in the digest
+EDITS = "edits"  # a folder of manual changes, one file for each method that allows them; --fresh keeps it
+TUNED = "tuned.json"  # results of `gpu-rag tune`; not a stage, so not in the digest
 _OWN = (
     "manifest.json", "manifest.copy.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json",
     EDITS, TUNED,
@@ -119,10 +119,10 @@ def is_own(name: str) -> bool:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises IndexCorrupt where a path of the index in `folder` is a link, a pipe or a device.
+    """Raise IndexCorrupt if a path of the index in `folder` is a link, a pipe or a device.
 
-    A build makes files and folders alone. What a link leads to is not the index's: an index from somebody else would
-    have another file read, written or deleted.
+    A build makes only files and folders. The target of a link does not belong to the index: an index from somebody else
+    could make this program read, write or delete another file.
     """
     todo = [entry for entry in os.scandir(folder) if is_own(entry.name)] if folder.is_dir() else []
     while todo:
@@ -135,18 +135,18 @@ def refuse_links(folder: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Writes beside and renames: readers see the old bytes or the new ones, never a part."""
+    """Write to a temporary file and rename it: readers see the old bytes or the new ones, never a part."""
     with storage_errors(path), replacing(path) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file beside `path`, which takes its place durably at the end of the block, or is removed at an error."""
+    """A new file beside `path` that durably replaces it at the end of the block. An error removes it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.unlink(missing_ok=True)
     try:
-        with beside.open("xb") as file:  # never what a link of this name leads to
+        with beside.open("xb") as file:  # never follows a link of this name
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -158,7 +158,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what killed processes left beside `path`, and beside files named after it, by their one writer."""
+    """Remove temporary files that killed processes left beside `path`, and beside files whose names begin with its
+    name. Only their one writer may call this."""
     for left in path.parent.glob(f".{glob.escape(path.name)}*.tmp"):
         left.unlink(missing_ok=True)
 
@@ -170,9 +171,9 @@ def sealed(document: Mapping[str, Any]) -> bytes:
 
 
 def check_seal(path: Path, do: str) -> None:
-    """Raises IndexCorrupt, which says what to `do`, where a document that was `sealed` is altered.
+    """Raise IndexCorrupt, with the advice `do`, if a document made by `sealed` is altered.
 
-    One without a checksum, which an earlier version wrote, passes.
+    A document without a checksum, from an earlier version, passes.
     """
     data = path.read_bytes()
     document = read_json(path)
@@ -183,7 +184,7 @@ def check_seal(path: Path, do: str) -> None:
 
 
 def read_json(path: Path, do: str | None = None) -> Any:
-    """The JSON document in `path`. Raises BadInput, which says what to `do`, when it is not JSON."""
+    """JSON document in `path`. Raises BadInput, with the advice `do`, if it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -191,11 +192,11 @@ def read_json(path: Path, do: str | None = None) -> Any:
 
 
 class Reading:
-    """A sign that this process reads the stages of an index: a shared lock on their folder, which goes with the object
-    or the process.
+    """A mark that this process reads the stages of an index: a shared lock on their folder, held until the object or
+    the process ends.
 
-    A build that sees one leaves replaced stages where they are; the next build without readers removes them. Where the
-    file system has no locks nothing holds them: a reader then says that the index has changed.
+    While it exists, a build keeps replaced stages; the next build without readers removes them. If the file system has
+    no locks, nothing keeps them: a reader then reports that the index has changed.
     """
 
     def __init__(self, folder: Path):
@@ -210,7 +211,7 @@ class Reading:
 
 
 def has_readers(folder: Path) -> bool:
-    """Whether a process reads the stages of the index in `folder`, see `Reading`."""
+    """Whether a process reads the stages of the index in `folder`; see `Reading`."""
     try:
         descriptor = os.open(folder / "stages", os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -227,7 +228,7 @@ def has_readers(folder: Path) -> bool:
 
 
 class WriteLock:
-    """One writer a folder. Held by the operating system, so a killed process never leaves it behind."""
+    """A lock for one writer per folder. The operating system holds it, so a killed process never leaves it behind."""
 
     def __init__(self, folder: Path):
         self._path = folder / "lock"

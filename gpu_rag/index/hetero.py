@@ -1,8 +1,8 @@
 """An index as one graph with kinds of nodes and edges, for PyG: in memory, and as a folder without pickle.
 
-Node kinds: passage (id, title) and, where it has entities, entity (name); `x` holds the vectors of a kind where the
-index has them (f32). Edge kinds: (entity, relation, entity) with `label` i64, the number of its text in `labels`;
-(entity, mentioned_in, passage), once a pair; (entity, synonym, entity) with `edge_weight`, the cosine. The folder has
+Node kinds: passage (id, title) and, if there are entities, entity (name); `x` holds the vectors of a kind if the index
+has them (f32). Edge kinds: (entity, relation, entity) with `label` i64, an index into the texts `labels`; (entity,
+mentioned_in, passage), once per pair; (entity, synonym, entity) with `edge_weight`, the cosine. The folder has
 `graph.json` and `graph.safetensors`; a tensor is named KIND/ATTRIBUTE or LEFT/NAME/RIGHT/ATTRIBUTE.
 """
 
@@ -30,15 +30,16 @@ Attributes = dict[str, Any]  # a numpy array, or a list of texts
 
 @dataclass
 class HeteroGraph:
-    """nodes: kind -> attributes, with "num_nodes" an int; edges: (kind, name, kind) -> attributes with edge_index
-    i64[2, E]. Other attributes are arrays or lists of texts."""
+    """A graph with kinds of nodes and edges. nodes: kind -> attributes, with "num_nodes" an int; edges: (kind, name,
+    kind)
+    -> attributes, with edge_index i64[2, E]. Other attributes are arrays or lists of texts."""
 
     nodes: dict[str, Attributes] = field(default_factory=dict)
     edges: dict[EdgeType, Attributes] = field(default_factory=dict)
 
 
 def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
-    """The graph of an index, with what its stages wrote; with or without their vectors."""
+    """Graph of an index, from its stages; with or without vectors."""
     graph = HeteroGraph()
     graph.nodes["passage"] = {
         "num_nodes": index.n_passages, "id": index.passage_ids, "title": index.passages["title"].to_pylist(),
@@ -77,7 +78,7 @@ def to_hetero_data(graph: HeteroGraph) -> Any:
 
 
 def write_hetero(graph: HeteroGraph, out: Path) -> list[Path]:
-    """Writes the folder `out`, which must not exist. Returns the files written."""
+    """Write the folder `out`, which must not exist. Returns the files written."""
     nodes = {kind: _described(attributes) for kind, attributes in graph.nodes.items()}
     edges = [{"type": list(parts), **_described(attributes)} for parts, attributes in graph.edges.items()]
     named = {**graph.nodes, **{"/".join(parts): attributes for parts, attributes in graph.edges.items()}}
@@ -96,13 +97,13 @@ def write_hetero(graph: HeteroGraph, out: Path) -> list[Path]:
 
 
 def _described(attributes: Attributes) -> dict[str, Any]:
-    """The attributes for the JSON: other values than arrays as they are, of arrays the names."""
+    """Attributes for the JSON: names of arrays, and other values unchanged."""
     plain = {name: value for name, value in attributes.items() if not isinstance(value, np.ndarray)}
     return {"plain": plain, "arrays": sorted(set(attributes) - set(plain))}
 
 
 def read_hetero(folder: Path) -> HeteroGraph:
-    """Reads what `write_hetero` wrote. Raises BadInput for another folder, IndexCorrupt for a damaged one."""
+    """Read a folder of `write_hetero`. Raises BadInput for another folder, IndexCorrupt for a damaged one."""
     try:
         described = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -21,13 +21,13 @@ from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
 
 T = TypeVar("T")
-MAPPED_FROM = 1 << 28  # bytes of vectors that are not copied into memory on a CPU
+MAPPED_FROM = 1 << 28  # larger vectors, in bytes, are mapped on a CPU, not copied into memory
 
 
 class Index:
     """A finished index folder, opened for reading. Never writes into the folder.
 
-    device: where vectors and graphs are, "cpu", "cuda" or "cuda:N". It may be set: copies elsewhere are dropped.
+    device: of vectors and graphs, "cpu", "cuda" or "cuda:N". Setting it drops the copies on the old device.
     threads: CPU threads of a graph op over this index.
     """
 
@@ -35,24 +35,24 @@ class Index:
         self.path, self.manifest, self._device = path, manifest, device
         self.threads = 1
         self._reading: Reading | None = None
-        self.lies_in: object = None  # a temporary folder that goes with it, see `narrow`
+        self.lies_in: object = None  # a temporary folder with the same lifetime, see `narrow`
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
-        self._checked: set[str] = set()  # stages
+        self._checked: set[str] = set()  # stages whose files were checked
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
-        """Opens an index. Raises BadInput when `path` is none, IndexMismatch for another format version."""
+        """Open an index. Raises BadInput if `path` is none, IndexMismatch for another format version."""
         folder = Path(path)
-        reading = Reading(folder)  # before the manifest names stages: a build may be about to replace them
+        reading = Reading(folder)  # before the manifest is read: a build may replace stages at any time
         index = cls(folder, Manifest.read(folder), device)
         index._reading = reading
         return index
 
     def __reduce__(self) -> Any:
-        """Another process opens the index anew: what is in memory here is not sent.
+        """Reopen the index in another process; what is in memory here is not sent.
 
-        Raises UsageError for a part of an index, whose folder goes with this process.
+        Raises UsageError for a part of an index, because its folder is removed with this process.
         """
         if self.lies_in is not None:
             raise UsageError("a part of an index stays in its process", do="send the index, and filter there")
@@ -60,18 +60,18 @@ class Index:
 
     @property
     def device(self) -> str:
-        """The device of vectors and graphs."""
+        """Device of vectors and graphs."""
         return self._device
 
     @device.setter
     def device(self, device: str) -> None:
         if device != self._device:
-            self._vectors, self._parts = {}, {}  # read anew on next use
+            self._vectors, self._parts = {}, {}  # read again on next use
             self.__dict__.pop("graph", None)
         self._device = device
 
     def check_embedder(self, name: str, content_hash: str) -> None:
-        """Raises IndexMismatch unless this is the embedder, by content, that made the vectors."""
+        """Raise IndexMismatch unless this embedder, by content, made the vectors."""
         built = self.manifest.model("embedder")
         if built is not None and built["content_hash"] != content_hash:
             raise IndexMismatch(
@@ -83,14 +83,14 @@ class Index:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Names of the stages that are built."""
+        """Names of the finished stages."""
         return tuple(self.manifest.stages)
 
     def folder(self, stage: str) -> Path:
-        """The folder of a stage, its files compared with their checksums at first use.
+        """Folder of a stage; its files are compared with their checksums on first use.
 
-        Raises MissingLayer when it was not built, IndexCorrupt when a file is missing or altered, IndexMismatch when
-        another build has replaced it.
+        Raises MissingLayer if it was not built, IndexCorrupt if a file is missing or altered, IndexMismatch if another
+        build has replaced it.
         """
         record = self.manifest.stages.get(stage)
         if record is None:
@@ -116,7 +116,7 @@ class Index:
 
     @cached_property
     def metadata(self) -> pa.Table | None:
-        """Table of the documents' metadata, in the order of `documents`; None where they have none."""
+        """Table of the documents' metadata, in the order of `documents`; None if they have none."""
         folder = self.folder("passages")
         if metadata.FILE not in self.manifest.stages["passages"].files:
             return None
@@ -159,7 +159,7 @@ class Index:
 
     @cached_property
     def passage_lines(self) -> np.ndarray:
-        """i32[n_passages]: the line of a text file where each passage begins; 0 in other sources."""
+        """i32[n_passages]: line of a text file where each passage begins; 0 in other sources."""
         return self._table("passages", "lines.parquet", tables.LINES)["line"].to_numpy()
 
     @cached_property
@@ -180,7 +180,7 @@ class Index:
 
     @cached_property
     def entity_n_passages(self) -> np.ndarray:
-        """i64[n_entities]: in how many passages each entity was extracted."""
+        """i64[n_entities]: number of passages from which each entity was extracted."""
         return self.entities["n_passages"].to_numpy().astype(np.int64)
 
     @cached_property
@@ -189,7 +189,7 @@ class Index:
         return Bm25.load(self.folder("bm25"))
 
     def vectors(self, stage: str) -> torch.Tensor:
-        """Unit vectors of a stage: f16[n, D], on a CPU mapped from the file; f32 there where they are few, since
+        """Unit vectors of a stage: f16[n, D], mapped from the file on a CPU. Small arrays there become f32, since
         products of half precision are slow on a CPU."""
         if stage not in self._vectors:
             arrays = tables.read_arrays(self.folder(stage) / "vectors.safetensors")
@@ -199,19 +199,21 @@ class Index:
         return self._vectors[stage]
 
     def loaded(self, part: str, load: Callable[[Index], T]) -> T:
-        """load(self), once for each name `part`: what a method's stages wrote, as its steps read it."""
+        """Result of load(self), computed once for each name `part`: the output of a method's stages, as its steps read
+        it."""
         if part not in self._parts:
             self._parts[part] = load(self)
         found: T = self._parts[part]
         return found
 
     def put(self, part: str, value: object) -> None:
-        """What `loaded` gives for a name from now on: how an evaluation tries what the folder does not have."""
+        """Set the value that `loaded` returns for a name, so that an evaluation can try what the folder does
+        not have."""
         self._parts[part] = value
 
     @cached_property
     def graph(self) -> PageRankGraph:
-        """The adjacency over [entities | passages], prepared for PageRank."""
+        """Adjacency over [entities | passages], prepared for PageRank."""
         arrays = tables.read_arrays(self.folder("graph") / "graph.safetensors")
         indptr, indices, weight = (torch.from_numpy(arrays[k]).to(self.device) for k in ("indptr", "indices", "weight"))
         return prepare(CSR(indptr, indices, weight))
@@ -239,11 +241,11 @@ class Index:
         return self._places(rows, self._taken(rows))
 
     def metadata_of(self, row: int) -> dict[str, Scalar]:
-        """The metadata of a passage's document."""
+        """Metadata of a passage's document."""
         return self._metadata(self._taken([row]))[0]
 
     def _metadata(self, part: Sequence[dict[str, Any]]) -> list[dict[str, Scalar]]:
-        """The metadata of passages whose table rows are `part`."""
+        """Metadata of the passages with table rows `part`."""
         return metadata.rows_of(self.metadata, [self.document_rows[row["doc_id"]] for row in part])
 
     def _taken(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -252,7 +254,7 @@ class Index:
         return found
 
     def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-        """(file, place) of passages whose table rows are `part`."""
+        """(file, place) of the passages with table rows `part`."""
         of = pa.array([self.document_rows[row["doc_id"]] for row in part], pa.int64())
         return [
             (doc["file"], place_of(doc["file"], doc["line"], doc["pages"], int(line), row["start"], row["text"]))
@@ -266,7 +268,7 @@ class Index:
         return self.entity_names[int(subjects[row])], label, self.entity_names[int(objects[row])]
 
     def counts(self) -> dict[str, int]:
-        """All counts of all stages."""
+        """Counts of all stages; equal names are added up."""
         merged: dict[str, Any] = {}
         for record in self.manifest.stages.values():
             for name, n in record.counts.items():
@@ -275,7 +277,7 @@ class Index:
 
 
 def page_of(pages: Sequence[int], offset: int) -> int:
-    """The page, counted from 1, on which the character at `offset` of a document stands.
+    """Page, from 1, of the character at `offset` of a document.
 
     pages: ascending offsets where each page begins, the first 0 (`Document.pages`, column `pages` of the documents).
     The line break that joins two pages belongs to the page before it; an offset past the end is on the last page.
@@ -287,7 +289,7 @@ def page_of(pages: Sequence[int], offset: int) -> int:
 
 
 def place_of(file: str, row: int, pages: Sequence[int], line: int, start: int, text: str) -> str:
-    """ "page 3", "pages 3-4", "line 12", "lines 12-14" or "row 5"; "" where the source has nothing of the kind.
+    """ "page 3", "pages 3-4", "line 12", "lines 12-14" or "row 5"; "" if the source has nothing of the kind.
 
     row: the document's line or row in a file of many, 0 for a whole file. pages: where its pages begin, empty without
     pages. line: the passage's first line in a text file, 0 in other sources. start, text: of the passage.

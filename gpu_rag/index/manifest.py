@@ -1,7 +1,7 @@
-"""The manifest: what an index holds, how each stage was made, and the checksum of every file.
+"""Manifest: the stages of an index, how each was made, and the checksum of every file.
 
 It holds no time and no host, so that equal inputs, settings and model replies give equal bytes and one digest. Outside
-the digest it has checksums of blocks, which are compared when a stage is read, and one of itself. A copy lies beside.
+the digest are block checksums, compared when a stage is read, and the manifest's own checksum. A copy lies beside it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpu_rag.index.folder import (
 from gpu_rag.settings import CORE
 
 FORMAT = 1
-_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # of a model, packaged or fetched
+_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # name of a model, packaged or fetched
 FILE, COPY = "manifest.json", "manifest.copy.json"
 _AGAIN = "build it again with gpu-rag index --fresh, which keeps the replies of models"
 _FROM_COPY = "run gpu-rag index again: it goes on from the copy beside it"
@@ -54,15 +54,15 @@ class StageRecord:
 
     @property
     def output_hash(self) -> str:
-        """Hash of what the stage wrote: what stages after it depend on."""
+        """Hash of the stage's output, on which later stages depend."""
         return sha256_text(canonical_json(self.files))
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The finished stages of an index, and the settings and sources it was built with.
+    """Finished stages of an index, and the settings and sources it was built with.
 
-    blocks: {stage: {file: checksums of its blocks}}, see `block_sums`; none of stages that an earlier version built.
+    blocks: {stage: {file: checksums of its blocks}}, see `block_sums`; none for stages that an earlier version built.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Manifest:
     blocks: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def with_stage(self, record: StageRecord, blocks: dict[str, str] | None = None) -> Manifest:
-        """This manifest with one stage added or replaced. blocks: the checksums of its files' blocks."""
+        """This manifest with one stage added or replaced. blocks: block checksums of its files."""
         others = {name: sums for name, sums in self.blocks.items() if name != record.name}
         sums = others if blocks is None else {**others, record.name: blocks}
         return dataclasses.replace(self, stages={**self.stages, record.name: record}, blocks=sums)
@@ -84,7 +84,7 @@ class Manifest:
         return dataclasses.replace(self, stages=stages, blocks=blocks)
 
     def with_inputs(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of these stages that there are, with all that they were made of."""
+        """The stages of `names` that exist, and all stages they were made from."""
         found: set[str] = set()
         stack = list(names)
         while stack:
@@ -94,17 +94,18 @@ class Manifest:
         return frozenset(found)
 
     def model(self, role: str) -> dict[str, Any] | None:
-        """The model that stages used in a role ("embedder", "llm"), or None."""
+        """Model that stages used in a role ("embedder", "llm"), or None."""
         for record in self.stages.values():
             if role in record.models:
                 return record.models[role]
         return None
 
     def defaults(self) -> dict[str, Any]:
-        """The settings that later commands take from the index, whatever else it has: the embedder's name, [index] and
-        the sections of methods, which stages depend on; answers depend on none of them.
+        """Settings that later commands take from the index: the embedder's name, [index] and the sections of methods.
+        Stages depend on them, answers do not.
 
-        It may be somebody else's, so it names no server, file or program. A folder of an embedder is named by the user.
+        The index may be somebody else's, so these settings name no server, file or program. The user must name the
+        folder of an embedder.
         """
         strange = self.strange_settings()
         found = {name: section for name, section in self.settings.items() if name != "models" and name not in strange}
@@ -115,7 +116,7 @@ class Manifest:
         return found
 
     def strange_settings(self) -> list[str]:
-        """The names of settings that no build writes, so that nothing reads them."""
+        """Names of settings that no build writes, so that nothing reads them."""
         models = self.settings.get("models")
         found = [f"models.{name}" for name in models if name != "embedder"] if isinstance(models, dict) else []
         core = {*CORE, "method"} - {"models", "index"}
@@ -124,17 +125,17 @@ class Manifest:
         ]
 
     def without_stale(self) -> Manifest:
-        """The manifest without the stages whose inputs are gone or have changed."""
+        """This manifest without the stages whose inputs are gone or have changed."""
         outputs = {name: record.output_hash for name, record in self.stages.items()}
         stale = {n for n, r in self.stages.items() if any(outputs.get(need) != h for need, h in r.inputs.items())}
         return self.without(stale).without_stale() if stale else self
 
     def digest(self) -> str:
-        """One hash of the index: tables, vectors, graph and manifest (the checksums are in the manifest)."""
+        """One hash of the index: tables, vectors, graph and manifest (which holds the checksums)."""
         return sha256_text(canonical_json({k: v for k, v in dataclasses.asdict(self).items() if k != "blocks"}))
 
     def write(self, folder: Path) -> None:
-        """Writes manifest.json atomically, then its copy."""
+        """Write manifest.json atomically, then its copy."""
         data = self._bytes()
         for name in (FILE, COPY):
             write_atomic(folder / name, data)
@@ -145,10 +146,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Reads manifest.json.
+        """Read manifest.json.
 
-        Raises BadInput where there is none, IndexCorrupt where it is damaged or a path of the index is a link,
-        IndexMismatch for another format version.
+        Raises BadInput if there is none, IndexCorrupt if it is damaged or a path of the index is a link, IndexMismatch
+        for another format version.
         """
         refuse_links(folder)
         if not (folder / FILE).is_file():
@@ -170,7 +171,7 @@ class Manifest:
                 what = "the index has another format version"
                 raise IndexMismatch(what, given=f"{given} in {path}", expected=FORMAT, do=_AGAIN)
             manifest = msgspec.convert(document, cls)
-            if "blocks" not in document and "sha256" not in document:  # built before there were checksums of it
+            if "blocks" not in document and "sha256" not in document:  # from a build before it had checksums
                 document["blocks"] = {}
             elif data != manifest._bytes():
                 raise ValueError("it differs from what was written, by its checksum")
@@ -186,7 +187,8 @@ class Manifest:
 
 
 def check_copy(folder: Path) -> Manifest:
-    """The copy of the manifest. Raises IndexCorrupt where there is none or it is damaged, IndexMismatch."""
+    """Copy of the manifest. Raises IndexCorrupt if it is missing or damaged, IndexMismatch for another format
+    version."""
     return Manifest._read(folder / COPY, "run gpu-rag index again")
 
 
@@ -198,7 +200,7 @@ def _sound_copy(folder: Path) -> Manifest | None:
 
 
 def mend_manifest(folder: Path) -> None:
-    """Puts the copy in the place of a damaged manifest, and says so. What the copy lacks is then built again.
+    """Replace a damaged manifest by its copy, with a warning. The next build makes what the copy lacks.
 
     Raises IndexCorrupt for a path that is a link, IndexLocked while a build runs.
     """
@@ -215,7 +217,7 @@ def mend_manifest(folder: Path) -> None:
 
 
 def _check_record(name: str, record: StageRecord) -> None:
-    """Raises ValueError for a record of the right types that no build writes."""
+    """Raise ValueError for a record of the right types that no build writes."""
     sound = {
         "name": record.name == name,
         "folder": record.folder.startswith(f"stages/{name}-") and record.folder.count("/") == 1,
@@ -233,9 +235,9 @@ def _has(entry: dict[str, Any], **types: type) -> bool:
 
 
 def damage(folder: Path, manifest: Manifest, stage: str) -> str | None:
-    """The first fault of a stage's files, in words; None where each is there and has its checksums.
+    """First fault of a stage's files, in words; None if each file is there and has its checksums.
 
-    Compares those of blocks, else, in an index that was built before there were, sha256. O(bytes); memory: a block.
+    Compares block checksums, or sha256 if the index is from a version before them. O(bytes); memory: a block.
     """
     record, blocks = manifest.stages[stage], manifest.blocks.get(stage)
     base = folder / record.folder
@@ -252,16 +254,16 @@ def damage(folder: Path, manifest: Manifest, stage: str) -> str | None:
     return None
 
 
-_DIGITS = 16  # of the checksum of a block
+_DIGITS = 16  # digits of a block's checksum
 
 
 def _common(a: str, b: str) -> int:
-    """The length of what two texts begin with alike."""
+    """Length of the common prefix of two texts."""
     return next((at for at, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
 def checked_folder(folder: Path, manifest: Manifest, stage: str) -> Path:
-    """The folder of a stage whose files are as they were written. Raises IndexCorrupt, which names what is not."""
+    """Folder of a stage whose files are unchanged. Raises IndexCorrupt, which names the damaged file."""
     if found := damage(folder, manifest, stage):
         raise IndexCorrupt("files of the index are damaged", given=found, do=_MEND)
     return folder / manifest.stages[stage].folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def reset_peak_memory() -> bool:
-    """Starts a new high-water mark. Returns False where the kernel does not offer that."""
+    """Start a new high-water mark. Returns False if the kernel does not offer that."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -16,12 +16,12 @@ def reset_peak_memory() -> bool:
 
 
 def peak_memory_bytes() -> int:
-    """The highest resident size since the last reset (or since the process began, without one)."""
+    """Highest resident size since the last reset, or since the process began."""
     return _status_bytes("VmHWM:")
 
 
 def memory_bytes() -> int:
-    """The resident size now (without the kernel's help: the highest so far)."""
+    """Current resident size; without /proc, the highest so far."""
     return _status_bytes("VmRSS:")
 
 

@@ -1,4 +1,4 @@
-"""Metadata of documents: a table with a row a document and a column a name, only where a corpus has some."""
+"""Metadata of documents: a table with a row per document and a column per name; only if a corpus has some."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpu_rag.index import tables
 from gpu_rag.types import Scalar
 
 FILE = "metadata.parquet"
-MOST_COLUMNS = 256  # those that most documents have; ties by the alphabet
+MOST_COLUMNS = 256  # the names that most documents have; ties by the alphabet
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 TYPE_NAMES = dict(zip(_TYPES.values(), ("boolean", "number", "number", "text")))
 
 
 def to_text(metadata: dict[str, Scalar]) -> str:
-    """Metadata as JSON text, "" for none."""
+    """Metadata as JSON text; "" for none."""
     return json.dumps(metadata, ensure_ascii=False) if metadata else ""
 
 
@@ -31,9 +31,10 @@ def in_words(metadata: Mapping[str, Scalar]) -> str:
 
 
 def write_metadata(path: Path, texts: Sequence[str]) -> bool:
-    """Writes the table of documents in order, each as `to_text` gave it; nothing (False) where none has metadata.
+    """Write the table of documents in order, each as `to_text` gave it. Returns False, and writes nothing, if none has
+    metadata.
 
-    A column is of one type: boolean, integer, number or text; of several types text, as JSON writes each value.
+    A column has one type: boolean, integer, number or text. A column of several types is text, each value as JSON.
     """
     rows: list[dict[str, Scalar]] = [json.loads(text) if text else {} for text in texts]
     counts = Counter(name for row in rows for name in row)
@@ -57,7 +58,7 @@ def _column(values: Sequence[Scalar | None]) -> pa.Array:
 
 
 def read_metadata(path: Path, n_documents: int) -> pa.Table:
-    """The table that `write_metadata` wrote. Raises IndexCorrupt where it is none for so many documents."""
+    """Table that `write_metadata` wrote. Raises IndexCorrupt if it is not one, or has not n_documents rows."""
     try:
         table = tables.joined_chunks(pq.read_table(path))
     except (OSError, pa.ArrowException) as error:
@@ -71,7 +72,7 @@ def read_metadata(path: Path, n_documents: int) -> pa.Table:
 
 
 def rows_of(table: pa.Table | None, documents: Iterable[int]) -> list[dict[str, Scalar]]:
-    """The metadata of some documents, by row; {} for each where the index has none."""
+    """Metadata of documents, by row; {} for each if the index has none."""
     rows = list(documents)
     if table is None:
         return [{} for _ in rows]

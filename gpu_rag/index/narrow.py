@@ -1,10 +1,10 @@
-"""A part of an index as an index of its own: some documents, and what these alone state.
+"""A part of an index as an index of its own: some documents, and only what these state.
 
-Methods run over the part as over any index, so that nothing of the other documents can reach a ranking, a path, a
-prompt or a trace: it is not there. Of each stage the part has what a build from those documents would have, with three
-differences, none of which shows a text: BM25 keeps the word statistics, and vectors of names keep the spelling, of all
-documents; synonyms and other links between what stays are those found among all; a link to what is gone has no
-successor. A stage without an entry in `NARROW`, or among `narrow` of its method, is not in the part.
+Methods run over the part as over any index. Nothing of the other documents can reach a ranking, a path, a prompt or a
+trace, because it is not there. Each stage of the part equals a build from those documents, with three differences, none
+of which shows a text. BM25 keeps the word statistics, and name vectors keep the spelling, of all documents. Synonyms
+and other links between kept rows are those found among all rows. A link to a removed row is not replaced by another. A
+stage without an entry in `NARROW`, or among `narrow` of its method, is not in the part.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from gpu_rag.settings import Settings, make_settings
 
 @dataclass
 class Part:
-    """A part that is being made of the index `base`. rows: the rows that stay, ascending, by what they are rows of;
-    new: i64[rows of the base] their numbers in the part, -1 where they are gone. folders, counts: of the stages that
-    are done.
+    """A part of the index `base` while it is made. rows: {kind: the kept rows, ascending}; new: {kind: i64[rows of the
+    base], their numbers in the part, -1 for removed rows}. folders, counts: of the finished stages.
     """
 
     base: Index
@@ -48,13 +47,13 @@ class Part:
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def keep(self, what: str, rows: np.ndarray, n: int) -> None:
-        """Notes which of n rows of the base stay; `rows` are in the order of the part."""
+        """Record which of n rows of the base stay; `rows` are in the order of the part."""
         self.rows[what], self.new[what] = rows, np.full(n, -1, np.int64)
         self.new[what][rows] = np.arange(len(rows))
 
     def narrow_table(self, stage: str, file: str, schema: pa.Schema, what: str = "", **of: str) -> None:
-        """Writes a table without the rows that name something that is gone. of: {column of row numbers: what they are
-        rows of}; what: a name for the rows themselves, which stay in their order."""
+        """Write a table without the rows that name a removed row. of: {column of row numbers: kind of the rows}; what:
+        a kind for the table's own rows, which keep their order."""
         table = tables.read_table(self.base.folder(stage) / file, schema)
         numbers = {name: self.new[kind][table[name].to_numpy()] for name, kind in of.items()}
         stays = np.logical_and.reduce([found >= 0 for found in numbers.values()])
@@ -65,29 +64,29 @@ class Part:
             self.keep(what, np.flatnonzero(stays), table.num_rows)
 
     def take_table(self, stage: str, file: str, schema: pa.Schema, what: str) -> None:
-        """Writes the rows of a table that stay, it having a row for each of `what`."""
+        """Write the kept rows of a table that has one row for each of `what`."""
         table = tables.read_table(self.base.folder(stage) / file, schema).take(pa.array(self.rows[what]))
         self.write(stage, file, schema, {name: table[name] for name in schema.names})
 
     def write(self, stage: str, file: str, schema: pa.Schema, columns: Mapping[str, object]) -> None:
-        """Writes a table of the stage; columns: arrays, or lists."""
+        """Write a table of the stage. columns: arrays or lists."""
         arrays = [_array(columns[part.name], part.type) for part in schema]
         tables.write_columns(self.folders[stage] / file, schema, arrays)
 
     def take_vectors(self, stage: str, rows: np.ndarray) -> None:
-        """Writes some rows of the vectors of a stage."""
+        """Write some rows of a stage's vectors."""
         vectors = tables.read_arrays(self.base.folder(stage) / "vectors.safetensors")["vectors"]
         tables.write_arrays(self.folders[stage] / "vectors.safetensors", {"vectors": vectors[rows]})
 
     def work(self, stage: str) -> Work:
-        """Inputs of a stage that is made of the stages of the part; no models."""
+        """Inputs of a stage that is made from the stages of the part; no models."""
         no_models: Any = None
         sources, partial = Sources(edits=self.base.path / EDITS), self.path / "work"
         folders, settings = dict(self.folders), self.settings
         return Work(folders[stage], partial, folders, settings, sources, no_models, Silent(), StageReport())
 
     def run(self, stage: Stage) -> None:
-        """Makes a stage that needs no model, of the stages of the part."""
+        """Make a stage that needs no model from the stages of the part."""
         self.counts[stage.name] = stage.run(self.work(stage.name))
 
 
@@ -104,10 +103,10 @@ def _array(column: object, kind: pa.DataType) -> pa.Array:
 def narrowed(
     base: Index, documents: np.ndarray, others: Mapping[str, Narrow], stages: Collection[str] | None = None
 ) -> Index:
-    """The part of an index with some of its documents: bool[n documents], at least one. others: for the stages of
-    methods (`registry.stage_narrowers`). stages: those that the part shall have, all without any.
+    """Part of an index with some of its documents: bool[n documents], at least one True. others: functions for the
+    stages of methods (`registry.stage_narrowers`). stages: the stages that the part gets; None means all.
 
-    It lies in a temporary folder, which goes when the part is let go.
+    It lies in a temporary folder, which is removed when the part is freed.
     """
     kept = TemporaryDirectory(prefix="gpu-rag-where-", ignore_cleanup_errors=True)
     part = Part(base, Path(kept.name), make_settings({}, base.manifest.defaults()))
@@ -164,12 +163,12 @@ def _bm25(part: Part) -> None:
 
 def _extraction(part: Part) -> None:
     part.narrow_table("extraction", "extractions.parquet", tables.EXTRACTIONS, passage="passages")
-    if part.base.manifest.stages["extraction"].version >= 2:  # before there were no profiles
+    if part.base.manifest.stages["extraction"].version >= 2:  # version 1 had no profiles
         part.narrow_table("extraction", "profiles.parquet", tables.PROFILES, passage="passages")
 
 
 def _entities(part: Part) -> None:
-    """Made anew, so that names are written as the documents of the part write them."""
+    """Make the entities anew, so that names are written as the documents of the part write them."""
     part.run(entities_stage)
     for what, schema, of_all in (
         ("entities", tables.ENTITIES, part.base.entities),
@@ -189,7 +188,7 @@ def _synonyms(part: Part) -> None:
 
 
 def vectors_of(stage: str, what: str) -> Narrow:
-    """Narrows a stage of vectors, one for each row of `what`."""
+    """A function that narrows a stage of vectors, one for each row of `what`."""
     return lambda part: part.take_vectors(stage, part.rows[what])
 
 

@@ -1,4 +1,4 @@
-"""The settings that an index records of its build, and the check that another build uses the same models."""
+"""Settings that an index records of its build, and the check that another build uses the same models."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Models
 from gpu_rag.settings import Settings, differences
 
-_NOT_SAVED = frozenset({"block", "memory"})  # change no table
+_NOT_SAVED = frozenset({"block", "memory"})  # these change no table
 
 
 def settings_to_save(settings: Settings) -> dict[str, Any]:
-    """The embedder, and what is not the default in [index] and in the sections of methods: defaults for later commands
-    on the index. Saved sections of methods that are not installed stay as they are."""
+    """The embedder, and the values in [index] and in sections of methods that are not the default. They become defaults
+    of later commands on the index. Saved sections of methods that are not installed stay unchanged."""
     sections = {"index": settings.index, **settings.own}
     saved: dict[str, Any] = {"models": {"embedder": settings.models.embedder}, **settings.kept}
     for name, section in sections.items():
@@ -28,16 +28,16 @@ def settings_to_save(settings: Settings) -> dict[str, Any]:
 
 
 def saved_settings(out: Path, fresh: bool = False) -> dict[str, Any]:
-    """The settings saved in the index `out`; {} where there is none, or it is to be built from nothing."""
+    """Settings saved in the index `out`; {} if there is none, or it is built from nothing."""
     refuse_links(out)
     return {} if fresh or not (out / "manifest.json").exists() else Manifest.read(out).defaults()
 
 
 def check_same_models(out: Path, stages: Sequence[Stage], settings: Settings, models: Models) -> None:
-    """Raises IndexMismatch where `stages` of the index in `out` were made by other models than would make them now.
+    """Raise IndexMismatch if `stages` of the index in `out` were made by other models than would make them now.
 
-    The vectors of two embedders never mix. What an LLM wrote is not thrown away because another LLM is configured, or
-    because `auto` now means rules; rules that are named in the settings may replace it.
+    The vectors of two embedders never mix. LLM output is not thrown away because another LLM is configured, or because
+    `auto` now means rules; rules that are named in the settings may replace it.
     """
     if not (out / "manifest.json").exists():
         return

@@ -19,19 +19,19 @@ Settled = Callable[[Settings, Models], Settings]
 
 
 def no_model(settings: Settings) -> tuple[str, ...]:
-    """The roles of a stage that uses no model."""
+    """Roles of a stage that uses no model."""
     return ()
 
 
 def the_embedder(settings: Settings) -> tuple[str, ...]:
-    """The roles of a stage that embeds."""
+    """Roles of a stage that embeds."""
     return ("embedder",)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of vectors that a stage compares. name: what they grow with, in words; number(settings, sizes): how many,
-    by the sizes of the index, among them each count of a stage."""
+    """Pairs of vectors that a stage compares. name: what their number grows with, in words; number(settings, sizes):
+    their number, from the sizes of the index, which include each count of a stage."""
 
     name: str
     number: Callable[[Settings, Mapping[str, float]], float]
@@ -39,7 +39,8 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of an index; `stage` makes it of the function below, its arguments being the other fields.
+    """One stage of an index. The decorator `stage` makes it from the function below it; its arguments are the other
+    fields.
 
     >>> @stage("lengths", needs=("passages",), params=lambda settings, sources: {"block": settings.index.block})
     ... def lengths_stage(work):
@@ -47,15 +48,15 @@ class Stage:
     >>> lengths_stage.name, lengths_stage.version
     ('lengths', 1)
 
-    run(work): writes files into work.out and returns counts. needs: the stages that it reads; corpus_needs: more of
-    them where there is a corpus. version: raised only when the output changes for equal input. retry: counts that,
-    when not 0, make the next run do the stage again. params(settings, sources): everything outside the needed stages
-    and the models that the output depends on. roles(settings): the models used, "embedder" or "llm".
-    settled(settings, models): the settings with what `auto` becomes in its place, where that depends on the models.
-    by_capability(settings): whether the LLM makes the stage only if it is capable, and rules do otherwise.
-    size: the size that its cost grows with, for a plan: characters, passages, extracted (passages that are extracted
-    from), entities, relations, mentions, links, triples, nodes, ...; pairs: vectors that it compares beside that;
-    planned: whether a plan can predict it. graph: whether it is a graph, or facts of one.
+    run(work): writes files into work.out and returns counts. needs: the stages that it reads; corpus_needs: further
+    ones if there is a corpus. version: raised only when the output changes for equal input. retry: counts that, if not
+    0, make the next run repeat the stage. params(settings, sources): everything that the output depends on outside the
+    needed stages and the models. roles(settings): the models used, "embedder" or "llm". settled(settings, models): the
+    settings with `auto` replaced, if that depends on the models. by_capability(settings): whether the LLM makes the
+    stage only if it is capable, and rules do otherwise. size: the size that its cost grows with, for a plan:
+    characters, passages, extracted (passages that are extracted from), entities, relations, mentions, links, triples,
+    nodes, ...; pairs: vectors that it also compares; planned: whether a plan can predict it. graph: whether it makes a
+    graph, or facts of one.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Stage:
     graph: bool = False
 
     def needs_of(self, sources: Sources) -> tuple[str, ...]:
-        """The stages that it reads in a build of these sources."""
+        """Stages that it reads in a build of these sources."""
         return (*self.needs, *(self.corpus_needs if sources.corpus else ()))
 
 
@@ -89,14 +90,14 @@ stage = _above(Stage)
 
 
 def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Settings:
-    """The settings with every `auto` of these stages replaced, so that fingerprints and manifest hold what ran."""
+    """Settings with every `auto` of these stages replaced, so that fingerprints and the manifest hold what ran."""
     for one in stages:
         settings = one.settled(settings, models)
     return settings
 
 
 def where_capable(cls: type[Declared], section: str, name: str, llm: str, rule: str) -> Settled:
-    """A function that replaces `auto` of a setting: by `llm` where a capable language model is there, else by `rule`.
+    """A function that replaces `auto` of a setting by `llm` if a capable language model is there, else by `rule`.
 
     cls: the class that declares the section."""
 
@@ -109,7 +110,7 @@ def where_capable(cls: type[Declared], section: str, name: str, llm: str, rule: 
 
 
 def ordered(stages: Iterable[Stage]) -> list[Stage]:
-    """The stages, each behind those that it needs; otherwise in the order given. Raises UsageError where none can be.
+    """Stages, each after those that it needs; otherwise in the given order. Raises UsageError if that is impossible.
 
     O(S^2) for S stages.
     """

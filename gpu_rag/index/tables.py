@@ -1,4 +1,4 @@
-"""Schemas of the Parquet tables, and how they are written so that equal rows give equal bytes.
+"""Schemas of the Parquet tables, written so that equal rows give equal bytes.
 
 Integer ids are row numbers: every table is sorted by its text id, so ids follow the sorted ids.
 """
@@ -28,7 +28,7 @@ DOCUMENTS = pa.schema(
         ("title", pa.string()),
         ("file", pa.string()),
         ("line", pa.int32()),
-        ("pages", pa.list_(pa.int64())),  # characters into the document where each page begins; empty: no pages
+        ("pages", pa.list_(pa.int64())),  # character offset where each page begins; empty: no pages
     ]
 )
 PASSAGES = pa.schema(
@@ -41,7 +41,7 @@ PASSAGES = pa.schema(
         ("end", pa.int64()),
     ]
 )
-LINES = pa.schema([("line", pa.int32())])  # a row a passage: its first line in a text file, 0 in other sources
+LINES = pa.schema([("line", pa.int32())])  # one row per passage: its first line in a text file, 0 in other sources
 EXTRACTIONS = pa.schema(
     [
         ("passage", pa.int32()),
@@ -50,7 +50,7 @@ EXTRACTIONS = pa.schema(
         ("status", pa.string()),  # ok | empty | truncated | malformed | failed | absent | skipped
     ]
 )
-PROFILES = pa.schema(  # a row for each entity of a passage of which more than the name is known
+PROFILES = pa.schema(  # one row per entity of a passage with more than a name
     [
         ("passage", pa.int32()),
         ("name", pa.string()),  # as in the entities of EXTRACTIONS
@@ -62,7 +62,7 @@ PROFILES = pa.schema(  # a row for each entity of a passage of which more than t
 ENTITIES = pa.schema(
     [
         ("id", pa.string()),  # the normalised name
-        ("name", pa.string()),  # the commonest way it is written
+        ("name", pa.string()),  # the most frequent spelling
         ("aliases", pa.list_(pa.string())),
         ("n_passages", pa.int32()),
     ]
@@ -84,7 +84,7 @@ MENTIONS = pa.schema(
     [
         ("entity", pa.int32()),
         ("passage", pa.int32()),
-        ("start", pa.int32()),  # characters into the passage text; -1: extracted there, not found verbatim
+        ("start", pa.int32()),  # character offset into the passage text; -1: extracted, not found verbatim
         ("end", pa.int32()),
         ("origin", pa.string()),  # extraction | search
     ]
@@ -93,21 +93,21 @@ SYNONYMS = pa.schema([("left", pa.int32()), ("right", pa.int32()), ("score", pa.
 
 
 def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any]) -> int:
-    """Writes columns (lists or arrays, by name) as Parquet (zstd, fixed row groups). Returns the number of rows."""
+    """Write columns (lists or arrays, by name) as Parquet (zstd, fixed row groups). Returns the number of rows."""
     return write_columns(path, schema, [pa.array(columns[field.name], type=field.type) for field in schema])
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
-    """write_table for row dictionaries."""
+    """Write a table from row dictionaries, as `write_table`."""
     rows = list(rows)
     return write_table(path, schema, {name: [row[name] for row in rows] for name in schema.names})
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Reads a table and checks its schema. Raises IndexCorrupt naming the file.
+    """Read a table and check its schema. Raises IndexCorrupt naming the file.
 
-    Each column is one chunk, as far as one can hold it (2 GiB of text): `take` of a few rows from one of many chunks
-    costs as much as copying the column.
+    Each column is one chunk if it fits (2 GiB of text): `take` of a few rows from one of many chunks costs as much as
+    copying the column.
     """
     try:
         table = joined_chunks(pq.read_table(path))
@@ -118,7 +118,7 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def read_batches(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Reads a table, or some columns of it, a row group at a time. Raises IndexCorrupt naming the file."""
+    """Read a table, or some of its columns, one row group at a time. Raises IndexCorrupt naming the file."""
     try:
         with pq.ParquetFile(path) as file:
             check_schema(path, file.schema_arrow, schema)
@@ -128,7 +128,7 @@ def read_batches(path: Path, schema: pa.Schema, columns: Sequence[str] | None = 
 
 
 def n_rows(path: Path) -> int:
-    """The number of rows of a table, by its footer. Raises IndexCorrupt naming the file."""
+    """Number of rows of a table, from its footer. Raises IndexCorrupt naming the file."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except (OSError, pa.ArrowException) as error:
@@ -136,16 +136,16 @@ def n_rows(path: Path) -> int:
 
 
 def check_schema(path: Path, given: pa.Schema, schema: pa.Schema) -> None:
-    """Raises IndexCorrupt where a file has other columns than `schema`."""
+    """Raise IndexCorrupt if the columns of a file differ from `schema`."""
     if not given.equals(schema):
         raise IndexCorrupt("a table has other columns", given=f"{path}: {given.names}", expected=schema.names)
 
 
 def joined_chunks(table: pa.Table) -> pa.Table:
-    """The table with columns of one chunk each; texts and lists of texts of more than 2 GiB stay in several."""
+    """Table with one chunk per column; texts and lists of texts of more than 2 GiB stay in several."""
     try:
         return table.combine_chunks()
-    except pa.ArrowInvalid:  # offsets of i32 overflow, which joins strings in part, but lists of strings not at all
+    except pa.ArrowInvalid:  # i32 offsets overflow; strings are then joined in part, lists of strings not at all
         return pa.table([_joined(column) for column in table.columns], schema=table.schema)
 
 
@@ -157,7 +157,8 @@ def _joined(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def whole_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of texts in one chunk, of large_string where it had several: `take` raises where these exceed 2 GiB."""
+    """Column of texts in one chunk; several chunks become large_string, because `take` raises when they
+    exceed 2 GiB."""
     if column.num_chunks < 2:
         return column
     return pa.chunked_array([pa.concat_arrays(column.cast(pa.large_string()).chunks)])
@@ -167,11 +168,11 @@ _TYPES = {  # in the order of the format
     "U64": np.uint64, "I64": np.int64, "F64": np.float64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
     "F16": np.float16, "U16": np.uint16, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
-_MOST_HEADER = 1 << 20  # bytes of the JSON before the arrays
+_MOST_HEADER = 1 << 20  # bytes of the JSON header
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes named arrays as safetensors, by type and then by name. Mapped arrays are not read into memory.
+    """Write named arrays as safetensors, sorted by type, then by name. Mapped arrays are not read into memory.
 
     Raises StorageError.
     """
@@ -191,12 +192,12 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def write_raw(file: IO[bytes], array: np.ndarray) -> None:
-    """Writes the bytes of an array; unlike `tofile`, with the system's reason where the disk refuses."""
+    """Write the bytes of an array; unlike `tofile`, an error gives the system's reason."""
     file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Maps safetensors: pages are read when they are used, and writing to an array changes a private copy of them.
+    """Map safetensors: pages are read when used, and writing to an array changes a private copy.
     Raises IndexCorrupt naming the file."""
     try:
         with path.open("rb") as file:
@@ -212,14 +213,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 class _Array(msgspec.Struct, forbid_unknown_fields=True):
-    """The place of an array in a file."""
+    """Place of an array in a file."""
 
     dtype: Literal[tuple(_TYPES)]  # type: ignore[valid-type]
     shape: list[Annotated[int, msgspec.Meta(ge=0)]]
     data_offsets: tuple[int, int]
 
     def of(self, data: np.ndarray) -> np.ndarray:
-        """The array. Raises ValueError where its place, type and shape do not agree."""
+        """Array at this place. Raises ValueError if place, type and shape do not agree."""
         start, end = self.data_offsets
         kind = np.dtype(_TYPES[self.dtype])
         if not 0 <= start <= end <= len(data) or end - start != kind.itemsize * math.prod(self.shape):
@@ -227,11 +228,11 @@ class _Array(msgspec.Struct, forbid_unknown_fields=True):
         return data[start:end].view(kind).reshape(self.shape)
 
 
-_GROUPS = 8  # of rows, that are cast and written at a time: their texts must stay below 2 GiB
+_GROUPS = 8  # row groups cast and written at a time: their texts must stay below 2 GiB
 
 
 class TableWriter:
-    """Writes a table part by part. Memory: a part, and a group of rows. Raises StorageError, as `write_table`."""
+    """Writer of a table in parts. Memory: a part and a row group. Raises StorageError, as `write_table`."""
 
     def __init__(self, path: Path, schema: pa.Schema):
         self._path, self._schema = path, schema
@@ -252,7 +253,7 @@ class TableWriter:
             self._writer.close()
 
     def add(self, columns: Sequence[Any]) -> None:
-        """Takes rows: arrays in the order of the schema."""
+        """Add rows: arrays in the order of the schema."""
         arrays = [self._cast(column, field.type) for column, field in zip(columns, self._schema)]
         self._waiting.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
         self._n_waiting += len(arrays[0])
@@ -265,7 +266,7 @@ class TableWriter:
         return column.cast(type) if isinstance(column, pa.Array) else pa.array(column, type)
 
     def _flush(self, n: int) -> None:
-        """Writes the first n rows, and keeps the rest."""
+        """Write the first n rows, and keep the rest."""
         if not n:
             return
         table = pa.Table.from_batches(self._waiting, self._schema).combine_chunks()
@@ -280,7 +281,8 @@ class TableWriter:
 
 
 def write_columns(path: Path, schema: pa.Schema, columns: Sequence[pa.Array | np.ndarray]) -> int:
-    """Writes columns that are at hand, a part at a time: a table of more than 2 GiB of text too. Returns the rows."""
+    """Write columns in memory, a part at a time; a table may have more than 2 GiB of text.
+    Returns the number of rows."""
     n, step = len(columns[0]), _GROUPS * ROWS_A_GROUP
     with TableWriter(path, schema) as writer:
         for start in range(0, n, step):

@@ -1,4 +1,4 @@
-"""The file of what `gpu-rag tune` learnt for an index: in its folder, outside its digest."""
+"""File of the results of `gpu-rag tune` for an index: in its folder, outside its digest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["TUNED", "keep", "tuned"]
 
 
 def tuned(folder: Path) -> dict[str, dict[str, Any]]:
-    """{part: what was learnt}, a part for each method that learns; {} without the file. Raises BadInput."""
+    """{part: results}, one part for each method that learns; {} without the file. Raises BadInput."""
     path, do = folder / TUNED, "remove it, and run gpu-rag tune again"
     if not path.is_file():
         return {}
@@ -25,7 +25,7 @@ def tuned(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def keep(folder: Path, **parts: Mapping[str, Any]) -> Path:
-    """Puts parts into the file, in place of those of the same name. Raises IndexLocked."""
+    """Write parts into the file; they replace parts of the same name. Raises IndexLocked."""
     with WriteLock(folder):
         document = {**tuned(folder), **parts}
         write_atomic(folder / TUNED, (json.dumps(document, indent=1) + "\n").encode())

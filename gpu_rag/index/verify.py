@@ -1,4 +1,4 @@
-"""Checks of a finished index: every checksum, the tables against each other, the graph's invariants."""
+"""Checks of a finished index: every checksum, the tables against each other, the invariants of the graph."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _AGAIN = "run gpu-rag index again"
 
 
 def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]:
-    """Everything that is broken, one line each; empty when the index is sound.
+    """Faults of an index, one per line; empty if the index is sound.
 
-    checks: of the stages that only one method has, by name of stage (`Method.verify`). A stage without a check
-    has its checksums verified: see `unchecked`.
+    checks: for stages that only one method has, by name of stage (`Method.verify`). For a stage without a check only
+    checksums are verified: see `unchecked`.
     """
     index = Index.open(folder)
     broken = [*_settings(index), *_files(index), *_beside(index)]
@@ -44,7 +44,7 @@ def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]
 
 
 def unchecked(folder: Path, checks: Mapping[str, Check]) -> list[str]:
-    """The stages that no check knows: of their files `verify` compares the checksums alone."""
+    """Stages without a check, of which `verify` only compares the checksums."""
     return [stage for stage in Index.open(folder).stages if stage not in _CHECKS and stage not in checks]
 
 
@@ -60,7 +60,7 @@ def _guarded(check: Check, index: Index) -> list[str]:
         ValueError,
         RecursionError,
         pa.ArrowException,
-    ) as error:  # of what the check itself reads
+    ) as error:  # raised by what the check reads
         what = check.__name__.removeprefix("check").strip("_")
         found.append(f"{what}: the check stopped at what no build writes: {type(error).__name__} {error}")
     return found
@@ -93,13 +93,13 @@ def _files(index: Index) -> Iterator[str]:
 
 
 def _asked(index: Index) -> Iterator[str]:
-    """The stages that a build was to make, was ended before, and that are not there."""
+    """Name the missing stages of an interrupted build."""
     if missing := [name for name in unfinished(index.path) if name not in index.stages]:
         yield f"missing: {', '.join(missing)}, which the last build was to make; run the same gpu-rag index again"
 
 
 def _beside(index: Index) -> Iterator[str]:
-    """The faults of what lies beside the stages; all of it may be missing."""
+    """Faults of the files beside the stages; each of them may be missing."""
     for name in (COPY, "run.json", "plan.json"):
         try:
             if (index.path / name).is_file():
@@ -146,7 +146,7 @@ def _passages(index: Index) -> Iterator[str]:
 
 
 def _lengths(index: Index) -> pa.ChunkedArray:
-    """The characters of each passage."""
+    """Number of characters of each passage."""
     return pc.utf8_length(index.passages["text"]).cast(pa.int64())
 
 
@@ -175,7 +175,7 @@ def _extractions(index: Index) -> Iterator[str]:
         yield "extractions: not one row a passage, in order"
         return
     if index.manifest.stages["extraction"].version < 2:
-        return  # made before there were profiles
+        return  # version 1 had no profiles
     found = table["entities"].to_pylist()
     profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
     passages = profiles["passage"].to_pylist()
@@ -261,7 +261,7 @@ def _graph(index: Index) -> Iterator[str]:
 
 
 def _reasons(index: Index) -> np.ndarray:
-    """The pairs of nodes that a relation, a synonym or a mention joins."""
+    """Pairs of nodes joined by a relation, a synonym or a mention."""
     entity, passage = (index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage"))
     ends = [index.relation_ends, _synonym_ends(index), (entity, passage + index.n_entities)]
     src, dst = (np.concatenate([pair[side] for pair in ends]) for side in (0, 1))

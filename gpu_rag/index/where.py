@@ -6,12 +6,12 @@ test       = column ("=" | "!=" | "<" | "<=" | ">" | ">=") value
            | column "is" ["not"] "missing"
 column     = a name, or any text in `backticks`;  value = a number, "text", 'text', true or false
 
-Words of the language are read in any case, names of columns as they are written. In quotes a backslash stands before a
-quote or a backslash. Text is compared by code points, so ISO dates compare as dates.
+Keywords may be in any case; column names are case-sensitive. In quotes, a backslash escapes a quote or a backslash.
+Text is compared by code points, so ISO dates compare as dates.
 
-Missing values are as in SQL: a comparison with one is neither true nor false, `not` leaves it so, `and` and `or` follow
-three-valued logic, and only what is true is kept. So documents without a year are in neither `year = 2020` nor
-`not year = 2020`; `year is missing` finds them.
+Missing values behave as in SQL: a comparison with one is neither true nor false, and so is its `not`; `and` and `or`
+follow three-valued logic, and only true is kept. So documents without a year match neither `year = 2020` nor `not year
+= 2020`; `year is missing` finds them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Mask: TypeAlias = pa.Array  # of booleans, null where neither true nor false
 def matching(where: str, metadata: pa.Table | None) -> np.ndarray:
     """bool[n documents]: whether each one is kept. metadata: `Index.metadata`.
 
-    Raises UsageError: a syntax error with its place, an unknown column with those that there are, a value that does
-    not fit the type of its column, an index without metadata.
+    Raises UsageError: a syntax error with its position, an unknown column with the known ones, a value that does not
+    fit the type of its column, an index without metadata.
     """
     if len(where) > MOST_CHARS:
         raise UsageError("the filter is too long", given=f"{len(where)} characters", expected=f"at most {MOST_CHARS}")
@@ -64,7 +64,7 @@ def matching(where: str, metadata: pa.Table | None) -> np.ndarray:
 
 
 class _Parser:
-    """A filter that is read token by token, each test being a mask at once. kind, word: of the token to come."""
+    """Recursive parser of a filter; each test becomes a mask at once. kind, word: of the next token."""
 
     def __init__(self, where: str, metadata: pa.Table):
         self._where, self._metadata = where, metadata
@@ -72,7 +72,7 @@ class _Parser:
         self.advance()
 
     def advance(self) -> str:
-        """Goes to the next token; returns the text of the one before."""
+        """Advance to the next token. Returns the text of the previous one."""
         before = getattr(self, "word", "")
         found = _TOKEN.match(self._where, self._next)
         if found is None:
@@ -84,7 +84,7 @@ class _Parser:
         return before
 
     def error(self, what: str) -> UsageError:
-        """A syntax error at the token to come."""
+        """A syntax error at the next token."""
         here = f"{self.word!r} at character {self.at + 1}" if self.kind != "end" else "its end"
         return UsageError(f"the filter cannot be read: {what}", given=f"{here} of {self._where}", expected=EXAMPLE)
 
@@ -102,7 +102,7 @@ class _Parser:
             raise self.error(f"expected {word}")
 
     def either(self, depth: int) -> Mask:
-        """Tests joined by `or`."""
+        """Parse tests joined by `or`."""
         found = [self._both(depth)]
         while self._take("or"):
             found.append(self._both(depth))

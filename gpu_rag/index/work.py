@@ -1,4 +1,4 @@
-"""The models, sources, progress and folders that a build gives to its stages."""
+"""Models, sources, progress and folders that a build gives to its stages."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ if TYPE_CHECKING:
     from gpu_rag.models.embed.interface import Embedder
     from gpu_rag.models.llm.interface import LLM
 
-_SUM = 16  # bytes of the checksum of a block
+_SUM = 16  # bytes of a block's checksum
 
 
 class Models(Protocol):
-    """The models of a build, loaded on first use: a resumed build loads only what it needs."""
+    """Models of a build, loaded on first use: a resumed build loads only what it needs."""
 
     def embedder(self) -> Embedder:
         """The embedding model."""
 
     def llm(self) -> LLM:
-        """The language model, behind the index's reply cache."""
+        """The language model, behind the reply cache of the index."""
 
     def is_capable(self) -> bool:
-        """Whether there is a language model that may decide; it is not loaded to find out."""
+        """Whether there is a language model that may decide. Does not load it."""
 
     def describe(self, role: str) -> dict[str, Any]:
         """{"name", "content_hash", ...} of a role ("embedder" or "llm")."""
 
 
 class Progress(Protocol):
-    """The reports of how far a build is."""
+    """Progress reports of a build."""
 
     def start(self, stage: str, total: int | None, unit: str) -> None:
-        """A stage begins, or learns its total."""
+        """Report that a stage begins, or that its total is known."""
         return None
 
     def advance(self, n: int, tokens: int = 0) -> None:
-        """n more units are done, with this many LLM tokens."""
+        """Report n more units, with this number of LLM tokens."""
         return None
 
     def finish(self, stage: str, skipped: bool) -> None:
-        """A stage is done, or was up to date."""
+        """Report that a stage is done, or was up to date."""
         return None
 
 
 class Silent(Progress):
-    """Progress that says nothing."""
+    """Progress without output."""
 
 
 @dataclass(frozen=True)
 class NamedSource:
-    """One source of a knowledge base. kind: kg (a file of triples), skb (a folder), documents or web (as a corpus).
+    """One source of a knowledge base. kind: kg (a file of triples), skb (a folder), documents or web (like a corpus).
 
-    most: the triples that are read of it, from its beginning.
+    most: number of triples to read, from the beginning.
     """
 
     name: str
@@ -73,10 +73,10 @@ class NamedSource:
 
 @dataclass(frozen=True)
 class Sources:
-    """The inputs of a build: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
+    """Inputs of a build: corpus files or folders, ready OpenIE results. strict: stop at the first bad row.
 
-    edits: the folder of edits by hand, which may be missing. named: sources of a knowledge base, by name;
-    the paths of those of kind documents are in `corpus` too.
+    edits: folder of manual changes, which may be missing. named: sources of a knowledge base, by name; the paths of
+    kind documents are in `corpus` too.
     """
 
     corpus: tuple[Path, ...] = ()
@@ -86,15 +86,15 @@ class Sources:
     named: tuple[NamedSource, ...] = ()
 
     def of_kind(self, *kinds: str) -> tuple[NamedSource, ...]:
-        """The named sources of these kinds."""
+        """Named sources of these kinds."""
         return tuple(source for source in self.named if source.kind in kinds)
 
 
 @dataclass
 class StageReport:
-    """The costs of one stage in this run. `skipped`: it was up to date; `reused`: rows taken over from its last state;
-    `llm_s`: seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: what ran each op;
-    `replies_read`, `fallbacks`: as in `types.Usage`."""
+    """Costs of one stage in this run. `skipped`: it was up to date; `reused`: rows taken from its last state; `llm_s`:
+    seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: the implementation that ran each
+    op; `replies_read`, `fallbacks`: as in `types.Usage`."""
 
     s: float = 0.0
     llm_s: float = 0.0
@@ -112,17 +112,17 @@ class StageReport:
     fallbacks: dict[str, int] = field(default_factory=dict)
 
     def count(self, step: str, kind: str) -> None:
-        """Count a reply that was not in the form asked for: one of `types.FALLBACKS`."""
+        """Count a reply that was not in the requested form. kind: one of `types.FALLBACKS`."""
         key = f"{step}/{kind}"
         self.fallbacks[key] = self.fallbacks.get(key, 0) + 1
 
 
 @dataclass
 class Work:
-    """The inputs and outputs of a running stage: its output folder, the finished stages before it, settings and models.
+    """Inputs and outputs of a running stage: its output folder, the finished stages before it, settings and models.
 
-    previous: what an earlier run of this stage, of the same version, left for other inputs; None where there is none.
-    A stage may take over what still holds, as long as its output does not depend on it.
+    previous: folder of an earlier run of this stage, of the same version, for other inputs; None if there is none. A
+    stage may reuse what is still valid, if its output does not depend on that.
     """
 
     out: Path
@@ -136,9 +136,9 @@ class Work:
     previous: Path | None = None
 
     def array_block(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array of one block: from disk if an earlier run finished it, else made and stored durably.
+        """Array of one block: from disk if an earlier run finished it, else computed and stored durably.
 
-        The file begins with a checksum: a damaged block is made anew.
+        The file begins with a checksum: a damaged block is computed again.
         """
         path = self.partial / f"block-{name}.npy"
         kept = path.read_bytes() if path.is_file() else b""

@@ -1,15 +1,15 @@
 """Decisions as values: an `Ask` has a typed reply, a prompt and a rule; a `Choose` picks among options.
 
-A program states what is to be decided and with which fields. Who decides (a language model, the rule, an oracle) is a
-value of the run, see `program.decide`; stages of an index use `Ask.request` and `Ask.read` instead.
+A program states the question and its fields. The decider (a language model, the rule, an oracle) is a value of the run,
+see `program.decide`; stages of an index use `Ask.request` and `Ask.read` instead.
 
-Fields are the values that a decision rests on, often more than a prompt can show. Each callable of an Ask takes them by
-name and ignores the others:
-rule    the reply without a model, within the bounds of the reply's type; it may await steps and other asks. That of an
-        index stage takes and returns batches of Arrow, since millions of passages pass through it
+Fields are the values that a decision rests on, often more than a prompt can show. Each callable of an Ask gets the
+fields that it names as parameters:
+rule    the reply without a model, within the bounds of the reply's type; it may await steps and other asks. The rule of
+        an index stage takes and returns Arrow batches, because it handles millions of passages
 show    the slots of the prompt; without it each slot has the field of its name
 check   the model's reply, corrected, or `Refused`; `shown` has the positions of the packed texts that it saw
-schema  the JSON Schema where its options differ from question to question
+schema  the JSON Schema, if its options differ from question to question
 gold    the reply of a perfect decider, or None; see `program.oracle`
 """
 
@@ -39,11 +39,11 @@ OPTIONS = "options"  # the slot of a choice
 
 @dataclass(frozen=True)
 class Packed:
-    """Texts for one slot of a prompt, as many as the context holds.
+    """Texts for one slot of a prompt, as many as fit in the context.
 
-    texts: in the order in which they are shown. rank: position -> place in the order of keeping, 0 first; then only
-    whole texts are shown. Without it the first texts are kept, and the last one may be cut at a word's end.
-    ending: a text behind them that is never cut.
+    texts: in display order. rank: for each position its place in the order of keeping, 0 first; then only whole texts
+    are shown. Without rank the first texts are kept, and the last one may be cut after a word.
+    ending: a text after them that is never cut.
     """
 
     texts: Sequence[str]
@@ -54,14 +54,14 @@ class Packed:
 
 @dataclass(frozen=True)
 class Refused:
-    """A reply that can be read and cannot be used, and why."""
+    """A reply that can be read but not used, and the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A rendered prompt. positions: of the packed texts that it shows; n_cut: tokens of those that it does not."""
+    """A rendered prompt. positions: of the packed texts in it; n_cut: number of tokens of packed texts left out."""
 
     text: str
     positions: tuple[int, ...] = ()
@@ -73,10 +73,10 @@ class Ask(Generic[R]):
     """One decision, see the module.
 
     name: in the trace and the counts. reply: a msgspec Struct, or str for plain text. prompt: "package:file", or a
-    callable of the fields that returns a Prompt. max_tokens: of the reply; 0 for what its schema lets a model write;
-    a field `max_tokens` comes before it. words: the reply in words, for the trace. unread: the reply in place of one
-    that cannot be used; without it that of the rule. temperature: of requests, in place of the run's.
-    reads: of reading, which is a language model's whoever decides: of any model, or of a capable one.
+    callable of the fields that returns a Prompt. max_tokens: of the reply; 0 allows what its schema lets a model write;
+    a field `max_tokens` takes precedence. words: the reply in words, for the trace. unread: the reply that replaces an
+    unusable one; without it the rule decides. temperature: of requests, instead of the run's. reads: set for reading,
+    which a language model does whoever decides: any model, or a capable one.
     """
 
     name: str
@@ -94,31 +94,31 @@ class Ask(Generic[R]):
     reads: Literal["", "any", "capable"] = ""
 
     def prompt_of(self, fields: Fields) -> Prompt:
-        """The prompt for these fields."""
+        """Prompt for these fields."""
         return read_prompt(self.prompt) if isinstance(self.prompt, str) else call(self.prompt, fields)
 
     def slots(self, fields: Fields) -> dict[str, str | Packed]:
-        """The slots of the prompt, filled."""
+        """Filled slots of the prompt."""
         if self.show is not None:
             return dict(call(self.show, fields))
         return {name: fields[name] for name in self.prompt_of(fields).fields}
 
     def schema_text(self, fields: Fields) -> str | None:
-        """The JSON Schema of the reply, None for plain text."""
+        """JSON Schema of the reply; None for plain text."""
         if self.schema is not None:
             return call(self.schema, fields)
         return None if self.reply is str else schema_of(self.reply)  # type: ignore[type-var, arg-type]
 
     def room(self, fields: Fields, llm: Model) -> int:
-        """Tokens for the reply."""
+        """Token limit of the reply."""
         given: int = fields.get("max_tokens", self.max_tokens)
         schema = self.schema_text(fields)
         return given if given or schema is None else reply_tokens(llm, schema)
 
     def request(self, fields: Fields, llm: Model, seed: int = 0) -> Request:
-        """The request of an index stage, under the schema and without packing: a text that is too long stays whole.
+        """Request of an index stage, under the schema and without packing: a text that is too long stays whole.
 
-        fields: also `max_tokens`, where a setting gives it.
+        fields: also `max_tokens`, if a setting gives it.
         """
         prompt, schema = self.prompt_of(fields), self.schema_text(fields)
         slots = {name: _joined(value) for name, value in self.slots(fields).items()}
@@ -126,7 +126,7 @@ class Ask(Generic[R]):
         return Request(prompt.system, prompt.render(**slots), constraint, self.room(fields, llm), seed=seed)
 
     def read(self, reply: Reply, fields: Fields, shown: Sequence[int] = ()) -> tuple[R | Malformed, str]:
-        """The typed reply and how it was read (exact | lenient | salvaged), or Malformed; `check` has its say."""
+        """Typed and checked reply and how it was read (exact | lenient | salvaged), or Malformed."""
         schema = self.schema_text(fields)
         found = read_reply(reply, None if schema is None else JsonSchema(schema))
         if isinstance(found, Malformed):
@@ -134,7 +134,7 @@ class Ask(Generic[R]):
         return self.typed(found, fields, shown), found.how
 
     def typed(self, found: Read, fields: Fields, shown: Sequence[int] = ()) -> R | Malformed:
-        """What was read as the type of the reply, checked."""
+        """The value that was read, converted to the type of the reply and checked."""
         try:
             value: Any = found.value if self.reply is str else struct_of(self.reply, found.value)  # type: ignore[type-var]
         except msgspec.ValidationError as error:
@@ -145,14 +145,14 @@ class Ask(Generic[R]):
 
 @dataclass(frozen=True)
 class Choose:
-    """A choice among options: its reply is their positions, best first: 1 to k, or 0 to k where `none` is allowed.
+    """A choice among options. Its reply is their positions, best first: 1 to k, or 0 to k if `none` is allowed.
 
-    Reserved fields: `options` (texts), `query` (compared with the options by the rule), `scores` (one for each option
-    in place of that cosine), `k`, `threshold` (least score where none is allowed), `step` (behind the name, for choices
-    that are made several times). prompt: says what makes an option good; its slot `{{options}}` is filled here.
+    Reserved fields: `options` (texts), `query` (the rule compares it with the options), `scores` (one per option,
+    instead of that cosine), `k`, `threshold` (least score if none is allowed), `step` (follows the name, for repeated
+    choices). prompt: says what makes an option good; its slot `{{options}}` is filled here.
     rule: positions without a model; without it the best by score, ties to the earlier option.
     helps: (gold, position, **fields) -> whether a perfect decider may take that option; see `program.oracle`.
-    plans: whether the choice is a part of planning, which a model that is not capable leaves to the rule.
+    plans: whether the choice is part of planning, which a model that is not capable leaves to the rule.
     """
 
     name: str
@@ -166,11 +166,12 @@ class Choose:
     plans: bool = False
 
     def prompt_of(self, fields: Fields) -> Prompt:
-        """The prompt for these fields."""
+        """Prompt for these fields."""
         return read_prompt(self.prompt) if isinstance(self.prompt, str) else call(self.prompt, fields)
 
     def slots(self, fields: Fields) -> dict[str, str | Packed]:
-        """The slots of the prompt but for the options. Raises UsageError where the prompt has others, or no options."""
+        """Slots of the prompt except the options. Raises UsageError if the prompt has others, or no slot for
+        options."""
         wanted = self.prompt_of(fields).fields
         names = wanted - {OPTIONS}
         given = dict(call(self.show, fields)) if self.show is not None else {n: fields[n] for n in names if n in fields}
@@ -185,8 +186,8 @@ class Choose:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one choice. name: in the trace; scores: one for each option in place of the cosine with the query;
-    threshold: least score where none is allowed."""
+    """Options of one choice. name: in the trace; scores: one per option, instead of the cosine with the query;
+    threshold: least score if none is allowed."""
 
     name: str
     texts: tuple[str, ...]
@@ -199,8 +200,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Taken:
-    """A decision that was taken. value: the reply, or positions; by: who took it, see `program.decide`; reply: of the
-    model, where one was used; n_candidates: texts that were packed."""
+    """A decision. value: the reply, or positions; by: the decider, see `program.decide`; reply: of the model, if one
+    was used; n_candidates: number of texts to be packed."""
 
     value: Any
     by: str
@@ -209,20 +210,21 @@ class Taken:
 
 
 def read_prompt(name: str) -> Prompt:
-    """The prompt "package:file"."""
+    """Prompt of the name "package:file"."""
     package, _, file = name.partition(":")
     return Prompt.read(package, file)
 
 
 def call(function: Callable[..., Any], fields: Fields, *first: Any) -> Any:
-    """The function with those fields that it names, or with all of them where it takes any."""
+    """Result of the function, called with the fields that it names as parameters; with all fields if it has
+    **kwargs."""
     names = _names(function, len(first))
     return function(*first, **(fields if names is None else {name: fields[name] for name in names if name in fields}))
 
 
 @lru_cache(maxsize=1024)
 def _names(function: Callable[..., Any], n_first: int) -> tuple[str, ...] | None:
-    """The names of a function's parameters behind the first ones; None where it takes any."""
+    """Parameter names of a function after the first n_first; None if it has **kwargs."""
     parameters = list(inspect.signature(function).parameters.values())
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -230,9 +232,9 @@ def _names(function: Callable[..., Any], n_first: int) -> tuple[str, ...] | None
 
 
 def shown(llm: Model, prompt: Prompt, slots: Mapping[str, str | Packed], max_tokens: int) -> Shown:
-    """The prompt with its slots filled, packed texts as far as they fit beside a reply of `max_tokens`.
+    """Prompt with its slots filled; packed texts as far as they fit beside a reply of `max_tokens`.
 
-    Raises ContextOverflow where it does not fit without any packed text, or has none.
+    Raises ContextOverflow if it does not fit even without packed texts.
     """
     plain = {name: value for name, value in slots.items() if isinstance(value, str)}
     packed = [(name, value) for name, value in slots.items() if not isinstance(value, str)]
@@ -250,12 +252,12 @@ def shown(llm: Model, prompt: Prompt, slots: Mapping[str, str | Packed], max_tok
     text, n_kept, n_cut = taken(order)
     if texts.rank is None:
         return Shown(text, tuple(order[:n_kept]), n_cut)
-    kept = sorted(order[: max(1, n_kept - 1) if n_cut else n_kept])  # whole texts: the last one was cut
+    kept = sorted(order[: max(1, n_kept - 1) if n_cut else n_kept])  # whole texts only: drop the one that was cut
     return Shown(taken(kept)[0], tuple(kept), n_cut)
 
 
 def _whole(llm: Model, prompt: Prompt, fields: Mapping[str, str], max_tokens: int) -> str:
-    """The rendered prompt. Raises ContextOverflow where it does not fit."""
+    """Rendered prompt. Raises ContextOverflow if it does not fit."""
     text = prompt.render(**fields)
     if not fits(llm, prompt.system, text, max_tokens):
         n_tokens = llm.count_tokens(prompt.system) + llm.count_tokens(text)

@@ -1,4 +1,4 @@
-"""Room for a reply: what its schema lets a model write, in tokens of that model."""
+"""Token budget of a reply: the longest text that its schema allows, in tokens of the model."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from weakref import WeakKeyDictionary
 
 from gpu_rag.models.llm.interface import Model
 
-PROSE = 600  # a text that may have so many characters is prose and fills them; a name rarely takes a quarter
+PROSE = 600  # a text with a limit of at least so many characters is prose and fills it; a name rarely takes a quarter
 _TEXT = "Marta Orlo-Stroud of Tamsin, an engineer who built the Halden Bridge over the Ves at Kerling in 1931; "
 _SPARE = 16  # tokens of a code fence around the reply
 _counted: WeakKeyDictionary[Model, dict[str, int]] = WeakKeyDictionary()
 
 
 def reply_tokens(llm: Model, schema: str) -> int:
-    """The limit for a reply under a JSON Schema: one with every list full and every name long.
+    """Token limit of a reply under a JSON Schema: the tokens of a reply with full lists and long names.
 
-    At most half of the context, since the prompt is to fit too. Counted by the model's tokenizer, once for each longest
-    reply. schema: canonical JSON Schema text, with `maxItems` and `maxLength` everywhere.
+    At most half of the context, because the prompt must fit too. Counted by the model's tokenizer, once for each
+    longest reply. schema: canonical JSON Schema text, with `maxItems` and `maxLength` everywhere.
     """
     known, text = _counted.setdefault(llm, {}), json.dumps(longest(json.loads(schema)))
     if text not in known:
@@ -27,7 +27,7 @@ def reply_tokens(llm: Model, schema: str) -> int:
 
 
 def longest(shape: dict[str, Any]) -> Any:
-    """The longest plausible value under a JSON Schema."""
+    """Longest plausible value under a JSON Schema."""
     if "enum" in shape:
         return max(shape["enum"], key=len)
     match shape["type"]:

@@ -1,4 +1,4 @@
-"""The device of a model, its number format, and the layout of its weights."""
+"""Device of a model, its number format, and the layout of its weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 
 
 def check_device(name: str) -> torch.device:
-    """The torch device called `name`: "cpu", "cuda" or "cuda:N". Raises when it is unknown or absent."""
+    """Torch device of the name "cpu", "cuda" or "cuda:N". Raises BadInput if it is unknown or not there, MissingBackend
+    without CUDA."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -28,27 +29,27 @@ def check_device(name: str) -> torch.device:
 
 
 def choose_dtype(device: torch.device, name: str = "auto") -> torch.dtype:
-    """The number format of weights: `name`, or for "auto" bfloat16 wherever the processor computes in it.
+    """Number format of weights: `name`; for "auto" bfloat16 if the processor computes in it.
 
-    A processor without bfloat16 instructions emulates them many times slower than float32, so there "auto" is
-    float32; on a GPU without them it is float16. The caller keeps the choice in its `dtype` attribute, which is shown
-    to the user.
+    Processors without bfloat16 instructions emulate them many times slower than float32. Without them, "auto" is
+    float32 on a CPU and float16 on a GPU. The caller keeps the choice in its `dtype` attribute, which is shown to the
+    user.
     """
     if name != "auto":
         if name not in DTYPES:
             raise BadInput("unknown number format", given=name, expected=f"auto, {', '.join(DTYPES)}")
         return DTYPES[name]
     if device.type == "cuda":
-        with torch.cuda.device(device):  # the question is of the current one
+        with torch.cuda.device(device):  # is_bf16_supported asks about the current device
             return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
 def use_threads(device: torch.device, threads: int) -> None:
-    """Let torch compute with `threads` CPU threads. The setting is torch's own and holds for the whole process.
+    """Let torch compute with `threads` CPU threads, a setting of the whole process. Has no effect for a GPU.
 
-    One is the default throughout: the spin-waiting of OpenMP makes two threads many times slower than one as soon
-    as something else runs on the machine. On a GPU the setting is left as it is.
+    One is the default throughout: because OpenMP threads spin while they wait, two threads are many times slower than
+    one as soon as something else runs on the machine.
     """
     if device.type == "cpu" and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
@@ -56,7 +57,7 @@ def use_threads(device: torch.device, threads: int) -> None:
 
 @contextmanager
 def room_for(what: str, do: str) -> Iterator[None]:
-    """Inside, a device that runs out of memory over `what` raises ModelError; `do`: the way out."""
+    """Turn lack of device memory inside the block into ModelError. what: the thing that needs it; do: the way out."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -66,8 +67,8 @@ def room_for(what: str, do: str) -> Iterator[None]:
 class PackedLinear(torch.nn.Module):
     """y = x W^T + b with bfloat16 W laid out once for the CPU's matrix units, by oneDNN. For inference.
 
-    With plain weights the layout is redone at every call, which at the few rows of a decoding step costs as much as the
-    product itself. The results are those of the same kernels on the same numbers.
+    With plain weights each call repeats the layout; for the few rows of a decoding step that costs as much as the
+    product. The same kernels compute the same results.
     """
 
     def __init__(self, linear: torch.nn.Linear):
@@ -77,12 +78,12 @@ class PackedLinear(torch.nn.Module):
         self._bias = None if linear.bias is None else linear.bias.detach()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: bf16[..., in]; returns bf16[..., out]."""
+        """Product for x: bf16[..., in]; returns bf16[..., out]."""
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
 
 
 def pack_linear_layers(model: torch.nn.Module) -> int:
-    """Replace every bfloat16 torch.nn.Linear of a model on CPU, where torch and processor can; returns how many."""
+    """Replace every bfloat16 torch.nn.Linear of a model on CPU, if torch and processor can. Returns their number."""
     ops = torch.ops.mkldnn
     known = hasattr(ops, "_reorder_linear_weight") and hasattr(ops, "_linear_pointwise")
     if not (known and ops._is_mkldnn_bf16_supported()):

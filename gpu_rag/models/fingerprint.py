@@ -1,4 +1,4 @@
-"""The identity of a model: a hash of its folder's content, not of its name or place."""
+"""Identity of a model: a hash of its folder's content, independent of its name and location."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from gpu_rag.errors import ModelError
 
 HASHED_SUFFIXES = frozenset({".safetensors", ".bin", ".json", ".txt", ".model", ".jinja"})
-# Written into configurations by the library that saved them: two conversions of one model differ in them.
+# The library that saved a configuration writes these: two conversions of one model differ in them.
 VOLATILE_KEYS = frozenset({"transformers_version", "_name_or_path", "_model_name_or_path", "name_or_path"})
 
 _known: dict[tuple[tuple[str, int, int], ...], str] = {}
 
 
 def identity(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A model, as `ModelSet.describe` gives it, without its place: of a served one its id, not its address."""
+    """Model as `ModelSet.describe` returns it, without its location: a served model keeps its id, not its address."""
     name = str(model["name"])
     return {**model, "name": f"server#{name.partition('#')[2]}" if name.startswith(("http://", "https://")) else name}
 
@@ -26,11 +26,11 @@ def identity(model: Mapping[str, Any]) -> dict[str, Any]:
 def folder_hash(folder: Path, version: int, settings: object = None, *, need_weights: bool = True) -> str:
     """sha256 over weights, tokenizer and settings of the model in `folder`, in hexadecimal.
 
-    folder: files that end in .safetensors, .bin, .json, .txt, .model or .jinja count, by relative path; in JSON
-    files the names and versions that a saving library adds do not. version: integer of the code that runs the
-    model. settings: anything JSON can express that changes the output (pooling, truncation). need_weights: false for an
-    engine that makes up the weights.
-    The result is kept for the process until a file's size or time changes. Raises ModelError when nothing is there.
+    folder: files ending in .safetensors, .bin, .json, .txt, .model or .jinja count, by relative path; the names and
+    versions that a saving library adds to JSON files do not. version: integer of the code that runs the model.
+    settings: any JSON value that changes the output (pooling, truncation). need_weights: False for an engine that makes
+    up weights. The result is kept for the process until a file's size or time changes. Raises ModelError if there are
+    no weights.
     """
     files = sorted(p for p in folder.rglob("*") if p.suffix in HASHED_SUFFIXES and p.is_file())
     if need_weights and not any(p.suffix in (".safetensors", ".bin") for p in files):

@@ -1,11 +1,11 @@
-"""The environment variables that the libraries of models read at their import."""
+"""Environment variables that the model libraries read at import."""
 
 from __future__ import annotations
 
 import os
 
 ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait do not spin
+    "OMP_WAIT_POLICY": "PASSIVE",  # waiting threads do not spin
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -14,6 +14,6 @@ ENVIRONMENT = {
 
 
 def prepare_environment() -> None:
-    """Sets what nobody has set. Call it before torch or transformers are imported."""
+    """Set the variables that are not set yet. Call it before importing torch or transformers."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

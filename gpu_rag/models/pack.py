@@ -1,4 +1,4 @@
-"""THE packer: evidence into a prompt, in rank order, until the model's context is full."""
+"""Packer of evidence into a prompt, in rank order, until the model's context is full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_rag.models.llm.interface import Model, fits
 from gpu_rag.text.prompts import Prompt
 
 SEPARATOR = "\n\n"
-# Scripts written without spaces (Thai, kana, Han): each of their characters counts as a word.
+# Scripts without spaces (Thai, kana, Han): each of their characters counts as a word.
 _UNSPACED = r"\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
@@ -26,15 +26,15 @@ def pack(
     separator: str = SEPARATOR,
     ending: str = "",
 ) -> tuple[str, int, int]:
-    """Render `prompt` with as much of `evidence` in `{{slot}}` as fits: (user text, n_kept, n_cut_tokens).
+    """Render `prompt` with as much of `evidence` in `{{slot}}` as fits. Returns (user text, n_kept, n_cut_tokens).
 
-    Room for evidence = llm.context_tokens - max_tokens - tokens of the system part and of the user part without it.
-    Evidence is taken in the order given (best first) as long as it fits whole; the first that does not is cut at a
-    word's end, and nothing after it is taken. n_kept counts the pieces shown, the cut one included; n_cut_tokens are
-    the tokens of evidence that are not shown. fields: the other slots, which are never cut; neither is `ending`,
-    a text that follows the evidence in its slot.
-    Raises ContextOverflow with the sizes when the prompt does not fit even without evidence; UsageError for fields
-    that do not match the prompt.
+    Room for evidence = llm.context_tokens - max_tokens - tokens of the system part and of the user part without
+    evidence. Evidence is taken in the given order (best first) as long as it fits whole; the first piece that does not
+    fit is cut after a word, and nothing after it is taken. n_kept counts the pieces shown, with the cut one;
+    n_cut_tokens: tokens of evidence that are not shown. fields: the other slots, which are never cut; ending: a text
+    after the evidence in its slot, never cut.
+    Raises ContextOverflow with the sizes if the prompt does not fit even without evidence; UsageError for fields that
+    do not match the prompt.
     """
     if slot in fields:
         raise UsageError("the slot of the evidence is filled by the packer", given=f"{slot} among the fields")
@@ -54,7 +54,7 @@ def pack(
     while room > 0:
         kept, n_shown = _take(llm, evidence, counts, room, separator)
         text = render(kept)
-        # Tokens of the whole can exceed those of the parts by a little; give that room back and take less.
+        # The whole can have a few more tokens than its parts: subtract the excess and take less.
         excess = _count(llm, prompt.system, text) + max_tokens - llm.context_tokens
         if excess <= 0:
             return text, len(kept), max(0, sum(counts) - n_shown)
@@ -63,7 +63,7 @@ def pack(
 
 
 def overflow(llm: Model, prompt: Prompt, n_tokens: int, max_tokens: int) -> ContextOverflow:
-    """The error of a prompt that does not fit."""
+    """Error of a prompt that does not fit."""
     return ContextOverflow(
         f"the prompt {prompt.name} does not fit the context of {llm.name}",
         given=f"{n_tokens} tokens and {max_tokens} for the reply",
@@ -79,7 +79,7 @@ def _count(llm: Model, system: str, text: str) -> int:
 def _take(
     llm: Model, evidence: Sequence[str], counts: Sequence[int], room: int, separator: str
 ) -> tuple[list[str], int]:
-    """The pieces that fit `room` tokens, the last one cut, and their tokens."""
+    """Pieces that fit in `room` tokens, the last one cut, and their number of tokens."""
     kept: list[str] = []
     used = 0
     for piece, n in zip(evidence, counts):
@@ -95,9 +95,9 @@ def _take(
 
 
 def _cut(llm: Model, piece: str, room: int, separator: str) -> tuple[str, int]:
-    """The longest run of whole words at the start of `piece` within `room` tokens, with its tokens; or ("", 0)."""
+    """Longest prefix of whole words of `piece` within `room` tokens, and its tokens; or ("", 0)."""
     ends = [match.end() for match in _WORD.finditer(piece)]
-    low, high, best = 0, len(ends), 0  # words known to fit, words to try at most
+    low, high, best = 0, len(ends), 0  # words known to fit, largest number to try
     while low < high:
         middle = (low + high + 1) // 2
         n = llm.count_tokens(separator + piece[: ends[middle - 1]])

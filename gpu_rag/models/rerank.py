@@ -1,4 +1,4 @@
-"""A cross-encoder: how well a text fits a question, both read together. From a local folder alone."""
+"""Cross-encoder that scores question and text together. It loads from a local folder only."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from gpu_rag.models.pretrained import load_model, load_tokenizer
 
 CODE_VERSION = 1
 BATCH = {"cpu": 8, "cuda": 64}
-LONGEST = 512  # tokens of a pair, where the model takes as many
+LONGEST = 512  # tokens of a pair, if the model allows as many
 
 
 class CrossEncoder:
-    """A folder of transformers for sequence classification, as sentence-transformers saves its cross-encoders.
+    """A transformers folder for sequence classification, as sentence-transformers saves its cross-encoders.
 
-    With one class its logit is the score, with two that of the second above the first. Of a pair that is too long the
-    end of the longer text is cut. A batch has pairs of one length, filled up with the first: a score has the same bits
-    in any batch. name, content_hash: as of an embedder.
+    With one class its logit is the score; with two, the second logit minus the first. If a pair is too long, the end of
+    its longer text is cut. A batch has pairs of one length, filled up with the first: a score has the same bits in any
+    batch. name, content_hash: as of an embedder.
     """
 
     def __init__(self, folder: str, *, device: str = "cpu", threads: int = 1):
-        """Load the model; nothing is downloaded, no code of the folder is run. Raises ModelError, MissingBackend."""
+        """Load the model; downloads nothing and runs no code of the folder. Raises ModelError, MissingBackend."""
         path, self._device = Path(folder).expanduser(), check_device(device)
         if not path.is_dir():
             do = "give the folder of a cross-encoder: gpu-rag never downloads while it runs"
@@ -44,13 +44,13 @@ class CrossEncoder:
             given = f"{folder}: {config.num_labels} classes"
             raise ModelError("the model ranks nothing", given=given, expected="a cross-encoder of one or two classes")
         positions = getattr(config, "max_position_embeddings", LONGEST)
-        if "roberta" in config.model_type:  # its positions count from behind the padding
+        if "roberta" in config.model_type:  # its positions start after the padding index
             positions -= (config.pad_token_id or 0) + 1
         self._longest = min(LONGEST, positions, self._tokenizer.model_max_length)
         self._size = BATCH[self._device.type]
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """f32[n]: the score of each (question, text); equal pairs are computed once."""
+        """f32[n]: score of each (question, text); equal pairs are computed once."""
         place: dict[tuple[str, str], int] = {}
         index = [place.setdefault(pair, len(place)) for pair in pairs]
         if not index:

@@ -1,4 +1,4 @@
-"""The models that settings name, loaded on first use."""
+"""Models named in the settings, loaded on first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def pick_device(device: str) -> str:
-    """`auto` -> cuda where torch has one, else cpu. Raises UsageError for cuda where there is none."""
+    """Device for `auto`: cuda if torch has one, else cpu. Raises UsageError for cuda without a GPU."""
     import torch
 
     if device == "auto":
@@ -37,14 +37,14 @@ def pick_device(device: str) -> str:
 
 
 def plain_embedder(settings: ModelSettings, device: str, api_key: ApiKeys = None) -> Embedder:
-    """The embedder that `settings` name, in this process and without a cache. Raises as `load_embedder`."""
+    """Embedder named in `settings`, in this process and without a cache. Raises as `load_embedder`."""
     served: dict[str, Any] = {"api_key": api_key, "connections": settings.connections, "ca_file": settings.ca_file}
     served = served if settings.embedder.startswith("http") else {}
     return load_embedder(settings.embedder, device=device, threads=settings.threads, **served)
 
 
 def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key: ApiKeys = None) -> LLM:
-    """The language model that `settings` name, in this process and without a cache. Raises as `load_llm`."""
+    """Language model named in `settings`, in this process and without a cache. Raises as `load_llm`."""
     spec = settings.llm
     options: dict[str, Any] = {}
     if spec.startswith("http"):
@@ -62,25 +62,25 @@ class Workers(Protocol):
     """Models on other machines, see `gpu_rag.cluster`."""
 
     def embedder(self) -> Embedder | None:
-        """The embedder of the workers; None where it stays in this process."""
+        """Embedder of the workers; None if it stays in this process."""
 
     def llm(self) -> LLM | None:
-        """The language model of the workers; None where it stays in this process."""
+        """Language model of the workers; None if it stays in this process."""
 
     def describe(self) -> dict[str, Any]:
-        """By role that was asked for: how many workers, what they reserve, where they ran, how many died."""
+        """For each role in use: the number of workers, what they reserve, where they ran, how many died."""
 
     def close(self) -> None:
-        """End them."""
+        """End the workers."""
 
 
 OpenWorkers = Callable[[ModelSettings, VllmSettings], Workers]
 
 
 class ModelSet:
-    """Embedder and LLM of one run. The LLM answers through a durable reply cache where `replies` names its file.
+    """Embedder and LLM of one run. The LLM has a durable reply cache if `replies` names its file.
 
-    workers: opens what holds the models in place of this process. retry_unread: see `CachedLLM`.
+    workers: opens the workers that hold the models instead of this process. retry_unread: see `CachedLLM`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ModelSet:
         self._embedder: Embedder | None = None
         self._encoder: CrossEncoder | None = None
         self._given = llm
-        self._llm: LLM | None = None  # what is behind the cache
+        self._llm: LLM | None = None  # the engine behind the cache
         self._cached: LLM | None = None
         self._streaming: StreamingLLM | None = None
         self.device = pick_device(settings.device)
@@ -115,7 +115,8 @@ class ModelSet:
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
-        """Behind the machine's vector cache, unless it is switched off; hashing is cheaper than reading."""
+        """Embedder behind the machine's vector cache, unless that is off. Hashing is cheaper than reading, so never
+        cached."""
         limit = int(self.settings.vector_cache_gib * 2**30)
         if limit <= 0 or self.settings.embedder == "hash":
             return embedder
@@ -125,7 +126,7 @@ class ModelSet:
         return CachedEmbedder(embedder, path, limit)
 
     def cross_encoder(self) -> CrossEncoder | None:
-        """The reranker, where the settings name a folder of one. Raises as `CrossEncoder`."""
+        """Reranker, if the settings name its folder. Raises as `CrossEncoder`."""
         folder = self.settings.reranker
         if self._encoder is None and folder not in ("", "llm"):
             from gpu_rag.models.rerank import CrossEncoder
@@ -148,7 +149,7 @@ class ModelSet:
         return is_capable(spec.rpartition("#")[2] or spec, stored_parameters(folder) if folder.is_dir() else None)
 
     def llm(self) -> LLM:
-        """The language model. Raises UsageError where the settings say `none`."""
+        """The language model. Raises UsageError if the settings say `none`."""
         if self._cached is None:
             if not self.has_llm():
                 raise UsageError("this needs a language model", given="models.llm=none", expected=SPECS)
@@ -162,12 +163,13 @@ class ModelSet:
         return remote or plain_llm(self.settings, self._vllm, self.device, self._api_key)
 
     def use(self, roles: Collection[str]) -> None:
-        """These roles alone are used next: without "llm", one that can frees its memory of a GPU until it is asked."""
+        """Announce the roles used next. Without "llm", an engine that can frees its GPU memory until its next
+        request."""
         if "llm" not in roles and isinstance(self._llm, StreamingEngine):
             self._llm.sleep()
 
     def servers(self) -> list[ServerAccount]:
-        """What each server of the LLM did; [] for other models."""
+        """Account of each server of the LLM; [] for other models."""
         return self._llm.accounts() if isinstance(self._llm, StreamingEngine) else []
 
     def describe(self, role: str) -> dict[str, Any]:
@@ -181,17 +183,17 @@ class ModelSet:
         return {"name": llm.name, "content_hash": llm.content_hash}
 
     def streaming_llm(self) -> StreamingLLM:
-        """The language model of `llm`, by its face for one request after the other."""
+        """The language model of `llm`, with the streaming interface."""
         if self._streaming is None:
             self._streaming = as_streaming(self.llm())
         return self._streaming
 
     def on_workers(self) -> dict[str, Any]:
-        """`Workers.describe` of the models that this run had on workers; {} where it had none."""
+        """`Workers.describe` of the models of this run; {} without workers."""
         return {} if self._workers is None else self._workers.describe()
 
     def close(self) -> None:
-        """Closes the LLM and its cache, and ends the workers."""
+        """Close the LLM and its cache, and end the workers."""
         opened = self._streaming or self._cached
         try:
             if opened is not None:

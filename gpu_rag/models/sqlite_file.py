@@ -1,4 +1,4 @@
-"""An SQLite file that keeps replies or vectors: waiting, look-ups by key, and errors."""
+"""An SQLite file of replies or vectors: waiting, look-ups by key, and errors."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any
 
 from gpu_rag.errors import IndexCorrupt, StorageError
 
-BUSY_S = 60.0  # a reader or writer waits for another this long
+BUSY_S = 60.0  # longest wait for another reader or writer
 KEYS_A_QUERY = 500  # below SQLite's limit of variables in any version
 
 
 @dataclass(frozen=True)
 class SqliteFile:
-    """One file. kind: what it is, as errors name it ("reply cache"); remedy: what to do about a damaged one."""
+    """One file. kind: its name in errors ("reply cache"); remedy: advice for a damaged one."""
 
     path: Path
     kind: str
     remedy: str
 
     def connect(self) -> sqlite3.Connection:
-        """Open or create it, for any thread that holds the owner's lock. Raises StorageError, IndexCorrupt."""
+        """Open or create the file, for any thread that holds the owner's lock. Raises StorageError, IndexCorrupt."""
         with self.errors():
             db = sqlite3.connect(self.path, timeout=BUSY_S, check_same_thread=False)
             db.execute("PRAGMA trusted_schema = OFF")  # the file may be somebody else's
-            db.execute("PRAGMA cell_size_check = ON")  # a damaged page is found before it is used
+            db.execute("PRAGMA cell_size_check = ON")  # a damaged page is found before use
             return db
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turns SQLite's errors into StorageError (the disk, or another process) and IndexCorrupt (the file)."""
+        """Turn SQLite's errors into StorageError (the disk, or another process) and IndexCorrupt (the file)."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -44,7 +44,7 @@ class SqliteFile:
 
 
 def rows_of_keys(db: sqlite3.Connection, select: str, keys: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows of "SELECT ... WHERE key" for those of `keys` that are there, in no order."""
+    """Rows of "SELECT ... WHERE key" whose key is in `keys`, in no order."""
     for start in range(0, len(keys), KEYS_A_QUERY):
         some = keys[start : start + KEYS_A_QUERY]
         yield from db.execute(f"{select} IN ({','.join('?' * len(some))})", some)

@@ -1,4 +1,4 @@
-"""Models on this disk: which folder a name stands for, and the download of one from a Hugging Face repository."""
+"""Models on this disk: folders of model names, and downloads from Hugging Face repositories."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpu_rag.errors import MissingBackend, ModelError, StorageError, UsageError
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.packaged import cache_dir, packaged_llm_folder
 
-# Weights as plain numbers, and what describes them: nothing that is code, nothing that is unpickled.
+# Weights as plain numbers, and their descriptions: no code, nothing that is unpickled.
 FETCHED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def fetched_folder(name: str) -> Path:
-    """The folder in which `gpu-rag models fetch` puts a repository: below the cache folder, "a/b" as a--b."""
+    """Folder in which `gpu-rag models fetch` puts a repository: in the cache folder, "a/b" as a--b."""
     return cache_dir() / "models" / name.replace("/", "--")
 
 
@@ -29,10 +29,10 @@ def is_repository(name: str) -> bool:
 
 
 def model_folder(name: str) -> Path:
-    """The folder of a model: a folder, smollm2 (the packaged weights, converted on first use), or a fetched repository.
+    """Folder of a model: a folder, smollm2 (the packaged weights, converted on first use), or a fetched repository.
 
-    A repository that the Hugging Face cache of this user holds is taken from there. Nothing is downloaded. Raises
-    UsageError when there is none, and what `packaged_llm_folder` raises.
+    A repository in this user's Hugging Face cache is used from there. Downloads nothing. Raises UsageError if there is
+    none, and the errors of `packaged_llm_folder`.
     """
     if name == "smollm2":
         return packaged_llm_folder()
@@ -51,7 +51,7 @@ def model_folder(name: str) -> Path:
 def _cached_snapshot(name: str) -> Path | None:
     try:
         from huggingface_hub import try_to_load_from_cache
-    except ImportError:  # without the library nothing was ever kept by it
+    except ImportError:  # without the library, its cache is empty
         return None
     path = try_to_load_from_cache(name, "config.json")
     return Path(path).parent if isinstance(path, str) else None
@@ -73,8 +73,8 @@ def describe_folder(folder: Path) -> dict[str, Any]:
 def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
     """Download the model of the Hugging Face repository `name` into the new folder `out`, whole or not at all.
 
-    Weights in safetensors, configuration and tokenizer only; never code. A download that was broken off is continued
-    from `out`.partial. say(line): what is downloaded, before it begins. Raises UsageError (no such repository, no
+    Downloads weights in safetensors, configuration and tokenizer; never code. An interrupted download continues from
+    `out`.partial. say(line): called with what will be downloaded. Raises UsageError (no such repository, no
     safetensors), ModelError (the network), StorageError, MissingBackend.
     """
     if not is_repository(name):
@@ -85,7 +85,7 @@ def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
     except ImportError as error:
         do = "pip install 'gpu-rag[cpu]'"
         raise MissingBackend("fetching needs huggingface_hub", given=str(error), do=do) from error
-    # its own base is that of the HTTP library that this version uses; also of refused connections
+    # base class of the HTTP library in use, also raised for refused connections
     no_network: Any = HfHubHTTPError.__mro__[1]
     partial = out.with_name(f"{out.name}.partial")
     try:

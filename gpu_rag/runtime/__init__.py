@@ -1,6 +1,6 @@
 """Per-question programs, batched: bookkeeping only, no torch, no model, no event loop.
 
-A method is a straight-line `async` function for ONE question. What it awaits is the call of a `Step`, answered together
+A method is a straight-line `async` function for ONE question. It awaits calls of `Step`s, which are answered together
 with the calls of all other open questions:
 
     from gpu_rag.runtime import RANK_GRAPH, Context, Kind, batched, gather, run_rounds
@@ -21,10 +21,10 @@ with the calls of all other open questions:
     outcomes = run_rounds([(Question("q1", "who?"), program)], {"passages": ["one", "two"]})
     print(outcomes[0].draft, outcomes[0].trace, outcomes[0].usage)
 
-step.py what a program awaits, gather.py siblings; trace.py what it is given; tasks.py its strands; accounts.py budgets
-and totals; core.py what all drivers share; batches.py calls run together; rounds.py the deterministic driver;
-streaming.py the one that keeps a slow service busy, handle.py questions submitted to it while it runs, service.py what
-it knows of the service; occupancy.py the LLM's queue over time.
+step.py: steps, gather.py: siblings; trace.py: the context of a program; tasks.py: its strands; accounts.py: budgets and
+totals; core.py: the part that all drivers share; batches.py: calls run together; rounds.py: the deterministic driver;
+streaming.py: the driver that keeps a slow service busy, handle.py: questions submitted to it while it runs, service.py:
+its calls at the service; occupancy.py: the LLM's queue over time.
 """
 
 from gpu_rag.runtime.accounts import Budget, RunStats

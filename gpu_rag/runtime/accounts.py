@@ -1,4 +1,4 @@
-"""Budgets and totals: what one question may cost, and what a run did."""
+"""Budgets and totals: limits of one question, and the costs of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpu_rag.runtime.occupancy import PROGRAMS, Occupancy
 from gpu_rag.runtime.step import Metered
 from gpu_rag.types import FALLBACKS, Usage
 
-# Stages of calls that no note stands for: made after the last note of a program, or by a strand that was cancelled.
+# Stages of calls without a note: made after the last note of a program, or by a cancelled strand.
 UNNOTED, CANCELLED = "(after the last note)", "(cancelled)"
 
 
 def fallbacks_by_step(fallbacks: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """{step: {kind: number}}, every kind of `types.FALLBACKS`, out of the {"step/kind": number} of `Usage`."""
+    """{step: {kind: number}}, every kind of `types.FALLBACKS`, from the {"step/kind": number} of `Usage`."""
     found: dict[str, dict[str, int]] = {}
     for key, n in sorted(fallbacks.items()):
         step, _, kind = key.rpartition("/")
@@ -32,10 +32,11 @@ def add_fallbacks(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """The budget of ONE question; None is no limit. It fails with BudgetExceeded at the call that finds it used up.
+    """Budget of ONE question; None is no limit. The question fails with BudgetExceeded at the call that finds it used
+    up.
 
     max_calls: calls of any step, counted when they are made. max_tokens: prompt + generated tokens. max_s: seconds
-    charged to the question, its shares of the batches (not the time it waited for other questions).
+    charged to the question, its shares of the batches (not its waiting time for other questions).
     """
 
     max_calls: int | None = None
@@ -49,7 +50,7 @@ class Budget:
                 raise UsageError("a budget must be positive", given=f"{name}={limit}", expected="> 0, or none")
 
     def check(self, n_calls: int, usage: Usage) -> BudgetExceeded | None:
-        """The error for a question about to make its call number `n_calls`, if something is used up; else None."""
+        """BudgetExceeded if something is used up for a question about to make call number `n_calls`; else None."""
         tokens = usage.prompt_tokens + usage.generated_tokens
         seconds = usage.llm_s + usage.graph_s + usage.embed_s
         if self.max_calls is not None and n_calls > self.max_calls:
@@ -65,10 +66,10 @@ class Budget:
 
 @dataclass(slots=True)
 class Cost:
-    """The cost of some calls: of a strand since its last note, or of all notes of one name in a run.
+    """Cost of some calls: of a strand since its last note, or of all notes of one name in a run.
 
     n_notes: notes of the name; n_calls: calls of any step. Seconds are the calls' shares of their batches (or of a
-    service that works on several at once); wait_s: what they waited beyond that, for a place in a batch or for others.
+    service that works on several at once); wait_s: further waiting time, for a place in a batch or for others.
     """
 
     n_notes: int = 0
@@ -102,7 +103,7 @@ class Cost:
 
 
 def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float, result: Any) -> None:
-    """Book one call's share of a batch, and its tokens where the result is Metered, for its question and its stage."""
+    """Book one call's share of a batch, and its tokens if the result is Metered, to its question and its stage."""
     cost.n_calls += 1
     cost.wait_s += wait_s
     if service == "llm":
@@ -111,7 +112,7 @@ def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float
     elif service == "embed":
         usage.embed_s += seconds
         cost.embed_s += seconds
-    else:  # Usage has no field for text search; its seconds are retrieval, as those of graph ops are
+    else:  # Usage has no field for text search: its seconds are retrieval, like those of graph ops
         usage.graph_s += seconds
         cost.graph_s += seconds
     if isinstance(result, Metered):
@@ -130,7 +131,7 @@ def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float
 class StepStats:
     """Totals of one step. batch_sizes: {size: number of batches of that size}; s: seconds inside it.
 
-    Of a step that a slow service answers, a batch is the replies taken at once, and s the time with requests open.
+    For a step answered by a slow service, a batch is the replies taken at once, and s the time with requests open.
     """
 
     service: str
@@ -141,17 +142,17 @@ class StepStats:
 
     @property
     def largest_batch(self) -> int:
-        """The largest batch; 0 where there was none."""
+        """The largest batch size; 0 if there was none."""
         return max(self.batch_sizes, default=0)
 
 
 @dataclass
 class RunStats:
-    """Totals of a run, updated while it goes. n_late_calls: answered after their task was cancelled.
+    """Totals of a run, updated while it goes. n_late_calls: calls answered after their task was cancelled.
 
-    stages: what the calls cost by the name of the note that they led to, `UNNOTED` and `CANCELLED` beside; their sums
-    are those of all questions. llm: when the LLM had how many requests open, and why it had none. implementations: of
-    each graph op that ran, what ran it.
+    stages: costs of the calls, by the name of the note that they led to, or `UNNOTED` or `CANCELLED`; their sums are
+    those of all questions. llm: open requests of the LLM over time, and the reasons for having none. implementations:
+    for each graph op that ran, the names of its implementations.
     """
 
     steps: dict[str, StepStats] = field(default_factory=dict)
@@ -175,12 +176,12 @@ class RunStats:
         stats.batch_sizes[size] = stats.batch_sizes.get(size, 0) + 1
 
     def add_implementations(self, record: Mapping[str, set[str]]) -> None:
-        """Book which code ran graph ops."""
+        """Book the implementations that ran graph ops."""
         for op, names in record.items():
             self.implementations.setdefault(op, set()).update(names)
 
     def add_stage(self, name: str, cost: Cost) -> None:
-        """Book what calls of a stage cost."""
+        """Book the cost of calls of a stage."""
         total = self.stages.get(name)
         if total is None:
             total = self.stages[name] = Cost()
@@ -191,11 +192,11 @@ class RunStats:
         return {name: asdict(cost) for name, cost in self.stages.items()}
 
     def add_note(self, name: str, cost: Cost | None) -> None:
-        """Book one note of a question that ended, and what led to it."""
+        """Book one note of a question that ended, and the cost that led to it."""
         self.add_stage(name, cost or Cost())
         self.stages[name].n_notes += 1
 
     @property
     def overhead_s(self) -> float:
-        """Seconds outside of steps and of waiting for slow services: programs, the runtime, statistics."""
+        """Seconds outside steps and waiting for slow services: programs, the runtime, statistics."""
         return self.llm.doing_s.get(PROGRAMS, 0.0)

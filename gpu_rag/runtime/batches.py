@@ -1,4 +1,4 @@
-"""Batches: which waiting calls run together, in what order, and one guarded run of a step over them."""
+"""Batches: the choice and order of waiting calls that run together, and one guarded run of a step over them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_rag.runtime.tasks import FAILED, GAVE, Pending, attempt, blame
 
 
 class Batch(NamedTuple):
-    """Calls of one step with the same key, in the order of (question, slot), at most max_batch."""
+    """Calls of one step with the same key, ordered by (question, slot), at most max_batch."""
 
     step: Step[Any, Any, Any, Any]
     key: tuple[Any, ...]
@@ -36,7 +36,7 @@ def cheapest_batches(core: Core) -> list[Batch]:
 
 
 def oldest_batch(core: Core, ranks: Iterable[int], limit: int) -> Batch | None:
-    """Take the batch with the oldest call of some ranks, at most `limit` of it. None where all calls were cancelled."""
+    """Take at most `limit` calls of the batch with the oldest call of some ranks. None if all calls were cancelled."""
     oldest = []
     for rank in ranks:
         alive = {key: sorted(p for p in calls if p.task.alive) for key, calls in core.waiting.pop(rank).items()}
@@ -56,7 +56,7 @@ def oldest_batch(core: Core, ranks: Iterable[int], limit: int) -> Batch | None:
 
 
 def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
-    """Have a batch answered: (call, result or error, its equal share of the seconds), in the order of the batch.
+    """Run a batch. Returns (call, result or error, its equal share of the seconds), in the order of the batch.
 
     Raises ModelError and Cancelled, which stop the run; any other exception becomes the result of every call.
     """
@@ -82,7 +82,7 @@ def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
 
 
 def _batch_failure(name: str, error: BaseException) -> GpuRagError:
-    """One error for all calls of a batch. Each call gets a twin of it, so the frames are kept as text."""
+    """One error for all calls of a batch. Each call gets a copy of it, so the frames are kept as text."""
     failure = error
     if not isinstance(failure, GpuRagError):
         failure = GpuRagError(f"the step {name} failed", given=f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""What all drivers share: stepping programs, collecting their calls, delivering results, and the accounts.
+"""Core that all drivers share: steps programs, collects their calls, delivers results, and keeps the accounts.
 
 A driver opens questions, calls `resume`, takes calls out of `waiting`, answers them, and `settle`s each.
 """
@@ -34,12 +34,12 @@ from gpu_rag.runtime.trace import Context, Slot
 from gpu_rag.types import Question
 
 Program = Callable[[Context], Coroutine[Any, Any, Any]]
-# The step, its batch key, and the id of the resource that the question brings, 0 where it is the driver's.
+# The step, its batch key, and the id of the question's own resource, 0 for the driver's.
 Key = tuple[Step[Any, Any, Any, Any], tuple[Any, ...], int]
 
 
 class CoreOptions(TypedDict, total=False):
-    """What each question may use, the seed of all requests, and totals to add to."""
+    """Budget of each question, seed of all requests, and totals to add to."""
 
     budget: Budget | None
     run_seed: int
@@ -47,11 +47,11 @@ class CoreOptions(TypedDict, total=False):
 
 
 class Core:
-    """The open questions of one run. `on_end(order, outcome)` is called at once when a question ends.
+    """Open questions of one run. `on_end(order, outcome)` is called at once when a question ends.
 
-    resources: what steps are given, by the name of their kind's resource.
-    waiting: {rank: {Key: calls that wait}}, calls of cancelled siblings included (see `Task.alive`).
-    on_cancel(task) is called for each task that is cancelled: its call, if it waits for one, is wanted no more.
+    resources: inputs of steps, by the resource name of their kind.
+    waiting: {rank: {Key: waiting calls}}, including calls of cancelled siblings (see `Task.alive`).
+    on_cancel(task) is called for each cancelled task: the call that it may wait for is no longer wanted.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Core:
         self.live: dict[int, QuestionRun] = {}
         self.waiting: dict[int, dict[Key, list[Pending]]] = {}
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
-        self.n_opened = 0  # the place in the order of the next question
+        self.n_opened = 0  # order of the next question
 
     # --- questions ---------------------------------------------------------------------------------
 
     def open(self, question: Question, program: Program) -> int:
-        """Admit one question; its program first runs at the next `resume`. Returns its place in the order."""
+        """Admit one question; its program first runs at the next `resume`. Returns its order."""
         order, self.n_opened = self.n_opened, self.n_opened + 1
         run = self.live[order] = QuestionRun(order, Context(question, self.run_seed), perf_counter())
         self.stats.n_questions += 1
@@ -100,7 +100,7 @@ class Core:
         self._end(self.live[order], None, error)
 
     def close(self) -> None:
-        """Cancel whatever is still open, without an outcome. Calls in flight may still be settled, for the accounts."""
+        """Cancel all open questions without an outcome. Calls in flight may still be settled, for the accounts."""
         self._ready.clear()
         self.waiting.clear()
         while self.live:
@@ -120,7 +120,7 @@ class Core:
         ctx, root = run.ctx, run.root
         if root is not None and root.alive:
             self._cancel(root)
-        run.root = None  # tasks point at their run: leave no cycle for the collector
+        run.root = None  # tasks point at their run: leave no reference cycle
         del self.live[run.order]
         for name, cost in ctx.costs():
             self.stats.add_note(name, cost)
@@ -129,7 +129,7 @@ class Core:
         ctx.usage.wall_s = perf_counter() - run.started
         ctx.task = None
         if isinstance(error, ModelError):
-            raise error  # an engine is down: no question can go on
+            raise error  # an engine is down: no question can continue
         text = ""
         if error is not None:
             self.stats.n_failed += 1
@@ -141,7 +141,7 @@ class Core:
     # --- stepping ----------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Step every task that can go on, until each open question waits for calls."""
+        """Step every task that can continue, until each open question waits for calls."""
         ready = self._ready
         while ready:
             task, value, error = ready.popleft()
@@ -206,7 +206,7 @@ class Core:
         calls.append(Pending(run.order, slot, task, call, perf_counter()))
 
     def _finish(self, task: Task, value: Any, error: BaseException | None) -> None:
-        """A task ended, with a value or an error: end its question, or tell the siblings and the parent."""
+        """End a task with a value or an error: end its question, or inform the siblings and the parent."""
         task.alive = False
         parent = task.parent
         if parent is None:
@@ -234,7 +234,8 @@ class Core:
             self._ready.append((parent, group.results, group.error))
 
     def _fail_group(self, group: Group, index: int, error: BaseException) -> None:
-        """Failure by position: cancel the siblings after `index`; those before it may still fail and take over."""
+        """Fail a gather by position: cancel the siblings after `index`; an earlier sibling may still fail and take
+        over."""
         later = [child for child in group.children[index + 1 : group.limit] if child.alive]
         group.limit, group.error = index, error
         group.n_running -= len(later)
@@ -244,9 +245,9 @@ class Core:
     # --- results -----------------------------------------------------------------------------------
 
     def settle(self, pending: Pending, result: Any, seconds: float) -> None:
-        """Book one answered call, and hand its result to its task (which runs at the next `resume`).
+        """Book one answered call, and pass its result to its task (which runs at the next `resume`).
 
-        A call whose task was cancelled meanwhile costs what it cost; its result is dropped.
+        If the task was cancelled meanwhile, the call's cost is booked and its result is dropped.
         """
         task = pending.task
         cost = task.cost

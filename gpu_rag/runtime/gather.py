@@ -1,7 +1,7 @@
 """Siblings of a program that run side by side: `await gather(a, b, ...)`.
 
-A program is a bare coroutine. It awaits calls of steps and gathers of them; whichever driver is stepping it resumes it
-with the result. There is no event loop, so nothing else may be awaited.
+A program is a bare coroutine. It awaits calls of steps and gathers of them; the driver that steps it resumes it with
+the result. There is no event loop, so nothing else may be awaited.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Gather:
     def discard(self) -> None:
         """Close the coroutines of a gather that will never run."""
         items = [*self.items]
-        for item in items:  # grows while it is walked: nested gathers need no recursion
+        for item in items:  # grows during iteration: nested gathers need no recursion
             if isinstance(item, Gather):
                 items.extend(item.items)
             elif iscoroutine(item):
@@ -36,12 +36,12 @@ class Gather:
 
 
 def gather(*items: Coroutine[Any, Any, Any] | Call[Any] | Gather) -> Gather:
-    """`results = await gather(a, b, ...)`: run siblings side by side, results in the order given.
+    """Run siblings side by side: `results = await gather(a, b, ...)`, results in the given order.
 
-    Items are coroutines, calls or other gathers. Failure, by position: when sibling i fails, the siblings after i
-    are cancelled at once and those before it run to their end; then the failure of lowest position is raised. So what
-    is raised never depends on timing. A cancelled sibling sees `Cancelled` raised at its await; a call that it makes
-    while it unwinds (in a `finally`) is refused with `Cancelled` too, and never runs.
+    Items are coroutines, calls or other gathers. Failure is by position: when sibling i fails, the siblings after i are
+    cancelled at once and those before it run to their end; then the failure of lowest position is raised. So the raised
+    error never depends on timing. A cancelled sibling sees `Cancelled` raised at its await; a call that it makes while
+    it unwinds (in a `finally`) is also refused with `Cancelled`, and never runs.
     Raises UsageError for any other item, and for one coroutine given twice.
     """
     joined = Gather(items)

@@ -1,31 +1,31 @@
-"""The occupancy of the LLM: open requests over time and why there were none, in memory that does not grow."""
+"""Occupancy of the LLM: open requests over time and the reasons for having none, in constant memory."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# What the driver does; while no request is open, that is what the LLM waits for.
+# Activity of the driver; while no request is open, the LLM waits for it.
 PROGRAMS, WAITING, QUESTIONS = "programs", "waiting", "questions"
 DOING = {"text": "graph", "graph": "graph", "embed": "embedding", "llm": WAITING}
-# Idle for reasons that show only later: before the first request, and after the last one.
+# Idle reasons that are known only later: before the first request, and after the last one.
 RAMP_UP, NOTHING_LEFT = "ramp-up", "nothing left to ask"
 N_BINS, BIN_S = 120, 0.01
 
 
 class Bin(NamedTuple):
-    """Means over one bin of time: requests open, and the share of it in which none was."""
+    """Means over one bin of time: number of open requests, and the share of time without any."""
 
     queue: float
     idle: float
 
 
 class Occupancy:
-    """The LLM's queue over the time of a run, as its driver sees it: a request is open until its reply is taken.
+    """The LLM's queue during a run, as its driver sees it: a request is open until its reply is taken.
 
-    `mark` ends an interval and begins the next. Time is kept in at most 120 bins of one width, `bin_s`, which doubles
-    (neighbours are merged) whenever a run outgrows them. idle_s: seconds without an open request, by cause: ramp-up
-    (before the first request), graph, embedding, programs (what the driver did meanwhile), questions (there was none
-    to answer), nothing left to ask (after the last reply). doing_s: all seconds by what the driver did.
+    `mark` ends an interval and begins the next. Time is kept in at most 120 bins of width `bin_s`, which doubles
+    (neighbours are merged) when a run outgrows them. idle_s: seconds without an open request, by cause: ramp-up (before
+    the first request), graph, embedding, programs (the driver's activity meanwhile), questions (there was none to
+    answer), nothing left to ask (after the last reply). doing_s: all seconds, by activity of the driver.
     """
 
     def __init__(self) -> None:
@@ -40,16 +40,16 @@ class Occupancy:
         self._at, self._elapsed, self._doing, self._began = 0.0, 0.0, PROGRAMS, False
 
     def begin(self, now: float) -> None:
-        """A run begins; the time since an earlier one is not counted."""
+        """Begin a run; the time since an earlier run is not counted."""
         self._at, self._doing, self._began, self.level = now, PROGRAMS, False, 0
 
     def end(self, now: float) -> None:
-        """The run ends."""
+        """End the run."""
         self.mark(now, 0, PROGRAMS)
         self._explain(NOTHING_LEFT if self._began else RAMP_UP)
 
     def mark(self, now: float, level: int, doing: str | None = None) -> None:
-        """From `now` on `level` requests are open, and the driver does something else where `doing` says so."""
+        """Record that from `now` on `level` requests are open, and the driver's activity is `doing` if given."""
         seconds = now - self._at
         if seconds > 0:
             self._at = now
@@ -62,12 +62,12 @@ class Occupancy:
             self._doing = doing
 
     def answered(self, now: float) -> None:
-        """One open request has its reply."""
+        """Record the reply to one open request."""
         self.mark(now, max(self.level - 1, 0))
 
     def ran_dry(self, seconds: float, doing: str) -> None:
-        """All requests were answered at some unknown moment of the last `seconds`, in which the driver did something
-        else: half of that time is taken to be idle."""
+        """Record that all requests were answered at an unknown moment of the last `seconds`, in which the driver's
+        activity was `doing`: half of that time counts as idle."""
         half = min(seconds, self.busy_s) / 2
         self.busy_s -= half
         self._unexplained[doing] = self._unexplained.get(doing, 0.0) + half
@@ -75,12 +75,12 @@ class Occupancy:
 
     @property
     def share(self) -> float | None:
-        """The share of the time without an open request; None where there was no request."""
+        """Share of the time without an open request; None if there was no request."""
         total = self.busy_s + sum(self.idle_s.values())
         return sum(self.idle_s.values()) / total if self.busy_s else None
 
     def bins(self) -> list[Bin]:
-        """The bins so far, in order; the last may be a part."""
+        """Bins so far, in order; the last may be partial."""
         found, left = [], self._elapsed
         for queue, idle in zip(self._queue, self._idle):
             width = min(self.bin_s, left)

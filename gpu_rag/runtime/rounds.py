@@ -1,8 +1,8 @@
-"""The deterministic driver: all programs step until everyone waits, then the cheapest kind of call runs, as batches.
+"""Deterministic driver: all programs run until everyone waits, then the cheapest kind of call runs, in batches.
 
-What a batch holds depends on the programs and the replies alone, never on time. Every question sees its own calls
+The content of a batch depends only on the programs and the replies, never on time. Every question sees its own calls
 answered in the same order whatever other questions are open: all waiting calls of one rank are answered before any
-program goes on, and results are delivered by (question, slot).
+program continues, and results are delivered by (question, slot).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def run_rounds(
     keep: bool = True,
     **options: Unpack[CoreOptions],
 ) -> list[Outcome]:
-    """Run one program a question to its end and return the outcomes in the order of the questions.
+    """Run one program per question to its end. Returns the outcomes in the order of the questions.
 
-    programs: (question, program) pairs, drawn as they are admitted; program(ctx) makes the coroutine. resources: what
-    steps are given, by the name of their kind. max_live: how many are open at once; outcomes do not depend on it.
-    budget: what each question may use. on_done(outcome) is called as each question ends. stats: totals to add to.
-    keep: whether outcomes are returned; without, [] is, and the memory of a run does not grow with its questions.
-    An exception in a program is its question's outcome. ModelError, Cancelled out of a step, KeyboardInterrupt,
-    and whatever `programs` or `on_done` raise stop the run: open coroutines are closed, the exception is raised, and
-    the outcomes reached until then are those that `on_done` was given.
+    programs: (question, program) pairs, drawn as they are admitted; program(ctx) makes the coroutine. resources: inputs
+    of steps, by the resource name of their kind. max_live: number of questions open at once; outcomes do not depend on
+    it. budget: limits of each question. on_done(outcome) is called as each question ends. stats: totals to add to.
+    keep: whether outcomes are returned; if not, [] is returned, and the memory of a run does not grow with its
+    questions. An exception in a program is its question's outcome. ModelError, Cancelled out of a step,
+    KeyboardInterrupt, and exceptions of `programs` or `on_done` stop the run: open coroutines are closed and the
+    exception is raised; only `on_done` has got the outcomes until then.
     """
     if max_live < 1:
         raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")

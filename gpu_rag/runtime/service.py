@@ -1,4 +1,4 @@
-"""A slow service, which answers the calls of one step beside the driver, and the calls in flight there."""
+"""A slow service that answers the calls of one step beside the driver, and the calls in flight there."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from gpu_rag.runtime.tasks import Pending, Task, blame
 
 
 class SlowService(Protocol):
-    """Answers calls one by one, in threads or processes of its own. The driver's thread alone uses this face.
+    """A service that answers calls one by one, in threads or processes of its own. Only the driver's thread uses this
+    interface.
 
-    A key is the driver's number for a call. Every key that was submitted comes out of `poll` exactly once, unless the
-    service dies first.
+    A key is the driver's number for a call. `poll` returns every submitted key exactly once, unless the service dies
+    first.
     """
 
     def submit(self, key: int, query: Any) -> None:
@@ -23,31 +24,31 @@ class SlowService(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """What has been answered, as (key, result), where a result is what a step gives for a query.
+        """Answered calls, as (key, result); a result is an answer of a step to a query.
 
-        Waits up to timeout_s for the first; [] where none came. Raises ModelError when the service is dead; its
-        `request` is the query that is to blame, where the service knows them.
+        Waits up to timeout_s for the first; [] if none came. Raises ModelError when the service is dead; its `request`
+        is the query that caused it, if the service knows that.
         """
         ...
 
     def abort(self, key: int) -> None:
-        """The answer is wanted no more. It still comes out of `poll`: as a late reply, or as an error."""
+        """Give up a call. `poll` still returns its key: with a late reply, or with an error."""
         ...
 
     @property
     def n_open(self) -> int:
-        """Keys submitted and not yet given out by `poll`."""
+        """Number of keys submitted and not yet returned by `poll`."""
         ...
 
 
-Slow = tuple[Step[Any, Any, Any, Any], SlowService]  # a step, and what answers it in place of its function
+Slow = tuple[Step[Any, Any, Any, Any], SlowService]  # a step, and the service that replaces its function
 
 
 class Flights:
-    """The calls in flight at a slow service, an LLM, if there is one. Keys count up.
+    """Calls in flight at a slow service, such as an LLM, if there is one. Keys count up.
 
-    A call's seconds are its share of the time in which the service had requests open, n of them sharing each moment
-    equally: the shares of all calls add up to that time.
+    A call's seconds are its share of the time in which the service had requests open. The n requests open at a moment
+    share it equally, so the shares of all calls add up to that time.
     """
 
     def __init__(self, core: Core, slow: Slow | None):
@@ -59,16 +60,16 @@ class Flights:
 
     @property
     def n_open(self) -> int:
-        """Calls in flight, aborted ones not counted."""
+        """Number of calls in flight, without aborted ones."""
         return len(self._key_of)
 
     @property
     def n_late(self) -> int:
-        """Aborted calls that have not come back yet; they may still run."""
+        """Number of aborted calls that have not come back yet; they may still run."""
         return len(self.calls) - len(self._key_of)
 
     def send(self) -> int:
-        """Submit all calls that wait for the service, by (question, slot). Returns how many there were."""
+        """Submit all calls that wait for the service, by (question, slot). Returns their number."""
         if self.slow is None:
             return 0
         (step, service), before = self.slow, self._n_sent
@@ -86,7 +87,7 @@ class Flights:
         return self._n_sent - before
 
     def take(self, timeout_s: float) -> int:
-        """Settle what has been answered, waiting up to timeout_s where nothing is. Returns how many there were.
+        """Settle the answered calls, waiting up to timeout_s if there are none. Returns their number.
 
         Raises ModelError and Cancelled out of the service: they stop the run.
         """
@@ -114,13 +115,13 @@ class Flights:
         return len(found)
 
     def drop(self, task: Task) -> None:
-        """A task was cancelled: abort its call, if one is in flight. What it has cost by then is still counted."""
+        """Abort the call of a cancelled task, if one is in flight. Its cost until then is still counted."""
         key = self._key_of.pop(task, None)
         if key is not None and self.slow is not None:
             self.slow[1].abort(key)
 
     def _tick(self) -> None:
-        """Bring the shared seconds, the integral of dt / (calls in flight), up to now."""
+        """Update the shared seconds, the integral of dt / (calls in flight), to the current time."""
         now = perf_counter()
         if self.calls:
             self._shared_s += (now - self._at) / len(self.calls)

@@ -5,8 +5,8 @@
 
     ranking = await search(vector, k=10)        # in a program; `search.run(index, vectors, (10,))` without a driver
 
-Everything after the queries is the batch key: calls share a batch only where the step and the key are equal. Defaults
-are applied first, so `search(v)`, `search(v, 5)` and `search(v, k=5)` are one key.
+The arguments after the queries are the batch key: calls share a batch only if the step and the key are equal. Defaults
+are applied first, so `search(v)`, `search(v, 5)` and `search(v, k=5)` have one key.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ A = TypeVar("A")  # one answer
 P = ParamSpec("P")  # the batch key
 
 SERVICES = ("text", "graph", "embed", "llm")
-# Cheap kinds run first, so that the dearest meets the largest batch.
+# Cheap kinds run first, so that the most expensive one gets the largest batch.
 RANK_TEXT, RANK_GRAPH, RANK_WALK, RANK_EMBED, RANK_LLM = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[R]):
-    """A kind of step. resource: the name of what the driver hands to it. service: text | graph | embed | llm, where the
-    seconds are booked. rank: batches of a lower rank run first. max_batch: calls a batch, at most."""
+    """A kind of step. resource: name of the resource that the driver passes to it. service: text | graph | embed | llm,
+    where its seconds are booked. rank: batches of a lower rank run first. max_batch: most calls per batch."""
 
     resource: str
     service: str
@@ -47,7 +47,7 @@ class Kind(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Metered(Generic[A]):
-    """An answer together with what it cost in tokens; the program receives `value` alone (raised where it is an error).
+    """An answer with its token costs; the program receives only `value` (raised if it is an error).
 
     n_prompt, n_cached, n_generated: tokens. malformed: replies that could not be read. llm_calls: model requests made.
     """
@@ -66,7 +66,7 @@ Function = Callable[Concatenate[R, list[Q], P], Answers[A]]
 
 
 class Step(Generic[R, Q, P, A]):
-    """What `batched` makes of a function; calling it makes a `Call` to await. Equal only to itself."""
+    """A step made by `batched`; calling it makes a `Call` to await. Equal only to itself."""
 
     def __init__(self, function: Function[R, Q, P, A], kind: Kind[R], tile: int | None = None, name: str | None = None):
         key = list(inspect.signature(function).parameters.values())[2:]
@@ -85,7 +85,7 @@ class Step(Generic[R, Q, P, A]):
         return f"<step {self.name}>"
 
     def __call__(self, query: Q, *args: P.args, **kwargs: P.kwargs) -> Call[A]:
-        """The call of one query; nothing runs before it is awaited."""
+        """Call for one query; nothing runs before it is awaited."""
         key: tuple[Any, ...] = args
         if kwargs or len(args) != len(self._names):
             key = self._key(args, kwargs)
@@ -101,9 +101,9 @@ class Step(Generic[R, Q, P, A]):
         return key
 
     def run(self, resource: R, queries: Sequence[Q], key: tuple[Any, ...] = ()) -> list[A | Metered[A] | GpuRagError]:
-        """The answers of all queries, in their order; the function sees at most `tile` of them at a time.
+        """Answers to all queries, in order; the function gets at most `tile` of them at a time.
 
-        Raises GpuRagError where the function gives another number of answers than it was given queries.
+        Raises GpuRagError if the function returns another number of answers than queries.
         """
         size = self.tile or max(len(queries), 1)
         function: Any = self.function
@@ -122,7 +122,7 @@ class Step(Generic[R, Q, P, A]):
 
 @dataclass(eq=False, slots=True)  # not frozen: one is made for every await
 class Call(Generic[A]):
-    """One query to a step: `answer = await step(query, ...)`. key: hashable; query: this call's own, any object."""
+    """One query to a step: `answer = await step(query, ...)`. key: hashable; query: any object."""
 
     step: Step[Any, Any, Any, A]
     key: tuple[Any, ...]
@@ -135,13 +135,14 @@ class Call(Generic[A]):
 def batched(
     kind: Kind[R], *, tile: int | None = None, name: str | None = None
 ) -> Callable[[Function[R, Q, P, A]], Step[R, Q, P, A]]:
-    """A function `(resource, queries, ...) -> answers` as a `Step`.
+    """Turn a function `(resource, queries, ...) -> answers` into a `Step`.
 
-    The function gives one item a query, in their order: an answer, a `Metered`, or a GpuRagError VALUE for a query that
+    The function returns one item per query, in order: an answer, a `Metered`, or a GpuRagError VALUE for a query that
     failed alone. An exception that it raises fails every call of the batch, except ModelError, Cancelled and
     KeyboardInterrupt, which stop the run. Answers must not depend on which queries share a batch.
-    A function that meters says so as `-> Sequence[A | Metered[A]]`: type checkers cannot find A in `Metered[A]` alone.
-    tile: cuts what the function sees, never the driver's batch. name: in statistics, else that of the function.
+    A function that meters must be typed `-> Sequence[A | Metered[A]]`: type checkers cannot find A in `Metered[A]`
+    alone. tile: limits the queries per call of the function, not the driver's batch. name: in statistics, else the
+    function's.
     """
 
     def made(function: Function[R, Q, P, A]) -> Step[R, Q, P, A]:

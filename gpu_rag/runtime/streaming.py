@@ -1,9 +1,9 @@
-"""The streaming driver: calls to a slow service (an LLM) leave as they come, cheap calls run in batches meanwhile.
+"""Streaming driver: calls to a slow service (an LLM) are sent at once; cheap calls run in batches meanwhile.
 
-Above the low-water mark of open LLM requests there is time: the cheapest calls that wait run as a full batch. Below it
-the LLM may soon be idle: replies that have come are handled first, then only so many cheap calls run as are missing
-for the mark, those of the oldest questions, so that requests reach the LLM soon. Answers are those of `run_rounds`,
-given the same replies; batches, seconds, and the question at which a budget is met among siblings, depend on time.
+While more LLM requests are open than the low-water mark, there is time: the cheapest waiting calls run as a full batch.
+Below it the LLM may soon be idle: replies are handled first, then only as many cheap calls run as are missing for the
+mark, those of the oldest questions, so that requests reach the LLM soon. Answers equal those of `run_rounds` for the
+same replies; batches, seconds, and the question at which a budget is exceeded among siblings, depend on time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.types import Question
 
 LOW_WATER = 64
-LARGEST = 256  # calls of a cheap batch: while it runs no reply is taken, so it is kept short
-LIVE_WAIT_S, LONG_WAIT_S = 0.05, 1.0  # how long a wait for replies keeps a live driver from seeing a new question
-LATE_WAIT_S = 1.0  # how long the end of a run waits for aborted calls: their replies are counted, and may be kept
+LARGEST = 256  # calls of a cheap batch: kept short, because no reply is taken while it runs
+LIVE_WAIT_S, LONG_WAIT_S = 0.05, 1.0  # longest wait for replies during which a live driver does not see a new question
+LATE_WAIT_S = 1.0  # wait for aborted calls at the end of a run: their replies are counted, and may be kept
 
 
 class DriverOptions(CoreOptions, total=False):
-    """The options of a `StreamingDriver`."""
+    """Options of a `StreamingDriver`."""
 
     max_live: int
     low_water: int
@@ -39,12 +39,12 @@ class DriverOptions(CoreOptions, total=False):
 
 
 class StreamingDriver:
-    """Drives programs as they come. `submit`, `cancel` and `close` are for any thread, `run` for the driver's own.
+    """Driver of programs that arrive over time. Any thread may call `submit`, `cancel` and `close`; `run` belongs to
+    the driver's own thread.
 
-    resources: what steps are given, by the name of their kind. slow: a step and the service that answers
-    it in place of its function. max_live: questions open at once; others wait.
-    low_water: open LLM requests below which the LLM is fed first. budget, run_seed, stats: as in `run_rounds`.
-    on_done(outcome): called in the driver's thread.
+    resources: inputs of steps, by the resource name of their kind. slow: a step and the service that replaces its
+    function. max_live: questions open at once; others wait. low_water: below this number of open LLM requests, LLM work
+    goes first. budget, run_seed, stats: as in `run_rounds`. on_done(outcome): called in the driver's thread.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class StreamingDriver:
         self._max_live, self._low_water, self._on_done = max_live, low_water, on_done
         self._core = Core(resources, self._ended, on_cancel=lambda task: self._flights.drop(task), **options)
         self._flights = Flights(self._core, slow)
-        self.outcomes: dict[int, Outcome] | None = None  # a dict: outcomes are kept in it, by place
+        self.outcomes: dict[int, Outcome] | None = None  # if set, it keeps the outcomes by order
         self._handles: dict[int, Handle] = {}
         self._feed = low_water
-        self._change = threading.Condition()  # guards what follows
+        self._change = threading.Condition()  # guards the fields below
         self._inbox = Turns()
         self._unwanted: list[Handle] = []
         self._closed = False
@@ -81,8 +81,9 @@ class StreamingDriver:
         on_end: Callable[[Outcome], None] | None = None,
         group: Hashable = None,
     ) -> Handle:
-        """Have a question answered; waiting groups take turns, within one the first comes first. Raises UsageError when
-        closed. on_end(outcome): called once, in the driver's thread, maybe before this returns; raising stops the run.
+        """Submit a question. Waiting groups take turns; within a group, first in, first out. Raises UsageError when
+        closed. on_end(outcome): called once, in the driver's thread, maybe before this returns; an exception in it
+        stops the run.
         """
         handle = Handle(question, program, on_end, group)
         with self._change:
@@ -93,10 +94,10 @@ class StreamingDriver:
         return handle
 
     def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
-        """Give up a question, unless it has ended by then: it fails with `reason`, or Cancelled without one.
+        """Give up a question, unless it has ended by then: it fails with `reason`, or with Cancelled.
 
-        It is looked at between batches: one that runs is not interrupted. `reason` is no ModelError, which would stop
-        the run. A handle of another driver is ignored.
+        It takes effect between batches: a running batch is not interrupted. `reason` must not be a ModelError, which
+        would stop the run. A handle of another driver is ignored.
         """
         with self._change:
             handle.reason = handle.reason or reason
@@ -104,24 +105,25 @@ class StreamingDriver:
             self._change.notify()
 
     def close(self) -> None:
-        """Take no more questions; `run` returns when those that it has are answered."""
+        """Accept no more questions; `run` returns when the accepted ones are answered."""
         with self._change:
             self._closed = True
             self._change.notify()
 
     @property
     def n_running(self) -> int:
-        """Questions that were admitted and have not ended; a moment old when it is read."""
+        """Number of admitted questions that have not ended; it may have changed when read."""
         return len(self._core.live)
 
     # --- the driver's thread -----------------------------------------------------------------------
 
     def run(self, programs: Iterable[tuple[Question, Program]] = ()) -> None:
-        """Drive what is submitted, and `programs`, drawn as they are admitted, until the driver is closed and drained.
+        """Drive submitted questions, and `programs`, drawn as they are admitted, until the driver is closed and
+        drained.
 
-        ModelError, Cancelled out of a service or a step, KeyboardInterrupt, and whatever `programs` or `on_done`
-        raise stop the run: requests in flight are aborted, coroutines closed, and handles end with Cancelled, whose
-        `__cause__` is what stopped the run.
+        ModelError, Cancelled out of a service or a step, KeyboardInterrupt, and exceptions of `programs` or `on_done`
+        stop the run: requests in flight are aborted, coroutines closed, and handles end with Cancelled, whose
+        `__cause__` is the exception.
         """
         started, source = perf_counter(), iter(programs)
         self._core.stats.llm.begin(started)
@@ -139,7 +141,7 @@ class StreamingDriver:
             self._core.stats.wall_s += ended - started
 
     def _turn(self, source: Iterator[tuple[Question, Program]]) -> bool:
-        """One turn of the loop; False when nothing is left and nothing can come."""
+        """Run one turn of the loop; False when nothing is left and nothing can come."""
         core, flights = self._core, self._flights
         self._obey()
         core.resume()
@@ -169,7 +171,7 @@ class StreamingDriver:
             if sent:
                 self._feed = self._low_water
             batch = oldest_batch(core, list(core.waiting), self._feed - n_open)
-            self._feed = min(2 * self._feed, LARGEST)  # more and more, while that leads to no requests
+            self._feed = min(2 * self._feed, LARGEST)  # doubled while that leads to no requests
         if batch is None:
             return
         started = perf_counter()
@@ -180,7 +182,7 @@ class StreamingDriver:
             core.stats.llm.ran_dry(perf_counter() - started, DOING[batch.step.kind.service])
 
     def _arrivals(self) -> Iterator[tuple[Question, Program]]:
-        """The questions that wait for admission, each to be opened before the next is taken."""
+        """Questions that wait for admission; each is opened before the next is taken."""
         while True:
             with self._change:
                 if not self._inbox:
@@ -202,7 +204,7 @@ class StreamingDriver:
                 handle.end(outcome)
 
     def _obey(self) -> None:
-        """Do what `cancel` asked for."""
+        """Carry out the requests of `cancel`."""
         if not self._unwanted:
             return
         with self._change:
@@ -216,7 +218,7 @@ class StreamingDriver:
                 self._core.cancel_question(handle.order, handle.cancelled())
 
     def _await_questions(self) -> bool:
-        """Nothing is open: wait for a question. False when the driver is closed and there is none."""
+        """Wait for a question when nothing is open. False when the driver is closed and there is none."""
         self._mark(QUESTIONS)
         until = perf_counter() + LATE_WAIT_S
         while self._flights.n_late and not (self._inbox or self._unwanted):
@@ -233,13 +235,13 @@ class StreamingDriver:
         self._core.stats.llm.mark(perf_counter(), len(self._flights.calls), doing)
 
     def _stop(self, cause: BaseException | None) -> None:
-        """Abort and close whatever is still open (at a normal end there is nothing), and take what has come."""
+        """Abort and close everything still open (at a normal end nothing is), and take finished replies."""
         with self._change:
             self._closed = True
             left = self._inbox.drain()
         self._core.close()
-        with suppress(ModelError, Cancelled):  # a dead service has said so before
-            self._flights.take(0.0)  # replies that have come are counted, and kept by a cache below
+        with suppress(ModelError, Cancelled):  # a dead service has already reported it
+            self._flights.take(0.0)  # finished replies are counted, and kept by a cache below
         left += self._handles.values()
         self._handles.clear()
         for handle in left:
@@ -256,7 +258,8 @@ def run_streaming(
     keep: bool = True,
     **options: Unpack[DriverOptions],
 ) -> list[Outcome]:
-    """`run_rounds` with a slow service beside: the same arguments, outcomes, failures and order of what is returned."""
+    """Run programs as `run_rounds`, beside a slow service: same arguments, outcomes, failures and order of
+    the result."""
     outcomes: dict[int, Outcome] = {}
     driver = StreamingDriver(resources, slow, **options)
     if keep:

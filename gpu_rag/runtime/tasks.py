@@ -1,4 +1,4 @@
-"""The pieces a driver steps: tasks (strands of a program), groups of siblings, and one guarded step of each."""
+"""Pieces that a driver steps: tasks (strands of a program), groups of siblings, and one guarded step of each."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gpu_rag.runtime.step import Call
 from gpu_rag.runtime.trace import Context, Slot
 from gpu_rag.types import Draft, Question, TraceStep, Usage
 
-# What one guarded step did: gave an object (for a coroutine: what it awaits), returned, or raised.
+# Result of one guarded step: gave an object (from a coroutine: what it awaits), returned, or raised.
 GAVE, RETURNED, FAILED = 0, 1, 2
-# Awaits of a cancelled coroutine that are refused, one for each `finally` it unwinds through, before it is forced.
+# Limit on refused awaits of a cancelled coroutine, one per `finally`, before it is forced to end.
 MAX_REFUSED_AWAITS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one question: `draft` is what its program returned, `error` why it did not return.
+    """Result of one question: `draft` is the return value of its program, `error` the reason why it did not return.
 
-    usage stays open: the cost of a call that a driver could not take back is added even after the end.
-    traceback: the text of the failure's traceback, for --debug; "" where there is none.
+    usage may still grow: the cost of a call that a driver could not take back is added even after the end.
+    traceback: text of the failure's traceback, for --debug; "" if there is none.
     """
 
     question: Question
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class Group:
-    """The siblings of one gather. limit: those at this index and after are finished with, their results unwanted."""
+    """Siblings of one gather. limit: those at this index and after are cancelled, their results unwanted."""
 
     __slots__ = ("children", "error", "limit", "n_running", "results")
 
@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(eq=False, slots=True)
 class QuestionRun:
-    """One open question: its place in the order of questions, its context and its root task."""
+    """One open question: its order, its context and its root task."""
 
     order: int
     ctx: Context
@@ -61,7 +61,7 @@ class QuestionRun:
 class Task:
     """One strand: a coroutine, or (coro None) a call or gather given directly to a gather, kept in `op` until begun.
 
-    path: its place in the program; its await number k has slot (*path, k). cost: of its calls since its last note.
+    path: its position in the program; its await number k has slot (*path, k). cost: of its calls since its last note.
     """
 
     __slots__ = ("alive", "coro", "cost", "group", "index", "n_awaits", "op", "parent", "path", "run")
@@ -78,7 +78,7 @@ class Task:
 
 
 class Pending(NamedTuple):
-    """A call that waits for its result. (order, slot) is unique in a run, so sorting never looks further."""
+    """A call that waits for its result. (order, slot) is unique in a run, so sorting never compares further fields."""
 
     order: int
     slot: Slot
@@ -88,7 +88,7 @@ class Pending(NamedTuple):
 
 
 def attempt(step: Callable[[Any], Any], arg: Any) -> tuple[int, Any]:
-    """Take one step of code that is not ours (a program, a step): (GAVE | RETURNED | FAILED, object or error)."""
+    """Run one step of foreign code (a program, a step). Returns (GAVE | RETURNED | FAILED, object or error)."""
     try:
         return GAVE, step(arg)
     except StopIteration as stop:
@@ -100,9 +100,9 @@ def attempt(step: Callable[[Any], Any], arg: Any) -> tuple[int, Any]:
 
 
 def cancel(task: Task) -> list[Task]:
-    """Cancel a task and all tasks under it, innermost first; they are returned. None gets a result afterwards."""
+    """Cancel a task and all tasks below it, innermost first. Returns them; none gets a result afterwards."""
     members = [task]
-    for member in members:  # the list grows while it is walked: no recursion, however deep the gathers
+    for member in members:  # the list grows during iteration: no recursion, however deep the gathers
         member.alive = False
         if member.group is not None:
             members.extend(child for child in member.group.children if child.alive)
@@ -117,7 +117,7 @@ def cancel(task: Task) -> list[Task]:
 
 
 def _unwind(coro: Coroutine[Any, Any, Any]) -> None:
-    """Raise Cancelled in a coroutine until it ends; what it awaits meanwhile is refused, what it raises is dropped."""
+    """Raise Cancelled in a coroutine until it ends; refuses what it awaits meanwhile, and drops what it raises."""
     for _ in range(MAX_REFUSED_AWAITS):
         kind, op = attempt(coro.throw, Cancelled("the work was cancelled", do="a sibling failed or the run stopped"))
         if kind != GAVE:
@@ -136,7 +136,7 @@ def blame(error: ModelError, calls: Iterable[Pending]) -> None:
 
 
 def fresh(error: BaseException) -> BaseException:
-    """A twin of an error without its traceback. One error raised in many programs would collect all their frames."""
+    """A copy of an error without its traceback. One error raised in many programs would collect all their frames."""
     twin = type(error).__new__(type(error), *error.args)
     twin.__dict__.update(error.__dict__)
     twin.__cause__ = error.__cause__
@@ -144,7 +144,7 @@ def fresh(error: BaseException) -> BaseException:
 
 
 def strip_frames(error: BaseException) -> None:
-    """Drop the frames that an error and those behind it hold: a kept failure must not keep a program's data alive."""
+    """Drop the frames of an error and of its causes: a kept failure must not keep a program's data alive."""
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]
     while chain:

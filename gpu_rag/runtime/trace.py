@@ -1,4 +1,4 @@
-"""What a program is given beside its question: where it is, its random seeds, its trace and its costs."""
+"""Context of a program beside its question: its position, random seeds, trace and costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Slot = tuple[int, ...]
 
 
 class Strand(Protocol):
-    """What a context knows of the strand of a program that is being stepped."""
+    """Fields of the strand being stepped that a context uses."""
 
     path: Slot
     n_awaits: int
@@ -21,16 +21,16 @@ class Strand(Protocol):
 
 
 def request_seed(run_seed: int, question_id: str, slot: Slot, attempt: int = 0) -> int:
-    """A seed in [0, 2**31) from sha256(run seed, slot, attempt, question id): the same in every run and driver."""
+    """A seed in [0, 2**31) from sha256(run seed, slot, attempt, question id), equal in every run and driver."""
     text = f"{run_seed}|{'.'.join(map(str, slot))}|{attempt}|{question_id}"
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4], "big") >> 1
 
 
 class Context:
-    """One question's context. A program reads `question`, calls `note` at each decision.
+    """Context of one question. A program reads `question` and calls `note` at each decision.
 
-    usage: what the question has cost so far; the driver books calls, tokens and seconds, `ask` the rest.
-    resources: those that its steps are given in place of the driver's; calls share a batch where these are the same.
+    usage: costs of the question so far; the driver books calls, tokens and seconds, `ask` the rest. resources: the
+    question's own, which replace the driver's for its steps; calls share a batch only if these are the same.
     """
 
     __slots__ = ("_notes", "question", "resources", "run_seed", "task", "usage")
@@ -40,23 +40,23 @@ class Context:
         self.run_seed = seed
         self.usage = Usage()
         self.resources: Mapping[str, Any] = {}
-        self.task: Strand | None = None  # the task being stepped, set by the driver
+        self.task: Strand | None = None  # the task being stepped; set by the driver
         self._notes: list[tuple[Slot, str, int, tuple[str, ...], str, Cost | None]] = []
 
     @property
     def slot(self) -> Slot:
-        """The slot that the next awaited call will have: its path in the program, e.g. (2, 0, 1) for the second
-        call of the first sibling of the gather that is the program's third await."""
+        """Slot of the next awaited call: its path in the program, e.g. (2, 0, 1) for the second call of the first
+        sibling of the gather that is the program's third await."""
         return () if self.task is None else (*self.task.path, self.task.n_awaits)
 
     def request_seed(self, slot: Slot, attempt: int = 0) -> int:
-        """The seed of attempt number `attempt` of the request in `slot`, see the function of the same name."""
+        """Seed of attempt number `attempt` of the request in `slot`; see the function of the same name."""
         return request_seed(self.run_seed, self.question.id, slot, attempt)
 
     def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply_hash: str = "") -> None:
-        """Write down one decision: its name, among how many, what was taken, and the hash of the reply.
+        """Record one decision: its name, the number of candidates, the chosen ones, and the hash of the reply.
 
-        What this strand of the program has cost since its last note goes with it.
+        It carries the cost of this strand of the program since its last note.
         """
         cost = None
         if self.task is not None:
@@ -64,18 +64,18 @@ class Context:
         self._notes.append((self.slot, name, n_candidates, tuple(chosen), reply_hash, cost))
 
     def steps(self) -> tuple[TraceStep, ...]:
-        """The notes in the order of the program text (by slot), whatever order the siblings happened to run in."""
+        """Notes in the order of the program text (by slot), in whatever order the siblings ran."""
         ordered = sorted(self._notes, key=lambda note: note[0])  # stable: notes of one slot keep their order
         return tuple(TraceStep(i, *note[1:-1], note[-1].s if note[-1] else 0.0) for i, note in enumerate(ordered))
 
     def costs(self) -> list[tuple[str, Cost | None]]:
-        """(name, what led to it) of each note."""
+        """(name, cost that led to it) of each note."""
         return [(note[1], note[-1]) for note in self._notes]
 
     def forget(self, path: Slot, after: int) -> list[Cost | None]:
-        """Drop the notes of the siblings behind number `after` of the gather at `path`, and return what they cost.
+        """Drop the notes of the siblings after number `after` of the gather at `path`. Returns their costs.
 
-        How far these came before they were cancelled is chance: without them a trace depends on replies alone.
+        Their progress before the cancellation depends on chance: without them a trace depends on replies alone.
         """
         n = len(path)
         lost = [note for note in self._notes if note[0][:n] == path and len(note[0]) > n and note[0][n] > after]

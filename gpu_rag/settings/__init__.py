@@ -1,7 +1,8 @@
-"""Every setting, declared once. Strongest first: --set, flags, profile, saved settings of the index, defaults.
+"""Every setting, declared once. Precedence, strongest first: --set, flags, profile, saved settings of the index,
+defaults.
 
-A profile is a TOML file with the sections below; `[method.NAME]` sections hold a method's own parameters. A name that
-does not exist is an error that lists those that do, never dropped.
+A profile is a TOML file with the sections below; `[method.NAME]` sections hold a method's own parameters. An unknown
+name is an error that lists the known ones, never dropped.
 
 A section, and a method's `Params`, is a frozen dataclass over `check.Declared` with one annotation for each setting:
 
@@ -9,11 +10,11 @@ A section, and a method's `Params`, is a frozen dataclass over `check.Declared` 
     class GraphSettings(Declared):
         budget: Annotated[float, NATURAL, "edges kept, times n log2 n for n vertices"] = 1.0
         vertices: Annotated[Literal["passage", "sentence"], "what a vertex is"] = "passage"
-        tokens: ClassVar[int] = 256  # fixed: who sets it reads at which value
+        tokens: ClassVar[int] = 256  # fixed: an error tells anyone who sets it this value
 
-Type, range (`ranges.py`), help and default stand nowhere else: checks, messages and docs/settings.md are made of them.
-A check over several settings goes into `__post_init__`, after `super().__post_init__()`. A method names the sections
-of its index stages, which read them as `settings.section(CLASS)`.
+Type, range (`ranges.py`), help and default are written nowhere else: checks, messages and docs/settings.md are made
+from them. A check over several settings goes into `__post_init__`, after `super().__post_init__()`. A method names the
+sections of its index stages, which read them as `settings.section(CLASS)`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ S = TypeVar("S", bound=Declared)
 
 @dataclass(frozen=True)
 class Settings:
-    """All sections. own: sections of methods, by name, that are not the defaults. method: maps a method's name to its
-    own parameters. kept: saved sections of methods that are not installed, as they were saved."""
+    """All sections. own: sections of methods that are not the defaults, by name. method: maps a method's name to its
+    own parameters. kept: saved sections of methods that are not installed, unchanged."""
 
     models: ModelSettings = field(default_factory=ModelSettings)
     index: IndexSettings = field(default_factory=IndexSettings)
@@ -63,11 +64,11 @@ class Settings:
     kept: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def section(self, cls: type[S]) -> S:
-        """The section of a method that this class declares."""
+        """Section of a method that this class declares."""
         return next((own for own in self.own.values() if isinstance(own, cls)), None) or cls()
 
     def changed(self, section: str, **values: Any) -> Settings:
-        """The same settings but for `values` of a section."""
+        """A copy of these settings with other `values` in one section."""
         if section in CORE:
             return dataclasses.replace(self, **{section: dataclasses.replace(getattr(self, section), **values)})
         old = self.own.get(section) or section_class(section)()
@@ -79,7 +80,8 @@ SECTIONS.update({name: partial(type, getattr(Settings(), name)) for name in CORE
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """One `--set key=value`: the value as TOML, or as a plain string where it is no TOML value."""
+    """Key and value of one `--set key=value`. The value is read as TOML, or as a plain string if it is no TOML value.
+    Raises UsageError."""
     key, sign, raw = text.partition("=")
     if not sign or "." not in key:
         raise UsageError("cannot read --set", given=text, expected="section.name=value, such as index.chunk_words=200")
@@ -91,7 +93,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def read_profile(path: Path) -> dict[str, Any]:
-    """The sections of a TOML profile."""
+    """Sections of a TOML profile. Raises BadInput."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -101,7 +103,7 @@ def read_profile(path: Path) -> dict[str, Any]:
 
 
 def merge(*sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Later mappings win, section by section."""
+    """Merge mappings section by section; later ones win."""
     out: dict[str, Any] = {}
     for mapping in sections:
         for key, value in mapping.items():
@@ -111,7 +113,7 @@ def merge(*sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(assignments: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """[("a.b", 1)] -> {"a": {"b": 1}}; of one key given twice the later counts."""
+    """Nest assignments: [("a.b", 1)] -> {"a": {"b": 1}}. If a key is given twice, the later value counts."""
     values = {key for key, value in assignments if not isinstance(value, Mapping)}
     out: dict[str, Any] = {}
     for key, value in assignments:
@@ -126,10 +128,10 @@ def nested(assignments: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def make_settings(values: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Settings:
-    """Settings from nested sections. saved: those of an index, weaker; what is fixed by now is left out of them, and
-    sections that no installed method has are kept as they are.
+    """Settings from nested sections. saved: weaker ones from an index; settings that are fixed now are removed from
+    them, and sections without an installed method are kept unchanged.
 
-    Raises UsageError naming the section or the name that does not exist.
+    Raises UsageError naming an unknown section or setting.
     """
     known = {name: section for name, section in (saved or {}).items() if is_section(name)}
     kept = {name: _checked_section(name, section) for name, section in (saved or {}).items() if name not in known}
@@ -162,13 +164,13 @@ def _checked_section(name: str, given: Any) -> Mapping[str, Any]:
 
 
 def as_plain(settings: Settings) -> dict[str, Any]:
-    """The settings as nested plain values, without what is only kept."""
+    """Settings as nested plain values, without `kept`."""
     sections = {name: dataclasses.asdict(getattr(settings, name)) for name in CORE}
     own = {name: dataclasses.asdict(section) for name, section in settings.own.items()}
     return {**sections, **own, "method": {name: dict(params) for name, params in settings.method.items()}}
 
 
 def differences(section: Declared) -> dict[str, Any]:
-    """The settings of a section that are not the defaults."""
+    """Settings of a section that differ from the defaults."""
     defaults = dataclasses.asdict(type(section)())
     return {name: value for name, value in dataclasses.asdict(section).items() if value != defaults[name]}

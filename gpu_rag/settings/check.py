@@ -1,6 +1,6 @@
-"""Declared settings: a frozen dataclass says of each its type, range, help and default; see `gpu_rag.settings`.
+"""Declared settings: a frozen dataclass states type, range, help and default of each; see `gpu_rag.settings`.
 
-Types are converted by msgspec, and ranges, which are msgspec's too, are checked when an instance is made.
+msgspec converts the types; its ranges are checked when an instance is made.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpu_rag.errors import UsageError
 from gpu_rag.settings.ranges import MOST_INTEGER, MOST_SEED, Allowed, OutOfRange, Range, check_value, shortened
 
 T = TypeVar("T")
-SECTIONS: dict[str, Callable[[], type[Declared]]] = {}  # by name, a function that returns its class
+SECTIONS: dict[str, Callable[[], type[Declared]]] = {}  # by name: a function that returns the class
 FINDERS: list[Callable[[], object]] = []  # called for an unknown section: each may add to SECTIONS
 _WORDS = {bool: "true | false", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One setting as its class declares it. allowed: its range or words; None where its type says all."""
+    """One setting as its class declares it. allowed: its range or words; None if its type says everything."""
 
     name: str
     type: Any
@@ -38,19 +38,19 @@ class Setting:
 
     @property
     def shown(self) -> str:
-        """The default as text; empty where it is nothing."""
+        """Default as text; "" for None and ()."""
         text = "" if self.default in (None, ()) else str(self.default)
         return text.lower() if isinstance(self.default, bool) else text
 
     @property
     def remedy(self) -> str:
-        """The last part of every error about it."""
+        """Last part of every error about it."""
         return f"or leave it out: the default is {self.shown}" if self.shown else "or leave it out"
 
 
 @cache
 def declared(cls: type) -> dict[str, Setting]:
-    """The settings of a dataclass by name, in their order."""
+    """Settings of a dataclass by name, in order."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: _setting(f, hints[f.name]) for f in dataclasses.fields(cls)}
 
@@ -66,7 +66,7 @@ def _setting(field: dataclasses.Field[Any], hint: Any) -> Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """The base of settings: an instance is in its ranges, however it was made."""
+    """Base of settings: every instance is within its ranges, however it was made."""
 
     def __post_init__(self) -> None:
         for setting in declared(type(self)).values():  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ class Declared:
 
 
 def is_section(name: str) -> bool:
-    """Whether a section of this name exists, in this package or in one that is installed beside it."""
+    """Whether a section of this name exists, in this package or in an installed extension."""
     if name not in SECTIONS:
         for find in FINDERS:
             find()
@@ -83,24 +83,24 @@ def is_section(name: str) -> bool:
 
 
 def section_class(name: str) -> type[Declared]:
-    """The class of a section that exists."""
+    """Class of a section that exists."""
     return SECTIONS[name]()
 
 
 def fixed(cls: type) -> dict[str, Any]:
-    """The constants of a class of settings, by name: once settings, now fixed."""
+    """Constants of a settings class, by name: former settings that are fixed now."""
     return {name: getattr(cls, name) for name in typing.get_type_hints(cls) if name not in declared(cls)}
 
 
 def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
-    """The error for a name that does not exist: nearest first."""
+    """Error for an unknown name, with the nearest known one."""
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]}?" if near else None
     return UsageError(f"unknown {what}", given=name, expected=" | ".join(known) or "no setting", do=hint)
 
 
 def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """An instance of the dataclass `cls` from `values`. Raises UsageError, or OutOfRange, that names the setting.
+    """Make an instance of the dataclass `cls` from `values`. Raises UsageError or OutOfRange naming the setting.
 
     where: the section, such as "index" or "method.NAME". Whole numbers are accepted for floats, lists for tuples.
     """
@@ -125,9 +125,9 @@ def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def _converted(what: str, value: Any, setting: Setting) -> Any:
-    """The value as the type of the setting."""
+    """Value converted to the type of the setting. Raises UsageError."""
     if setting.type is float and type(value) is int and abs(value) > MOST_SEED:
-        return value  # no float holds it: its range refuses it
+        return value  # no float holds it: its range rejects it
     try:
         found = msgspec.convert(value, setting.type)
     except msgspec.ValidationError as error:
@@ -139,7 +139,7 @@ def _converted(what: str, value: Any, setting: Setting) -> Any:
 
 
 def type_in_words(kind: Any) -> str:
-    """A type for people: "a whole number", "true | false"."""
+    """Type for people: "a whole number", "true | false"."""
     if typing.get_origin(kind) is tuple:
         return f"a list, each of it {type_in_words(typing.get_args(kind)[0])}"
     known = [part for part in typing.get_args(kind) if part is not types.NoneType] or [kind]

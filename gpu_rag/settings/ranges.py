@@ -1,4 +1,4 @@
-"""Ranges of numbers, as msgspec declares them, and the one refusal of a value that is not in its range."""
+"""Ranges of numbers as msgspec declares them, and the one error for a value out of its range."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ MOST_SEED = 2**63 - 1
 
 
 def Range(low: float | None = None, high: float | None = None, above: bool = False, below: bool = False) -> Meta:
-    """The numbers from `low` to `high`; `above`: without low itself; `below`: without high itself."""
+    """Numbers from `low` to `high`. above: `low` itself is excluded; below: `high` itself is excluded."""
     ends: dict[str, Any] = {"gt" if above else "ge": low, "lt" if below else "le": high}
     return Meta(**ends)
 
 
 COUNT = Range(1)
-NATURAL = Range(0)  # also a weight that is not negative
+NATURAL = Range(0)  # also for weights that are not negative
 SEED = Range(0, MOST_SEED)
 SHARE = Range(0, 1)
 COSINE = Range(-1, 1)
 COSINE_DISTANCE = Range(0, 2)
 DAMPING = Range(0, 1, below=True)
-TOLERANCE = Range(1e-12, 1)  # what the proofs of PageRank's error reach in f64
-RANK_CONSTANT = Range(-1, above=True)  # 1 / (constant + rank) with ranks from 1
+TOLERANCE = Range(1e-12, 1)  # limits of the proofs of PageRank's error in f64
+RANK_CONSTANT = Range(-1, above=True)  # of 1 / (constant + rank), with ranks from 1
 
 Allowed = Meta | tuple[str, ...]  # a range, or the words of a choice
 
@@ -36,7 +36,7 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 class OutOfRange(UsageError):
-    """A parameter is not what it may be. name: of the parameter; it is in the message as `shown`."""
+    """A parameter has a value that is not allowed. name: the parameter, shown in the message as `shown`."""
 
     def __init__(self, name: str, value: object, allowed: Allowed, *, shown: str = "", do: str | None = None):
         self.name, self.value, self.allowed = name, value, allowed
@@ -45,7 +45,7 @@ class OutOfRange(UsageError):
 
 
 def in_words(name: str, allowed: Allowed) -> str:
-    """The values that the parameter `name` may have: ">= 1", "0 <= damping < 1" or "auto | llm"."""
+    """Allowed values of the parameter `name`: ">= 1", "0 <= damping < 1" or "auto | llm"."""
     if not isinstance(allowed, Meta):
         return " | ".join(allowed)
     low, high = allowed.ge if allowed.gt is None else allowed.gt, allowed.le if allowed.lt is None else allowed.lt
@@ -58,7 +58,7 @@ def in_words(name: str, allowed: Allowed) -> str:
 
 
 def fits(allowed: Allowed, value: Any) -> bool:
-    """Whether a number is in a range, or a word among the words; NaN is in no range."""
+    """Whether a number is in a range, or a word is among the words. NaN is in no range."""
     if isinstance(allowed, tuple):
         return value in allowed
     low, high = allowed.ge, allowed.le
@@ -67,20 +67,20 @@ def fits(allowed: Allowed, value: Any) -> bool:
 
 
 def check_value(name: str, value: object, allowed: Allowed) -> None:
-    """Raises OutOfRange unless `value` is a number of the range or one of the words; None is not checked."""
+    """Raise OutOfRange unless `value` is in the range or one of the words. None is not checked."""
     if value is not None and not fits(allowed, value):
         raise OutOfRange(name, value, allowed)
 
 
 def check_filled(values: object, *names: str) -> None:
-    """Raises OutOfRange where a text among the named attributes is empty: as a path it would be the working folder."""
+    """Raise OutOfRange if a named attribute is an empty text: as a path it would be the working folder."""
     for name in names:
         if not getattr(values, name).strip():
             raise OutOfRange(name, getattr(values, name), ("a name or a path",))
 
 
 def shortened(value: object) -> str:
-    """`value` for a message: numbers as they are, texts in quotes, long ones with their middle left out."""
+    """`value` for a message: numbers unchanged, texts in quotes, long ones with the middle left out."""
     if isinstance(value, int) and abs(value) >= 10**30:
-        return f"a whole number of {value.bit_length()} bits"  # int to str refuses above 4,300 digits
+        return f"a whole number of {value.bit_length()} bits"  # int to str fails above 4,300 digits
     return _SHORT.repr(value)

@@ -50,7 +50,7 @@ class ModelSettings(Declared):
 
     @property
     def more_body(self) -> dict[str, Any]:
-        """`extra_body` as what it says. Raises UsageError where it is no JSON object."""
+        """`extra_body` as an object. Raises UsageError if it is no JSON object."""
         try:
             found = json.loads(self.extra_body or "{}")
         except ValueError:
@@ -80,8 +80,8 @@ class IndexSettings(Declared):
     memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
-    coref_tokens: ClassVar[int] = 1024  # of a passage without pronouns
-    synonym_k: ClassVar[int] = 20  # synonyms of a name, at most
+    coref_tokens: ClassVar[int] = 1024  # for a passage without pronouns
+    synonym_k: ClassVar[int] = 20  # most synonyms per name
     bm25_k1: ClassVar[float] = 1.2
     bm25_b: ClassVar[float] = 0.75
 
@@ -125,7 +125,7 @@ class VllmSettings(Declared):
     engines: Annotated[int, NATURAL, "servers side by side, each with all of the model; 0: one for each GPU"] = 0
     arguments: Annotated[str, 'more options of vLLM\'s server, as JSON: {"kv_cache_dtype": "fp8"}'] = ""
 
-    seed: ClassVar[int] = 0  # of the server; a request's own seed decides what it samples
+    seed: ClassVar[int] = 0  # of the server; a request's own seed decides its sampling
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class GraphSettings(Declared):
     neighbours: Annotated[Literal["auto", "torch", "faiss"], "exact search by vectors; auto: torch"] = "auto"
 
     def preferences(self) -> dict[str, str]:
-        """By family of ops, as `backend.preferring` takes them; those that are auto are left out."""
+        """Preferred implementations by family of ops, for `backend.preferring`; without those set to auto."""
         return {family: name for family, name in asdict(self).items() if name != "auto"}
 
 
@@ -152,7 +152,7 @@ class EvalSettings(Declared):
     judge_capable: Annotated[bool | None, "whether it may judge; empty: by its size"] = None
     controls: Annotated[int, NATURAL, "planted right, planted wrong and exact answers to check the judge, of each"] = 20
 
-    judge_tokens: ClassVar[int] = 160  # of a verdict with its reason
+    judge_tokens: ClassVar[int] = 160  # tokens of a verdict with its reason
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,11 @@ class ServeSettings(Declared):
     ] = ()
     warm: Annotated[bool, "ask each method a question before the first client can"] = True
 
-    max_questions: ClassVar[int] = 256  # of one request
-    max_passages: ClassVar[int] = 100  # that one retrieval may ask for
+    max_questions: ClassVar[int] = 256  # per request
+    max_passages: ClassVar[int] = 100  # most passages of one retrieval
     max_body_kib: ClassVar[int] = 1024  # of a request
     max_question_chars: ClassVar[int] = 4000
-    revive_seconds: ClassVar[float] = 5.0  # pause before models that died are opened again, doubled up to a minute
+    revive_seconds: ClassVar[float] = 5.0  # pause before dead models are reopened, doubled up to a minute
 
 
 @dataclass(frozen=True)
@@ -197,4 +197,4 @@ class ScaleSettings(Declared):
     start_seconds: Annotated[float, COUNT, "time for the first worker to be ready, loading the model included"] = 900.0
     restarts: Annotated[int, NATURAL, "how often each worker that died is started again"] = 4
 
-    embed_batch: ClassVar[int] = 256  # texts that a worker is given at once
+    embed_batch: ClassVar[int] = 256  # texts per call of a worker

@@ -1,4 +1,4 @@
-"""The charset of a text file: its byte order mark, else UTF-8 where that fits, else the likeliest of what remains."""
+"""Charset of a text file: its byte order mark, else UTF-8 if that fits, else the likeliest other charset."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from gpu_rag.sources.rows import RowError
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before that of UTF-16, which it begins with
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is a prefix of this one
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _SAMPLE_BYTES = 200_000
 _SWITCHES_TO_KANJI = re.compile(rb"\x1b\$[@B]")
-_SURE = 0.05  # below it nothing speaks for a charset: the commonest one is taken
+_SURE = 0.05  # below this confidence, the commonest charset is used
 _COMMONEST = "cp1252"
 _MOSTLY = 3  # of Japanese and Chinese in older charsets, more than half may look like UTF-8
 
 
 def mark_of(data: bytes) -> tuple[bytes, str]:
-    """(the byte order mark that a file begins with, its charset), or (b"", "")."""
+    """(byte order mark at the start of a file, its charset), or (b"", "")."""
     return next(((mark, codec) for mark, codec in MARKS if data.startswith(mark)), (b"", ""))
 
 
 def charset_of(blocks: Iterable[bytes]) -> str:
     """Python's name of the charset of a file without a byte order mark, given in blocks.
 
-    UTF-8 where, of other bytes than ASCII, 3 times as many are UTF-8 as are not: a file with some bad bytes stays it.
-    ISO-2022-JP where all bytes are ASCII and an escape sequence switches to kanji.
+    UTF-8 if, of the non-ASCII bytes, at least 3 times as many are valid UTF-8 as are not: a few bad bytes do not change
+    it. ISO-2022-JP if all bytes are ASCII and an escape sequence switches to kanji.
     """
     n_good = n_bad = 0
     sample, codec = bytearray(), "utf-8"
@@ -52,14 +52,14 @@ def charset_of(blocks: Iterable[bytes]) -> str:
 
 
 def decode_text(data: bytes) -> str:
-    """The text of a file, without its byte order mark. Raises RowError naming the charset and the first bad byte."""
+    """Text of a file, without its byte order mark. Raises RowError naming the charset and the first bad byte."""
     mark, codec = mark_of(data)
     codec = codec or _wide(data) or charset_of([data])
     return decoded(data[len(mark) :], codec, len(mark))
 
 
 def decoded(body: bytes, codec: str, before: int = 0) -> str:
-    """`body` by a charset, `before` bytes of its file being before it. Raises RowError: nothing is replaced."""
+    """`body` decoded by a charset; `before` bytes of its file precede it. Raises RowError: no byte is replaced."""
     try:
         return body.decode(codec)
     except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def decoded(body: bytes, codec: str, before: int = 0) -> str:
 
 
 def _n_not_utf8(block: bytes) -> int:
-    """How many bytes are no part of UTF-8."""
+    """Number of bytes that are not part of valid UTF-8."""
     try:
         block.decode("utf-8")
     except UnicodeDecodeError:
@@ -79,7 +79,7 @@ def _n_not_utf8(block: bytes) -> int:
 
 
 def _wide(data: bytes) -> str:
-    """UTF-16 or UTF-32 without a mark, which shows by its zeros; else ""."""
+    """UTF-16 or UTF-32 without a mark, recognised by its zeros; else ""."""
     if b"\x00" not in data[:_SAMPLE_BYTES]:
         return ""
     from chardet import detect
@@ -89,10 +89,10 @@ def _wide(data: bytes) -> str:
 
 
 def _likeliest(sample: bytes) -> str:
-    """The charset that lines with other characters than ASCII are likeliest in."""
+    """Likeliest charset of lines with non-ASCII characters."""
     from chardet import EncodingEra, detect
 
-    # Without Macintosh and mainframes: no file of theirs comes for the many of Windows that they would claim.
+    # Without Macintosh and mainframe charsets: they would claim many Windows files.
     found = detect(sample, encoding_era=EncodingEra.MODERN_WEB | EncodingEra.LEGACY_ISO | EncodingEra.DOS)
     name = found["encoding"]
     if name is None or found["confidence"] < _SURE:

@@ -1,4 +1,4 @@
-"""Tables of .csv and .tsv files as rows: quoted or not, with any of four delimiters, in any charset."""
+"""Reader of .csv and .tsv tables as rows: quoted or not, with any of four delimiters, in any charset."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ _READ_BYTES = 1 << 20
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")  # long integers are texts
 _BOOLEANS = {"true": True, "false": False}
-_TEXTS = ("id", "_id", "title", "text", "question", "answer")  # texts as they are, whatever they look like
+_TEXTS = ("id", "_id", "title", "text", "question", "answer")  # always texts, whatever they look like
 
 
 def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row | Reject]:
-    """The rows of a .csv or .tsv file (gzip when the name ends in .gz) below a line of names, with `needed` among them.
+    """Rows of a .csv or .tsv file (gzip if the name ends in .gz) below a line of names, which must include `needed`.
 
     Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
-    (found in any case) are texts, other cells integers, floats, true or false where they look like one, else texts.
-    Cells may be quoted and then hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that
-    gives the column `needed`.
-    A row with more cells than there are names, with a broken quotation, of another charset or longer than
-    max_line_bytes is a Reject, and reading goes on behind it. Memory: one row.
+    (in any case) are texts; other cells are integers, floats, true or false if they look like one, else texts. Quoted
+    cells may hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that gives the column
+    `needed`. A row with more cells than names, with a broken quotation, of another charset or longer than
+    max_line_bytes is a Reject, and reading continues after it. Memory: one row.
     """
     number = 0
     try:
         codec = _charset(path)
-        # Of bad bytes a surrogate is left, so that they cost a row and not the file.
+        # A bad byte becomes a surrogate, so that it costs a row and not the file.
         with open_binary(path) as raw, TextIOWrapper(raw, codec, errors="surrogateescape", newline="") as stream:
             lines = _Lines(stream, limits.max_line_bytes)
-            # The limit of the module, which is for the whole process, may not be lower than ours.
+            # The module's limit, which holds for the whole process, may not be lower than ours.
             csv.field_size_limit(max(csv.field_size_limit(), limits.max_line_bytes))
             delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES), needed)
             names: list[str] = []
@@ -65,13 +64,13 @@ def _charset(path: Path) -> str:
     with open_binary(path) as stream:
         mark, codec = mark_of(stream.read(4))
     if mark:
-        return {"utf-8": "utf-8-sig"}.get(codec, codec[:6])  # names of codecs that take the mark away
+        return {"utf-8": "utf-8-sig"}.get(codec, codec[:6])  # codecs that remove the mark
     with open_binary(path) as stream:
         return charset_of(iter(lambda: stream.read(_READ_BYTES), b""))
 
 
 class _Lines:
-    """The lines of a stream with their ends, which can be given back; none longer than `limit`."""
+    """Lines of a stream with their ends, none longer than `limit`. Lines can be given back."""
 
     def __init__(self, stream: TextIO, limit: int) -> None:
         self._stream = stream
@@ -79,14 +78,14 @@ class _Lines:
         self._number = 0
         self._size = 0
         self._again: deque[tuple[int, str]] = deque()
-        self._left = limit  # characters that may be read again, or a hostile file is read once for each of its lines
-        self.taken: list[tuple[int, str]] = []  # of the record that is being read
+        self._left = limit  # characters that may be read again; without it a hostile file is read once per line
+        self.taken: list[tuple[int, str]] = []  # lines of the record being read
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        """The next line. Raises RowError where it is too long, or the record with it."""
+        """Next line. Raises RowError if it, or its record, is too long."""
         number, line = self._again.popleft() if self._again else self._read()
         self.taken.append((number, line))
         self._size += len(line)
@@ -100,17 +99,17 @@ class _Lines:
             raise StopIteration
         self._number += 1
         size = len(line)
-        while line and size > self._limit and not line.endswith(("\r", "\n")):  # nothing of it is kept
+        while line and size > self._limit and not line.endswith(("\r", "\n")):  # skip the rest of a long line
             line = self._stream.readline(_READ_BYTES)
         self._size += size * (size > self._limit)
         return self._number, "" if size > self._limit else line
 
     def begin(self) -> None:
-        """A new record begins."""
+        """Begin a new record."""
         self.taken, self._size = [], 0
 
     def give_back(self, first: int) -> None:
-        """Read the lines of this record from position `first` on again, as far as that is allowed."""
+        """Return the lines of this record from position `first` on, to be read again if that is still allowed."""
         again = self.taken[first:]
         size = sum(len(line) for _, line in again)
         if size <= self._left:
@@ -119,7 +118,7 @@ class _Lines:
 
 
 def _delimiter(lines: _Lines, is_tsv: bool, needed: str) -> str:
-    """The delimiter by the first line, which stays to be read unless it only names it."""
+    """Delimiter by the first line, which is read again unless it only names the delimiter."""
     line = next(lines, "")
     named = re.fullmatch(r"sep=(.)\s*", line)
     if named:
@@ -130,7 +129,7 @@ def _delimiter(lines: _Lines, is_tsv: bool, needed: str) -> str:
 
 
 def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | RowError]]:
-    """(the line where it begins, its cells or why it has none) of each record that is not blank."""
+    """(first line, cells or the reason why there are none) of each record that is not blank."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     n_names = 0
     while True:
@@ -142,7 +141,7 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
             line = lines.taken[0][1]
             found = error if isinstance(error, RowError) else RowError(f"its quotation is broken: {error}")
             cells = line.rstrip("\r\n").split("\t")
-            if delimiter == "\t" and len(cells) == n_names:  # where tabs part cells, a quote is mostly one
+            if delimiter == "\t" and len(cells) == n_names:  # in tab-separated rows, a quote is mostly a plain quote
                 found = cells
             lines.give_back(1)  # an open quotation may have swallowed whole rows
         if not lines.taken:
@@ -153,7 +152,7 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
 
 
 def _known(cells: Sequence[str]) -> list[str]:
-    """The names of columns; those of texts in lower case."""
+    """Names of columns; those of texts in lower case."""
     names = [cell.strip() for cell in cells]
     return [name.lower() if name.lower() in _TEXTS else name for name in names]
 
@@ -170,7 +169,7 @@ def _names(cells: list[str], needed: str) -> list[str]:
 
 
 def _row(number: int, names: list[str], cells: list[str], codec: str) -> Row:
-    """A row of its cells. Raises RowError."""
+    """Row of its cells. Raises RowError."""
     if any(cells[len(names) :]):
         raise RowError(f"the row has {len(cells)} cells for {len(names)} columns; a cell with a delimiter needs quotes")
     value: dict[str, Any] = {}
@@ -183,7 +182,7 @@ def _row(number: int, names: list[str], cells: list[str], codec: str) -> Row:
 
 
 def _typed(cell: str) -> Scalar | None:
-    """What a cell says: an integer (no code such as 007), a float, true or false, a text; None of white space."""
+    """Value of a cell: an integer (not a code such as 007), a float, true or false, or a text; None for white space."""
     if _INTEGER.fullmatch(cell):
         return int(cell)
     if _FLOAT.fullmatch(cell) and math.isfinite(float(cell)):

@@ -1,4 +1,4 @@
-"""The formats of files: each kind of source has a table of them, the endings of names to a reader."""
+"""File formats: each kind of source has a table from name endings to readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
 
 
 def reader_of(path: Path, formats: Mapping[tuple[str, ...], R], what: str, accepted: str) -> R:
-    """The reader of a file, by its name. Raises BadInput for a file that is missing or of another type."""
+    """Reader of a file, by its name. Raises BadInput for a missing file or another type."""
     if not path.exists():
         raise BadInput(f"{what} does not exist", given=path, expected=accepted)
     for suffixes, read in formats.items():
@@ -33,12 +33,12 @@ def reader_of(path: Path, formats: Mapping[tuple[str, ...], R], what: str, accep
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Whether a path in a folder is a link to what is not in the folder: it would bring in what nobody named."""
+    """Whether a path in a folder is a link to something outside it, which would read files that nobody named."""
     return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def refuse_leading_out(paths: Iterable[Path], folder: Path) -> None:
-    """Raises BadInput where one of the files that are read of a folder is such a link."""
+    """Raise BadInput if one of the files to read in a folder is such a link."""
     for path in paths:
         if leads_out(path, folder):
             do = "copy the file into the folder, or give the file itself"

@@ -1,4 +1,4 @@
-"""JSON Lines and JSON arrays to objects, one at a time."""
+"""Objects of JSON Lines and JSON arrays, one at a time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from gpu_rag.types import Reject
 
 @dataclass(frozen=True)
 class Row:
-    """One JSON object. line: of JSON Lines the line, of an array the position; both from 1."""
+    """One JSON object. line: its line in JSON Lines, its position in an array; both from 1."""
 
     line: int
     value: dict[str, Any]
 
 
 def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
-    """The objects of a .jsonl, .jsonl.gz, .json or .json.gz file; what is no object, or no strict JSON, is a Reject.
+    """Objects of a .jsonl, .jsonl.gz, .json or .json.gz file; anything that is no object, or no strict JSON, is a
+    Reject.
 
-    JSON Lines are read line by line. An array is read whole (at most max_json_bytes) and taken apart element by
-    element; where its text breaks, the elements before are kept and the rest is one Reject.
+    JSON Lines are read line by line. An array is read whole (at most max_json_bytes) and split into elements; if its
+    text is broken, the elements before are kept and the rest is one Reject.
     """
     if has_suffix(path, LINES_SUFFIXES):
         for line in read_lines(path, limits):
@@ -42,7 +43,7 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
 
 
 def read_object(path: Path, limits: Limits, what: str = "an object") -> dict[str, Any]:
-    """The object that a JSON file holds. Raises RowError."""
+    """The object in a JSON file. Raises RowError."""
     try:
         value = loads(read_whole(path, limits.max_json_bytes, "max_json_bytes"))
     except JsonError as error:
@@ -53,7 +54,7 @@ def read_object(path: Path, limits: Limits, what: str = "an object") -> dict[str
 
 
 def row_of(line: Line) -> Row:
-    """The object of one line of JSON Lines. Raises RowError or JsonError."""
+    """Object of one line of JSON Lines. Raises RowError or JsonError."""
     return _row(line.number, loads(line.text))
 
 

@@ -1,4 +1,4 @@
-"""Files to lines, one by one and many at once, and to whole texts; what cannot be read becomes a Reject."""
+"""Lines of files, one by one or in blocks, and texts of whole files; parts that cannot be read become Rejects."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _READ_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 BLOCK_BYTES = 4 << 20
-BLOCK_LINES = 1 << 16  # of very short lines 4 MiB would be millions of rejects at once
+BLOCK_LINES = 1 << 16  # with very short lines, 4 MiB could be millions of rejects at once
 _BLANKS = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line, 1-based, without its line end."""
+    """One line, numbered from 1, without its line end."""
 
     number: int
     text: str
@@ -38,9 +38,9 @@ class Line:
 class LineBlock:
     """Lines of a file that are not blank.
 
-    data: the bytes of all of them; start, end: i64[n], where each line lies there, without its line end; number:
-    i64[n], from 1; alone: bool[n], lines that must be read one by one: the first of the file, and those that may not be
-    UTF-8 or hold NUL. rejects: lines that are too long, ascending.
+    data: the bytes of all of them; start, end: i64[n], bounds of each line in it, without its line end; number: i64[n],
+    from 1; alone: bool[n], lines that must be read one by one: the first of the file, and those that may not be UTF-8
+    or hold NUL. rejects: lines that are too long, ascending.
     """
 
     path: Path
@@ -52,15 +52,15 @@ class LineBlock:
     rejects: list[Reject]
 
     def line(self, row: int) -> Line | Reject:
-        """One line by itself, as `read_lines` gives it."""
+        """One line, as `read_lines` yields it."""
         return _decoded(self.path, int(self.number[row]), self.data[self.start[row] : self.end[row]])
 
 
 def read_lines(path: Path, limits: Limits) -> Iterator[Line | Reject]:
-    """The lines of a UTF-8 file, gzip when the name ends in .gz; blank lines are left out.
+    """Lines of a UTF-8 file, gzip if the name ends in .gz; blank lines are left out.
 
-    A line that is too long or not UTF-8 is a Reject and reading goes on; a file that cannot be read further (broken
-    gzip, a disk error, UTF-16) is a Reject after the lines before it. Memory: a few lines.
+    A line that is too long or not UTF-8 is a Reject and reading continues; if a file cannot be read further (broken
+    gzip, a disk error, UTF-16), a Reject follows the lines before it. Memory: a few lines.
     """
     for block in read_line_blocks(path, limits, _READ_BYTES):
         if isinstance(block, Reject):
@@ -76,9 +76,9 @@ def _number(line: Line | Reject) -> int:
 def read_line_blocks(
     path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, block_lines: int = BLOCK_LINES
 ) -> Iterator[LineBlock | Reject]:
-    """The lines that `read_lines` gives, many at a time, with Rejects between and behind them.
+    """Lines of `read_lines`, many at a time, with Rejects between and after them.
 
-    Memory: some 4 blocks, whatever the file holds; a longer line is in memory whole, up to its limit.
+    Memory: about 4 blocks for any file; a longer line is in memory whole, up to its limit.
     """
     number = 0
     try:
@@ -98,7 +98,8 @@ def read_line_blocks(
 
 
 def _whole_lines(stream: BinaryIO, size: int, limit: int) -> Iterator[tuple[bytes, Exception | None]]:
-    """(bytes of whole lines, None), and last what stopped reading. A line over `limit` is cut, and stays over it."""
+    """(bytes of whole lines, None), and at the end the error that stopped reading. A line over `limit` is cut, but
+    stays over it."""
     rest = bytearray()
     while True:
         chunk, error = _read(stream, size)
@@ -109,12 +110,12 @@ def _whole_lines(stream: BinaryIO, size: int, limit: int) -> Iterator[tuple[byte
         elif len(rest) <= limit:
             rest += chunk
         if error is not None or not chunk:
-            yield (b"", error) if error is not None else (bytes(rest), None)  # what no line end follows is lost
+            yield (b"", error) if error is not None else (bytes(rest), None)  # text without a line end is lost
             return
 
 
 def _cut(data: bytes, lines: int) -> Iterator[bytes]:
-    """Whole lines, at most so many at a time; nothing of nothing."""
+    """Whole lines, at most `lines` at a time; nothing for empty data."""
     if data.count(b"\n") <= lines:
         yield from (data,) if data else ()
         return
@@ -125,7 +126,7 @@ def _cut(data: bytes, lines: int) -> Iterator[bytes]:
 
 
 def _read(stream: BinaryIO, size: int) -> tuple[bytes, Exception | None]:
-    """About `size` bytes, fewer at the end, and what stopped reading: what was read before it is not lost."""
+    """About `size` bytes, fewer at the end, and the error that stopped reading: bytes read before it are not lost."""
     parts: list[bytes] = []
     n = 0
     try:
@@ -138,7 +139,7 @@ def _read(stream: BinaryIO, size: int) -> tuple[bytes, Exception | None]:
 
 
 def _block(path: Path, data: bytes, before: int, limit: int) -> LineBlock | None:
-    """The lines of `data`, the first being line before + 1; None where the file begins as UTF-16 does."""
+    """Lines of `data`, whose first line has number before + 1; None if the file begins like UTF-16."""
     octets = np.frombuffer(data, np.uint8)
     end = np.flatnonzero(octets == 10)
     if not data.endswith(b"\n"):
@@ -159,7 +160,7 @@ def _block(path: Path, data: bytes, before: int, limit: int) -> LineBlock | None
 
 
 def _without_returns(data: bytes, octets: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The ends of lines before all carriage returns that stand there."""
+    """Ends of lines without their trailing carriage returns."""
     rows = np.flatnonzero((end > start) & (octets[end - 1] == 13))
     end = end.copy()
     end[rows] -= 1
@@ -180,7 +181,7 @@ def _alone(data: bytes, octets: np.ndarray, start: np.ndarray, end: np.ndarray, 
 
 
 def count_between(mask: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """i64[n]: how many positions of a mask of bytes lie in each range."""
+    """i64[n]: number of True positions of a byte mask in each range."""
     places = np.flatnonzero(mask)
     found: np.ndarray = np.searchsorted(places, end) - np.searchsorted(places, start)
     return found
@@ -198,7 +199,7 @@ def cut_out(data: bytes, bounds: np.ndarray, columns: tuple[int, ...]) -> list[p
 
 
 def _as_text(array: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    """Bytes that are known to be UTF-8 as text, without looking."""
+    """Bytes known to be UTF-8 as text, without a check."""
     return pa.Array.from_buffers(pa.large_string(), len(array), array.buffers(), offset=array.offset)
 
 
@@ -206,7 +207,7 @@ def _as_text(array: pa.LargeBinaryArray) -> pa.LargeStringArray:
 
 
 def read_whole(path: Path, limit: int, limit_name: str, decode: Callable[[bytes], str] = decode_utf8) -> str:
-    """The text of a file (UTF-8, unless `decode` says else), gzip when the name ends in .gz. Raises RowError."""
+    """Text of a file (UTF-8, or by `decode`), gzip if the name ends in .gz. Raises RowError."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -223,11 +224,11 @@ def read_whole(path: Path, limit: int, limit_name: str, decode: Callable[[bytes]
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """The bytes of a regular file, unpacked when the name ends in .gz. Raises OSError or RowError."""
+    """Open a regular file for reading bytes, unpacked if the name ends in .gz. Raises OSError or RowError."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):  # a pipe or a device would block
         raise RowError("not a regular file")
-    if not status.st_size:  # files of /proc say so too, and reading some of them blocks
+    if not status.st_size:  # also true of files in /proc, and reading some of them blocks
         return BytesIO()
     if path.suffix.lower() == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
@@ -239,7 +240,7 @@ def open_binary(path: Path) -> BinaryIO:
 
 
 def read_problem(error: Exception) -> str:
-    """Why reading stopped, in words."""
+    """Reason why reading stopped, in words."""
     if isinstance(error, RowError):
         return str(error)
     if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
@@ -248,7 +249,7 @@ def read_problem(error: Exception) -> str:
 
 
 def _decoded(path: Path, number: int, data: bytes) -> Line | Reject:
-    """Line `number` of its bytes; a Reject where they are not UTF-8."""
+    """Line `number` from its bytes; a Reject if they are not UTF-8."""
     body = data.rstrip(b"\r\n")
     try:
         if number == 1:

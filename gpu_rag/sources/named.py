@@ -1,4 +1,4 @@
-"""Sources of a knowledge base as the command line names them: --kg, --skb and --source NAME=KIND:PATH."""
+"""Sources of a knowledge base from the command line: --kg, --skb and --source NAME=KIND:PATH."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ENDINGS = (*RDF_SUFFIXES, ".gz", ".tsv", ".parquet", ".jsonl", ".json")
 
 
 def named_source(text: str) -> NamedSource:
-    """NAME=KIND:PATH. kg with a folder is a semi-structured knowledge base (kind skb). Raises UsageError."""
+    """Parse NAME=KIND:PATH. kg with a folder is a semi-structured knowledge base (kind skb). Raises UsageError."""
     name, equals, rest = text.partition("=")
     kind, colon, path = rest.partition(":")
-    named = bool(name.strip()) and not set(name) & set(",\n")  # settings list names with commas between
+    named = bool(name.strip()) and not set(name) & set(",\n")  # settings list names separated by commas
     if not (equals and colon and named and path) or kind not in ("kg", "documents", "web"):
         raise UsageError("--source cannot be read", given=text, expected=_FORM)
     if kind == "kg" and Path(path).is_dir():
@@ -32,10 +32,10 @@ def named_source(text: str) -> NamedSource:
 def all_sources(
     kg: Sequence[Path] = (), skb: Sequence[Path] = (), named: Sequence[NamedSource] = ()
 ) -> tuple[NamedSource, ...]:
-    """The sources that have names, and the others called after their files, by name, so that their order on a
-    command line changes nothing.
+    """Named sources, and others under the names of their files, sorted by name, so that their order on the command line
+    does not matter.
 
-    Raises BadInput where two have one name, where one is called as the index calls its own, and for what is not there.
+    Raises BadInput for two sources with one name, a reserved name, and a missing path.
     """
     given = [NamedSource(_stem(path), "kg", path) for path in kg]
     given += [NamedSource(path.resolve().name, "skb", path) for path in skb]
@@ -55,7 +55,7 @@ def all_sources(
 
 
 def _check(source: NamedSource) -> None:
-    """Raises BadInput for a source that cannot be read at all: before a build, not in the middle of it."""
+    """Raise BadInput for a source that cannot be read at all: before a build, not in the middle of it."""
     if source.kind == "kg":
         read_kg_blocks(source.path)
     elif source.kind == "skb":
@@ -66,7 +66,7 @@ def _check(source: NamedSource) -> None:
 
 
 def _stem(path: Path) -> str:
-    """The name of a file without its endings."""
+    """Name of a file without its endings."""
     name = path.name
     while ending := next((e for e in _ENDINGS if name.lower().endswith(e) and len(name) > len(e)), None):
         name = name[: -len(ending)]

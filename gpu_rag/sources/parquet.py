@@ -1,4 +1,4 @@
-"""Parquet tables as rows of text: by default id, title and text, one document a row."""
+"""Parquet tables as rows of text: by default id, title and text, one document per row."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ BATCH_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read of a table.
+    """Columns to read of a table.
 
-    names: those that are read where they are there; required: alternatives, of which one must be there whole; integers:
-    columns that may hold integers; lists: columns of lists of strings; expected: in words; others: whether all other
-    columns of scalars are read too.
+    names: read if they exist; required: alternatives, one of which must be complete; integers: columns that may hold
+    integers; lists: columns of lists of strings; expected: in words; others: whether all other scalar columns are read
+    too.
     """
 
     names: tuple[str, ...]
@@ -43,8 +43,8 @@ DOCUMENTS = Columns(("id", "_id", "title", "text"), (("text",),), ("id", "_id"),
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Some rows of a table. columns: those that were read; before: how many rows come before these; problem: what ends
-    the reading after these rows, or None."""
+    """Some rows of a table. columns: those that were read; before: number of rows before these; problem: the fault that
+    ends the reading after these rows, or None."""
 
     columns: list[str]
     batches: list[pa.RecordBatch]
@@ -58,18 +58,18 @@ class TableBlock:
 
     @property
     def n_bytes(self) -> int:
-        """Their size in memory."""
+        """Size of the rows in memory."""
         return sum(batch.nbytes for batch in self.batches)
 
     def by_name(self) -> dict[str, pa.Array]:
-        """The columns by name, strings as bytes (`as_bytes`). There must be batches."""
+        """Columns by name, strings as bytes (`as_bytes`). There must be batches."""
         return {
             name: pa.concat_arrays([as_bytes(batch.column(name)) for batch in self.batches]) for name in self.columns
         }
 
 
 def read_table_blocks(path: Path, wanted: Columns, n_rows: int, n_bytes: int) -> Iterator[TableBlock]:
-    """The rows of a Parquet file in blocks that end at n_rows rows or n_bytes.
+    """Rows of a Parquet file in blocks that end at n_rows rows or n_bytes.
 
     The last block, which may be empty, has the problem that ended the reading: a broken file, columns that are missing
     or of another type, or a batch with lists of strings that are not UTF-8.
@@ -88,18 +88,18 @@ def read_table_blocks(path: Path, wanted: Columns, n_rows: int, n_bytes: int) ->
                     block = TableBlock(columns, [], block.before + block.n_rows)
             if (n := block.before + block.n_rows) != said:
                 raise RowError(f"the table names {said} rows, but {n} can be read")
-    except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # the last: names of columns
+    except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # UnicodeDecodeError: names of columns
         problem = _not_read_on(path, block.before + block.n_rows, error)
     if block.batches or problem is not None:
         yield replace(block, problem=problem)
 
 
 def _batches(path: Path, file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a table, at most BATCH_ROWS at a time, fewer where rows like the first of their group would have more
+    """Rows of a table, at most BATCH_ROWS at a time; fewer if rows as long as the first of their group would have more
     than BATCH_BYTES together.
 
-    Raises RowError for a group of rows that is a bomb. What a broken file says of single columns is not asked: pyarrow
-    ends the process on some of it.
+    Raises RowError for a row group that is a bomb. The metadata of single columns is not read: for some broken files
+    pyarrow would end the process.
     """
     n_bytes = path.stat().st_size
     for group in range(file.num_row_groups):
@@ -107,16 +107,16 @@ def _batches(path: Path, file: pq.ParquetFile, columns: list[str]) -> Iterator[p
         check_unpacked(n_bytes, about.total_byte_size)
         longest = about.total_byte_size // max(about.num_rows, 1)
         for batch in file.iter_batches(batch_size=1, row_groups=[group], columns=columns):
-            longest += batch.nbytes  # a text that all rows may repeat
+            longest += batch.nbytes  # a text that all rows may share
             break
         rows = min(BATCH_ROWS, max(1, BATCH_BYTES // max(longest, 1)))
         yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
 
 
 def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reject]:
-    """The rows of a Parquet file as objects of strings (ids may be integers), numbered from 1.
+    """Rows of a Parquet file as objects of strings (ids may be integers), numbered from 1.
 
-    A file that is broken, or whose columns are missing or of another type, is one Reject after the rows before it.
+    If a file is broken, or columns are missing or of another type, one Reject follows the rows before the fault.
     Memory: 1,024 rows.
     """
     for block in read_table_blocks(path, wanted, 1, 1):
@@ -132,7 +132,7 @@ def _not_read_on(path: Path, n_read: int, error: Exception) -> Reject:
 
 
 def _check_lists(batch: pa.RecordBatch, wanted: Columns) -> None:
-    """Raises UnicodeDecodeError for lists of strings that are not UTF-8."""
+    """Raise UnicodeDecodeError for lists of strings that are not UTF-8."""
     for name in set(wanted.lists) & set(batch.schema.names):
         if not pa.types.is_null(batch.column(name).type):
             values = batch.column(name).flatten()
@@ -143,7 +143,7 @@ def _check_lists(batch: pa.RecordBatch, wanted: Columns) -> None:
 
 
 def _checked_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
-    """The columns to read. Raises RowError when a required one is missing or a type cannot be read."""
+    """Columns to read. Raises RowError if a required one is missing or a type cannot be read."""
     if not any(set(names) <= set(schema.names) for names in wanted.required):
         raise RowError(f"the table has the columns {', '.join(schema.names)[:200]}; expected {wanted.expected}")
     columns = [name for name in wanted.names if name in schema.names]
@@ -172,8 +172,8 @@ def _is_readable(found: pa.DataType, integers: bool, lists: bool) -> bool:
 
 
 def as_bytes(column: pa.Array) -> pa.Array:
-    """Strings as bytes, because a table may hold strings that are no UTF-8; dates and times to the second as ISO text,
-    of a time zone in UTC; other types as they are."""
+    """Strings as bytes, because a table may hold strings that are not UTF-8; dates and times (to the second) as ISO
+    text, times with a zone in UTC; other types unchanged."""
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if types.is_date(column.type):
@@ -181,7 +181,7 @@ def as_bytes(column: pa.Array) -> pa.Array:
     if types.is_timestamp(column.type):
         return pc.replace_substring(column.cast(pa.timestamp("s"), safe=False).cast(pa.string()), " ", "T")
     if types.is_string_view(column.type):
-        return column.cast(pa.binary_view()).cast(pa.large_binary())  # of which rows can be taken
+        return column.cast(pa.binary_view()).cast(pa.large_binary())  # rows of this type can be taken
     if types.is_string(column.type) or types.is_large_string(column.type):
         return column.cast(pa.large_binary())
     return column
@@ -190,8 +190,8 @@ def as_bytes(column: pa.Array) -> pa.Array:
 def rows_at(
     path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int, strict: Collection[str] = ()
 ) -> Iterator[Row | Reject]:
-    """Some rows of a block of columns, `before` rows of the file being before it. strict: names of those columns (all
-    without any) whose text must be UTF-8; that of others is null where it is not."""
+    """Some rows of a block of columns; `before` rows of the file precede the block. strict: columns whose text must be
+    UTF-8 (empty: all); in other columns, text that is not UTF-8 becomes null."""
     values: list[list[Any]] = [column.take(pa.array(rows)).to_pylist() for column in columns.values()]
     for row, *given in zip(rows.tolist(), *values):
         number = before + row + 1
@@ -199,7 +199,7 @@ def rows_at(
 
 
 def _decoded(number: int, row: dict[str, Any], strict: Collection[str]) -> Row:
-    """A row with its bytes as text. Raises RowError where those of `strict` columns are not UTF-8."""
+    """Row with its bytes as text. Raises RowError if those of `strict` columns are not UTF-8."""
     return Row(number, {k: _text(v, k in strict) if isinstance(v, bytes) else v for k, v in row.items()})
 
 

@@ -1,4 +1,4 @@
-"""Question files in any of the accepted formats. Every row in is a QuestionRow or a Reject out."""
+"""Readers of question files in any accepted format. Every row becomes a QuestionRow or a Reject."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _Judged = tuple[int, dict[str, int]]  # of a query: the line of its first judgem
 
 
 def _read_qrels(path: Path, limits: Limits, into: dict[str, _Judged]) -> Iterator[Reject]:
-    """Read lines "query-id TAB corpus-id TAB score" of `path` into `into`; a line that is not so is a Reject.
+    """Read lines "query-id TAB corpus-id TAB score" of `path` into `into`; any other line is a Reject.
 
-    A first line with BEIR's header is passed over. A pair judged twice keeps the first score; the second is a Reject.
+    A first line with BEIR's header is skipped. A pair judged twice keeps the first score; the second is a Reject.
     """
     for line in read_lines(path, limits):
         if isinstance(line, Reject):
@@ -79,10 +79,10 @@ _CRAG_KEYS = frozenset({"interaction_id", "query", "answer", "alternative_answer
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """A question, what is known of its answer, and how the row was written.
+    """A question, its known answers, and the format of its row.
 
-    gold_ids: ids of the supporting passages; answers: accepted answers, the first is the main one. Both reach
-    `evaluate` only. meta: the other keys of the row. style: the form that its answer is written in.
+    gold_ids: ids of the supporting passages; answers: accepted answers, the main one first. Only `evaluate` gets these
+    two. meta: the other keys of the row. style: the format of its answer.
     """
 
     question: Question
@@ -93,24 +93,25 @@ class QuestionRow:
 
 
 def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow | Reject]:
-    """The questions of `path` in its order, and a Reject for each row that cannot be used.
+    """Questions of `path` in order, and a Reject for each row that cannot be used.
 
-    A .txt file has a question a line, a .csv or .tsv file a column `question` and may have id and answer. Rows of JSON
-    Lines or of a JSON array are recognised by their keys:
-    - {id, question, gold_ids, answers or answer, ...}: all but the question may be missing (an id is then
+    A .txt file has one question per line, a .csv or .tsv file has a column `question` and may have id and answer. Rows
+    of
+    JSON Lines or of a JSON array are recognised by their keys:
+    - {id, question, gold_ids, answers or answer, ...}: all but the question may be missing (a missing id becomes
       "q_" + sha1(question)[:12]); other keys (hops, type, answer_ids, ...) go to meta.
     - OpenAI batch {custom_id, method, url, body: {messages}}: the question is the last user message; method, url and
       the model go to meta; gold_ids and answers beside custom_id are read too.
     - HotpotQA, 2Wiki, MuSiQue: gold_ids are the ids that `read_corpus` gives the supporting contexts; meta has
-      context_ids, and hops and type where known. See `multihop.gold_of` for a gold context that is missing.
+      context_ids, and hops and type if known. See `multihop.gold_of` for a missing gold context.
     - CRAG {interaction_id, query, query_time, answer, alternative_answers, search_results}: a question with web pages.
-      {id, question, query_time, pages: [{url, title, html or text, snippet}]} brings pages of one's own. See `pages`; a
-      page that cannot be used is a PageReject behind its question.
-    - BEIR {_id, text}. In a BEIR folder gold_ids are the documents judged above 0 in qrels/test.tsv, meta["qrels"] all
-      judgements, and only the judged queries are questions of the test set.
+      {id, question, query_time, pages: [{url, title, html or text, snippet}]} is the same with pages of one's own. See
+      `pages`; a page that cannot be used is a PageReject after its question.
+    - BEIR {_id, text}. In a BEIR folder, gold_ids are the documents judged above 0 in qrels/test.tsv, meta["qrels"] has
+      all judgements, and only the judged queries are questions of the test set.
     Of rows with one id the first is kept; the others are Rejects.
 
-    What is larger than the limits is a Reject.
+    Rows and files above the limits are Rejects.
     Raises BadInput at once for a missing path or an unknown type. Memory: one row (one file for .json).
     """
     if path.is_dir():
@@ -125,7 +126,7 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
 
 
 def n_questions_lost(rejects: Iterable[Reject]) -> int:
-    """How many rejects are questions: one with a page that cannot be read is there."""
+    """Number of rejects that are questions; a question with an unreadable page is not lost."""
     return sum(not isinstance(reject, PageReject) for reject in rejects)
 
 
@@ -153,7 +154,7 @@ def _table(path: Path, limits: Limits) -> Iterator[_Found]:
 
 
 def _texts(path: Path, limits: Limits) -> Iterator[_Found]:
-    """A question a line; blank lines are passed over."""
+    """One question per line; blank lines are skipped."""
     lines = (line for line in read_lines(path, limits) if isinstance(line, Reject) or line.text.strip())
     rows = (line if isinstance(line, Reject) else Row(line.number, {"question": line.text.strip()}) for line in lines)
     return _questions(path, rows, limits)
@@ -184,7 +185,7 @@ def _questions(path: Path, rows: Iterable[Row | Reject], limits: Limits) -> Iter
 
 
 def _query_time(row: dict[str, Any]) -> str:
-    """When the question was put. Raises RowError."""
+    """Time at which the question was asked. Raises RowError."""
     said = " ".join(optional_string(row, "query_time").split())
     if len(said) > _MOST_TIME_CHARS:
         raise RowError(f"query_time has {len(said)} characters; expected {_MOST_TIME_CHARS} at most")
@@ -192,7 +193,7 @@ def _query_time(row: dict[str, Any]) -> str:
 
 
 def _folder(folder: Path, limits: Limits) -> Iterator[_Found]:
-    """The reader of a folder. Raises BadInput before the first row when it has no questions."""
+    """Questions of a folder. Raises BadInput before the first row if it has none."""
     queries = folder / "queries.jsonl"
     if queries.exists():
         qrels = folder / "qrels" / "test.tsv"
@@ -243,7 +244,7 @@ def _own_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow
         raise RowError(f"question is missing; the row has {', '.join(row) or 'no key'}"[:200] + "; expected question")
     text = document_text(row["question"], limits, "question")
     gold_ids, answers = string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row)
-    string_list(row.get("answer_ids"), "answer_ids", ids=True)  # checked here, kept as it is
+    string_list(row.get("answer_ids"), "answer_ids", ids=True)  # checked here, kept unchanged
     taken = _ROLE_KEYS if row.get("answers") is not None else _ROLE_KEYS | {"answer"}
     return QuestionRow(_asked(id, text), gold_ids, answers, _without(row, taken), "jsonl")
 
@@ -261,7 +262,7 @@ def _crag_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRo
 
 
 def _alternatives(row: dict[str, Any]) -> tuple[str, ...]:
-    """Other accepted answers: a list, or a list that was written into a string."""
+    """Other accepted answers: a list, or a list written as a string."""
     said = row.get("alternative_answers", row.get("alt_ans"))
     if isinstance(said, str):
         try:
@@ -303,7 +304,7 @@ def _openai_row(id: str | None, row: dict[str, Any], limits: Limits) -> Question
 
 
 def _content(content: object) -> str:
-    """The text of a message: a string, or the text parts of a list one below the other."""
+    """Text of a message: a string, or the text parts of a list, one per line."""
     if not isinstance(content, list):
         return clean_string(content, "the content of the last user message")
     parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
@@ -313,7 +314,7 @@ def _content(content: object) -> str:
 
 
 def _answers(row: dict[str, Any]) -> tuple[str, ...]:
-    """The accepted answers: `answers`, or the one `answer`."""
+    """Accepted answers: `answers`, or the one `answer`."""
     if row.get("answers") is not None:
         return string_list(row["answers"], "answers")
     answer = row.get("answer")

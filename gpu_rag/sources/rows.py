@@ -1,4 +1,4 @@
-"""The parts that all readers share: limits, ids, and the checks of a field."""
+"""Parts that all readers share: limits, ids, and checks of fields."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ REASON_CHARS = 300
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on what is in memory at once; what is larger is rejected with a reason.
+    """Limits on data in memory at once; larger data is rejected with a reason.
 
     max_document_chars: characters of one text; max_line_bytes: bytes of one line of JSON Lines, characters of a row of
     .csv (unpacked); max_json_bytes: bytes of one JSON array file (unpacked), which is read whole.
-    One .pdf, .html, .docx or .epub file, which is parsed in a process of its own: max_file_bytes: its size, and that of
-    what it unpacks; max_pages: its pages; max_parse_bytes: address space that the parsing may take, beside the process
+    The others are for one .pdf, .html, .docx or .epub file, which is parsed in a separate process. max_file_bytes: its
+    size, and its unpacked size; max_pages: its pages; max_parse_bytes: address space of the parsing, beside the process
     itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. A file near max_parse_s may
     pass on one machine only.
     """
@@ -49,17 +49,17 @@ _TAME_BYTES, _TAME_RATIO = 64 << 20, 200
 
 
 def check_unpacked(packed: int, unpacked: int) -> None:
-    """Raises RowError for data that unpacks to more than 64 MiB and 200 times its size: no text does, a bomb does."""
+    """Raise RowError for data that unpacks to more than 64 MiB and more than 200 times its size: a bomb, not a text."""
     if unpacked > max(_TAME_BYTES, _TAME_RATIO * packed):
         raise RowError(f"it unpacks from {packed} to {unpacked} bytes or more, over {_TAME_RATIO} times as many")
 
 
 class RowError(ValueError):
-    """One row cannot be used; the message is the reason. Becomes a Reject."""
+    """The reason why one row cannot be used. It becomes a Reject."""
 
 
 def attempted(path: Path, line: int, make: Callable[..., T], *args: Any) -> T | Reject:
-    """make(*args), or why the row of this line cannot be used."""
+    """Result of make(*args), or a Reject if the row of this line cannot be used."""
     try:
         return make(*args)
     except (RowError, JsonError) as error:
@@ -67,23 +67,23 @@ def attempted(path: Path, line: int, make: Callable[..., T], *args: Any) -> T | 
 
 
 def shown(path: Path) -> str:
-    """A path as text that UTF-8 can hold, whatever bytes the file system gave it."""
+    """Path as text that UTF-8 can hold, for any bytes of the file system."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def one_line(reason: object) -> str:
-    """A reason as one line of at most 300 characters that UTF-8 can hold."""
+    """Reason as one line of at most 300 characters that UTF-8 can hold."""
     text = " ".join(str(reason).split())[:REASON_CHARS]
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def passage_id(passage: str) -> str:
-    """The id of a passage that has none: "p_" + the first 12 hexadecimal digits of sha1(title + newline + text)."""
+    """Id of a passage without one: "p_" + the first 12 hexadecimal digits of sha1(title + newline + text)."""
     return "p_" + hashlib.sha1(passage.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
 def question_id(question: str) -> str:
-    """The id of a question that has none: "q_" + the first 12 hexadecimal digits of sha1(question)."""
+    """Id of a question without one: "q_" + the first 12 hexadecimal digits of sha1(question)."""
     return "q_" + hashlib.sha1(question.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
@@ -98,7 +98,7 @@ def decode_utf8(data: bytes) -> str:
 
 
 def clean_string(value: object, name: str) -> str:
-    """`value`, when it is a string that UTF-8 and a table can hold. Raises RowError."""
+    """`value` if it is a string that UTF-8 and a table can hold. Raises RowError."""
     if not isinstance(value, str):
         raise RowError(f"{name} is {kind(value)}; expected a string")
     if "\x00" in value:
@@ -112,7 +112,7 @@ def clean_string(value: object, name: str) -> str:
 
 
 def document_text(value: object, limits: Limits, name: str = "text") -> str:
-    """A text that is there: a clean string, not only white space, within the limit. Raises RowError."""
+    """`value` if it is a clean string, not only white space, within the limit. Raises RowError."""
     text = clean_string(value, name)
     if not text or text.isspace():
         raise RowError(f"{name} is empty")
@@ -122,15 +122,15 @@ def document_text(value: object, limits: Limits, name: str = "text") -> str:
 
 
 def optional_string(row: Mapping[str, Any], key: str) -> str:
-    """row[key], or "" where it is missing or null. Raises RowError when it is no string."""
+    """Value of row[key], or "" if it is missing or null. Raises RowError if it is no string."""
     value = row.get(key)
     return "" if value is None else clean_string(value, key)
 
 
 def metadata_of(row: Mapping[str, Any], read: Collection[str]) -> dict[str, Scalar]:
-    """The scalars of a row beside the columns that are `read`, by name; those of an object `metadata` are its own.
+    """Scalars of a row outside the columns `read`, by name; those inside an object `metadata` too.
 
-    Decimals become numbers (readers make ISO text of dates). Left out: null, nested values, numbers beyond 64 bits,
+    Decimals become numbers (readers turn dates into ISO text). Left out: null, nested values, numbers beyond 64 bits,
     names and texts of more than 1,000 characters (they are no metadata) or that UTF-8 cannot hold.
     """
     found: dict[str, Scalar] = {}
@@ -162,16 +162,16 @@ def _is_short(text: str) -> bool:
 
 
 def row_id(row: Mapping[str, Any], *keys: str) -> str | None:
-    """The first of row[keys] that is there, as text (an integer is written in decimal); None where there is none.
+    """First existing value of row[keys], as text (an integer in decimal); None if there is none.
 
-    Raises RowError when it is neither a string nor an integer, or is empty or longer than 1,000 characters.
+    Raises RowError if it is neither a string nor an integer, or is empty or longer than 1,000 characters.
     """
     key = next((key for key in keys if row.get(key) is not None), None)
     return None if key is None else id_text(row[key], key)
 
 
 def id_text(value: object, name: str) -> str:
-    """An id as text: a clean string of 1 to 1,000 characters, or an integer in decimal. Raises RowError."""
+    """Id as text: a clean string of 1 to 1,000 characters, or an integer in decimal. Raises RowError."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     text = clean_string(value, name)
@@ -181,7 +181,7 @@ def id_text(value: object, name: str) -> str:
 
 
 def string_list(value: object, name: str, *, ids: bool = False) -> tuple[str, ...]:
-    """A list of strings, or of ids, as a tuple of text; null is empty. Raises RowError."""
+    """List of strings, or of ids, as a tuple of texts; null is empty. Raises RowError."""
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -190,7 +190,7 @@ def string_list(value: object, name: str, *, ids: bool = False) -> tuple[str, ..
 
 
 def kind(value: object) -> str:
-    """The type of a JSON value, in words."""
+    """Type of a JSON value, in words."""
     names = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
     if value is None:
         return "missing or null"
@@ -198,7 +198,7 @@ def kind(value: object) -> str:
 
 
 class SeenIds:
-    """The ids that were read, with a hash of their content, and where. About 150 bytes an id."""
+    """Ids read so far, with a hash of their content, and their place. About 150 bytes an id."""
 
     def __init__(self) -> None:
         self._number: dict[str, int] = {}
@@ -208,7 +208,7 @@ class SeenIds:
         self._files: list[str] = []
 
     def claim(self, id: str, content: str, file: str, line: int) -> tuple[bool, str]:
-        """Take `id`. Returns (content is the same, reason): reason "" when the id is new, and then it is taken."""
+        """Claim `id`. Returns (whether the content is the same, reason); the reason is "" if the id was new."""
         digest = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little")
         number = self._number.get(id)
         if number is None:
@@ -225,5 +225,5 @@ class SeenIds:
         return False, f"the id {id!r} was already used, with another text, in {where}"
 
     def claim_document(self, document: Document) -> tuple[bool, str]:
-        """`claim` for a document; its content is title and text."""
+        """Claim the id of a document; its content is title and text."""
         return self.claim(document.id, f"{document.title}\n{document.text}", document.file, document.line)

@@ -17,12 +17,12 @@ from gpu_rag.index.knowledge_base.names import NameTable, edge_text, name_key
 from gpu_rag.types import Ragged
 
 KINDS = ("kg", "skb", "extraction", "documents", "web")
-CURATED = KINDS[:2]  # whose facts somebody stated; the others' are found in texts
+CURATED = KINDS[:2]  # facts stated by somebody; the facts of the others are found in texts
 
 
 @dataclass(frozen=True)
 class KbSource:
-    """A source of nodes, edges and passages. kind: one of KINDS; "extraction" is what was found in the corpus."""
+    """A source of nodes, edges and passages. kind: one of KINDS; "extraction" stands for facts found in the corpus."""
 
     name: str
     kind: str
@@ -30,10 +30,10 @@ class KbSource:
 
 @dataclass(frozen=True)
 class KbPaths:
-    """The edges of some sources without direction, for path search.
+    """Undirected edges of some sources, for path search.
 
-    graph: over the nodes of the knowledge base. edges: list u holds the rows (i64, ascending) of the knowledge base's
-    edges that join the two nodes of undirected edge number u, whatever their relation and direction.
+    graph: over the nodes of the knowledge base. edges: list u holds the rows (i64, ascending) of all edges of the
+    knowledge base between the two nodes of undirected edge u, with any relation and direction.
     """
 
     graph: PathGraph
@@ -46,15 +46,15 @@ class KnowledgeBase:
 
     sources: by name, then the own extraction and the passages.
     node_ids: unique, ascending; node_names: as written; node_aliases: other names. node_type: i32[N], rows of
-    type_names (ascending; "entity" where a node has none, "literal" for a value). node_sources: bool[N, sources], who
-    has a record of the node.
+    type_names (ascending; "entity" for a node without a type, "literal" for a value). node_sources: bool[N, sources],
+    whether a source has a record of the node.
     head, relation, tail, source: i32[E]: head --relation--> tail, by (head, relation, tail, source), each once.
     relation_names: ascending, unique, as shown and written on paths; relation_texts: the same in words.
-    provenance: E texts such as "kg.tsv:12", "" for the own extraction; edge_passages: E lists of passages that state
-    an edge, ascending, empty for other sources (on the CPU).
-    node_passages: N lists of passages: the node's own document first (n_own: i32[N] of them), then passages that
-    mention it, the one that does so most often first. passage_ids: P ids; passage_source: i32[P], rows of sources.
-    texts: S stand-ins of nodes without any passage, text_row: i32[N], their rows, -1 elsewhere.
+    provenance: E texts such as "kg.tsv:12", "" for the own extraction; edge_passages: E lists of passages that state an
+    edge, ascending, empty for other sources (on the CPU).
+    node_passages: N lists of passages: first those of the node's own document (n_own: i32[N], their number), then
+    passages that mention it, by descending number of mentions. passage_ids: P ids; passage_source: i32[P], rows of
+    sources. texts: S stand-in texts of nodes without any passage; text_row: i32[N], their rows, -1 elsewhere.
     vectors(stage): unit rows f32|f16 of "kb_name_vectors" [N, D], "kb_edge_vectors" [E, D] (of "head relation tail"),
     "kb_relation_vectors" [R, D], "kb_text_vectors" [S, D], "passage_vectors" [P, D]; raises MissingLayer.
     """
@@ -101,7 +101,7 @@ class KnowledgeBase:
 
     @property
     def n_types(self) -> int:
-        """Number of types of nodes."""
+        """Number of node types."""
         return len(self.type_names)
 
     # --- look-ups ----------------------------------------------------------------------------------
@@ -115,30 +115,30 @@ class KnowledgeBase:
         return {name: row for row, name in enumerate(self.type_names)}
 
     def row_of(self, node_id: str) -> int | None:
-        """The node with this id."""
+        """Row of the node with this id, or None."""
         row = bisect_left(self.node_ids, node_id)
         return row if row < self.n and self.node_ids[row] == node_id else None
 
     def named(self, name: str, type: str | None = None) -> list[int]:
-        """All nodes whose name or alias is `name` under `name_key`, and whose type is `type` where one is given.
+        """Nodes whose name or alias equals `name` under `name_key`, and whose type is `type` if one is given.
 
-        Ascending; several nodes may share a name, and none may have it. An unknown type has no node.
+        Ascending, possibly several or none. An unknown type has no node.
         """
         rows = self._named.rows(name_key(name))
         return rows if type is None else [row for row in rows if self.type_names[self.node_type[row]] == type]
 
     def nodes_of_type(self, type: str) -> np.ndarray:
-        """i64, ascending: the nodes of a type; none for a type that does not exist."""
+        """Nodes of a type: i64, ascending; none for an unknown type."""
         return np.flatnonzero(self.node_type == self._type_rows.get(type, -1))
 
     @cached_property
     def _passages_on_host(self) -> tuple[np.ndarray, np.ndarray]:
-        """node_passages where they are looked up a node at a time; on the CPU no copy."""
+        """node_passages on the CPU, for look-ups of single nodes. No copy if it is there already."""
         values, offsets = (part.cpu().numpy() for part in (self.node_passages.values, self.node_passages.offsets))
         return values, offsets
 
     def passages_of(self, node: int) -> np.ndarray:
-        """i32: the passages of a node, see `node_passages`; a view, on the host."""
+        """Passages of a node, see `node_passages`: i32, a view on the CPU."""
         values, offsets = self._passages_on_host
         passages: np.ndarray = values[offsets[node] : offsets[node + 1]]
         return passages
@@ -146,7 +146,7 @@ class KnowledgeBase:
     # --- in words ----------------------------------------------------------------------------------
 
     def triple(self, edge: int) -> tuple[str, str, str, str]:
-        """(head's name, relation, tail's name, where) of an edge, as `types.Path` has it.
+        """(head's name, relation, tail's name, where) of an edge, as in `types.Path`.
 
         where: the first passage that states it, otherwise its provenance.
         """
@@ -168,12 +168,12 @@ class KnowledgeBase:
 
     @cached_property
     def typed(self) -> TypedGraph:
-        """All edges for walks along relations. What a TypedGraph calls tail -> head is head -> tail here."""
+        """All edges, for walks along relations. The TypedGraph's tail -> head is head -> tail here."""
         ends = (self._tensor(self.head), self._tensor(self.relation), self._tensor(self.tail))
         return typed_graph(*ends, self.n, self.n_relations)
 
     def paths(self, sources: tuple[int, ...] | None = None) -> KbPaths:
-        """The edges of these sources (all if None) without direction; made once for each choice. Loops have no path."""
+        """Undirected edges of these sources (None: all), without loops. Made once for each choice."""
         chosen = tuple(range(len(self.sources))) if sources is None else tuple(sorted(set(sources)))
         if chosen not in self._paths:
             self._paths[chosen] = self._paths_of(chosen)
@@ -184,7 +184,7 @@ class KnowledgeBase:
         low = np.minimum(self.head[rows], self.tail[rows]).astype(np.int64)
         high = np.maximum(self.head[rows], self.tail[rows]).astype(np.int64)
         graph = path_graph(csr_from_edges(self._tensor(low), self._tensor(high), self.n))
-        # undirected edges are numbered by (low, high), as `path_graph` does
+        # undirected edges are numbered by (low, high), as in `path_graph`
         _, number = np.unique(low * max(self.n, 1) + high, return_inverse=True)
         order = np.argsort(number, kind="stable")
         offsets = np.searchsorted(number[order], np.arange(int(number.max(initial=-1)) + 2))

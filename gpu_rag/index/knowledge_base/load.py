@@ -1,4 +1,4 @@
-"""Knowledge bases and web snapshots out of an index folder."""
+"""Loaders of knowledge bases and web snapshots from an index folder."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from gpu_rag.types import Ragged
 
 
 def load_kb(index: Index) -> KnowledgeBase:
-    """The knowledge base of an index, for `index.loaded("kb", load_kb)`. Raises MissingLayer, IndexCorrupt.
+    """Knowledge base of an index, for `index.loaded("kb", load_kb)`. Raises MissingLayer, IndexCorrupt.
 
-    Needs the stage `kb`; texts are empty without `kb_texts`, and vectors are read on first use. No Python
-    object is made for an edge: about 60 bytes an edge, most of it where it is from, and 200 a node beside its names.
+    Needs the stage `kb`; texts are empty without `kb_texts`, and vectors are read on first use. No Python object is
+    made per edge: memory is about 60 bytes an edge, mostly provenance, and 200 bytes a node beside its names.
     """
     loaded = read_kb_tables(index.folder("kb"), KB_TABLES.keys() - {"links"})
     _check_rows(loaded, index.n_passages)
@@ -53,7 +53,7 @@ def load_kb(index: Index) -> KnowledgeBase:
 
 
 def _check_rows(loaded: Mapping[str, pa.Table], n_passages: int) -> None:
-    """Raises IndexCorrupt for a row number that no table has: compiled code would read beside its arrays."""
+    """Raise IndexCorrupt for a row number out of range, because compiled code would read outside its arrays."""
     for table, column, of in KB_ROWS:
         limit = n_passages if of == "passages" else loaded[of].num_rows
         values = loaded[table][column]
@@ -86,9 +86,9 @@ def _ints(table: pa.Table, column: str) -> np.ndarray:
 
 
 def _lists(table: pa.Table, column: str, device: str) -> Ragged:
-    """A column of lists of integers."""
+    """A column of lists of integers as Ragged i32."""
     array = table[column].combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # of a table without rows
+    if isinstance(array, pa.ChunkedArray):  # a table without rows
         return Ragged(torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int64))
     offsets = array.offsets.to_numpy().astype(np.int64)
     values = array.values.to_numpy()[offsets[0] : offsets[-1]].astype(np.int32)
@@ -96,9 +96,9 @@ def _lists(table: pa.Table, column: str, device: str) -> Ragged:
 
 
 def load_web(index: Index) -> tuple[pa.Table, Bm25]:
-    """The web snapshots of an index, for `index.loaded("kb_web", load_web)`. Raises MissingLayer, IndexCorrupt.
+    """Web snapshots of an index, for `index.loaded("kb_web", load_web)`. Raises MissingLayer, IndexCorrupt.
 
-    The pages of all (WEB_PAGES, by id), and BM25 over the title and text of each, in that order.
+    Returns all pages (WEB_PAGES, by id), and BM25 over the title and text of each, in that order.
     """
     folder = index.folder("kb_web")
     return tables.read_table(folder / "web_pages.parquet", WEB_PAGES), Bm25.load(folder)

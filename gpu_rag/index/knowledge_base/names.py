@@ -1,5 +1,5 @@
-"""Names of a knowledge base: the form under which two are one, look-up by it, columns left in their tables; and nodes
-and edges as text, which is embedded and which a model reads."""
+"""Names of a knowledge base: normal form, look-up, columns left in their tables; and nodes and edges as text, for
+embedding and for prompts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from gpu_rag.text.normalise import normalise_name
 
-MOST_NEIGHBOURS = 3  # of one relation in a stand-in text
+MOST_NEIGHBOURS = 3  # per relation in a stand-in text
 MOST_RELATIONS = 12
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MARKS = re.compile(r"[_./#:\s]+")
-# Names whose key is the name in small letters, "_" being a space.
+# Names whose key is their lower case, with "_" as a space.
 _PLAIN = r"^[A-Za-z0-9](?:[ _]?[!-^`-~])*$"
 _ENDS_PLAIN = r"[A-Za-z0-9]$"
 _ROWS = 1 << 16
@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 
 def name_key(name: str) -> str:
-    """The form under which `KnowledgeBase.named` takes two names for one: `normalise_name`, "_" being a space."""
+    """Normal form under which `KnowledgeBase.named` compares names: `normalise_name` with "_" as a space."""
     return normalise_name(name.replace("_", " "))
 
 
 def name_keys(names: pa.LargeStringArray) -> pa.LargeStringArray:
-    """`name_key` of each name; plain ASCII names by array operations, others one by one."""
+    """`name_key` of each name: array operations for plain ASCII names, one by one for others."""
     plain = pc.and_(pc.match_substring_regex(names, _PLAIN), pc.match_substring_regex(names, _ENDS_PLAIN))
     keys = pc.utf8_lower(pc.replace_substring(names, "_", " "))
     rows = np.flatnonzero(~np.asarray(plain))
@@ -42,7 +42,7 @@ def name_keys(names: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 class TextColumn(Sequence[T]):
-    """A column of texts, or of lists of texts, that stays in its table; entries become Python objects when read."""
+    """A column of texts, or of lists of texts, that stays in its table. Entries become Python objects when read."""
 
     def __init__(self, column: pa.ChunkedArray):
         self._column = column
@@ -66,7 +66,7 @@ class TextColumn(Sequence[T]):
 
 
 class NameTable:
-    """The rows of each key of names. Memory: the keys and 16 bytes a name; a look-up is a binary search."""
+    """Rows of each key of names. Memory: the keys and 16 bytes a name; a look-up is a binary search."""
 
     def __init__(self, names: Sequence[str], aliases: Sequence[list[str]]):
         texts, rows = [pa.array([], pa.large_string())], [np.zeros(0, np.int64)]
@@ -95,12 +95,12 @@ class NameTable:
 
 
 def in_words(name: str) -> str:
-    """A name for a model to read: "_" as a space, single spaces. A name of blanks alone stays as it is."""
+    """Name for a model to read: "_" as a space, single spaces. A name of blanks alone is unchanged."""
     return " ".join(name.replace("_", " ").split()) or name
 
 
 def relation_text(name: str) -> str:
-    """A relation in words: "_", ".", "/", "#" and ":" as spaces, camelCase taken apart.
+    """Relation in words: "_", ".", "/", "#" and ":" become spaces, camelCase is split.
 
     >>> relation_text("film.film.directed_by"), relation_text("birthPlace")
     ('film film directed by', 'birth place')
@@ -109,15 +109,15 @@ def relation_text(name: str) -> str:
 
 
 def edge_text(head: str, relation: str, tail: str) -> str:
-    """The text behind a row of kb_edge_vectors. relation: in words already."""
+    """Text behind a row of kb_edge_vectors. relation: already in words."""
     return f"{in_words(head)} {relation} {in_words(tail)}"
 
 
 def standin_text(name: str, type: str, out: Sequence[tuple[str, str]], into: Sequence[tuple[str, str]]) -> str:
-    """The stand-in of a node without a text: "name (type).", then its edges as sentences, one a relation.
+    """Stand-in text of a node without a text: "name (type).", then its edges as sentences, one per relation.
 
-    out, into: (relation in words, neighbour's name) of the edges that leave and reach it, in their order. At most 12
-    relations, those that leave first, with three neighbours each.
+    out, into: (relation in words, neighbour's name) of the outgoing and incoming edges, in their order. At most 12
+    relations, outgoing ones first, with three neighbours each.
 
     >>> standin_text("Bern", "city", [("capital of", "Switzerland")], [("born in", "Ada"), ("born in", "Eve")])
     'Bern (city). Bern capital of Switzerland. Ada, Eve born in Bern.'
@@ -129,7 +129,7 @@ def standin_text(name: str, type: str, out: Sequence[tuple[str, str]], into: Seq
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """(relation, its first neighbours between commas), each relation once, in the order of the first of its edges."""
+    """(relation, its first neighbours joined by commas), each relation once, ordered by its first edge."""
     groups: dict[str, list[str]] = {}
     for relation, name in pairs:
         names = groups.setdefault(relation, [])

@@ -1,4 +1,4 @@
-"""Scores of nodes: how near their documents are to questions."""
+"""Scores of nodes: similarity of their documents to questions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.types import Ragged
 
-MOST_MENTIONS = 3  # passages that stand for a node without a document of its own
+MOST_MENTIONS = 3  # passages that represent a node without a document of its own
 
 
 def shown_passages(kb: KnowledgeBase) -> torch.Tensor:
-    """i64[N]: how many passages at the front of a node's list stand for it."""
+    """i64[N]: number of passages at the front of a node's list that represent it."""
     own, sizes = torch.from_numpy(kb.n_own).to(kb.device).long(), kb.node_passages.offsets.diff()
     return torch.where(own > 0, own, sizes.clamp(max=MOST_MENTIONS))
 
 
 def score_nodes(kb: KnowledgeBase, queries: torch.Tensor, candidates: Ragged) -> torch.Tensor:
-    """f64[T]: the cosine of each question and each of its candidate nodes, in the order of candidates.values.
+    """f64[T]: cosine of each question and each of its candidate nodes, in the order of candidates.values.
 
-    That of the best of the node's own passages; of a node without a document, of the best of the first three passages
-    that mention it; of a node without either, of its stand-in text.
+    It is the best cosine of the node's own passages; without a document, of the first three passages that mention it;
+    without either, the cosine of its stand-in text.
     queries: f32[B, D], unit rows; candidates: Ragged of i32/i64, B lists of nodes. Dot products are exact (see
     `graph.dots`), so bits do not depend on batch or device. Memory: bounded beside O(T). Raises BadInput, MissingLayer.
     """
@@ -47,9 +47,9 @@ def score_nodes(kb: KnowledgeBase, queries: torch.Tensor, candidates: Ragged) ->
 
 
 def node_text(kb: KnowledgeBase, index: Index, node: int) -> str:
-    """The text of a node in a prompt: its own document, or at most three passages that mention it, or its stand-in.
+    """Text of a node in a prompt: its own document, or at most three passages that mention it, or its stand-in.
 
-    "name (type)" where the stand-ins (stage kb_texts) were not built either.
+    "name (type)." if the stand-ins (stage kb_texts) were not built.
     """
     passages = kb.passages_of(node)
     rows = passages[: int(kb.n_own[node]) or MOST_MENTIONS].tolist()

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from gpu_rag.index import tables
 
-ORIGINS = pa.schema(  # a row a document, in the order of DOCUMENTS; only where sources of documents have names
+ORIGINS = pa.schema(  # one row per document, in the order of DOCUMENTS; only if sources of documents have names
     [
         ("document", pa.string()),
         ("source", pa.string()),
-        ("node", pa.string()),  # whose document it is, by its id in that source; "" in a corpus
+        ("node", pa.string()),  # the node that it describes, by its id in that source; "" in a corpus
     ]
 )
 KB_SOURCES = pa.schema([("name", pa.string()), ("kind", pa.string()), ("files", pa.list_(pa.string()))])
@@ -31,11 +31,11 @@ KB_NODES = pa.schema(
         ("name", pa.string()),
         ("aliases", pa.list_(pa.string())),
         ("type", pa.int32()),  # rows of KB_TYPES
-        ("passages", pa.list_(pa.int32())),  # its own document's, then those that mention it
+        ("passages", pa.list_(pa.int32())),  # of its own document, then those that mention it
         ("n_own", pa.int32()),
     ]
 )
-KB_RECORDS = pa.schema(  # by (source, id): what each source says of a node, before nodes were fused
+KB_RECORDS = pa.schema(  # by (source, id): the statements of each source about a node, before nodes were fused
     [
         ("source", pa.int32()),  # rows of KB_SOURCES
         ("id", pa.string()),
@@ -54,26 +54,26 @@ KB_EDGES = pa.schema(  # by (head, relation, tail, source), each once
         ("relation", pa.int32()),
         ("tail", pa.int32()),
         ("source", pa.int32()),
-        ("provenance", pa.string()),  # "file:line", and what the row itself says in brackets; "" of the extraction
-        ("passages", pa.list_(pa.int32())),  # that state it, ascending
+        ("provenance", pa.string()),  # "file:line", and in brackets what the row itself states; "" for the extraction
+        ("passages", pa.list_(pa.int32())),  # passages that state it, ascending
     ]
 )
-KB_PASSAGES = pa.schema([("source", pa.int32())])  # a row a passage
+KB_PASSAGES = pa.schema([("source", pa.int32())])  # one row per passage
 KB_TEXTS = pa.schema([("node", pa.int32()), ("text", pa.string())])  # ascending: nodes without passages
 WEB_PAGES = pa.schema(
     [
-        ("id", pa.string()),  # ascending: the url, "SOURCE:URL" where another snapshot has the page too
+        ("id", pa.string()),  # ascending: the url; "SOURCE:URL" if another snapshot also has the page
         ("title", pa.string()),
         ("text", pa.string()),
         ("url", pa.string()),  # or the path below a folder of pages
         ("source", pa.string()),
     ]
 )
-KB_TABLES = {  # of the stage `kb`, by name
+KB_TABLES = {  # tables of the stage `kb`, by name
     "sources": KB_SOURCES, "types": KB_TYPES, "relations": KB_RELATIONS, "nodes": KB_NODES, "records": KB_RECORDS,
     "links": KB_LINKS, "edges": KB_EDGES, "passages": KB_PASSAGES,
 }  # fmt: skip
-KB_ROWS = (  # (table, column of row numbers, table that they are of)
+KB_ROWS = (  # (table, column of row numbers, table that they refer to)
     ("nodes", "type", "types"), ("nodes", "passages", "passages"), ("records", "node", "nodes"),
     ("records", "source", "sources"), ("edges", "head", "nodes"), ("edges", "relation", "relations"),
     ("edges", "tail", "nodes"), ("edges", "source", "sources"), ("edges", "passages", "passages"),

@@ -20,7 +20,7 @@ _LINK_ROWS = (("links", "left", "records"), ("links", "right", "records"))
 
 
 def check_kb(index: Index) -> Iterator[str]:
-    """The faults in the stages of the knowledge base, one line each."""
+    """Faults in the stages of the knowledge base, one per line."""
     if "kb" in index.stages:
         loaded = read_kb_tables(index.folder("kb"), KB_TABLES)
         yield from _names(loaded)
@@ -68,7 +68,7 @@ def _strange_rows(loaded: dict[str, pa.Table], n_passages: int) -> Iterator[str]
 
 
 def _sizes(table: pa.Table) -> np.ndarray:
-    """i64: how many passages each row lists."""
+    """i64: number of passages that each row lists."""
     sizes: np.ndarray = pc.list_value_length(table["passages"]).to_numpy().astype(np.int64)
     return sizes
 
@@ -91,7 +91,7 @@ def _edges(edges: pa.Table) -> Iterator[str]:
 
 
 def _rising(columns: list[np.ndarray]) -> np.ndarray:
-    """bool[n - 1]: whether each row is behind the one before it, by the columns in turn."""
+    """bool[n - 1]: whether each row is greater than the one before it, in lexicographic order of the columns."""
     rising, equal = (np.full(max(len(columns[0]) - 1, 0), is_equal) for is_equal in (False, True))
     for values in columns:
         rising |= equal & (values[:-1] < values[1:])
@@ -100,7 +100,7 @@ def _rising(columns: list[np.ndarray]) -> np.ndarray:
 
 
 def _records(loaded: dict[str, pa.Table]) -> Iterator[str]:
-    """Every node has records, never two of one source, and its records are those that the links join."""
+    """Check that every node has records, at most one per source, and that links join exactly its records."""
     records, links, n = loaded["records"], loaded["links"], loaded["nodes"].num_rows
     node, source = records["node"].to_numpy().astype(np.int64), records["source"].to_numpy()
     rising = pc.less(records["id"][:-1], records["id"][1:]).to_numpy()
@@ -113,7 +113,7 @@ def _records(loaded: dict[str, pa.Table]) -> Iterator[str]:
     left, right = (links[name].to_numpy() for name in ("left", "right"))
     if bad := int((node[left] != node[right]).sum()):
         yield f"kb links: {bad} join records of different nodes"
-    if len(node) - len(left) != n:  # links form a tree a node
+    if len(node) - len(left) != n:  # the links of a node form a tree
         yield f"kb links: {len(left)} for {len(node)} records of {n} nodes"
 
 
@@ -126,7 +126,7 @@ def _texts_and_vectors(index: Index, loaded: dict[str, pa.Table]) -> Iterator[st
             yield "kb_texts: not one text for each node without passages, in order"
         sizes["kb_text_vectors"] = index.manifest.stages["kb_texts"].counts["kb_texts"]
     if "kb_edge_vectors" in index.stages and not len(index.vectors("kb_edge_vectors")):
-        sizes["kb_edge_vectors"] = 0  # composed in a search
+        sizes["kb_edge_vectors"] = 0  # composed during search
     for stage, n in sizes.items():
         if stage in index.stages:
             yield from wrong_vectors(index, stage, n)

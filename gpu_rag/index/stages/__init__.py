@@ -1,4 +1,4 @@
-"""The stages that several methods share; see `index.stage`.
+"""Stages that several methods share; see `index.stage`.
 
 passages -> bm25, passage_vectors, extraction
 extraction -> entities -> entity_vectors, relation_vectors, mentions, synonyms -> graph

@@ -1,4 +1,4 @@
-"""Texts with names in place of pronouns (HiGraAgent's P'), for extraction alone: search uses the original."""
+"""Texts with names in place of pronouns (HiGraAgent's P'), for extraction only: search uses the original."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_rag.text.normalise import clean_text
 from gpu_rag.text.tokens import STOP_WORDS
 
 PROMPT = "gpu_rag.index.stages.prompts:coreference"
-Rewrite = tuple[str, str]  # why there is none, or "" and the text
+Rewrite = tuple[str, str]  # the reason why there is no rewrite ("" if there is one), and the text
 Span = tuple[int, int]
 
 
@@ -35,14 +35,14 @@ COREFERENCE: Ask[Resolved] = Ask("coreference", Resolved, rule=lambda passages: 
 _POSSESSIVES = frozenset({"his", "its", "their", "hers", "theirs"})
 PRONOUNS = frozenset({"he", "she", "it", "they", "him", "her", "them"}) | _POSSESSIVES
 KEPT_SHARE = 0.8  # least share of the content words that a rewrite keeps
-AT_ONCE = 512  # texts that fastcoref is given
+AT_ONCE = 512  # texts per call of fastcoref
 GROWTH = 2.0  # greatest length of a rewrite, as a multiple of the original's
 _WORD = re.compile(r"\w+")
 _WORD_AFTER = re.compile(r"\s+[^\W\d_]")
 
 
 def coreference_params(settings: Settings) -> dict[str, Any]:
-    """The settings of coreference, on which extraction depends; nothing without coreference."""
+    """Settings of coreference, on which extraction depends; {} without coreference."""
     kind = settings.index.coref
     if kind == "none":
         return {}
@@ -61,8 +61,8 @@ def resolved(work: Work, passages: pa.Table) -> tuple[pa.Table, dict[str, int]]:
     """Passages with the texts for extraction, and counts of passages: coref_changed, coref_same, coref_rejected,
     coref_unread, coref_failed.
 
-    A rewrite that loses text (see `keeps_text`) is rejected; then, and where the reply could not be read (unread) or
-    the request failed, the original is used. Without coreference the passages as they are, and no counts.
+    A rewrite that loses text (see `keeps_text`) is rejected. The original is used then, and also if the reply could not
+    be read (unread) or the request failed. Without coreference the passages are unchanged and there are no counts.
     """
     kind = work.settings.index.coref
     if kind == "none":
@@ -101,7 +101,8 @@ def _by_fastcoref(work: Work, texts: Sequence[str]) -> Iterator[Rewrite]:
 
 
 def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[int, int]]]]]:
-    """The clusters of spans of each text by the package fastcoref. Raises MissingBackend where it is not installed."""
+    """Function that returns the clusters of spans of each text, by the package fastcoref. Raises MissingBackend if it,
+    or its model, is not installed."""
     try:
         fastcoref = importlib.import_module("fastcoref")
     except ImportError as error:
@@ -125,10 +126,11 @@ def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[in
 
 
 def replace_pronouns(text: str, clusters: Sequence[Sequence[Span]]) -> str:
-    """`text` with each pronoun of a cluster replaced by the cluster's first mention that is none, "'s" added where it
-    is possessive. clusters: spans (start, end) of one thing's mentions; a cluster of pronouns alone changes nothing.
+    """`text` with each pronoun of a cluster replaced by the cluster's first mention that is not a pronoun; "'s" is
+    added for a possessive. clusters: spans (start, end) of one thing's mentions. A cluster of pronouns only changes
+    nothing.
 
-    "her" is possessive where a word follows. Of overlapping spans the earlier counts.
+    "her" is possessive if a word follows. Of overlapping spans the earlier one counts.
 
     >>> replace_pronouns("Ann sat. She sang her song.", [[(0, 3), (9, 12), (18, 21)]])
     "Ann sat. Ann sang Ann's song."
@@ -153,8 +155,8 @@ def _form(text: str, start: int, end: int, name: str) -> str:
 
 
 def keeps_text(original: str, rewrite: str) -> bool:
-    """Whether `rewrite` holds at least 80 % of the content words of `original`, each as often as there, and all of its
-    numbers, and is at most twice as long. Stop words, and with them pronouns, do not count."""
+    """Whether `rewrite` keeps at least 80 % of the content words of `original`, with their counts, and all of its
+    numbers, and is at most twice as long. Stop words and pronouns do not count."""
     wanted, found = _content(original), _content(rewrite)
     kept = wanted & found
     numbers = all(kept[word] == n for word, n in wanted.items() if word.isdigit())

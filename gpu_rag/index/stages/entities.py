@@ -1,4 +1,4 @@
-"""Extractions -> entities and relations: one row a normalised name, one row a normalised triple."""
+"""Stage from extractions to entities and relations: one row per normalised name, one row per normalised triple."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def entities_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (sorted by normalised name), `relations` (sorted by subject, label, object) and `extracted`,
     the entities of each passage (sorted by passage, entity).
 
-    Names that are equal when normalised become one. Names that normalise to nothing are counted as dropped.
-    Memory: `index.memory`, whatever the number of names.
+    Names that are equal when normalised become one. Names that are empty after that, or longer than MAX_NAME_CHARS, are
+    counted as dropped. Memory: `index.memory`, for any number of names.
     """
     path, dropped = work.stage_folders["extraction"] / "extractions.parquet", 0
     with database(work) as db:
@@ -68,8 +68,8 @@ def entities_stage(work: Work) -> dict[str, int]:
 
 
 def _normalised(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table, int]:
-    """(passage, key, spelling) of each name that a batch of extractions states, ends of triples included; (passage,
-    subject, label, object) of each triple whose ends are names; and how many names were dropped."""
+    """(passage, key, spelling) of each name in a batch of extractions, ends of triples included; (passage, subject,
+    label, object) of each triple whose ends are names; and the number of dropped names."""
     passages = batch["passage"].to_numpy()
     entities, triples = batch["entities"], batch["triples"]
     of_names = passages[pc.list_parent_indices(entities).to_numpy()]
@@ -104,7 +104,7 @@ def _normalised(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table, int]:
 
 @dataclass(frozen=True)
 class Runs:
-    """Complete runs of rows with one key: their rows, and where each run begins, with the end of the last."""
+    """Complete runs of rows with one key: their rows, and where each run begins, plus the end of the last."""
 
     rows: pa.RecordBatch
     starts: np.ndarray
@@ -125,7 +125,7 @@ def runs_of(batches: Iterator[pa.RecordBatch], key: tuple[str, ...]) -> Iterator
 
 
 def _starts(rows: pa.RecordBatch, key: tuple[str, ...]) -> np.ndarray:
-    """The first row of each run of equal `key`."""
+    """First row of each run of equal `key`."""
     n = rows.num_rows
     first = np.zeros(n, bool)
     first[:1] = True
@@ -139,7 +139,8 @@ def _starts(rows: pa.RecordBatch, key: tuple[str, ...]) -> np.ndarray:
 
 
 def _write_entities(work: Work, db: Database) -> int:
-    """The commonest spelling names the entity, ties by the alphabet; the others are its aliases. Numbers the keys."""
+    """Write the entities and number the keys. The most frequent spelling is the name, ties by the alphabet; the others
+    are aliases."""
     counts, n = db.column(_COUNTS), 0
     with tables.TableWriter(work.out / "entities.parquet", tables.ENTITIES) as writer:
         for run in runs_of(db.batches(_RANKED), ("key",)):

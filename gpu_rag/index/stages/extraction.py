@@ -1,4 +1,4 @@
-"""Passages -> entities and triples, by one of three extractors: patterns, an LLM, or ready results."""
+"""Stage from passages to entities and triples, by one of three extractors: patterns, an LLM, or ready results."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from gpu_rag.types import Extraction, Profile, Reject
 
 Row = tuple[Extraction, str]  # of a passage, and its status
 _NOTHING = Extraction((), ())
-FOUND = pa.schema(  # of a batch of passages; profiles: of entities of which more than the name is known
+FOUND = pa.schema(  # columns of a batch of passages; profiles: of entities with more than a name
     [
         *(tables.EXTRACTIONS.field(name) for name in ("entities", "triples", "status")),
         ("profiles", pa.list_(pa.struct(list(tables.PROFILES)[1:]))),
     ]
 )
 
-# Small models repeat a fact or a name until they are stopped: bounds that end such a reply as valid JSON, within
-# `index.extract_tokens`, keep what it said before.
+# Small models may repeat a fact or a name until they are stopped. These bounds end such a reply as valid JSON within
+# `index.extract_tokens`, so that its earlier content is kept.
 _MOST = 30
 Name = Annotated[str, Meta(max_length=200)]
 
@@ -54,7 +54,7 @@ class Named(Struct, frozen=True):
 
 
 class Extracted(Struct, frozen=True):
-    """The entities and the (subject, relation, object) triples of a passage."""
+    """Entities and (subject, relation, object) triples of a passage."""
 
     entities: Annotated[tuple[Named, ...], Meta(max_length=_MOST)]
     triples: Annotated[
@@ -63,7 +63,7 @@ class Extracted(Struct, frozen=True):
 
 
 def extract_batch(passages: pa.RecordBatch) -> pa.RecordBatch:
-    """Our own open information extraction for English, no model: FOUND of passages with `title` and `text`.
+    """Rule for open information extraction in English, without a model: FOUND of passages with `title` and `text`.
 
     "X, also called Y" makes Y an alias of X.
     """
@@ -85,7 +85,7 @@ EXTRACT: Ask[Extracted] = Ask(
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The extractor, and what it reads beside the passages."""
+    """The extractor, and its inputs beside the passages."""
     extractor = settings.index.extractor
     params: dict[str, Any] = {"extractor": extractor, **coreference_params(settings)}
     if not settings.index.extract_nodes and sources.of_kind("skb"):
@@ -112,11 +112,10 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     size="extracted",
 )
 def extraction_stage(work: Work) -> dict[str, int]:
-    """Table `extractions`, one row a passage, with a status: ok, empty, truncated, malformed, failed or absent.
+    """Table `extractions`, one row per passage, with a status: ok, empty, truncated, malformed, failed, absent, or
+    skipped (the text of a node of a knowledge base, if `index.extract_nodes` is false).
 
-    Or skipped: the text of a node of a knowledge base where `index.extract_nodes` is false. Table `profiles`: aliases,
-    types and descriptions of its entities, where they are known.
-
+    Table `profiles`: aliases, types and descriptions of the entities, if known.
     Raises GpuRagError when an LLM's yield is below `index.min_yield`.
     """
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
@@ -136,7 +135,8 @@ def extraction_stage(work: Work) -> dict[str, int]:
 
 
 def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int) -> Iterator[pa.RecordBatch]:
-    """The batches with a row for every passage of n; chosen: rows of those that were extracted from, ascending."""
+    """Batches with one row for each of n passages. chosen: ascending rows of those that were extracted from; the others
+    are skipped."""
     skipped = _batch([(_NOTHING, "skipped")])
     begin = at = 0
     for batch in (*batches, None):
@@ -152,7 +152,7 @@ def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int)
 
 
 def _write(work: Work, batches: Iterable[pa.RecordBatch]) -> Counter[str]:
-    """Writes both tables; returns how many passages have each status."""
+    """Write both tables. Returns the number of passages per status."""
     statuses: Counter[str] = Counter()
     n = 0
     with (
@@ -192,7 +192,7 @@ def _status(found: Extraction) -> str:
 
 
 def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
-    """FOUND of the passages by the rule, batch by batch."""
+    """FOUND of the passages by the rule, in batches."""
     for batch in passages.to_batches(max_chunksize=work.settings.index.block):
         yield extract_batch(batch)
         work.progress.advance(len(batch))
@@ -202,9 +202,10 @@ def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def by_import(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Ready OpenIE results, matched by passage id or document id; rows that match nothing become rejects.
+    """Ready OpenIE results, matched by passage id or document id. Rows that match nothing become rejects.
 
-    A document of several passages: each name and triple goes to the passages that hold it verbatim, else to the first.
+    In a document of several passages, each name and triple goes to the passages that hold it verbatim, else to the
+    first.
     """
     ids, doc_ids = passages["id"].to_pylist(), passages["doc_id"].to_pylist()
     texts = [f"{title}\n{text}" for title, text in zip(passages["title"].to_pylist(), passages["text"].to_pylist())]
@@ -264,9 +265,9 @@ def _joined(old: Extraction | None, new: Extraction) -> Extraction:
 
 
 def by_llm(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
-    """One schema-constrained request a passage, one repair try for a reply that cannot be read.
+    """Extraction by one schema-constrained request per passage, and one repair of a reply that cannot be read.
 
-    Every finished reply is in the durable cache: a run after a killed one reuses it. Raises GpuRagError when fewer
+    Every finished reply is in the durable cache: a run after a killed one reuses it. Raises GpuRagError if fewer
     passages than `index.min_yield` gave entities.
     """
     rows = zip(passages["title"].to_pylist(), passages["text"].to_pylist())
@@ -280,7 +281,7 @@ def by_llm(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def _row(reply: Extracted | str) -> Row:
-    """The extraction in a reply, and its status."""
+    """Extraction in a reply, and its status."""
     if isinstance(reply, str):
         return _NOTHING, reply
     profiles = tuple(Profile(e.name, e.aliases, e.types, e.description) for e in reply.entities)

@@ -1,4 +1,4 @@
-"""Synonym links between near-equal names, and the graph of entities and passages as one CSR adjacency."""
+"""Synonym links between similar names, and the graph of entities and passages as one CSR adjacency."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ from gpu_rag.settings import Settings
 _log = logging.getLogger(__name__)
 _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
-_ROWS = 4096  # entities searched at once: bounds memory, not the result
-EXACT_NAMES = 150_000  # up to so many, and on a GPU, every name is compared with every other
-CANDIDATES_COST = 20_000.0  # exact comparisons that the candidates of a name cost, measured at 100,000 names
-SAMPLE = 256  # names whose exact neighbours say how many pairs the candidates miss
+_ROWS = 4096  # entities per search: bounds memory, does not change the result
+EXACT_NAMES = 150_000  # up to this number, and always on a GPU, all names are compared with each other
+CANDIDATES_COST = 20_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
+SAMPLE = 256  # sample of names, to estimate the share of pairs that the candidates miss
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The threshold and the number of neighbours, and faiss where it finds them: its scores may differ in a bit."""
+    """The threshold and the number of neighbours; also faiss if it finds them, because its scores may differ
+    in a bit."""
     by = {"neighbours": "faiss"} if settings.graph.neighbours == "faiss" else {}
     return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
 
 
 def compared_with(n: float) -> float:
-    """Of n names, those that each is compared with, or as many as its candidates cost on a CPU, for predictions."""
+    """Number of comparisons per name for n names, for predictions; for candidates, their cost on a CPU in
+    comparisons."""
     return n if n <= EXACT_NAMES else CANDIDATES_COST
 
 
@@ -53,12 +55,12 @@ def compared_with(n: float) -> float:
     pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] * compared_with(sizes["entities"])),
 )
 def synonyms_stage(work: Work) -> dict[str, int]:
-    """Table `synonyms`: pairs (left < right) of entities whose names are near-equal by cosine.
+    """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold.
 
-    Names of fewer than three letters, and names whose numbers differ (1941 and 1942 have close vectors), never pair.
-    Searched on the device of the models: scores are the same on every device. Above EXACT_NAMES names on a CPU, pairs
-    are candidates by hashed projections, see `graph.nearest.pairs`; the share of the exact pairs that they hold is
-    measured on a sample and counted. Memory: that of `close_pairs`; vectors are mapped.
+    Names of fewer than three letters, and names with different numbers (1941 and 1942 have close vectors), never pair.
+    The search runs on the device of the models: scores are the same on every device. Above EXACT_NAMES names on a CPU,
+    pairs are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact
+    pairs among them, and counts report it. Memory: that of `close_pairs`; vectors are mapped.
     """
     index = work.settings.index
     numbers, usable = _may_pair(work.stage_folders["entities"] / "entities.parquet")
@@ -69,7 +71,7 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     if len(numbers) <= EXACT_NAMES or base.device.type != "cpu":
         pairs = _of_neighbours(work, base, np.arange(len(numbers)), numbers, usable)
     else:
-        alone = np.arange(len(numbers), dtype=np.uint64)  # the group of a name that never pairs
+        alone = np.arange(len(numbers), dtype=np.uint64)  # one group per name that never pairs
         found = close_pairs(base, np.where(usable, numbers, alone), index.synonym_threshold)
         pairs, rows = _nearest_of_each(*found, index.synonym_k), np.flatnonzero(usable)
         sample = rows[np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(np.int64)]
@@ -88,7 +90,8 @@ RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _may_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """u64[n], equal for names with the same numbers in the same order, and bool[n], the names with enough letters."""
+    """u64[n], equal for names with the same numbers in the same order, and bool[n]: whether a name has enough
+    letters."""
     numbers, usable = [np.zeros(0, np.uint64)], [np.zeros(0, bool)]
     for batch in tables.read_batches(path, tables.ENTITIES, ("id",)):
         names = batch["id"].to_pylist()
@@ -102,7 +105,7 @@ def _may_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _of_neighbours(
     work: Work, base: torch.Tensor, rows: np.ndarray, numbers: np.ndarray, usable: np.ndarray
 ) -> RowPairs:
-    """Pairs of `rows` with the `synonym_k` rows of `base` nearest to each."""
+    """Pairs of `rows` with their `synonym_k` nearest rows of `base`."""
     threshold, k = work.settings.index.synonym_threshold, min(work.settings.index.synonym_k + 1, len(numbers))
     nearest = NearestRows(base)
     lefts, rights, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
@@ -118,16 +121,14 @@ def _of_neighbours(
         scores.append(score[row, column][good])
         work.progress.advance(len(part))
     left, right, score = (np.concatenate(array) for array in (lefts, rights, scores))
-    order = np.lexsort(
-        (np.negative(score), right, left)
-    )  # scores of faiss differ in a bit by which of the two is the query
+    order = np.lexsort((np.negative(score), right, left))  # faiss scores of (a, b) and (b, a) may differ in a bit
     first = np.ones(len(order), bool)
     first[1:] = (np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)
     return left[order[first]], right[order[first]], score[order[first]]
 
 
 def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> RowPairs:
-    """The pairs of which one row is among the k best of the other, by (-score, row)."""
+    """Pairs of which one row is among the k best of the other, by (-score, row)."""
     row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
     order = np.lexsort((other, -score[pair], row))
     starts = np.searchsorted(row[order], row[order])
@@ -148,10 +149,10 @@ _EDGES = "SELECT dst, weight FROM edges ORDER BY src, dst"
 
 @stage("graph", needs=("passages", "entities", "mentions", "synonyms"), size="links", graph=True)
 def graph_stage(work: Work) -> dict[str, int]:
-    """The adjacency over the nodes [entities | passages], undirected, both directions stored (safetensors).
+    """Undirected adjacency over the nodes [entities | passages], both directions stored (safetensors).
 
-    An edge joins two entities of a relation (weight 1), two synonyms (weight: their cosine) and an entity with
-    each passage that mentions it (weight 1); of several reasons for one edge the strongest counts.
+    An edge joins two entities of a relation (weight 1), two synonyms (weight: their cosine), and an entity with each
+    passage that mentions it (weight 1). An edge with several reasons gets the greatest weight.
     Memory: `index.memory`, and 8 bytes a node.
     """
     folders = work.stage_folders
@@ -174,7 +175,7 @@ def graph_stage(work: Work) -> dict[str, int]:
 
 
 def _spooled(work: Work, batches: Iterator[pa.RecordBatch], columns: tuple[str, str]) -> list[np.ndarray]:
-    """Columns i32 and f32 of a stream as mapped files in the work space."""
+    """Columns i32 and f32 of a stream, as mapped files in the work space."""
     types, paths = (np.int32, np.float32), [work.partial / f"{name}.raw" for name in columns]
     with storage_errors(work.partial), ExitStack() as stack:
         work.partial.mkdir(parents=True, exist_ok=True)

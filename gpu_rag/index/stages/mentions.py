@@ -15,7 +15,7 @@ from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import MentionFinder
 
-MAX_PASSAGES_OF_A_SEARCHED_NAME = 100  # theta of HiGraAgent: a name in more passages says little
+MAX_PASSAGES_OF_A_SEARCHED_NAME = 100  # theta of HiGraAgent: a name in more passages is not informative
 
 
 @stage(
@@ -28,15 +28,15 @@ def mentions_stage(work: Work) -> dict[str, int]:
     """Table `mentions`, sorted by (passage, start, entity). An extraction link that is not verbatim has offsets -1.
     Every written name is searched in every passage (whole words).
 
-    Passages are read twice by block: once to find names, once to label them when it is known how many passages have
-    each. Memory: the table of names, 12 bytes an entity and 8 bytes an extraction link, and a block.
+    Passages are read by block. Names are found first and labelled later, when the number of passages of each is known.
+    Memory: the table of names, 12 bytes an entity, 8 bytes an extraction link, and a block.
     """
     folder, scratch = work.stage_folders["entities"], work.partial / "occurrences"
-    n_passages = np.zeros(tables.n_rows(folder / "entities.parquet"), np.int32)  # that name each entity
+    n_passages = np.zeros(tables.n_rows(folder / "entities.parquet"), np.int32)  # passages per entity
     with storage_errors(scratch):
         work.partial.mkdir(parents=True, exist_ok=True)
         with scratch.open("wb") as file:
-            sizes: list[tuple[int, int]] = []  # of each block: the passages up to its end, and its occurrences
+            sizes: list[tuple[int, int]] = []  # per block: the number of passages up to its end, and its occurrences
             for last, occurrences in _occurrences(work, folder):
                 pairs = _distinct(occurrences[:, [0, 3]])
                 n_passages += np.bincount(pairs[:, 1], minlength=len(n_passages)).astype(np.int32)
@@ -53,7 +53,8 @@ def mentions_stage(work: Work) -> dict[str, int]:
 
 
 def _occurrences(work: Work, folder: Path) -> Iterator[tuple[int, np.ndarray]]:
-    """Of each block of passages: the passages up to its end, and i32[T, 4], distinct (passage, start, end, entity)."""
+    """Per block of passages: the number of passages up to its end, and i32[T, 4], distinct (passage, start, end,
+    entity)."""
     owners: list[np.ndarray] = []
     finder = MentionFinder(_names(folder / "entities.parquet", owners))
     entity_of = np.concatenate(owners) if owners else np.zeros(0, np.int32)
@@ -67,7 +68,7 @@ def _occurrences(work: Work, folder: Path) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _distinct(rows: np.ndarray) -> np.ndarray:
-    """The rows in ascending order, each once."""
+    """Rows in ascending order, each once."""
     rows = rows[np.lexsort(rows.T[::-1])]
     first = np.ones(len(rows), bool)
     first[1:] = (rows[1:] != rows[:-1]).any(1)
@@ -75,7 +76,7 @@ def _distinct(rows: np.ndarray) -> np.ndarray:
 
 
 def _names(path: Path, owners: list[np.ndarray]) -> Iterator[str]:
-    """Every written name of every entity, with the rows of the entities in `owners`."""
+    """Every written name of every entity; appends the rows of the entities to `owners`."""
     first = 0
     for batch in tables.read_batches(path, tables.ENTITIES, ("name", "aliases")):
         rows = np.arange(first, first + batch.num_rows, dtype=np.int32)
@@ -88,7 +89,8 @@ def _names(path: Path, owners: list[np.ndarray]) -> Iterator[str]:
 def _labelled(
     scratch: Path, sizes: list[tuple[int, int]], folder: Path, often: np.ndarray
 ) -> Iterator[list[np.ndarray | pa.Array]]:
-    """The columns of the mentions of each block. often: bool[entities], those that count only where extracted."""
+    """Columns of the mentions of each block. often: bool[entities]: True for entities that count only where
+    extracted."""
     extracted = tables.read_table(folder / "extracted.parquet", tables.EXTRACTED)
     links = np.stack([extracted[name].to_numpy() for name in ("passage", "entity")], 1)
     done = 0

@@ -1,4 +1,4 @@
-"""Texts of nodes of knowledge bases cut into passages, many nodes at a time."""
+"""Texts of nodes of knowledge bases, cut into passages for many nodes at a time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
 from gpu_rag.types import Reject
 
-# Bytes that white space of Unicode may begin with; more characters than white space begin so.
+# First bytes of Unicode white space; other characters can begin with them too.
 _BLANK = np.isin(np.arange(256), [*range(0x21), 0xC2, 0xE1, 0xE2, 0xE3])
 
 
 def _large(schema: pa.Schema) -> pa.Schema:
-    """The schema with texts of any total size."""
+    """Schema with texts of any total size."""
     return pa.schema([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in schema])
 
 
@@ -41,13 +41,13 @@ Parts = dict[str, pa.RecordBatch]  # rows of each of these tables
 
 @dataclass(frozen=True)
 class Taken:
-    """Ids of documents and of passages that are given away. About 100 bytes an id."""
+    """Ids of documents and passages that are in use. About 100 bytes an id."""
 
     documents: set[str] = field(default_factory=set)
     passages: set[str] = field(default_factory=set)
 
     def give(self, document: str, passages: Sequence[str]) -> bool:
-        """Gives the ids of a document and its passages away, where all of them are free."""
+        """Reserve the ids of a document and its passages if all of them are free. Returns whether they were."""
         free = document not in self.documents and self.passages.isdisjoint(passages)
         if free:
             self.documents.add(document)
@@ -56,11 +56,11 @@ class Taken:
 
 
 def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Parts | Reject]:
-    """The documents of the nodes of all knowledge bases, after those whose ids are `taken`, and Rejects.
+    """Documents of the nodes of all knowledge bases, after those whose ids are `taken`, and Rejects.
 
-    A document has the id of its node, "SOURCE:ID" where that is taken. What is wrong with other nodes is left to the
-    stage `kb`, which reads them all. Raises BadInput for the first Reject where `sources.strict`. Memory: a block of
-    some MB of text, and about 200 bytes a document.
+    A document has the id of its node, or "SOURCE:ID" if that is taken. Other faults of nodes are left to the stage
+    `kb`, which reads all nodes. Raises BadInput for the first Reject if `sources.strict`. Memory: a block of some MB of
+    text, and about 200 bytes a document.
     """
     for source in sources.of_kind("skb"):
         file = shown(skb_files(source.path).nodes)
@@ -85,7 +85,7 @@ def _parts(
     passages: tuple[np.ndarray, pa.LargeStringArray, np.ndarray, np.ndarray],
     form: np.ndarray,
 ) -> Parts:
-    """The rows of the tables, without documents whose form is -1."""
+    """Rows of the tables, without documents of form -1."""
     owner, texts, start, end = passages
     ids, passage_ids = _under(source, block["id"], form), _under(source, passage_ids, form[owner])
     n, of, titles = len(ids), pa.array(owner), block["name"]
@@ -104,13 +104,13 @@ def _parts(
 def cut(
     texts: pa.LargeStringArray, settings: IndexSettings
 ) -> tuple[np.ndarray, pa.LargeStringArray, np.ndarray, np.ndarray]:
-    """(document, text, start, end) of each passage, document by document; none of the texts is blank.
+    """(document, text, start, end) of each passage, document by document. No text may be blank.
 
-    As `chunk_spans` cuts each of them. It cuts those alone that may have more than `chunk_words` words, or
-    white space at their ends: there are at most as many words as white space, one, and one for 64 bytes.
+    Equal to `chunk_spans` of each text. That is called only for texts that may have more than `chunk_words` words, or
+    white space at their ends: a text has at most one word, plus one per white space, plus one per 64 bytes.
     """
     if len(texts):
-        chunk_spans("", settings.chunk_words, settings.overlap_words)  # raises for sizes that cannot be
+        chunk_spans("", settings.chunk_words, settings.overlap_words)  # raises for impossible sizes
     octets, bounds = octets_of(texts)
     words = 1 + np.diff(bounds) // MAX_WORD_CHARS
     if len(octets):
@@ -134,7 +134,7 @@ def cut(
 
 
 def _passage_ids(ids: pa.LargeStringArray, owner: np.ndarray) -> pa.LargeStringArray:
-    """The id of its document for a passage that is all of it, else "ID#NUMBER"."""
+    """Passage ids: the document's id if the passage is all of it, else "ID#NUMBER"."""
     several = np.flatnonzero(np.bincount(owner, minlength=len(ids))[owner] > 1)
     of = ids.take(pa.array(owner))
     number = several - np.searchsorted(owner, owner[several])
@@ -142,7 +142,7 @@ def _passage_ids(ids: pa.LargeStringArray, owner: np.ndarray) -> pa.LargeStringA
 
 
 def _under(source: str, ids: pa.LargeStringArray, form: np.ndarray) -> pa.LargeStringArray:
-    """The ids, those of form 1 as "SOURCE:ID"."""
+    """The ids; those of form 1 as "SOURCE:ID"."""
     rows = np.flatnonzero(form == 1)
     return replaced(ids, rows, [f"{source}:{id}" for id in ids.take(pa.array(rows)).to_pylist()])
 
@@ -153,11 +153,11 @@ def _under(source: str, ids: pa.LargeStringArray, form: np.ndarray) -> pa.LargeS
 def _forms(
     source: str, ids: pa.LargeStringArray, passage_ids: pa.LargeStringArray, owner: np.ndarray, taken: Taken
 ) -> np.ndarray:
-    """i64 of each document: 0 for its node's id, 1 for "SOURCE:ID", -1 where neither it nor its passages' are free."""
+    """i64 per document: 0 for its node's id, 1 for "SOURCE:ID", -1 if neither is free, for it and its passages."""
     names, parts = ids.to_pylist(), passage_ids.to_pylist()
     first = np.searchsorted(owner, np.arange(len(ids) + 1)).tolist()
     form = np.full(len(ids), -1, np.int64)
-    for row, name in enumerate(names):  # in turn: an earlier one may take what a later one wants
+    for row, name in enumerate(names):  # in turn: an earlier one may take the id of a later one
         mine = parts[first[row] : first[row + 1]]
         if taken.give(name, mine):
             form[row] = 0

@@ -1,4 +1,4 @@
-"""Documents -> passages: reading, chunking, and a record of every row that could not be used."""
+"""Stage from documents to passages: reads, chunks, and records every row that could not be used."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
 
-_PYTHON_ROWS = 1 << 10  # documents as Python objects
+_PYTHON_ROWS = 1 << 10  # documents held as Python objects
 Row = dict[str, Any]
 
 
 def packed(rows: Mapping[str, Sequence[Row]]) -> Parts:
-    """Rows of tables by name as columns; those of passages have their `line` too."""
+    """Rows of tables as columns, by table name; rows of passages also have their `line`."""
     return {name: pa.RecordBatch.from_pylist(list(rows.get(name, ())), schema) for name, schema in SCHEMAS.items()}
 
 
@@ -46,12 +46,12 @@ TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
 
 
 def corpus_hash(paths: tuple[Path, ...]) -> str:
-    """One hash of a corpus: the names of its files, and the bytes of those that are read."""
+    """One hash of a corpus: the names of its files, and the bytes of the files that are read."""
     return _hash_of(paths, files_to_read)
 
 
 def content_hash(paths: tuple[Path, ...]) -> str:
-    """One hash of the names and bytes of all files below `paths`, whatever folder they lie in."""
+    """One hash of the names and bytes of all files below `paths`, independent of their folder."""
     return _hash_of(paths, _all_files)
 
 
@@ -75,25 +75,26 @@ def _all_files(path: Path) -> Iterator[tuple[str, Path | None]]:
 
 
 def _file_hash(path: Path) -> str:
-    """sha256 of a file; "" of one that says that it is empty, as those of /proc do, or that cannot be read."""
+    """sha256 of a file; "" if its size is 0, as for files of /proc, or if it cannot be read."""
     try:
         return file_sha256(path) if path.stat().st_size else ""
     except OSError:
-        return ""  # the stage that reads it says why it cannot
+        return ""  # the reading stage reports the reason
 
 
 def read_passages(sources: Sources, settings: Settings) -> Iterator[Parts | Reject]:
-    """The corpus cut into passages, many documents at a time; what cannot be used as a Reject with a short file name.
+    """Passages of the corpus, many documents at a time. A row that cannot be used becomes a Reject with a short file
+    name.
 
-    After it the documents of the nodes of knowledge bases, see `node_documents`.
-    Raises BadInput for a corpus that does not exist, and for the first reject where `sources.strict`.
+    Documents of the nodes of knowledge bases follow, see `node_documents`.
+    Raises BadInput for a corpus that does not exist, and for the first reject if `sources.strict`.
     """
     taken = Taken()
     return chain(read_documents(sources, settings, taken), node_documents(sources, settings, taken))
 
 
 def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Parts | Reject]:
-    """The corpus alone, as `read_passages`; in the end its ids are `taken`."""
+    """Passages of the corpus alone, as `read_passages`; adds its ids to `taken`."""
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
@@ -111,7 +112,7 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
                     yield packed(rows)
                     rows = {name: [] for name in SCHEMAS}
                 continue
-            # "a" in chunks and a document "a#1"
+            # "a" in chunks collides with a document "a#1"
             twice = next(id for id in ids if id in taken.passages)
             reason = f"its passage id {twice!r} is that of another document's passage"
             row = Reject(row.file, row.line, reason, row.id)
@@ -120,7 +121,7 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
 
 
 def source_of(file: str, sources: Sources) -> str:
-    """The name of the source of kind documents that a file belongs to; "documents" for a corpus without a name."""
+    """Name of the source of kind documents that a file belongs to; "documents" for a corpus without a name."""
     for source in sources.of_kind("documents"):
         if file == shown(source.path) or file.startswith(os.path.join(shown(source.path), "")):
             return source.name
@@ -128,7 +129,7 @@ def source_of(file: str, sources: Sources) -> str:
 
 
 def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
-    """bool[n]: which of n documents, by id, are texts of nodes. folder: of the stage `passages`."""
+    """bool[n]: whether each of n documents, by id, is the text of a node. folder: of the stage `passages`."""
     if not (folder / "origins.parquet").exists():
         return np.zeros(len(documents), bool)
     origins = tables.read_table(folder / "origins.parquet", ORIGINS)
@@ -137,13 +138,13 @@ def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
 
 
 def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
-    """The error for a corpus of which nothing could be used."""
+    """Error for a corpus without usable rows."""
     reason = f"{n_rejects} rows rejected, the first: {first.file}:{first.line} {first.reason}" if first else "no rows"
     return BadInput("the corpus holds no passage", given=reason)
 
 
 def _split(document: Document, settings: Settings) -> list[Row]:
-    """The passages of a document. line: where it begins in a text file, from 1; 0 in a source of rows or pages."""
+    """Passages of a document. line: where a passage begins in a text file, from 1; 0 in a source of rows or pages."""
     spans = chunk_spans(document.text, settings.index.chunk_words, settings.index.overlap_words)
     is_text_file = not document.line and document.file.lower().endswith(TEXT_SUFFIXES)
     rows, line, counted = [], 1, 0
@@ -163,7 +164,7 @@ def _split(document: Document, settings: Settings) -> list[Row]:
 
 
 def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
-    """Takes the rows of all tables into a database. Returns the numbers of documents and of passages."""
+    """Insert the rows of all tables into a database. Returns the numbers of documents and passages."""
     for name, schema in SCHEMAS.items():
         db.create(name, schema)
     for part in parts:
@@ -173,8 +174,8 @@ def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
 
 
 def write_passages(db: Database, folder: Path, *, origins: bool) -> None:
-    """The tables `documents`, `passages`, `lines`, `metadata` where there is some, and, if wanted, `origins`, sorted by
-    id."""
+    """Write the tables `documents`, `passages`, `lines`, `metadata` if there is some, and `origins` if wanted, sorted
+    by id."""
     if db.count("documents WHERE metadata <> ''"):
         texts = (batch["metadata"].to_pylist() for batch in db.batches("SELECT metadata FROM documents ORDER BY id"))
         write_metadata(folder / METADATA, [text for some in texts for text in some])
@@ -186,7 +187,7 @@ def write_passages(db: Database, folder: Path, *, origins: bool) -> None:
 
 
 def _write(db: Database, name: str, key: str, files: Mapping[Path, pa.Schema]) -> None:
-    """Files of columns of a table, in the order of its unique key."""
+    """Write columns of a table to files, in the order of its unique key."""
     columns = ", ".join(f'"{column}"' for schema in files.values() for column in schema.names)
     with ExitStack() as stack:
         writers = [(stack.enter_context(TableWriter(path, schema)), schema) for path, schema in files.items()]
@@ -211,11 +212,11 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 
 @stage("passages", version=3, params=_params, size="characters")
 def passages_stage(work: Work) -> dict[str, int]:
-    """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl; with named sources of documents
-    or knowledge bases `origins`, the source of each document; where documents have metadata, `metadata`.
+    """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl. With named sources of documents
+    or knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
 
-    Reads the corpus. Raises BadInput when nothing in it could be used. Memory: `index.memory`, and about 200 bytes a
-    document and a passage, whose ids must differ.
+    Reads the corpus. Raises BadInput if nothing in it could be used. Memory: `index.memory`, and about 200 bytes a
+    document and a passage, for their unique ids.
     """
     with Rejects(work) as rejects, database(work) as db:
 

@@ -1,4 +1,4 @@
-"""Rows that could not be used, under names that do not depend on where the sources lie."""
+"""Rows that could not be used, with file names that do not depend on the location of the sources."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpu_rag.types import Reject
 
 
 class Rejects:
-    """rejects.jsonl of a running stage: one JSON line a reject. n: their number; first: the first one.
+    """File rejects.jsonl of a running stage: one JSON line per reject. n: their number; first: the first one.
 
-    paths: the sources, whose parents are cut off the names of files.
+    paths: the sources; their parent folders are removed from file names.
     """
 
     def __init__(self, work: Work, paths: tuple[Path, ...] = ()):
@@ -31,17 +31,17 @@ class Rejects:
         self._file.close()
 
     def add(self, reject: Reject) -> None:
-        """Writes a reject under short names. Raises BadInput where bad rows are to stop the run."""
+        """Write a reject with short names. Raises BadInput if `strict` is set."""
         self.write(checked(reject, self._strict, self._paths))
 
     def write(self, reject: Reject) -> None:
-        """Writes a reject as it is."""
+        """Write a reject unchanged."""
         self._file.write(json.dumps(vars(reject), ensure_ascii=True, sort_keys=True) + "\n")
         self.n, self.first = self.n + 1, self.first or reject
 
 
 def short_name(file: str, paths: tuple[Path, ...]) -> str:
-    """A source file's name from its corpus argument on, so that an index does not depend on where the corpus lies."""
+    """Name of a source file from its corpus argument on, so that an index does not depend on the corpus's location."""
     for path in paths:
         parent = os.path.join(path.parent, "")
         if file.startswith(parent):
@@ -50,9 +50,9 @@ def short_name(file: str, paths: tuple[Path, ...]) -> str:
 
 
 def checked(reject: Reject, strict: bool, paths: tuple[Path, ...]) -> Reject:
-    """A reject with short names, also in a reason that says where an id was used before.
+    """Reject with short names, also in a reason that tells where an id was used before.
 
-    Raises BadInput where bad rows are to stop the run.
+    Raises BadInput if `strict` is set.
     """
     if strict:
         do = "mend the row, or run without --strict"

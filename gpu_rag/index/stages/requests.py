@@ -1,4 +1,4 @@
-"""Decisions of stages by a language model: many requests of one Ask, replies read as in programs, costs counted."""
+"""Decisions of stages by a language model: many requests of one Ask, with lenient reading and counted costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_rag.types import Malformed, Reply, Request
 
 WINDOW = 8192  # requests that are open or wait for an earlier one: bounds memory
 POLL_S = 1.0
-REPAIR_TEMPERATURE = 0.3  # a little warmer: the same words again would be as bad
+REPAIR_TEMPERATURE = 0.3  # slightly warmer, because the same words would fail again
 
 R = TypeVar("R", bound=msgspec.Struct)
 Outcome = Reply | RequestFailed
@@ -27,26 +27,26 @@ Outcome = Reply | RequestFailed
 
 @dataclass(frozen=True)
 class _Sent:
-    """A request, and the fields that it was made of."""
+    """A request, and the fields that it was made from."""
 
     request: Request
     fields: Fields
 
 
 def decided(work: Work, ask: Ask[R], rows: Iterable[Fields]) -> Iterator[R | str]:
-    """The model's reply to each decision, in order, or why there is none: malformed | truncated | failed.
+    """Model's reply to each decision, in order, or the reason why there is none: malformed | truncated | failed.
 
-    A reply is read leniently, see `text.lenient`; one that cannot be read is requested once more, with what was wrong,
-    more room, and a little warmer. An engine that takes requests while others run gets them so, repairs mixed in; any
-    other gets windows of `WINDOW`. Finished replies are in the durable cache: a run after a killed one reuses them. A
-    reply that stays unread counts as a failure of the stage, under the name of the Ask.
+    A reply is read leniently, see `text.lenient`. A reply that cannot be read is requested once more, with the reason,
+    more room and a higher temperature. A streaming engine gets requests while others run, repairs mixed in; any other
+    engine gets windows of `WINDOW`. Finished replies are in the durable cache: a run after a killed one reuses them. A
+    reply that stays unreadable counts as a failure of the stage, under the name of the Ask.
     """
-    llm, seed = work.models.llm(), work.settings.runtime.seed  # loading it is not asking it
+    llm, seed = work.models.llm(), work.settings.runtime.seed  # loading is not part of llm_s
     sent = (_Sent(_within(llm, ask.request(fields, llm, seed)), fields) for fields in rows)
     replies = _in_windows(work, llm, sent, ask)
     if isinstance(llm, StreamingLLM) and isinstance(
         getattr(llm, "llm", llm), StreamingLLM
-    ):  # behind a cache, its engine
+    ):  # behind a cache, its engine decides
         replies = _streamed(work, llm, sent, ask)
     for reply in replies:
         work.report.failures += isinstance(reply, str)
@@ -54,7 +54,7 @@ def decided(work: Work, ask: Ask[R], rows: Iterable[Fields]) -> Iterator[R | str
 
 
 def _within(llm: LLM | StreamingLLM, request: Request) -> Request:
-    """The request, its limit lowered to what a short context leaves beside the prompt, at most to a quarter."""
+    """Request whose token limit is lowered to the room beside the prompt in a short context, at least to a quarter."""
     if fits(llm, request.system, request.prompt, request.max_tokens):
         return request
     room = llm.context_tokens - llm.count_tokens(request.system) - llm.count_tokens(request.prompt)
@@ -80,7 +80,7 @@ def _complete(work: Work, llm: LLM, requests: Sequence[Request]) -> list[Outcome
 
 def _streamed(work: Work, llm: StreamingLLM, sent: Iterator[_Sent], ask: Ask[R]) -> Iterator[R | str]:
     running: dict[int, _Sent] = {}
-    first: dict[int, Malformed] = {}  # what a repair under way is for
+    first: dict[int, Malformed] = {}  # first replies whose repair is under way
     done: dict[int, R | str] = {}
     n_sent = n_given = 0
     started = perf_counter()
@@ -107,7 +107,7 @@ def _streamed(work: Work, llm: StreamingLLM, sent: Iterator[_Sent], ask: Ask[R])
 
 
 def _advance(work: Work, request: Request, reply: Outcome) -> None:
-    """A repair is no further unit of the progress bar."""
+    """Advance the progress bar; a repair is not a new unit."""
     tokens = reply.n_prompt + reply.n_generated if isinstance(reply, Reply) else 0
     work.progress.advance(int(request.attempt == 0), tokens)
 
@@ -120,7 +120,7 @@ def _repair(llm: LLM | StreamingLLM, item: _Sent, malformed: Malformed) -> _Sent
 
 
 def _read(work: Work, item: _Sent, outcome: Outcome, ask: Ask[R]) -> R | str | Malformed:
-    """A reply as its type, its costs booked; "failed" where none came."""
+    """Reply as its type, with its costs counted; "failed" if none came."""
     report, attempt = work.report, item.request.attempt
     report.replies_read += attempt == 0
     if isinstance(outcome, RequestFailed):
@@ -136,7 +136,7 @@ def _read(work: Work, item: _Sent, outcome: Outcome, ask: Ask[R]) -> R | str | M
 
 
 def _second(first: R | str | Malformed, second: R | str | Malformed) -> R | str | Malformed:
-    """What two tries gave: the second where it can be read, else what was wrong with the first."""
+    """Result of two tries: the second if it could be read, else the fault of the first."""
     return first if isinstance(second, (str, Malformed)) else second
 
 

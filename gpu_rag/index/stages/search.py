@@ -17,12 +17,12 @@ from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25
 
-CHARS_A_TEXT = 256  # on average, in a full window: of longer texts it has fewer
+CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
 
 @dataclass(frozen=True)
 class TextRows(Sequence[str]):
-    """n texts that are made when they are read. make(rows): the texts of a range of rows."""
+    """n texts that are made when read. make(rows): the texts of a range of rows."""
 
     n: int
     make: Callable[[slice], list[str]]
@@ -42,7 +42,7 @@ class TextRows(Sequence[str]):
 
 
 def passage_texts(folder: Path) -> TextRows:
-    """Title and text of each passage, as both searches see it."""
+    """Title and text of each passage, as both searches use them."""
     table = tables.read_table(folder / "passages.parquet", tables.PASSAGES).select(["title", "text"])
 
     def make(rows: slice) -> list[str]:
@@ -54,7 +54,7 @@ def passage_texts(folder: Path) -> TextRows:
 
 
 def entity_texts(folder: Path) -> TextRows:
-    """The written name of each entity."""
+    """Written name of each entity."""
     names = tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"]
     return TextRows(len(names), lambda rows: names.slice(rows.start, rows.stop - rows.start).to_pylist())
 
@@ -66,7 +66,7 @@ def relation_texts(folder: Path) -> TextRows:
 
 
 def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
-    """Each row of a table of relations as "subject label object"; names: of the rows of its ends."""
+    """Each row of a table of relations as "subject label object". names: those of its ends, by row."""
     names, columns = tables.whole_text(names), table.select(["subject", "label", "object"])
 
     def make(rows: slice) -> list[str]:
@@ -78,7 +78,7 @@ def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
 
 
 def _windows(texts: Sequence[str], most: int) -> Iterator[tuple[int, Sequence[str]]]:
-    """(first row, texts): at most `most` texts each, and at most 256 times as many characters unless it is one text."""
+    """(first row, texts): at most `most` texts, and at most 256 times as many characters unless it is one text."""
     start = 0
     while start < len(texts):
         some = texts[start : start + most]
@@ -104,8 +104,8 @@ def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
 def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
     """Vectors f16[len(texts), D], mapped from a file of the stage's work space.
 
-    Texts are embedded in windows of `index.block` texts, of long ones fewer; the embedder sorts those of a window by
-    length. Windows that an earlier run finished come from disk. Memory: a window and its vectors.
+    Texts are embedded in windows of `index.block` texts, fewer if they are long; the embedder sorts a window by length.
+    Windows that an earlier run finished come from disk. Memory: a window and its vectors.
     """
     dim, path = int(work.models.describe("embedder")["dim"]), work.partial / "vectors.f16"
     if not len(texts):
@@ -147,9 +147,9 @@ def vector_stage(
     size: str = "passages",
     graph: bool = False,
 ) -> Stage:
-    """Unit vectors (float16) of texts; resumes at the window where a run died.
+    """Stage of unit vectors (float16) of texts; resumes at the window where a run died.
 
-    texts_of(folder of each needed stage, in the order of `needs`): the texts. size, graph: as of `Stage`.
+    texts_of(folder of each needed stage, in the order of `needs`): the texts. size, graph: as in `Stage`.
     """
 
     def run(work: Work) -> dict[str, int]:

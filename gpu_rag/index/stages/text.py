@@ -1,4 +1,4 @@
-"""The stages over passages that several methods share, in building order."""
+"""Stages over passages that several methods share, in building order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_rag.index.stages.search import bm25_stage, entity_texts, passage_texts,
 
 
 def text_stages() -> list[Stage]:
-    """A new list of them."""
+    """A new list of these stages."""
     return [
         passages_stage,
         bm25_stage,

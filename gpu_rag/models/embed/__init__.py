@@ -1,4 +1,4 @@
-"""Texts to unit vectors. `load_embedder` picks by name; every embedder keeps to the `Embedder` protocol."""
+"""Embedders: texts to unit vectors. `load_embedder` picks by name; every embedder follows the `Embedder` protocol."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def load_embedder(
     connections: int = 32,
     ca_file: str = "",
 ) -> Embedder:
-    """The embedder called `name`.
+    """Load the embedder `name`.
 
     "minilm": the packaged MiniLM; "hash": hashed words and character trigrams, for tests and tiny runs;
-    "http://HOST:PORT/v1#NAME": a server, which alone is told the last four arguments (see `ServerEmbedder`); anything
-    else: a sentence-transformers model, as a folder or as a name that is already in the local Hugging Face cache.
+    "http://HOST:PORT/v1#NAME": a server, which uses the last three arguments (see `ServerEmbedder`); anything else: a
+    sentence-transformers model, as a folder or as a name that is already in the local Hugging Face cache.
     threads: CPU threads of torch, a setting of the whole process; the hashing embedder ignores device and threads.
     Raises MissingBackend, ModelError, BadInput.
     """

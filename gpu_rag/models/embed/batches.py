@@ -1,8 +1,8 @@
-"""Fixed batches: a row is bit-equal alone or in any company.
+"""Fixed batches: a row has the same bits alone or in any batch.
 
-A matrix product rounds differently for another shape. So the shape a text is computed in must depend on that text
-alone: texts are grouped by their own padded length, and each group is cut into batches of one fixed size, the last
-one filled up with dummy rows.
+A matrix product of another shape rounds differently. So the shape in which a text is computed must depend on that text
+alone: texts are grouped by their own padded length, and each group is cut into batches of one fixed size; the last
+batch is filled up with dummy rows.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gpu_rag.models.embed.interface import OnBatch
 NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set models.device=cpu"
 
 
-PIECE_CHARS = 1 << 18  # of texts that are tokenized together
+PIECE_CHARS = 1 << 18  # characters of texts that are tokenized together
 
 
 def pieces_by_length(texts: Sequence[str], chars: int = PIECE_CHARS) -> list[list[int]]:
-    """The rows of `texts` in order of their number of characters, then of their place, cut into pieces.
+    """Rows of `texts`, sorted by number of characters (ties by row) and cut into pieces.
 
-    A piece ends before it has more than `chars` characters; each text counts 16 more, so that empty ones are bounded.
+    A piece has at most `chars` characters, or one text; each text counts 16 more, so that empty ones are bounded.
     """
     pieces, size = list[list[int]](), chars + 1
     for row in sorted(range(len(texts)), key=lambda row: len(texts[row])):
@@ -38,7 +38,7 @@ def pieces_by_length(texts: Sequence[str], chars: int = PIECE_CHARS) -> list[lis
 
 
 def fixed_batches(lengths: Sequence[int], size: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
-    """Yield (length, rows) in order of length; at most `size(length)` row numbers, all of that same length.
+    """Yield (length, rows) by ascending length: at most `size(length)` rows of one length.
 
     lengths: the padded length of each row. Rows of equal length stay in their order.
     """
@@ -58,10 +58,10 @@ def embed_batches(
     compute: Callable[[list[int], int], torch.Tensor],
     on_batch: OnBatch | None,
 ) -> np.ndarray:
-    """f32[n, dim] of n texts, by batches of at most size(length) texts of one length. compute(rows, length): those of
-    one, on any device; they are brought to the host together.
+    """f32[n, dim] of n texts, in batches of at most size(length) texts of one length. compute(rows, length): vectors of
+    a batch on any device; all are copied to the host together.
 
-    on_batch(n_done) is called after each batch. Raises ModelError when the device has no memory left for one.
+    on_batch(n_done) is called after each batch. Raises ModelError when the device has no memory left.
     """
     parts, order, n_done = [torch.zeros((0, dim))], list[int](), 0
     for length, rows in fixed_batches(lengths, size):

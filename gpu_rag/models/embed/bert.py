@@ -1,4 +1,4 @@
-"""A BERT encoder written out: tokens of many texts laid end to end, without padding."""
+"""A BERT encoder without padding: tokens of many texts lie end to end."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from gpu_rag.models.device import pack_linear_layers, room_for
 from gpu_rag.models.pretrained import missing_transformers
 
 Attend = Callable[[torch.Tensor], torch.Tensor]  # [T, 3, heads, width] -> [T, heads, width]
-TILE = 128  # tokens of one matrix product on a CPU
+TILE = 128  # tokens per matrix product on a CPU
 EXPECTED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
 
 
 class BertEncoder(torch.nn.Module):
-    """The last hidden states of BERT (Devlin et al. 2019), for inference.
+    """Last hidden states of BERT (Devlin et al. 2019), for inference.
 
-    x_0 = norm(word + place + type 0); layer by layer a = norm(x + W_o attend(W_qkv x)), x' = norm(a + W_2 gelu(W_1 a)).
-    On a CPU everything but attention is computed for 128 tokens at a time: the shape of a matrix product decides how it
-    rounds, so one shape for all gives a token the same bits in any company.
+    x_0 = norm(word + place + type 0); per layer a = norm(x + W_o attend(W_qkv x)), x' = norm(a + W_2 gelu(W_1 a)).
+    On a CPU everything but attention is computed for 128 tokens at a time. The shape of a matrix product decides its
+    rounding, so one shape for all gives a token the same bits in any batch.
     """
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype, no_room: str):
         """Load config.json and model.safetensors of a folder. Raises MissingBackend, ModelError.
 
-        no_room: what to do where the device has too little memory.
+        no_room: advice if the device has too little memory.
         """
         super().__init__()
         config, weights = _read(folder)
@@ -51,9 +51,10 @@ class BertEncoder(torch.nn.Module):
         pack_linear_layers(self)
 
     def forward(self, tokens: torch.Tensor, places: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """[T, D]. tokens, places: i64[T], a token and its number in its text; T is a multiple of 128 on a CPU.
+        """Hidden states [T, D]. tokens, places: i64[T], a token and its position in its text; T is a multiple of 128 on
+        a CPU.
 
-        attend: the attention of each token over its own text, from queries, keys and values.
+        attend: attention of each token over its own text, from queries, keys and values.
         """
         x = self._by_tile(self.embeddings, tokens, places)
         for layer in self.layers:
@@ -78,7 +79,7 @@ class _Part:
         return self._weights[self._prefix + name]
 
     def linear(self, *names: str) -> torch.nn.Linear:
-        """The linear layers of these names as one: their outputs side by side."""
+        """Linear layers of these names as one, with concatenated outputs."""
         weight = torch.cat([self[f"{name}.weight"] for name in names])
         layer = torch.nn.Linear(weight.shape[1], weight.shape[0], device="meta")
         layer.weight = torch.nn.Parameter(weight)
@@ -86,7 +87,7 @@ class _Part:
         return layer
 
     def norm(self, name: str, eps: float) -> torch.nn.LayerNorm:
-        """The normalisation of this name."""
+        """Layer norm of this name."""
         weight = self[f"{name}.weight"]
         layer = torch.nn.LayerNorm(weight.shape, eps, device="meta")
         layer.weight, layer.bias = torch.nn.Parameter(weight), torch.nn.Parameter(self[f"{name}.bias"])
@@ -122,7 +123,7 @@ class _Layer(torch.nn.Module):
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The configuration, checked, and the weights by name."""
+    """Checked configuration, and the weights by name."""
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load_file

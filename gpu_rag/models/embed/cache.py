@@ -1,4 +1,4 @@
-"""Vectors kept by text hash in one file a model, shared by all indexes and methods of this machine."""
+"""Cache of vectors by text hash: one file per model, shared by all indexes and methods of this machine."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from gpu_rag.errors import IndexCorrupt, StorageError
 from gpu_rag.models.embed.interface import Embedder, OnBatch, Parts
 
 MAGIC = b"gpuragV1"
-_HEADER = struct.Struct("<8sIIQ")  # magic, vectors, their dimension, checksum of the keys
-_KEY = np.dtype([("low", "<u8"), ("high", "<u8"), ("sum", "<u8")])  # of a text's hash; checksum of its vector
+_HEADER = struct.Struct("<8sIIQ")  # magic, number of vectors, dimension, checksum of the keys
+_KEY = np.dtype([("low", "<u8"), ("high", "<u8"), ("sum", "<u8")])  # halves of a text's hash; checksum of its vector
 _DO = "clear it: gpu-rag doctor --clear-vector-cache"
 
 
 def cache_file(folder: Path, content_hash: str) -> Path:
-    """The file of one model's vectors below the cache folder."""
+    """Vector file of one model in the cache folder."""
     return folder / "vectors" / f"{content_hash[:16]}.vectors"
 
 
 class CachedEmbedder:
-    """An embedder with a cache on disk: a text is embedded once, whichever index or question needs it.
+    """An embedder with a cache on disk: a text is embedded once for all indexes and questions.
 
-    The file belongs to one model by content hash, so another model never meets these vectors. Vectors are stored as
-    float32, so what comes from the file has the bits that the model gave. Once the file would grow beyond
-    `limit_bytes`, new texts are still embedded but no longer kept. The rows of an embedder should not depend on their
-    batch; those of a server may, and are kept as they came first.
+    The file belongs to one model by content hash, so another model never reads these vectors. Vectors are stored as
+    float32, so vectors from the file have the same bits as from the model. If the file would grow beyond `limit_bytes`,
+    new texts are embedded but not kept. An embedder's rows should not depend on their batch; those of a server may, and
+    the first result is kept.
     """
 
     def __init__(self, embedder: Embedder, path: Path, limit_bytes: int):
-        """Opens or creates `path`. Raises StorageError when the disk refuses, IndexCorrupt for another kind of file."""
+        """Open or create `path`. Raises StorageError when the disk refuses, IndexCorrupt for another kind of file."""
         self._embedder, self._limit = embedder, limit_bytes
         self.name, self.content_hash, self.dim = embedder.name, embedder.content_hash, embedder.dim
         self.device, self.row_identical = embedder.device, embedder.row_identical
-        self.n_truncated = 0  # among the texts embedded by this process
+        self.n_truncated = 0  # texts embedded by this process
         self._file = VectorFile(path, self.dim)
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
-        """f32[n, D], row i the unit vector of texts[i]; only texts that the file lacks are computed."""
+        """f32[n, D], row i the unit vector of texts[i]. Only texts that are not in the file are computed."""
         place: dict[bytes, int] = {}
-        first: list[str] = []  # the distinct texts
+        first: list[str] = []  # distinct texts
         index = []
         for text in texts:
             key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
@@ -73,7 +73,7 @@ class CachedEmbedder:
         return vectors[index]
 
     def _computed(self, texts: list[str], on_batch: OnBatch | None) -> Parts:
-        """(rows, their vectors): as they are finished where the embedder gives out parts, else all at once."""
+        """(rows, their vectors): in parts if the embedder yields parts, else all at once."""
         parts = getattr(self._embedder, "parts", None)
         if parts is None:
             yield list(range(len(texts))), self._embedder.embed(texts, on_batch)
@@ -82,29 +82,29 @@ class CachedEmbedder:
             yield from finished
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 class _Run(NamedTuple):
-    """Keys sorted by the low half of the hash, and where their vectors begin in the file."""
+    """Keys sorted by the low half of the hash, and the file offsets of their vectors."""
 
     keys: np.ndarray
     places: np.ndarray
 
 
 class VectorFile:
-    """Blocks of vectors, appended whole: a header, a hash and a checksum for each vector, the vectors.
+    """A file of blocks of vectors, appended whole: a header, a hash and a checksum per vector, the vectors.
 
-    Processes share a file: they append under a lock, and read what others appended. A block that was cut off by a kill
-    is overwritten by the next; a vector that does not fit its checksum counts as missing. Memory: 40 bytes a vector.
+    Processes share a file: they append under a lock, and read what others appended. A block cut off by a kill is
+    overwritten by the next one; a vector with a wrong checksum counts as missing. Memory: 40 bytes a vector.
     """
 
     def __init__(self, path: Path, dim: int):
         """Open or create `path`. Raises StorageError, IndexCorrupt."""
         self._path, self._dim, self._lock = path, dim, threading.Lock()
-        self._runs: list[_Run] = []  # each longer than all behind it together, so that adding stays cheap
-        self._end = 0  # of the last whole block
+        self._runs: list[_Run] = []  # each longer than all later ones together, so that adding stays cheap
+        self._end = 0  # end of the last whole block
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -116,7 +116,7 @@ class VectorFile:
             raise IndexCorrupt("not a vector cache, or a damaged one", given=path, do=_DO)
 
     def read(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(f32[n, D], bool[n]): the vectors of hashes u64[n, 2], and which of them there are; others are zeros."""
+        """(f32[n, D], bool[n]): vectors of hashes u64[n, 2], zeros if not in the file, and whether each is there."""
         vectors, known = np.zeros((len(keys), self._dim), np.float32), np.zeros(len(keys), bool)
         with self._lock, self._errors():
             self._catch_up()
@@ -124,14 +124,14 @@ class VectorFile:
                 spot = np.minimum(np.searchsorted(keys_there["low"], keys[:, 0]), len(keys_there) - 1)
                 there = (keys_there["low"][spot] == keys[:, 0]) & (keys_there["high"][spot] == keys[:, 1])
                 wanted = there.nonzero()[0]
-                for row in wanted[np.argsort(places[spot[wanted]])].tolist():  # in the order of the file
+                for row in wanted[np.argsort(places[spot[wanted]])].tolist():  # in file order
                     content = os.pread(self._fd, 4 * self._dim, places[spot[row]])
                     if xxhash.xxh3_64_intdigest(content) == keys_there["sum"][spot[row]]:
                         vectors[row], known[row] = np.frombuffer(content, "<f4"), True
         return vectors, known
 
     def append(self, keys: np.ndarray, vectors: np.ndarray, limit_bytes: int) -> None:
-        """Keep vectors as one block, unless the file would grow beyond its limit."""
+        """Append vectors as one block, unless the file would grow beyond its limit."""
         content = np.ascontiguousarray(vectors, "<f4")
         index = np.zeros(len(keys), _KEY)
         index["low"], index["high"] = keys.T
@@ -154,7 +154,7 @@ class VectorFile:
             self._fd = -1
 
     def _catch_up(self) -> None:
-        """Take note of the blocks behind the last one known."""
+        """Read the index of the blocks after the last known one."""
         new_keys, new_places, size = [], [], os.fstat(self._fd).st_size
         while self._end + _HEADER.size <= size:
             magic, n, dim, checksum = _HEADER.unpack(os.pread(self._fd, _HEADER.size, self._end))
@@ -180,7 +180,7 @@ class VectorFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone among all that append, forked processes too; the lock goes with its descriptor."""
+        """Hold the lock against all other writers, also forked processes; it ends with its descriptor."""
         lock = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -202,7 +202,7 @@ def cached_bytes(folder: Path) -> int:
 
 
 def clear(folder: Path) -> int:
-    """Removes all vector caches below the cache folder; returns the bytes freed."""
+    """Remove all vector caches in the cache folder. Returns the bytes freed."""
     freed = cached_bytes(folder)
     for path in _files(folder):
         path.unlink(missing_ok=True)

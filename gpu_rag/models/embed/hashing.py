@@ -23,12 +23,12 @@ _WORD = re.compile(r"\w+", re.UNICODE)
 
 
 class HashEmbedder:
-    """Deterministic vectors of 256 dimensions from spelling alone: no weights, no training, every machine the same.
+    """Deterministic vectors of 256 dimensions from spelling alone: no weights, no training, equal on every machine.
 
-    v = sum over distinct words w of (1 + ln tf_w) * (e(w) + 0.5 / sqrt(n_w) * sum over its n_w trigrams e(t)),
-    scaled to length 1, where e(x) is one signed unit at blake2b(x) mod 256 (feature hashing, Weinberger et al. 2009)
-    and trigrams are those of "^word$". Words are casefolded. A text without any word is given the vector of the
-    empty word. Texts that share words or word parts are near each other; meaning plays no role.
+    v = sum over distinct words w of (1 + ln tf_w) * (e(w) + 0.5 / sqrt(n_w) * sum over its n_w trigrams e(t)), scaled
+    to length 1. e(x) is one signed unit at blake2b(x) mod 256 (feature hashing, Weinberger et al. 2009); trigrams are
+    those of "^word$". Words are casefolded. A text without words gets the vector of the empty word. Texts that share
+    words or word parts are near each other; meaning plays no role.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class HashEmbedder:
         self.row_identical = True
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
-        """f32[n, 256], row i the unit vector of texts[i], each computed on its own."""
+        """f32[n, 256], row i the unit vector of texts[i]. Each is computed on its own."""
         out = np.empty((len(texts), DIM), dtype=np.float32)
         for row, text in enumerate(texts):
             out[row] = _vector(text)
@@ -56,14 +56,14 @@ def _vector(text: str) -> np.ndarray:
         places, weights = _word_features(word)
         vector[places] += (1.0 + math.log(count)) * weights
     norm = math.sqrt(float(vector @ vector))
-    if norm == 0.0:  # signed features may cancel exactly; the empty word stands in, as for an empty text
+    if norm == 0.0:  # signed features may cancel exactly: use the empty word, as for an empty text
         return _vector("")
     return vector / norm
 
 
 @lru_cache(maxsize=1 << 16)
 def _word_features(word: str) -> tuple[np.ndarray, np.ndarray]:
-    """Places (no duplicates) and weights of one word."""
+    """Dimensions (no duplicates) and weights of one word."""
     weights: dict[int, float] = {}
     marked = f"^{word}$"
     trigrams = [marked[i : i + 3] for i in range(len(marked) - 2)]

@@ -1,4 +1,4 @@
-"""The face of an embedder."""
+"""Protocol of an embedder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Parts = Generator[tuple[list[int], np.ndarray], None, None]  # (rows, their vect
 class Embedder(Protocol):
     """Texts to unit vectors.
 
-    name: the spec that it was loaded by; content_hash: sha256 of what determines the vectors (weights, tokenizer,
-    pooling, code version); dim: D; device: torch's name of it; n_truncated: texts cut so far at the model's length;
-    row_identical: a row is bit-equal alone or in any batch, on one machine and device.
+    name: the spec of `load_embedder`; content_hash: sha256 of what determines the vectors (weights, tokenizer, pooling,
+    code version); dim: D; device: torch's name of it; n_truncated: number of texts cut so far at the model's length;
+    row_identical: whether a row has the same bits alone or in any batch, on one machine and device.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Embedder(Protocol):
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """The distinct texts in order of first appearance, and for each text its place among them."""
+    """Distinct texts in order of first appearance, and for each text its position among them."""
     place: dict[str, int] = {}
     index = [place.setdefault(text, len(place)) for text in texts]
     return list(place), index

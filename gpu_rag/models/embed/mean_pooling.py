@@ -23,24 +23,28 @@ from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.pretrained import missing_transformers
 
 CODE_VERSION = 2
-CPU_TOKENS = 2048  # computed together: more are no faster
-GPU_TOKENS = 1 << 15  # of a batch, pads included: enough to fill a GPU
-LENGTH_STEP = 8  # of padded lengths on a GPU
+CPU_TOKENS = 2048  # computed together: more is no faster
+GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
+LENGTH_STEP = 8  # padded lengths on a GPU are multiples of this
 
 Ids = Sequence[Sequence[int]]
 
 
 class MeanPoolingEmbedder:
-    """Unit vectors v = m / |m|, m the mean over a text's tokens of the encoder's last hidden states.
+    """Unit vectors v = m / |m|, where m is the mean of the encoder's last hidden states over a text's tokens.
 
     Pooling and the maximal length come from the model's own sentence-transformers settings. Longer texts are cut there
-    and counted in `n_truncated`. A text's row is bit-equal alone or in any batch:
-    - on a CPU texts lie end to end, without pads between them: each matrix product has 128 tokens whoever they
-      belong to, and attention sees each text by itself (see `BertEncoder`);
+    and
+    counted in `n_truncated`. A text's row has the same bits alone or in any batch:
+    - on a CPU texts lie end to end, without padding: each matrix product has 128 tokens of any texts, and attention
+    sees
+      each text by itself (see `BertEncoder`);
     - on a GPU a batch has one padded length, a multiple of 8, and as many rows as make 32,768 tokens. The host waits
-      once a piece of the texts: batches are copied from pinned memory while others are computed.
-    A thread tokenizes the next piece meanwhile. Hidden states are in `dtype` (bfloat16 where the processor computes in
-    it), pooling and scaling in float32.
+    once
+      per piece of the texts: batches are copied from pinned memory while others are computed.
+    A thread tokenizes the next piece meanwhile. Hidden states are in `dtype` (bfloat16 if the processor computes in
+    it),
+    pooling and scaling in float32.
     """
 
     def __init__(self, folder: Path, *, name: str, device: str = "cpu", threads: int = 1, dtype: str = "auto"):
@@ -70,7 +74,7 @@ class MeanPoolingEmbedder:
         return vectors[index]
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
-        """(rows, f32[len(rows), D]) of distinct texts, a piece of like length at a time, the shortest first."""
+        """(rows, f32[len(rows), D]) of distinct texts, one piece of similar lengths at a time, shortest first."""
         pieces, n_done = pieces_by_length(texts), 0
         with ThreadPoolExecutor(1, "tokenizer") as ahead:
             waiting = [ahead.submit(self.token_ids, [texts[row] for row in piece]) for piece in pieces[:1]]
@@ -84,7 +88,7 @@ class MeanPoolingEmbedder:
                 n_done += len(rows)
 
     def embed_ids(self, ids: Ids, on_batch: OnBatch | None = None) -> np.ndarray:
-        """f32[n, D] of texts as `token_ids` gives them."""
+        """f32[n, D] of texts as token ids from `token_ids`."""
         if self._torch_device.type == "cpu":
             return self._end_to_end(ids, on_batch)
         padded = [-(-len(row) // LENGTH_STEP) * LENGTH_STEP for row in ids]
@@ -93,7 +97,7 @@ class MeanPoolingEmbedder:
         )
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, cut at the model's limit, with the marks of beginning and end."""
+        """Token ids of each text, cut at the model's limit, with start and end tokens."""
         plain = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate has no bytes
         limit = self.max_tokens - 2
         encoded = [row.ids for row in self._tokenizer.encode_batch_fast(plain, add_special_tokens=False)]
@@ -114,8 +118,8 @@ class MeanPoolingEmbedder:
         return out
 
     def _unpadded(self, ids: Ids) -> torch.Tensor:
-        """f32[n, D]: the unit vectors of texts in order of length; the last tile is filled up."""
-        groups, n_tokens = [], 0  # (first token, texts, tokens of each)
+        """f32[n, D]: unit vectors of texts sorted by length; the last tile is filled up."""
+        groups, n_tokens = [], 0  # (first token, texts, tokens per text)
         for length, rows in groupby(map(len, ids)):
             n_rows = len(list(rows))
             groups.append((n_tokens, n_rows, length))
@@ -144,7 +148,7 @@ class MeanPoolingEmbedder:
     # --- on a GPU: batches of one padded length ---
 
     def _padded(self, ids: Ids, length: int) -> torch.Tensor:
-        """f32[n, D] on the device: the unit vectors of one batch, which is filled up with empty texts."""
+        """f32[n, D] on the device: unit vectors of one batch, which is filled up with empty texts."""
         rows = _gpu_rows(length)
         tokens = np.full((rows, length), self._pad, np.int64)
         sizes = np.full(rows, 2, np.int64)
@@ -164,7 +168,7 @@ class MeanPoolingEmbedder:
             return F.normalize((hidden * keep).sum(1) / keep.sum(1), dim=1)[: len(ids)]
 
     def _sent(self, array: np.ndarray) -> torch.Tensor:
-        """The array on the device; torch keeps the pinned memory until it is copied, so nobody waits."""
+        """Copy an array to the device without waiting; torch keeps the pinned memory until the copy is done."""
         tensor = torch.from_numpy(array)
         if self._torch_device.type == "cpu":
             return tensor
@@ -172,13 +176,13 @@ class MeanPoolingEmbedder:
 
 
 def _attention(qkv: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """[texts, length, heads, width] of queries, keys and values [texts, length, 3, heads, width]."""
+    """Attention [texts, length, heads, width] of queries, keys and values [texts, length, 3, heads, width]."""
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
 
 
 def _runs(ids: Ids) -> Iterator[list[int]]:
-    """Rows in order of length, in runs of about CPU_TOKENS tokens."""
+    """Rows sorted by length, in runs of about CPU_TOKENS tokens."""
     run, n_tokens = list[int](), 0
     for row in sorted(range(len(ids)), key=lambda row: len(ids[row])):
         if run and n_tokens + len(ids[row]) > CPU_TOKENS:
@@ -191,12 +195,12 @@ def _runs(ids: Ids) -> Iterator[list[int]]:
 
 
 def _gpu_rows(length: int) -> int:
-    """Rows of a batch of texts of that padded length."""
+    """Rows per batch of texts of this padded length."""
     return GPU_TOKENS // length
 
 
 def _tokenizer(folder: Path) -> Any:
-    """The tokenizer in `folder`, which neither pads nor cuts. Raises MissingBackend, ModelError."""
+    """Tokenizer in `folder`, without padding or truncation. Raises MissingBackend, ModelError."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -212,7 +216,7 @@ def _tokenizer(folder: Path) -> Any:
 
 
 def _max_tokens(folder: Path) -> int:
-    """The model's own limit, after checking that its pooling is the one computed here."""
+    """The model's own length limit. Checks that its pooling is the one computed here; raises ModelError, BadInput."""
     try:
         pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
         limit = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]

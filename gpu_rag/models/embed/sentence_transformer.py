@@ -1,4 +1,4 @@
-"""Any sentence-transformers model that is on this machine, as a folder or by its name in the local cache."""
+"""Embedder of any local sentence-transformers model, by folder or by its name in the local cache."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.pretrained import quiet_progress
 
 CODE_VERSION = 2
-TOKENS = {"cpu": 256, "cuda": 8192}  # of a batch, at least one text: enough to keep the device busy
+TOKENS = {"cpu": 256, "cuda": 8192}  # tokens per batch, at least one text: enough to keep the device busy
 
 
 class SentenceTransformerEmbedder:
     """Unit vectors of a sentence-transformers model, with its own pooling, prompts and length limit.
 
-    A batch holds texts of one token count, as many as make 8,192 tokens on a GPU and 256 on a CPU, filled up with a
-    repetition of its first text: no text is ever padded, its shape depends on itself alone, and its row is bit-equal
-    alone or in any batch. Weights are in `dtype`: bfloat16 on a GPU that computes in it, float32 on a CPU; vectors are
-    scaled in float32.
+    A batch holds texts of one token count, as many as make 8,192 tokens on a GPU and 256 on a CPU, filled up with
+    copies of its first text. So no text is ever padded, its shape depends on itself alone, and its row has the same
+    bits alone or in any batch. Weights are in `dtype`: bfloat16 on a GPU that computes in it, float32 on a CPU; vectors
+    are scaled in float32.
     """
 
     def __init__(self, name: str, *, device: str = "cpu", threads: int = 1, dtype: str = "auto"):
         """Load the model; nothing is downloaded. Raises MissingBackend, ModelError, BadInput."""
         torch_device = check_device(device)
-        if name.startswith(("/", ".", "~")) and not Path(name).is_dir():  # before anything that may be missing
+        if name.startswith(("/", ".", "~")) and not Path(name).is_dir():  # before an import that may be missing
             raise _none_such(name)
         try:
             from sentence_transformers import SentenceTransformer
@@ -72,11 +72,11 @@ class SentenceTransformerEmbedder:
         )[index]
 
     def _rows(self, length: int) -> int:
-        """Rows of a batch of texts of that many tokens."""
+        """Rows per batch of texts with this number of tokens."""
         return max(1, self._tokens // max(length, 1))
 
     def _encode(self, texts: list[str], size: int) -> np.ndarray:
-        """f32[n, D]: the unit vectors of at most `size` texts, computed as so many."""
+        """f32[n, D]: unit vectors of at most `size` texts, computed in a batch of exactly `size`."""
         vectors = self._model.encode(
             texts + texts[:1] * (size - len(texts)),
             batch_size=size,

@@ -1,4 +1,4 @@
-"""An embedder behind an address that speaks the OpenAI embeddings protocol: vLLM, llama.cpp, Ollama, TEI and others."""
+"""Embedder of a server with the OpenAI embeddings protocol: vLLM, llama.cpp, Ollama, TEI and others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gpu_rag.models.llm.http_wire import Exchanger, Failure
 from gpu_rag.models.llm.interface import ApiKeys
 
 CODE_VERSION = 1
-TEXTS = 32  # of a request: what servers take without being told
-SHORTEST = 16  # characters: a text that is still too long then is refused for another reason
+TEXTS = 32  # texts per request: servers take that many by default
+SHORTEST = 16  # characters: a shorter text that counts as too long was refused for another reason
 PATIENCE = Patience(timeout_s=600.0, connect_timeout_s=10.0, retries=5, backoff_s=0.5)
 
 Tasks = set[asyncio.Task[tuple[list[int], np.ndarray]]]  # of requests: rows and their vectors
@@ -30,13 +30,13 @@ Tasks = set[asyncio.Task[tuple[list[int], np.ndarray]]]  # of requests: rows and
 class ServerEmbedder:
     """Unit vectors by the model of a server.
 
-    spec: "http://HOST:PORT/v1#NAME"; without a name the only model served. On opening GET /models must list it and one
-    text is embedded, for the dimension. ca_file: certificates that https is also checked by. A request has 32 texts,
-    sorted by length; at most `connections` are on their way. It is tried again as those of the language model are; a
-    vector that is missing, of another length, not finite or zero is no answer. Where the server refuses a request its
-    texts are sent in halves; a text that is too long alone is cut by half, and counted in `n_truncated`. content_hash
-    knows the model's name, the revision where the server says one, and the dimension. Rows may depend on their batch,
-    as the server computes.
+    spec: "http://HOST:PORT/v1#NAME"; without a name, the only model served. On opening, GET /models must list it, and
+    one text is embedded to find the dimension. ca_file: further certificates for https. A request has 32 texts, sorted
+    by length; at most `connections` are in flight. It is retried like requests of the language model; an answer with a
+    vector that is missing, of another length, not finite or zero is a failure. If the server refuses a request, its
+    texts are sent in halves; a single text that is too long is cut by half, and counted in `n_truncated`. content_hash
+    depends on the model's name, the revision if the server reports one, and the dimension. Rows may depend on their
+    batch.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ServerEmbedder:
         ca_file: str = "",
         patience: Patience = PATIENCE,
     ):
-        """Look the model up. Raises ModelError (no server, another model, no vectors), BadInput (ca_file)."""
+        """Look up the model. Raises ModelError (no server, another model, no vectors), BadInput (ca_file)."""
         url, _, model = spec.partition("#")
         url = url.rstrip("/")
         key = {a.rstrip("/"): k for a, k in api_key.items()}.get(url) if isinstance(api_key, Mapping) else api_key
@@ -70,8 +70,8 @@ class ServerEmbedder:
         return np.stack([vectors[row] for row in index]) if index else np.zeros((0, self.dim), np.float32)
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
-        """(rows, f32[len(rows), D]) of distinct texts, as requests are answered. Raises ModelError."""
-        n_done, failed = 0, list[BaseException]()  # after a failure nothing is sent, but what is on its way comes home
+        """(rows, f32[len(rows), D]) of distinct texts, as answers arrive. Raises ModelError."""
+        n_done, failed = 0, list[BaseException]()  # after a failure only requests in flight are finished
         with asyncio.Runner() as runner, closing(_Exchange(runner, self._exchanger())) as exchange:
             batches, running = _batches(texts), Tasks()
             while True:
@@ -93,7 +93,7 @@ class ServerEmbedder:
             raise failed[0]
 
     async def _opened(self, model: str) -> tuple[str, str]:
-        """The name of the model and its revision."""
+        """Name and revision of the model."""
         servers = Servers([self._address], model, "", self._connections, self._patience)
         try:
             await servers.open()
@@ -106,7 +106,7 @@ class ServerEmbedder:
         return self._address.exchanger(limit_s)
 
     async def _answered(self, exchanger: Exchanger, rows: list[int], texts: list[str]) -> tuple[list[int], np.ndarray]:
-        """The rows and their vectors; in halves where the server refuses the whole."""
+        """Rows and their vectors; sends halves if the server refuses the whole."""
         try:
             return rows, await self._tried(exchanger, texts)
         except RequestFailed as error:
@@ -129,8 +129,8 @@ class ServerEmbedder:
                     raise
 
     async def _tried(self, exchanger: Exchanger, texts: list[str]) -> np.ndarray:
-        """The vectors of one request, tried until its retries end. Raises RequestFailed, ModelError."""
-        plain = [text.encode("utf-8", "replace").decode("utf-8") or " " for text in texts]  # "" is refused by some
+        """Vectors of one request, with retries. Raises RequestFailed, ModelError."""
+        plain = [text.encode("utf-8", "replace").decode("utf-8") or " " for text in texts]  # some servers refuse ""
         body = msgspec.json.encode({"model": self._model, "input": plain, "encoding_format": "float"})
         why = ""
         for n_before in range(self._patience.retries + 1):
@@ -152,7 +152,7 @@ class ServerEmbedder:
 
 
 class _Exchange:
-    """An exchanger of one call; what still runs when it is closed is given up."""
+    """An exchanger for one call; closing it gives up open requests."""
 
     def __init__(self, runner: asyncio.Runner, making: Coroutine[Any, Any, Exchanger]):
         self._runner, self.exchanger = runner, runner.run(making)
@@ -172,9 +172,9 @@ class _Answer(msgspec.Struct):
 
 
 def read_vectors(content: bytes, n: int, dim: int) -> np.ndarray | Failure:
-    """f32[n, D] unit vectors in the order of the texts, or why the answer has none; dim: D, 0 for any.
+    """f32[n, D] unit vectors in the order of the texts, or the reason why there are none. dim: D, 0 for any.
 
-    A vector is a list of numbers, or base64 of little-endian float32. Its place is its `index`, not its order.
+    A vector is a list of numbers, or base64 of little-endian float32. Its position is its `index`, not its order.
     """
     try:
         answer = msgspec.json.decode(content, type=_Answer)
@@ -197,7 +197,7 @@ def read_vectors(content: bytes, n: int, dim: int) -> np.ndarray | Failure:
 
 
 def _numbers(embedding: list[float] | str) -> np.ndarray:
-    """f64[D]."""
+    """Numbers of a vector: f64[D]."""
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4").astype(np.float64)
     return np.asarray(embedding, np.float64)
@@ -209,6 +209,6 @@ async def _first(running: Tasks) -> tuple[Tasks, Tasks]:
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[int]]:
-    """Rows in order of length, TEXTS at a time."""
+    """Rows sorted by length, TEXTS at a time."""
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     return (order[start : start + TEXTS] for start in range(0, len(order), TEXTS))

@@ -1,4 +1,4 @@
-"""Requests to replies. `load_llm` picks an engine by its spec; every engine keeps to the `LLM` protocol."""
+"""Engines: requests to replies. `load_llm` picks an engine by its spec; every engine follows the `LLM` protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEXT_ADDRESS = re.compile(r",\s*(?=https?://)")
 
 
 def addresses(spec: str) -> tuple[list[str], str]:
-    """The addresses and the model of "http://A/v1#MODEL,http://B/v1#MODEL"; "" where none is named.
+    """Addresses and the model of "http://A/v1#MODEL,http://B/v1#MODEL"; "" if no model is named.
 
     Raises ModelError for different models.
     """
@@ -28,14 +28,14 @@ def addresses(spec: str) -> tuple[list[str], str]:
 
 
 def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool | None = None, **options: Any) -> LLM:
-    """The engine that `spec` names.
+    """Load the engine that `spec` names.
 
-    "smollm2": the packaged model (converted to a folder on first use); a model folder; "vllm:" before either, or before
-    the name of a model that `gpu-rag models fetch` or the Hugging Face cache keeps: the same through vLLM's servers,
+    "smollm2": the packaged model (converted to a folder on first use); a model folder; "vllm:" before one of these, or
+    before the name of a model that `gpu-rag models fetch` or the Hugging Face cache keeps: the model on vLLM servers,
     which are started; "http://HOST:PORT/v1#MODEL": an OpenAI-compatible server (without #MODEL the only model it
     serves), several of one model separated by commas; "replay:FILE.jsonl": recorded replies.
-    device, threads: for models in this process. capable: whether the model may extract and judge; None lets its size
-    decide. options: keyword arguments of the engine's class (TransformersLLM, VllmLLM, HttpLLM, ReplayLLM).
+    device, threads: for models in this process. capable: whether the model may extract and judge; None decides by its
+    size. options: keyword arguments of the engine's class (TransformersLLM, VllmLLM, HttpLLM, ReplayLLM).
     Raises UsageError (unknown spec or option), MissingBackend, ModelError.
     """
     engine: Any

@@ -1,4 +1,4 @@
-"""Replies kept in one SQLite file: no request is computed twice, and a killed run loses at most its last batch."""
+"""Cache of replies in one SQLite file: no request is computed twice; a killed run loses at most its last batch."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _log = logging.getLogger(__name__)
 class ReplyFile:
     """Replies by key, for several threads and processes.
 
-    A write is one commit (synchronous=FULL, rollback journal: one plain file, no shared memory, so it also works on
-    network disks and can be copied): killed at any time, the file holds every reply written before and opens as usual.
-    Readers and writers wait up to 60 s for each other. A reply has a checksum: one that is damaged is named in a
-    warning and counts as missing, so that it is asked again. Of a file whose pages are damaged the replies that can be
-    read are kept in a new file; the damaged one stays beside it.
+    A write is one commit (synchronous=FULL, rollback journal: one plain file without shared memory, so it also works on
+    network disks and can be copied). After a kill at any time, the file holds all replies written before and opens as
+    usual. Readers and writers wait up to 60 s for each other. Each reply has a checksum: a damaged one is named in a
+    warning and counts as missing, so that it is asked again. If pages of the file are damaged, the readable replies
+    move to a new file; the damaged file stays beside it.
     """
 
     def __init__(self, path: Path):
         """Open or create `path`. Raises IndexCorrupt (not such a file), IndexMismatch (newer), StorageError."""
         self.path = Path(path)
-        self._lock = threading.Lock()  # one connection may serve a caller's thread and a driver's
+        self._lock = threading.Lock()  # the connection may serve the caller's thread and a driver's
         self._file = SqliteFile(self.path, "reply cache", "move it away: replies are asked again")
         self._damaged: set[str] = set()  # keys of rows that the next write replaces
         try:
@@ -60,7 +60,7 @@ class ReplyFile:
             self._mend(error)
 
     def read(self, keys: Sequence[str]) -> dict[str, Reply]:
-        """The replies that are there, with from_cache=True."""
+        """Kept replies of these keys, with from_cache=True."""
         with self._lock:
             try:
                 return self._read(keys)
@@ -81,7 +81,7 @@ class ReplyFile:
         return found
 
     def write(self, replies: Sequence[tuple[str, Reply]]) -> None:
-        """Add replies, durably; a key that is there keeps its reply, unless that is damaged or to be replaced."""
+        """Add replies durably. A key that exists keeps its reply, unless that is damaged or marked by `replace`."""
         if not replies:
             return
         rows = [(key, _record(key, reply)) for key, reply in replies]
@@ -100,11 +100,11 @@ class ReplyFile:
             self.db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
 
     def replace(self, keys: Collection[str]) -> None:
-        """Have the next write of each of these keys replace the reply that is there."""
+        """Mark keys whose reply the next write replaces."""
         self._damaged.update(keys)
 
     def mend(self) -> None:
-        """Looks at the whole file, and takes out what is damaged, each named in a warning. O(bytes)."""
+        """Check the whole file and take out what is damaged, with a warning for each. O(bytes)."""
         with self._lock, self._file.errors():
             faults = _quick_check(self.db)
             damaged = [] if faults else list(_damaged_rows(self.db))
@@ -114,16 +114,16 @@ class ReplyFile:
                 self._mend(IndexCorrupt(f"{self.path} is damaged", given=(faults or damaged)[0]))
 
     def _mend(self, error: IndexCorrupt) -> None:
-        """Takes what is well in a damaged file into a new one, which takes its place.
+        """Move the sound replies of a damaged file to a new file, which takes its place.
 
-        Raises `error` where the file does not open and has nothing that is well: it may be none of ours.
+        Raises `error` if the file does not open and has no sound reply: it may be another kind of file.
         """
         new, copy, old = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
         for path in (new, copy, old):
             path.unlink(missing_ok=True)
         with closing(_open(SqliteFile(new, "reply cache", ""))) as kept:
             first_page = new.read_bytes()[:_PAGE]
-            for page in (b"", first_page):  # as it is, then with a first page that is well
+            for page in (b"", first_page):  # unchanged, then with a sound first page
                 _copy(self.path, copy, page)
                 for order in ("ASC", "DESC"):  # up to the damage, from both ends
                     with kept:
@@ -142,7 +142,7 @@ class ReplyFile:
         self.db = _open(self._file)
 
     def __len__(self) -> int:
-        """The number of replies."""
+        """Number of replies."""
         with self._lock, self._file.errors():
             return int(self.db.execute("SELECT count(*) FROM replies").fetchone()[0])
 
@@ -155,11 +155,11 @@ class ReplyFile:
 _DAMAGED = (ValueError, KeyError, TypeError, RecursionError)
 
 
-_SUM = ', "sum": "'  # behind the record; no text of JSON holds it
+_SUM = ', "sum": "'  # after the record; it cannot occur inside JSON text
 
 
 def _record(key: str, reply: Reply) -> str:
-    """The reply as JSON, with a checksum of what is before it and of its key."""
+    """Reply as JSON, with a checksum of its key and of the text before it."""
     body = json.dumps(reply_record(reply), ensure_ascii=True)[:-1]
     return f'{body}{_SUM}{_sum(key, body)}"}}'
 
@@ -169,7 +169,7 @@ def _sum(key: str, body: str) -> str:
 
 
 def _body(key: str, text: str) -> str:
-    """The record of a row. Raises ValueError for another checksum; one without, of an earlier version, passes."""
+    """Record of a row. Raises ValueError for a wrong checksum; a row without one, from an earlier version, passes."""
     body, found, end = text.rpartition(_SUM)
     if found and end != _sum(key, body) + '"}':
         raise ValueError("another checksum")
@@ -177,7 +177,7 @@ def _body(key: str, text: str) -> str:
 
 
 def _reply(key: str, text: str) -> Reply:
-    """The reply of a row. Raises one of _DAMAGED."""
+    """Reply of a row. Raises one of _DAMAGED."""
     record = json.loads(_body(key, text))
     reply = reply_from_record(record, from_cache=True)
     if record.keys() != reply_record(reply).keys():
@@ -186,7 +186,7 @@ def _reply(key: str, text: str) -> Reply:
 
 
 def _damaged_rows(db: sqlite3.Connection) -> Iterator[str]:
-    """The keys of the rows that are not as they were written."""
+    """Keys of the damaged rows."""
     for key, text in db.execute("SELECT key, reply FROM replies"):
         try:
             if _SUM in text:
@@ -198,12 +198,12 @@ def _damaged_rows(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _quick_check(db: sqlite3.Connection) -> list[str]:
-    """The faults that SQLite itself finds."""
+    """Faults that SQLite itself finds."""
     return [" ".join(line.split()) for (line,) in db.execute("PRAGMA quick_check") if line != "ok"]
 
 
 def faults_of(path: Path) -> list[str]:
-    """The faults of a reply file, a line each. Changes nothing."""
+    """Faults of a reply file, one line each. Changes nothing."""
     file = SqliteFile(path, "reply cache", "run gpu-rag index again: what can be read is kept")
     try:
         with closing(_open(file)) as db, file.errors():
@@ -214,14 +214,14 @@ def faults_of(path: Path) -> list[str]:
 
 
 def mend_replies(path: Path) -> None:
-    """Takes what is damaged out of a reply file, if there is one. Raises as ReplyFile."""
+    """Take what is damaged out of a reply file, if there is one. Raises as ReplyFile."""
     if path.is_file():
         with closing(ReplyFile(path)) as file:
             file.mend()
 
 
-_PAGE = 4096  # SQLite's, of every reply file
-_MAGIC, _FRACTIONS = b"SQLite format 3\0\x10\0", b"\0\x40\x20\x20"  # in the head of each; then format and encoding
+_PAGE = 4096  # page size of every reply file
+_MAGIC, _FRACTIONS = b"SQLite format 3\0\x10\0", b"\0\x40\x20\x20"  # in each header; format and encoding follow
 
 
 def _has_odd_head(path: Path) -> bool:
@@ -234,7 +234,7 @@ def _has_odd_head(path: Path) -> bool:
 
 
 def _copy(path: Path, copy: Path, first_page: bytes) -> None:
-    """A copy of a reply file, with another first page: the header and the place of the table, the same in all files."""
+    """Copy a reply file, optionally with another first page (header and place of the table, equal in all files)."""
     shutil.copyfile(path, copy)
     if first_page:
         n_pages = copy.stat().st_size // _PAGE
@@ -252,7 +252,7 @@ def _readable(path: Path, order: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")  # the checksum finds what was no text
+    return data.decode("utf-8", "replace")  # the checksum finds bytes that are no text
 
 
 def _open(file: SqliteFile) -> sqlite3.Connection:
@@ -283,42 +283,41 @@ JOIN_S = 5.0
 
 
 class CachedLLM:
-    """An engine with a cache: it computes only what `path` does not have yet, by `complete` and by `submit` alike.
+    """An engine with a cache: `complete` and `submit` compute only replies that `path` does not have yet.
 
-    Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. A reply that
-    cannot be read has the style of the server in its key, so that another server at the same address is asked; with
-    `retry_unread` it counts for nothing, and is asked again once a run. Requests that are equal within a batch, or open
-    at the same time, are computed once. A reply from the file, and the second and later of equal requests, has
-    from_cache=True. Failures are not kept. A reply is committed within 10 ms, with those that came meanwhile: in
-    `complete`, 32 at most, however long the engine is at the next one; by a thread where the caller of `poll` is away,
-    in a long batch of its own. `poll` gives out what is committed, nothing else.
+    Keys are `reply_key`: another model, or another attempt, is another key. The key of an unreadable reply also has the
+    style of the server, so that another server at the same address is asked; with `retry_unread`, an unreadable reply
+    is asked again once per run. Equal requests within a batch, or open at the same time, are computed once. A reply
+    from the file has from_cache=True, and so has the second and later reply of equal requests. Failures are not kept. A
+    reply is committed within 10 ms, together with those that came meanwhile (in `complete`, at most 32), even while the
+    engine is busy. If nobody calls `poll`, a thread commits. `poll` returns committed replies only.
     """
 
     def __init__(self, llm: LLM, path: Path, retry_unread: bool = False):
         """Open or create `path`. Raises IndexCorrupt (not such a file), IndexMismatch (newer), StorageError."""
         self.llm, self.path = llm, Path(path)
-        self._retry_unread, self._tried = retry_unread, set[str]()  # keys that were asked in this run
+        self._retry_unread, self._tried = retry_unread, set[str]()  # keys asked in this run
         self.name, self.content_hash = llm.name, llm.content_hash
         self.context_tokens, self.capable = llm.context_tokens, llm.capable
         self.file = ReplyFile(self.path)
         self._stream: StreamingLLM | None = None
         self._ready: dict[int, Reply | RequestFailed] = {}  # for the next `poll`
-        self._waits: dict[int, _Sent] = {}  # by the caller's key; each is in here until `poll` gives it out
-        self._sent: dict[str, _Sent] = {}  # by reply key: what an equal request may join
+        self._waits: dict[int, _Sent] = {}  # by the caller's key, until `poll` returns it
+        self._sent: dict[str, _Sent] = {}  # by reply key: equal requests join these
         self._n_sent = 0
-        self._turn = threading.Lock()  # guards the engine's streaming face and what follows
-        self._running: dict[int, _Sent] = {}  # by the number under which the engine knows it
-        self._arrived: list[tuple[_Sent, Reply | RequestFailed]] = []  # finished, and not in the file yet
+        self._turn = threading.Lock()  # guards the engine's streaming interface and the fields below
+        self._running: dict[int, _Sent] = {}  # by the engine's number
+        self._arrived: list[tuple[_Sent, Reply | RequestFailed]] = []  # finished, not yet in the file
         self._kept: list[tuple[_Sent, Reply | RequestFailed]] = []  # for the next `poll`
         self._busy, self._closed = threading.Event(), False
         self._keeper: threading.Thread | None = None
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text`, as the engine counts."""
+        """Tokens of `text`, by the engine's count."""
         return self.llm.count_tokens(text)
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in order, from the file where it has them."""
+        """One reply per request, in order; from the file where it has them."""
         keys = [reply_key(self.llm, request) for request in requests]
         known: dict[str, Reply | RequestFailed] = dict(self._known(dict(zip(keys, requests, strict=True))))
         first: dict[str, int] = {}
@@ -344,11 +343,11 @@ class CachedLLM:
 
     @property
     def n_open(self) -> int:
-        """The number of keys that were submitted and not yet given out by `poll`."""
+        """Number of keys that were submitted and not yet returned by `poll`."""
         return len(self._waits) + len(self._ready)
 
     def submit(self, key: int, request: Request) -> None:
-        """Hand over a request; a kept reply is there for the next `poll`. Raises UsageError for a key that is open."""
+        """Hand over a request; a kept reply is returned by the next `poll`. Raises UsageError for an open key."""
         check_key(key, self._waits, self._ready)
         name = reply_key(self.llm, request)
         known = self._known({name: request})
@@ -367,14 +366,14 @@ class CachedLLM:
         self._waits[key] = sent
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """Finished requests; see `StreamingLLM.poll`. Replies are in the file before they are given out."""
+        """Finished requests; see `StreamingLLM.poll`. Replies are in the file before they are returned."""
         found, self._ready = list(self._ready.items()), {}
         with self._turn:
             try:
                 self._collect(0.0 if found or self._kept else timeout_s)
             except ModelError:
                 if not found and not self._kept:
-                    raise  # otherwise the next poll meets it again
+                    raise  # otherwise the next poll raises it again
             done, self._kept = self._kept, []
         for sent, reply in done:
             if self._sent.get(sent.name) is sent:
@@ -385,7 +384,7 @@ class CachedLLM:
         return found
 
     def abort(self, key: int) -> None:
-        """Give up a request; the engine is told when no equal one waits for the same reply."""
+        """Give up a request. The engine is told if no equal request waits for the same reply."""
         sent = self._waits.get(key)
         if sent is None:
             return
@@ -394,7 +393,7 @@ class CachedLLM:
             del self._waits[key]
             self._ready[key] = aborted()
             return
-        if self._sent.get(sent.name) is sent:  # an equal request from here on is computed anew
+        if self._sent.get(sent.name) is sent:  # equal requests from now on are computed anew
             del self._sent[sent.name]
         with self._turn:
             self._streaming().abort(sent.number)
@@ -410,11 +409,11 @@ class CachedLLM:
         (self._stream or self.llm).close()
 
     def __len__(self) -> int:
-        """The number of replies in the file."""
+        """Number of replies in the file."""
         return len(self.file)
 
     def _known(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
-        """The kept replies to requests, by their keys."""
+        """Kept replies to requests, by key."""
         replies = self.file.read(list(requests))
         lost = {key for key, reply in replies.items() if self._is_lost(key, reply, requests[key])}
         replies = {key: reply for key, reply in replies.items() if key not in lost}
@@ -429,13 +428,14 @@ class CachedLLM:
         return replies
 
     def _is_lost(self, key: str, reply: Reply, request: Request) -> bool:
-        """Whether a kept reply counts for nothing: none at all, as earlier versions kept, or unread and due again."""
+        """Whether a kept reply does not count: marked malformed by an earlier version, or unreadable and due for a
+        retry."""
         if reply.finish_reason == "malformed":
             return True
         return self._retry_unread and key not in self._tried and _is_unread(reply, request)
 
     def _kept_as(self, key: str, request: Request, reply: Reply) -> str:
-        """The key of a new reply in the file."""
+        """Key under which the file keeps a new reply."""
         if self._retry_unread:
             self._tried.add(key)
         return self._unread_name(key) if _is_unread(reply, request) else key
@@ -452,7 +452,7 @@ class CachedLLM:
         return self._stream
 
     def _collect(self, timeout_s: float) -> None:
-        """Take what the engine has finished, waiting so long for the first, and commit it."""
+        """Take the engine's finished replies, waiting up to timeout_s for the first, and commit them."""
         if self._running and not self._arrived:
             found = self._streaming().poll(timeout_s)
             self._arrived = [(self._running.pop(number), reply) for number, reply in found]
@@ -462,7 +462,7 @@ class CachedLLM:
         self._arrived = []
 
     def _keep(self) -> None:
-        """Commits what comes while nobody polls. What goes wrong is met again, and said, by the next `poll`."""
+        """Commit what comes while nobody polls. An error is raised again by the next `poll`."""
         while self._busy.wait() and not self._closed:
             time.sleep(COMMIT_S)
             if self._turn.acquire(blocking=False):
@@ -488,7 +488,7 @@ class CachedLLM:
             return {}
         try:
             replies = self.llm.complete([requests[i] for i in places], keep)
-        finally:  # an engine that gives up half-way has still finished these
+        finally:  # replies that came before the engine failed
             commits.close()
         return dict(zip(keys, replies, strict=True))
 
@@ -498,29 +498,29 @@ def _is_unread(reply: Reply, request: Request) -> bool:
 
 
 class _Commits:
-    """The replies of one batch on their way to the file: none waits longer than COMMIT_S, a commit has COMMIT_EVERY."""
+    """Replies of one batch on their way to the file: committed within COMMIT_S, at most COMMIT_EVERY at a time."""
 
     def __init__(self, file: ReplyFile):
         self._file = file
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._waiting: list[tuple[str, Reply]] = []
         self._committed = time.monotonic()
         self._timer: threading.Timer | None = None
 
     def add(self, key: str, reply: Reply) -> None:
-        """A reply has come."""
+        """Add a reply."""
         with self._lock:
             self._waiting.append((key, reply))
             since = time.monotonic() - self._committed
             if len(self._waiting) >= COMMIT_EVERY or since >= COMMIT_S:
                 self._write()
-            elif self._timer is None:  # the next reply may be long in coming
+            elif self._timer is None:  # the next reply may come late
                 self._timer = threading.Timer(COMMIT_S - since, self._late)
                 self._timer.daemon = True
                 self._timer.start()
 
     def close(self) -> None:
-        """Commit what is left."""
+        """Commit the rest."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -529,7 +529,7 @@ class _Commits:
     def _late(self) -> None:
         with self._lock:
             self._timer = None
-            with suppress(StorageError, IndexCorrupt):  # what could not be written waits on: the next commit says so
+            with suppress(StorageError, IndexCorrupt):  # unwritten replies stay; the next commit raises
                 self._write()
 
     def _write(self) -> None:
@@ -540,7 +540,7 @@ class _Commits:
 
 @dataclass(eq=False)
 class _Sent:
-    """One request at the engine. name: its reply key; number: the engine's key; keys: the callers that wait for it."""
+    """One request at the engine. name: its reply key; number: the engine's key; keys: the callers waiting for it."""
 
     name: str
     number: int
@@ -549,5 +549,5 @@ class _Sent:
 
 
 def _again(reply: Reply | RequestFailed) -> Reply | RequestFailed:
-    """The reply that a second request for it gets."""
+    """The same reply for a second equal request."""
     return replace(reply, from_cache=True) if isinstance(reply, Reply) else reply

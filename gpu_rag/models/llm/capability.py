@@ -1,7 +1,7 @@
-"""The capability of a model: whether it is trusted to extract and to judge.
+"""Capability of a model: whether it is trusted to extract and to judge.
 
-Models well below a billion parameters keep to a schema but invent entities and validate at random; they may write
-short answers and carry plumbing. The rule is by size alone, and whoever knows better says so with `capable=`.
+Models well below a billion parameters keep to a schema but invent entities and validate at random. They may write short
+answers and do routine work. The rule depends only on size; `capable=` overrides it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIZE = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IG
 
 
 def parameters_in_name(name: str) -> float | None:
-    """The size a model's name announces: "Qwen2.5-7B" 7e9, "8x7B" 56e9, "135M" 135e6; None when it says nothing."""
+    """Size in a model's name: "Qwen2.5-7B" 7e9, "8x7B" 56e9, "135M" 135e6; None if there is none."""
     found = _SIZE.search(name)
     if found is None:
         return None
@@ -31,15 +31,15 @@ def parameters_in_name(name: str) -> float | None:
 def is_capable(name: str, n_parameters: float | None = None) -> bool:
     """Whether a model may extract and judge: at least 1e9 parameters.
 
-    n_parameters: counted, where the weights are at hand; None reads the size from the name. A model that tells no
-    size is taken as capable: it is behind a server that someone chose to run.
+    n_parameters: counted from the weights; None reads the size from the name. A model of unknown size is taken as
+    capable: it is behind a server that someone chose to run.
     """
     size = parameters_in_name(name) if n_parameters is None else n_parameters
     return size is None or size >= CAPABLE_PARAMETERS
 
 
 def stored_parameters(folder: Path) -> int | None:
-    """The number of parameters in the .safetensors files of a model folder; None where there is none."""
+    """Number of parameters in the .safetensors files of a model folder; None if there are none. Raises ModelError."""
     total = 0
     for path in sorted(folder.glob("*.safetensors")):
         try:

@@ -1,4 +1,4 @@
-"""From a request to token ids: the model's chat template, cut into a static head, the prompt, and a tail."""
+"""Conversion of requests to token ids: the model's chat template, cut into a static head, the prompt, and a tail."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed
 from gpu_rag.types import Rank, Request
 
-# Two texts tokenized apart may need a token more than the two together.
+# Two texts tokenized apart may need one token more than both together.
 CONTEXT_MARGIN = 8
 
-# Stands for the prompt while the template is rendered; private-use characters, so no template text contains it.
+# Placeholder of the prompt while the template is rendered: private-use characters, which no template contains.
 _SLOT = "\ue000prompt\ue001"
 
 
 @dataclass
 class Prompted:
-    """A request as token ids. ids: prompt and tail; the head is shared and comes before them; options: of a Rank."""
+    """A request as token ids. ids: prompt and tail; head: comes before them and is shared; options: of a Rank."""
 
     request: Request
     head: tuple[int, ...]
@@ -28,23 +28,23 @@ class Prompted:
 
     @property
     def n_prompt(self) -> int:
-        """Tokens before the reply."""
+        """Number of tokens before the reply."""
         return len(self.head) + len(self.ids)
 
     @property
     def n_more(self) -> int:
-        """Tokens that the reply may have."""
+        """Number of tokens that the reply may have."""
         return max(map(len, self.options)) if self.options else self.request.max_tokens
 
 
 class ChatFormat:
     """Token ids of system + prompt in the model's own chat template.
 
-    The template is rendered once a system text, with a slot for the prompt; head, prompt and tail are tokenized
-    apart. So every request of a stage starts with exactly the same head, whose keys and values are computed once,
-    counts add up, and a prompt that spells a special token ("<|im_end|>") is read as plain characters and cannot
-    leave its place. A template that refuses a system role gets it as the start of the user's text; a model without
-    template gets "system, empty line, prompt, newline".
+    The template is rendered once per system text, with a slot for the prompt; head, prompt and tail are tokenized
+    apart. So every request of a stage starts with exactly the same head, whose keys and values are computed once, and
+    token counts add up. A prompt that spells a special token ("<|im_end|>") is read as plain characters and cannot
+    leave its slot. If a template refuses a system role, the user's text begins with it; a model without template gets
+    "system, empty line, prompt, newline".
     """
 
     def __init__(self, tokenizer: Any):
@@ -53,7 +53,7 @@ class ChatFormat:
         self.tail_ids = tuple(self._encode(self._rendered("")[1]))
 
     def prompt_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of plain texts, where nothing is a special token."""
+        """Token ids of plain texts, without special tokens."""
         if not texts:
             return []
         plain = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate has no bytes
@@ -61,7 +61,7 @@ class ChatFormat:
         return [list(ids) for ids in encoded["input_ids"]]
 
     def prompted(self, requests: Sequence[Request], limit: int) -> list[Prompted | RequestFailed]:
-        """The requests as token ids; of one without a prompt or with more than `limit` tokens in all, the failure."""
+        """Requests as token ids; a failure for a request without a prompt or with more than `limit` tokens in all."""
         prompts = self.prompt_ids([request.prompt for request in requests])
         return [self._prompted(request, ids, limit) for request, ids in zip(requests, prompts, strict=True)]
 
@@ -81,7 +81,7 @@ class ChatFormat:
         return found
 
     def context_tokens(self, limit: int) -> int:
-        """The tokens that a context of `limit` has for system text, prompt and reply, beside those of the template."""
+        """Tokens for system text, prompt and reply in a context of `limit` tokens, without those of the template."""
         with_system = len(self.head_ids("system")) - len(self.prompt_ids(["system"])[0])
         return limit - max(len(self.head_ids("")), with_system) - len(self.tail_ids) - CONTEXT_MARGIN
 
@@ -96,7 +96,7 @@ class ChatFormat:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _rendered(self, system: str) -> tuple[str, str]:
-        """The template's text before and after the prompt."""
+        """Text of the template before and after the prompt."""
         if not self._tokenizer.chat_template:
             return (system + "\n\n" if system else ""), "\n"
         from jinja2 import TemplateError
@@ -113,7 +113,7 @@ class ChatFormat:
         return head, tail
 
     def _render(self, messages: list[dict[str, str]]) -> str:
-        # templates of models that can think aloud know enable_thinking; others ignore it
+        # templates of thinking models use enable_thinking; others ignore it
         return str(
             self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, enable_thinking=False

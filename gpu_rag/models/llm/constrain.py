@@ -1,4 +1,4 @@
-"""Constrained generation: which tokens may come next, by llguidance."""
+"""Constrained generation: llguidance decides which tokens may come next."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from gpu_rag.types import Choice, JsonSchema
 
 
 class Grammars:
-    """Matchers for one tokenizer. Compiled grammars are kept; a matcher is one request's own state."""
+    """Matchers for one tokenizer. Compiled grammars are kept; a matcher is the state of one request."""
 
     def __init__(self, tokenizer: Any, n_vocab: int, eos_ids: list[int]):
-        """tokenizer: a fast transformers tokenizer; n_vocab: columns of the logits. Raises MissingBackend."""
+        """Set up llguidance. tokenizer: a fast transformers tokenizer; n_vocab: columns of the logits. Raises
+        MissingBackend."""
         try:
             from llguidance import LLMatcher
             from llguidance.hf import from_tokenizer
@@ -30,7 +31,7 @@ class Grammars:
         self._compiled = lru_cache(maxsize=64)(self._compile)
 
     def matcher(self, constraint: JsonSchema | Choice) -> Matcher | RequestFailed:
-        """A matcher in its first state, or why the constraint cannot be compiled."""
+        """A matcher in its first state, or the reason why the constraint cannot be compiled."""
         compiled = self._compiled(constraint)
         return compiled if isinstance(compiled, RequestFailed) else Matcher(compiled.deep_copy())
 
@@ -49,13 +50,13 @@ class Grammars:
 
 
 class Matcher:
-    """The state of one constrained reply."""
+    """State of one constrained reply."""
 
     def __init__(self, matcher: Any):
         self._matcher = matcher
 
     def allowed(self, n_vocab: int) -> torch.Tensor:
-        """bool[n_vocab]: the tokens that may come next, the end of the reply among them where it may end."""
+        """bool[n_vocab]: tokens that may come next, including the end token if the reply may end."""
         words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         bits = np.unpackbits(words, bitorder="little")[:n_vocab].astype(bool)
         if len(bits) < n_vocab:
@@ -68,7 +69,7 @@ class Matcher:
         return bool(self._matcher.is_stopped())
 
     def error(self) -> str:
-        """The reason why the matcher gave up, or ""."""
+        """Error of the matcher, or ""."""
         return str(self._matcher.get_error()) if self._matcher.is_error() else ""
 
 

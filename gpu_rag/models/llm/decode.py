@@ -1,4 +1,4 @@
-"""The decoding loop: batches of token ids in, generated ids or option scores out. Knows tensors, not text."""
+"""Decoding loop: batches of token ids in, generated ids or option scores out. It handles tensors, not text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_rag.models.llm.constrain import Matcher
 from gpu_rag.models.llm.interface import sampling_seed
 from gpu_rag.models.llm.kv_cache import Prefix, as_prefix, new_cache, select_rows
 
-# Logits of more option tokens than this are not in memory at once (512 x 50,000 floats are 100 MB).
+# Bounds the logits of option tokens in memory (512 x 50,000 floats are 100 MB).
 RANK_TILE_TOKENS = 512
 
 
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass
 class _Prefilled:
-    """A batch after its prompts. mask: bool-like i64[B, n] so far; position: i64[B], of each row's next token."""
+    """A batch after its prompts. mask: 0 or 1, i64[B, n] so far; position: i64[B], of each row's next token."""
 
     cache: Any
     mask: torch.Tensor
@@ -48,14 +48,14 @@ class _Prefilled:
 
 
 class Decoder:
-    """Greedy or sampled decoding of a causal model, with left padding and a shared, already computed prefix."""
+    """Greedy or sampled decoding of a causal model, with left padding and a shared, precomputed prefix."""
 
     def __init__(self, model: Any, eos_ids: Sequence[int], pad_id: int):
         self._model, self._eos, self._pad = model, frozenset(eos_ids), pad_id
         self._device = model.device
 
     def prefix(self, ids: Sequence[int]) -> Prefix:
-        """Keys and values of a start that many prompts share."""
+        """Keys and values of a prefix that many prompts share."""
         with torch.inference_mode():
             cache = new_cache(self._model.config, 1, len(ids))
             tokens = torch.tensor([list(ids)], device=self._device)
@@ -63,7 +63,7 @@ class Decoder:
         return as_prefix(cache)
 
     def generate(self, rows: Sequence[Row], n_prefix: int = 0, prefix: Prefix | None = None) -> None:
-        """Fill `out` and `finish` of every row. The batch shrinks as rows finish, by halves."""
+        """Fill `out` and `finish` of every row. The batch shrinks when half of its rows have finished."""
         longest = max(row.max_tokens for row in rows)
         with torch.inference_mode():
             state = self._prefill([row.ids for row in rows], n_prefix, prefix, longest)
@@ -89,7 +89,7 @@ class Decoder:
     ) -> list[list[float]]:
         """Mean log-probability per token of each option after its prompt.
 
-        Every prompt is computed once, as one batch; the options follow in tiles of at most `tile` rows that reuse the
+        Every prompt is computed once, in one batch; the options follow in tiles of at most `tile` rows that reuse the
         prompts' keys and values. options[i][j]: at least one token.
         """
         longest = max(len(ids) for some in options for ids in some)
@@ -160,7 +160,7 @@ class Decoder:
         return out.logits
 
     def _next_tokens(self, rows: list[Row], logits: torch.Tensor) -> list[int]:
-        """Choose and record one token a row; rows that are done get the pad token, which nothing reads."""
+        """Choose and record one token per row. Finished rows get the pad token, which nothing reads."""
         greedy = logits.argmax(dim=-1).tolist()
         tokens = []
         for i, row in enumerate(rows):
@@ -191,7 +191,7 @@ class Decoder:
 
 
 def _choose(row: Row, logits: torch.Tensor) -> int:
-    """The next token under the row's constraint and temperature, or -1 when the constraint allows none."""
+    """Next token under the row's constraint and temperature, or -1 when the constraint allows none."""
     if row.matcher is not None:
         allowed = row.matcher.allowed(logits.shape[0])
         if not bool(allowed.any()):

@@ -1,4 +1,4 @@
-"""The engine behind addresses: servers that speak the OpenAI chat completions protocol, one or several of one model."""
+"""Engine over HTTP: one or several servers of one model that speak the OpenAI chat completions protocol."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 CODE_VERSION = 1
 CONTEXT_TOKENS = 4096
 THINK_TOKENS = 2048
-MOST_STARVED = 8  # replies in a row that were all thought: more are no accident
-READ_AGAIN = 16  # the last replies under a constraint: when most are unread, the style is learnt anew
-MOST_LEARNT = 4  # times that a style is learnt anew: servers of two styles behind one address change it for ever
+MOST_STARVED = 8  # replies in a row that held only a thought: more are no accident
+READ_AGAIN = 16  # the style is learnt anew when most of the last READ_AGAIN constrained replies cannot be read
+MOST_LEARNT = 4  # limit on relearning: two kinds of servers behind one address would change the style for ever
 CONNECTIONS = 256
-JOIN_S = 20.0  # servers of our own take some seconds to end
+JOIN_S = 20.0  # our own servers take some seconds to end
 
 _log = logging.getLogger(__name__)
 _Item = tuple[int, Request, "Completion | Reply | GpuRagError", "Job | None"]  # no job: it could not be sent
@@ -63,29 +63,29 @@ _Reply = tuple[int, "Reply | RequestFailed"]
 
 
 class HttpLLM(StreamingEngine[_Item, "Job | None"]):
-    """Replies of a served model, at most `max_connections` requests at a time at each server.
+    """Replies of a served model, with at most `max_connections` requests at a time at each server.
 
-    url: up to and with /v1, or servers of our own, which are started, restarted and stopped; several servers of one
+    url: up to and with /v1, or servers of our own, which are started, restarted and stopped. Several servers of one
     model are one engine: a request goes to the least loaded, and to another one when its server dies. model: its id
     there; "" takes the only one served. On opening, GET /models must list it; context_tokens is the least that a server
-    says there (max_model_len, as vLLM does), else 4,096, less 64 for the template. api_key: for all addresses, or keys
-    by address, of which each goes to its own address only. A request fails alone (RequestFailed) after its retries; the
-    engine is dead (ModelError) when no server answers. A reply comes as it was said, whether it keeps to its constraint
-    or not: some servers accept one and ignore it; an answer that is no chat completion is a failure, and tried again.
-    style: what the servers understand; None tries it once, keeps it, and tries it anew when a server refuses a form or
-    most replies cannot be read. think_tokens: room beside max_tokens for the thought of a model that is not kept from
-    thinking; one that is found to think by a reply that holds nothing else is sent the request again. extra_body:
-    merged into every body. Rank asks for the letter of the best of at most 20 listed options and scores each by its
-    letter's log-probability: the model's opinion of the choice, not of the option's wording. content_hash knows the
-    server's model id and the revision alone: what the server says of it, else `revision`; give another one when the
-    weights behind the same id change. A server that says another than given, or another one later, is refused. The name
-    has the first address. Counts are the server's, else estimated and marked; count_tokens is a cautious estimate
-    unless `tokenizer` names a folder. Tokens of chat templates are broken up in every message: those of the known
-    families, and those of the served model's own folder where it can be read here. ca_file: certificates beside the
-    usual ones, PEM. Environment variables (proxies, keys) are not read.
+    reports there (max_model_len, as vLLM does), else 4,096, less 64 for the template. api_key: one for all addresses,
+    or keys by address; each goes to its own address only. A request fails alone (RequestFailed) after its retries; the
+    engine is dead (ModelError) when no server answers. A reply is returned unchanged, whether it keeps its constraint
+    or not, because some servers accept constraints and ignore them; an answer that is no chat completion is a failure,
+    and is tried again. style: what the servers understand. None finds it by trial, keeps it, and repeats the trial when
+    a server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the thought of a
+    model whose thinking is not switched off. If a reply holds only a thought, the request is sent again with that room.
+    extra_body: merged into every body. Rank asks for the letter of the best of at most 20 listed options and scores
+    each by its letter's log-probability: the model's opinion of the choice, not of the option's wording. content_hash
+    depends only on the server's model id and the revision (the one that the server reports, else `revision`): change
+    `revision` when the weights behind an id change. A server that reports another revision than given, or another one
+    later, is refused. The name has the first address. Token counts are the server's, else estimated and marked.
+    count_tokens is a cautious estimate unless `tokenizer` names a folder. Chat template tokens are broken up in every
+    message: those of the known families, and those of the served model's own folder if it can be read here. ca_file:
+    PEM certificates beside the usual ones. Environment variables (proxies, keys) are not read.
 
-    One thread runs an event loop for all connections; replies are read in the caller's thread, after the next request
-    is on its way. A process forked from this one opens connections of its own.
+    One thread runs an event loop for all connections. Replies are parsed in the caller's thread, after the next request
+    is sent. A forked process opens connections of its own.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         tokenizer: str | None = None,
         ca_file: str = "",
     ):
-        """Look the model up on the servers. Raises BadInput (address, option), ModelError (server, model id)."""
+        """Look up the model on the servers. Raises BadInput (address, option) or ModelError (server, model id)."""
         super().__init__()
         addresses = [
             replace(_address(one, api_key), ca_file=ca_file) for one in ([url] if isinstance(url, str) else url)
@@ -117,7 +117,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         certificates_for("https:" if ca_file else "", ca_file)
         patience = Patience(timeout_s, connect_timeout_s, retries, backoff_s)
         start = partial(_Thread, revision=revision, connections=max_connections, patience=patience)
-        # a forked process speaks to the same servers, whose owner is its parent
+        # A forked process uses the same servers; its parent owns them.
         self._start = partial(start, [replace(address, own=None) for address in addresses])
         self._thread, cards = _opened(partial(start, addresses), model)
         weakref.finalize(self, _Thread.close, self._thread)
@@ -127,7 +127,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         self.content_hash = text_hash("http", CODE_VERSION, self.model, self._thread.servers.revision)
         served = min(_context_of(card) for card in cards)
         self.context_tokens = (context_tokens or served) - TEMPLATE_TOKENS
-        root = str(cards[0].get("root") or "")  # vLLM tells here what a served alias stands for
+        root = str(cards[0].get("root") or "")  # vLLM reports here the model behind an alias
         self.capable = is_capable(f"{self.model} {Path(root).name}") if capable is None else capable
         self._count = estimate_tokens if tokenizer is None else _token_counter(tokenizer)
         self._template_tokens = template_tokens(Path(tokenizer or root)) if tokenizer or root else ()
@@ -144,42 +144,42 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
             raise
 
     def learn(self, fresh: bool = False) -> None:
-        """Take the style that was kept for the first address; find it where there is none, or if `fresh`."""
+        """Load the kept style of the first address; find it if there is none, or if `fresh`."""
         self.style = kept_style(cache_dir(), self.name.partition("#")[0], self.model, self.find_style, fresh)
 
     def find_style(self) -> Style | None:
-        """The style that the servers have now, by trying; None where they answer nothing."""
+        """Style of the servers, found by trial; None if they answer nothing."""
         return find_style(self.model, self._post, self._think_tokens)
 
     def _is_stale(self, style: Style) -> bool:
-        """Whether the servers now understand other forms than `style`; they are tried anew if nobody has yet."""
+        """Whether the servers no longer have this style. Tries them anew unless that was done since."""
         if self._learns and self.style == style and self._n_learnt < MOST_LEARNT:
             self._n_learnt += 1
             self._unread.clear()
             self._keep(self.find_style() or style)
             if self.style == style:
-                self._n_learnt = MOST_LEARNT  # the servers are not what is wrong
+                self._n_learnt = MOST_LEARNT  # the servers are not the cause
             else:
                 _log.warning("model server %s is another one than before: %s", self.name, self.style)
         return self.style != style
 
     def _keep(self, style: Style) -> None:
-        """Use a style from now on, in later runs too."""
+        """Use a style from now on, also in later runs."""
         self.style = style
         if self._learns:
             keep_style(cache_dir(), self.name.partition("#")[0], self.model, style)
 
     def accounts(self) -> list[ServerAccount]:
-        """What each server did, the trial of its style too."""
+        """Account of each server, including the trials of its style."""
         self._thread.run(Keeper.count)
         return [server.report() for server in self._thread.servers.servers]
 
     def sleep(self) -> None:
-        """Have idle servers of our own free the memory of their GPUs until their next request, where they can."""
+        """Free the GPU memory of our own idle servers until their next request, where they can."""
         self._thread.run(Keeper.sleep)
 
     def _post(self, content: dict[str, Any]) -> Any:
-        """The chat completion that a server answers to a body. Raises RequestFailed, ModelError."""
+        """Chat completion for a body. Raises RequestFailed or ModelError."""
         answers: queue.SimpleQueue[Completion | GpuRagError] = queue.SimpleQueue()
         job = Job(lambda _: msgspec.json.encode(content | self._extra), lambda _, outcome: answers.put(outcome))
         _add(self._running(), [job])
@@ -189,12 +189,12 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         return outcome
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text` by the given tokenizer, else the estimate of `estimate_tokens`."""
+        """Tokens of `text` by the given tokenizer, else by `estimate_tokens`."""
         return self._count(text)
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in order. Raises ModelError when no server is left; replies that arrived before have
-        been handed to `on_reply`."""
+        """One reply per request, in order. Raises ModelError when no server is left; replies that came before were
+        handed to `on_reply`."""
         finished: _Finished = queue.SimpleQueue()
         jobs = {i: self._job(i, request, finished) for i, request in enumerate(requests)}
         thread = self._running()
@@ -209,13 +209,13 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         try:
             _add(thread, [job for job in jobs.values() if job is not None])
             return in_order(len(requests), replies(), on_reply)
-        finally:  # a caller that was interrupted leaves nothing behind
+        finally:  # an interrupted caller leaves nothing running
             thread.call(Servers.drop, [job for job in jobs.values() if job is not None and not job.over])
 
     # --- the streaming face ---
 
     def submit(self, key: int, request: Request) -> None:
-        """Hand over a request; returns at once. Raises UsageError for a key that is open or a closed engine."""
+        """Hand over a request; returns at once. Raises UsageError for an open key or a closed engine."""
         thread = self._running()
         check_key(key, self._open)
         job = self._job(key, request, self._finished)
@@ -223,14 +223,14 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         self._open[key] = job
 
     def abort(self, key: int) -> None:
-        """Give up a request: one that is with a server is not tried again, but its reply is still handed out, so that
-        the work is not lost. A key that is not open is ignored."""
+        """Give up a request. If it is with a server it is not tried again, but its reply is still returned, so that the
+        work is not lost. Ignores a key that is not open."""
         job = self._open.get(key)
         if job is not None:
             self._running().call(Servers.abort, [job])
 
     def close(self) -> None:
-        """Give up what is open, close all connections and end the thread."""
+        """Give up open requests, close all connections and end the thread."""
         self._thread.close()
         self._open.clear()
 
@@ -238,7 +238,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     def _running(self) -> _Thread:
         """The thread of this process."""
-        if self._thread.process != os.getpid():  # a forked process has no threads but the one that forked
+        if self._thread.process != os.getpid():  # a forked process has only the thread that forked
             self._thread = self._start(self.model)
             weakref.finalize(self, _Thread.close, self._thread)
             self._open.clear()
@@ -246,15 +246,15 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         return self._thread
 
     def _job(self, key: int, request: Request, finished: _Finished, style: Style | None = None) -> Job | None:
-        """The job of a request, or None for one that cannot be sent, whose failure is handed out at once."""
+        """Job of a request; None if it cannot be sent: its failure is queued at once."""
         problem: Reply | RequestFailed | None = check_constraint(request)
         if isinstance(request.constraint, Rank) and not (self.style.ranks and can_rank(request.constraint)):
-            problem = Reply("", "unscored", 0, 0, 0)  # nothing is sent: who asks then asks otherwise
+            problem = Reply("", "unscored", 0, 0, 0)  # nothing is sent: the caller then asks in another way
         if problem is not None:
             finished.put((key, request, problem, None))
             return None
         chosen = style or self.style
-        # A thought that cannot be switched off may come in the text itself: nobody reads it as it comes.
+        # A thought that cannot be switched off may come in the text itself: do not stream it.
         on_text = None if chosen.thinks and not chosen.quiet else request.on_text
         job = Job(
             lambda job: self._body(job, request, style or self.style),
@@ -280,10 +280,10 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         return self._reply(item, self._open, self._finished)
 
     def _reply(self, item: _Item, jobs: dict[int, Job | None], finished: _Finished) -> _Reply | None:
-        """The key and the reply of an item. Raises the error that concerns the engine as a whole.
+        """Key and reply of an item. Raises an error that concerns the whole engine.
 
-        None where that is a thought without an answer, for want of room: it is sent again with room, and takes its
-        place among `jobs`. After several in a row all requests get room.
+        Returns None for a request that is sent again: its style was stale, or its reply held only a thought for want of
+        room. The new job takes its place in `jobs`. After MOST_STARVED such thoughts in a row, all requests get room.
         """
         key, request, outcome, job = item
         if isinstance(outcome, FormRefused) and job is not None and not job.again and self._is_stale(job.style):
@@ -297,7 +297,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         reply = read_answer(request, outcome, self.count_tokens)
         job.tried.account.add_reply(reply)
         self._note_model(job, outcome)
-        if job.again:  # its reply says nothing of requests without that room
+        if job.again:  # it says nothing about requests without the extra room
             return key, reply
         if reply.finish_reason != "length" or spoken(reply.text).strip() or not thought(outcome):
             self._n_starved = 0
@@ -315,12 +315,12 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     def _again(
         self, key: int, request: Request, jobs: dict[int, Job | None], finished: _Finished, style: Style | None = None
     ) -> None:
-        """Send a request once more, in another style."""
+        """Send a request once more, with the given style."""
         jobs[key] = job = self._job(key, request, finished, style)
         _add(self._running(), [job] if job is not None else [])
 
     def _note_model(self, job: Job, answer: Completion) -> None:
-        """Count a reply in another model's name; each such name is said once."""
+        """Count a reply that names another model; logs each such name once."""
         said = answer.get("model")
         if isinstance(said, str) and said and said != self.model and job.tried is not None:
             job.tried.account.other_model += 1
@@ -329,8 +329,8 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
                 _log.warning("model server %s replies as %r; asked was %r", job.tried.name, said[:100], self.model)
 
     def _is_lost(self, job: Job, request: Request, reply: Reply) -> bool:
-        """Whether a reply cannot be read and its server is now known to understand another style than that of the
-        request. The style is learnt anew when most of the last replies under a constraint cannot be read."""
+        """Whether a reply cannot be read and the servers have changed their style since the request. Learns the style
+        anew when most of the last constrained replies cannot be read."""
         is_current = job.style == self.style
         if not self._learns or not isinstance(request.constraint, (JsonSchema, Choice)):
             return False
@@ -347,7 +347,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 # --- styles ---------------------------------------------------------------------------------------
 
 STYLE_VERSION = 1
-TRIES = 3  # of each form: a server that stumbles once may still know it
+TRIES = 3  # of each form: a server that fails once may still understand it
 TRIAL = "Reply with the word hello and nothing else."
 _SCHEMA = '{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"],"additionalProperties":false}'
 _TRIAL_TOKENS = 64
@@ -355,19 +355,18 @@ Post = Callable[[dict[str, Any]], Any]
 
 
 def find_style(model: str, post: Post, think_tokens: int) -> Style | None:
-    """The style of a server: some short requests, each asking in words for one word and demanding another form.
+    """Style of a server, found with short requests that ask in words for one word and demand another form.
 
-    post: the chat completion for a body, or raises RequestFailed; what else it raises ends the trial. A form counts as
-    understood where a reply keeps to it although the words say otherwise, because some servers accept a form and
-    ignore it. A form that no server understands is asked for in words. None where the server answers not even plain
-    words.
+    post(body): returns the chat completion or raises RequestFailed; other errors end the trial. A form counts as
+    understood if a reply keeps it although the words ask otherwise, because some servers accept a form and ignore it.
+    If no form is understood, it is asked for in words. None if the server does not even answer plain words.
     """
 
     def answers(style: Style, request: Request) -> Iterator[Any]:
         for _ in range(TRIES):
             try:
                 yield post(body(model, request, style, think_tokens))
-            except RequestFailed as error:  # after all of its tries
+            except RequestFailed as error:  # after its retries
                 refusals.append(error)
                 return
 
@@ -397,16 +396,16 @@ def find_style(model: str, post: Post, think_tokens: int) -> Style | None:
 
 
 def kept_style(folder: Path, url: str, model: str, find: Callable[[], Style | None], fresh: bool = False) -> Style:
-    """The style of a server as an earlier run found it, else as `find` does now; it is written below `folder`.
+    """Style of a server as an earlier run kept it below `folder`, else as `find` returns it now, which is then kept.
 
-    A server of which `find` learns nothing is taken for vLLM's until the next run. Raises StorageError.
+    If `find` returns None, the style of vLLM is used for this run. Raises StorageError.
     """
     path = _style_file(folder, url, model)
     if path.is_file() and not fresh:
         try:
             return Style(**json.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
-            pass  # a file that cannot be read is written anew
+            pass  # an unreadable file is written anew
     style = find()
     if style is None:
         return Style()
@@ -427,7 +426,7 @@ def _style_file(folder: Path, url: str, model: str) -> Path:
 
 
 class _Thread:
-    """One daemon thread with an event loop and the servers on it."""
+    """One daemon thread with an event loop and its servers."""
 
     def __init__(
         self,
@@ -443,7 +442,7 @@ class _Thread:
         self._loop.set_exception_handler(_say_of_own_process(self.process))
         self._thread = threading.Thread(target=self._main, name="llm-http", daemon=True)
         self._thread.start()
-        self._lock = threading.Lock()  # nothing is called after the end
+        self._lock = threading.Lock()  # guards `closed`: nothing is called after the end
 
         async def make() -> Servers:
             return Servers(addresses, model, revision, connections, patience, Keeper)
@@ -451,11 +450,11 @@ class _Thread:
         self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
     def open(self) -> list[Card]:
-        """`Servers.open`."""
+        """Run `Servers.open` in the thread."""
         return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
 
     def run(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-        """Wait for work of the servers of our own; nothing after the end, or without such servers."""
+        """Run work of the keeper and wait for it. Does nothing after the end, or without servers of our own."""
         with self._lock:
             if self.closed or not any(server.own for server in self.servers.servers):
                 return
@@ -470,7 +469,7 @@ class _Thread:
             return not self.closed
 
     def close(self) -> None:
-        """End all jobs, connections and the thread. A forked process leaves its parent's alone."""
+        """End all jobs, the connections and the thread. A forked process leaves its parent's thread alone."""
         if self.process != os.getpid():
             return
         with self._lock:
@@ -478,7 +477,7 @@ class _Thread:
                 return
             self.closed = True
             asyncio.run_coroutine_threadsafe(self._close(), self._loop)
-        if threading.current_thread() is not self._thread:  # the collector of garbage runs in any thread
+        if threading.current_thread() is not self._thread:  # garbage collection can call this in any thread
             self._thread.join(JOIN_S)
 
     async def _close(self) -> None:
@@ -500,7 +499,7 @@ def _add(thread: _Thread, jobs: list[Job]) -> None:
 
 
 def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[Card]]:
-    """A thread and the cards of the model. Nothing runs on when that fails or is interrupted."""
+    """A new thread and the model cards. Closes the thread if that fails or is interrupted."""
     thread = start(model)
     try:
         return thread, thread.open()
@@ -510,13 +509,13 @@ def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[
 
 
 def _context_of(card: Card) -> int:
-    """The tokens that a server takes, as it says; what is no such number says nothing."""
+    """Context tokens that a server reports; CONTEXT_TOKENS if the value is no valid number."""
     said = card.get("max_model_len")
     return said if type(said) is int and 0 < said <= MOST_INTEGER else CONTEXT_TOKENS
 
 
 def _say_of_own_process(process: int) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """A handler of errors that is silent in a forked process, whose copies of connections are not its own."""
+    """Error handler that is silent in a forked process, whose connections are copies of its parent's."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if os.getpid() == process:
@@ -562,8 +561,7 @@ def _token_counter(folder: str) -> Callable[[str], int]:
 
 
 def template_tokens(folder: Path) -> tuple[str, ...]:
-    """The tokens of its own that a model folder's tokenizer names, as a chat template writes them; () where it has none
-    that can be read."""
+    """Special tokens of the tokenizer in a model folder, as a chat template writes them; () if none can be read."""
     try:
         added = json.loads((folder / "tokenizer.json").read_bytes())["added_tokens"]
         return tuple(

@@ -1,4 +1,4 @@
-"""Several servers of one model: requests to the least loaded, away from a server that is gone, back when it answers."""
+"""Several servers of one model: requests go to the least loaded one, and avoid a dead server until it answers again."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFail
 from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Asked, Completion, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ServerAccount, aborted
 
-LOOK_S = 10.0  # for GET /models, and for a trial
-BURST = 16  # requests begun at once
-CLOSE_S = 5.0  # for connections to end
-LOAD_S = 900.0  # for a server that answers HTTP 503, and nothing else, to load its model
-LOAD_PAUSE_S = 8.0  # at most, between tries meanwhile
-# A server that refused for want of capacity gets one more request, and 2 % more, in the time of one reply.
+LOOK_S = 10.0  # limit of GET /models and of a trial request
+BURST = 16  # requests started at once
+CLOSE_S = 5.0  # wait for connections to end
+LOAD_S = 900.0  # wait for a server that answers only HTTP 503 to load its model
+LOAD_PAUSE_S = 8.0  # longest pause between tries meanwhile
+# A server that refused for want of capacity gets about one request more, plus 2 %, per reply time.
 GROWTH = 0.02
 
-REVISION = ("revision", "model_sha", "sha", "digest")  # where servers say which weights they serve
-_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/?$")  # of the Hugging Face cache
+REVISION = ("revision", "model_sha", "sha", "digest")  # keys under which servers report their weights
+_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/?$")  # path in the Hugging Face cache
 
 _log = logging.getLogger(__name__)
 Card = dict[str, Any]  # an entry of GET /models
@@ -33,7 +33,8 @@ Card = dict[str, Any]  # an entry of GET /models
 
 @dataclass(frozen=True)
 class Patience:
-    """Time and tries: of a request, of connecting; the k-th try is followed by a pause of backoff_s * 2^k seconds."""
+    """Time limits of a request and of connecting, and the number of retries. A pause of backoff_s * 2^k s follows try
+    k, from 0."""
 
     timeout_s: float
     connect_timeout_s: float
@@ -41,16 +42,17 @@ class Patience:
     backoff_s: float
 
     def pause_s(self, n_before: int) -> float:
-        """The pause after a try that `n_before` others went before."""
+        """Pause in seconds after a try that `n_before` tries preceded; at most MAX_WAIT_S."""
         return float(min(self.backoff_s * 2 ** min(n_before, 30), MAX_WAIT_S))
 
 
 @dataclass(eq=False)
 class Job:
-    """A request on its way. body: makes what is sent; done(job, outcome) is called once, in the event loop's thread.
+    """A request in flight. body(job) makes the bytes to send; done(job, outcome) is called once, in the event loop's
+    thread.
 
-    again: an earlier job asked the same. on_text: see `Exchanger.post`; None once a server has refused to stream.
-    style: the style of the body that was sent last.
+    again: whether it repeats an earlier job. on_text: see `Exchanger.post`; None once a server has refused to stream.
+    style: the style of the body sent last.
     """
 
     body: Callable[[Job], bytes]
@@ -59,11 +61,11 @@ class Job:
     style: Any = None
     on_text: Callable[[str], None] | None = None
     n_tries: int = 0
-    n_waits: int = 0  # tries that count for nothing, since the server was loading its model
-    deaths: int = 0  # of servers of our own, while it ran there
-    sent_at: float = 0.0  # at first when it was taken
-    tried: Server | None = None  # the server that it was sent to last
-    task: asyncio.Task[None] | None = None  # of the try that runs
+    n_waits: int = 0  # tries that do not count, because the server was loading its model
+    deaths: int = 0  # deaths of our own servers while it ran there
+    sent_at: float = 0.0  # at first, the time when it was accepted
+    tried: Server | None = None  # the server that got it last
+    task: asyncio.Task[None] | None = None  # the task of the running try
     unwanted: bool = False
     over: bool = False
 
@@ -74,28 +76,28 @@ class Owned(Protocol):
     name: str
 
     def close(self) -> None:
-        """End it, and remove what it left."""
+        """Stop the server, and remove what it left."""
 
 
 class Keeper(Protocol):
-    """Looks after the servers of our own, see `own_server.Keeper`."""
+    """A keeper of our own servers, see `own_server.Keeper`."""
 
     async def start(self, server: Server) -> Card | ModelError:
-        """Start a server; its card, once it answers."""
+        """Start a server. Returns its model card once it answers."""
 
     async def attend(self) -> None:
-        """Look now and then whether the servers still run."""
+        """Check the servers now and then."""
 
     async def tend(self, server: Server) -> None:
-        """Find out whether a server lives; start one anew that does not."""
+        """Check whether a server lives; restart it if not."""
 
     async def wake(self, server: Server) -> None:
-        """Have a server that sleeps take up its work."""
+        """Wake a sleeping server."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A place of a model server: the address up to and with /v1, its key, and of a Unix socket the path.
+    """Address of a model server: the URL up to and with /v1, its key, and the path of its Unix socket if it has one.
 
     own: the server there, if this process starts and stops it; ca_file: further certificates for https.
     """
@@ -107,25 +109,25 @@ class Address:
     ca_file: str = ""
 
     def exchanger(self, connect_timeout_s: float) -> Exchanger:
-        """A client of this address; no connection is opened yet. Needs a running event loop."""
+        """Make a client of this address. Opens no connection yet. Needs a running event loop."""
         return Exchanger(
             self.url, self.key, connect_timeout_s=connect_timeout_s, socket=self.socket, ca_file=self.ca_file
         )
 
     @property
     def name(self) -> str:
-        """The server in messages and accounts."""
+        """Name of the server in messages and accounts."""
         return self.url if self.own is None else self.own.name
 
 
 @dataclass(eq=False)
 class Server:
-    """One address, and what it did. limit: requests that it takes at once, as far as is known, at most `most`.
+    """One address and its state. limit: estimate of how many requests it takes at once, at most `most`.
 
-    live: it is given requests; down: the reason why it counts as gone, looked at only now and then. Of a server of our
-    own, suspects: groups of requests to be tried, each with nothing beside it, since it died while they ran; alone:
-    whether such a group runs; n_deaths: since its last reply; before: its preemptions and its queue's seconds until
-    it was last started.
+    live: whether it gets requests; down: the reason why it counts as dead (then it is checked only now and then). The
+    other fields are for a server of our own. suspects: groups of jobs that ran when a server died; each group is tried
+    with nothing beside it; alone: whether such a group runs; n_deaths: deaths since the last reply; before: preemptions
+    and queue seconds up to the last restart.
     """
 
     exchanger: Exchanger
@@ -135,15 +137,15 @@ class Server:
     live: bool = True
     down: ModelError | None = None
     paused_until: float = 0.0
-    unready_since: float | None = None  # the first HTTP 503 since its last reply
-    is_waiting: bool = False  # whether that was said
+    unready_since: float | None = None  # time of the first HTTP 503 since the last reply
+    is_waiting: bool = False  # whether a warning was logged
     cut_at: float = 0.0
     floor: float = 1.0
     n_sent: int = 0
     busy_since: float = 0.0
     running: set[Job] = field(default_factory=set)
-    in_question: list[tuple[Job, Failure]] = field(default_factory=list)  # jobs that wait for what a look says
-    refused: list[tuple[Job, ModelError]] = field(default_factory=list)  # jobs that wait for what a trial says
+    in_question: list[tuple[Job, Failure]] = field(default_factory=list)  # jobs that wait for the result of a look
+    refused: list[tuple[Job, ModelError]] = field(default_factory=list)  # jobs that wait for the result of a trial
     watch: asyncio.Task[None] | None = None
     trial: asyncio.Task[None] | None = None
     own: Owned | None = None
@@ -153,10 +155,10 @@ class Server:
     waking: asyncio.Task[Outcome] | None = None
     n_deaths: int = 0
     before: tuple[int, float] = (0, 0.0)
-    counted: tuple[int, float] = (0, 0.0)  # the same since then, as last read
+    counted: tuple[int, float] = (0, 0.0)  # the same since the restart, as last read
 
     def report(self) -> ServerAccount:
-        """The account, with what a server of our own says of itself."""
+        """A copy of the account, with the counters that a server of our own reports."""
         if self.own is None:
             return replace(self.account)
         preemptions, queued_s = self.before[0] + self.counted[0], self.before[1] + self.counted[1]
@@ -164,18 +166,18 @@ class Server:
 
     @property
     def name(self) -> str:
-        """The server in messages and accounts."""
+        """Name of the server in messages and accounts."""
         return self.account.name
 
     def takes(self, now: float) -> bool:
-        """Whether another request can go to it."""
+        """Whether it can take another request."""
         free = len(self.running) < int(self.limit) and self.paused_until <= now
-        if self.own is not None:  # while it is in doubt whether it lives, it is given nothing
+        if self.own is not None:  # gets nothing while its state is unknown
             free = free and self.watch is None and not self.suspects and not self.alone
         return self.live and self.trial is None and free
 
     def begun(self, job: Job, now: float) -> None:
-        """A job goes to it."""
+        """Note that a job was sent to it."""
         if not self.running:
             self.busy_since = now
         self.running.add(job)
@@ -187,7 +189,7 @@ class Server:
         job.sent_at, job.tried = now, self
 
     def left(self, job: Job, now: float) -> None:
-        """A job is no longer with it."""
+        """Note that a job has left it."""
         if job in self.running:
             self.running.remove(job)
             if not self.running:
@@ -195,15 +197,15 @@ class Server:
                 self.alone = False
 
     def answered(self) -> None:
-        """A reply came: it may take more."""
+        """Note a reply, and raise the limit."""
         self.account.requests += 1
         self.n_deaths, self.unready_since, self.is_waiting = 0, None, False
         self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.most))
 
     def overloaded(self, sent_at: float, now: float) -> None:
-        """A request was refused for want of capacity: what still runs is what it takes.
+        """Note a refusal for want of capacity, and lower the limit to the number of requests still running.
 
-        Refusals of requests that were on their way together cut the limit to a quarter at most.
+        Refusals of requests that were in flight together cut the limit to a quarter at most.
         """
         if sent_at > self.cut_at:
             self.cut_at, self.floor = now, max(1.0, self.limit / 4)
@@ -211,18 +213,18 @@ class Server:
 
 
 class Servers:
-    """Jobs to servers and back. Everything runs in the thread of one event loop.
+    """Jobs and the servers that run them. Everything runs in the thread of one event loop.
 
-    A try that fails is followed by another one after a pause, at another server where one is free. A server that asks
-    for a pause (Retry-After) gets no request in that time. One that says 429 or 503, or answers too late, gets fewer at
-    once. When an exchange breaks, a look at GET /models tells a server that is gone from a failure of this request
-    alone; `patience.retries` more looks follow before a server counts as down. When a request is refused as none should
-    be (its key, its address), a short trial tells whether all are, or this one alone, by a filter of prompts. The
-    requests of a server that is down go to the others, and it is looked at now and then. When all are down every job
-    ends with a ModelError; the next job begins with a new look at all of them.
+    After a failed try and a pause, a job is tried again, at another server if one is free. A server that asks for a
+    pause (Retry-After) gets no request in that time. A server that answers 429 or 503, or too late, gets fewer requests
+    at once. When an exchange breaks, GET /models tells whether the server is dead or only this request failed; a server
+    counts as down after `patience.retries` more looks. When a request is refused for a reason that concerns all (key,
+    address), a short trial tells whether all are refused, or only this one, by a prompt filter. The jobs of a server
+    that is down go to the others, and it is checked now and then. When all servers are down, every job ends with a
+    ModelError; the next job starts new looks at all of them.
 
-    A server that answers 503 and nothing else, while GET /models is well, loads its model: its requests wait up to
-    LOAD_S, and such tries count for nothing. Servers of our own are in the hands of a `Keeper`.
+    A server that answers only 503, while GET /models is well, is loading its model: its jobs wait up to LOAD_S, and
+    such tries do not count. A `Keeper` looks after our own servers.
     """
 
     def __init__(
@@ -234,8 +236,8 @@ class Servers:
         patience: Patience,
         keeper: Callable[[Servers], Keeper] | None = None,
     ):
-        """revision: of the model, "" takes what a server says. keeper: for servers of our own. Needs the running event
-        loop."""
+        """revision: of the model; "" takes the reported one. keeper: makes the keeper of our own servers. Needs the
+        running event loop."""
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
         for one in addresses:
@@ -245,13 +247,14 @@ class Servers:
         self._loop = asyncio.get_running_loop()
         self.keeper = None if keeper is None else keeper(self)
         self._waiting: deque[Job] = deque()
-        self._open: dict[Job, None] = {}  # in the order of arrival
-        self._called = False  # whether the loop is going to call `dispatch`
+        self._open: dict[Job, None] = {}  # in order of arrival
+        self._called = False  # whether a call of `dispatch` is scheduled
 
     async def open(self) -> list[Card]:
-        """The cards of the model, from all servers that answer. Raises ModelError where one serves another model.
+        """Look at all servers. Returns the model cards of those that answer. Raises ModelError if one serves another
+        model.
 
-        A server that does not answer counts as down, unless it is the last.
+        A server that does not answer counts as down, unless none answers.
         """
         looks = await asyncio.gather(*(self._first_look(server) for server in self.servers))
         cards = [look for look in looks if isinstance(look, dict)]
@@ -282,24 +285,24 @@ class Servers:
         return cards
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Take jobs."""
+        """Accept jobs."""
         for job in jobs:
             self._open[job], job.sent_at = None, self._loop.time()
             self._waiting.append(job)
         if all(server.down for server in self.servers):
-            if any(server.own for server in self.servers):  # they were started often enough
+            if any(server.own for server in self.servers):  # they were restarted often enough
                 self._end_without_servers()
                 return
-            for server in self.servers:  # they may be back
+            for server in self.servers:  # they may be alive again
                 self._stop_watch(server)
                 server.down = None
                 self.look_at(server)
         self.dispatch()
 
     def abort(self, jobs: Iterable[Job]) -> None:
-        """Try jobs no more: those that are not with a server end with a RequestFailed, the others as they end there.
+        """Give up jobs: those not sent end with RequestFailed, the others end when their try ends.
 
-        A server of our own stops its work on one when the connection is closed, which is done at once.
+        The connection to a server of our own is closed at once, which stops its work.
         """
         for job in jobs:
             job.unwanted = True
@@ -307,7 +310,7 @@ class Servers:
                 self.end(job, aborted())
 
     def drop(self, jobs: Iterable[Job]) -> None:
-        """End jobs with a RequestFailed; the connections of those that are with a server are closed."""
+        """End jobs with RequestFailed, and close the connections of those in flight."""
         for job in jobs:
             self.end(job, aborted())
         self.dispatch()
@@ -333,7 +336,8 @@ class Servers:
     # --- jobs ---
 
     def dispatch(self) -> None:
-        """Send what waits, as far as servers take it; the first are on their way before the last are begun."""
+        """Send waiting jobs as far as servers take them, in bursts, so that the first leave before the last are
+        started."""
         n_begun = 0
         for server in self.servers:
             if server.suspects and server.live and server.watch is None and not server.running:
@@ -369,7 +373,7 @@ class Servers:
         job.task.add_done_callback(partial(self._sent, job, server))
 
     async def _send(self, job: Job, server: Server) -> None:
-        """One try."""
+        """Run one try."""
         if server.asleep and self.keeper is not None:
             await self.keeper.wake(server)
         outcome = await server.exchanger.ask(job.body(job), self.patience.timeout_s, job.on_text)
@@ -378,7 +382,7 @@ class Servers:
         self._judge(job, server, outcome)
 
     def _sent(self, job: Job, server: Server, task: asyncio.Task[None]) -> None:
-        """A try has ended, whatever its end."""
+        """Handle the end of a try, whatever it was."""
         server.left(job, self._loop.time())
         if task.cancelled():  # dropped, or its server went down
             server.account.failures += not job.over
@@ -402,7 +406,7 @@ class Servers:
                     server.trial = self._loop.create_task(self._try(server))
                     server.trial.add_done_callback(self._watched)
             case RequestFailed() if job.on_text is not None and not isinstance(outcome, ContextOverflow):
-                job.on_text = None  # it may be what the server refuses
+                job.on_text = None  # the server may refuse streaming
                 self.send_again(job)
             case RequestFailed():
                 self.end(job, outcome)
@@ -417,7 +421,7 @@ class Servers:
         if failure.wait_s is not None:
             server.paused_until = max(server.paused_until, self._loop.time() + failure.wait_s)
             self._loop.call_later(failure.wait_s, self.dispatch)
-        may_die = server.own is not None and not failure.alive  # what runs on a dying server is set apart
+        may_die = server.own is not None and not failure.alive  # jobs on a dying server are set apart
         if job.unwanted:
             self.end(job, aborted())
         elif server.down:
@@ -435,7 +439,7 @@ class Servers:
                 self.look_at(server)
 
     def _loads(self, server: Server, failure: Failure) -> bool:
-        """Whether a server that answers 503 may still be loading its model; said once, when it takes a while."""
+        """Whether a server that answers 503 may still be loading its model. Logs one warning when that takes long."""
         now = self._loop.time()
         if server.unready_since is None:
             server.unready_since = now
@@ -447,14 +451,14 @@ class Servers:
         return waited_s < LOAD_S
 
     def try_again(self, job: Job, failure: Failure) -> None:
-        """Send a job again after a pause, or give it up where another try makes no sense or it has had them all."""
+        """Send a job again after a pause; give it up when it has no tries left or another try is useless."""
         if not failure.again or job.n_tries > self.patience.retries:
             self._give_up(job, failure)
         else:
             self._loop.call_later(self.patience.pause_s(job.n_tries - 1), self.send_again, job)
 
     def _send_elsewhere(self, job: Job, failure: Failure) -> None:
-        """Send a job again whose server went down, unless it has used up its tries: it may be what takes them down."""
+        """Resend a job whose server went down, unless its tries are used up: it may be what kills servers."""
         if job.n_tries > self.patience.retries:
             self._give_up(job, failure)
         else:
@@ -465,7 +469,7 @@ class Servers:
         self.end(job, RequestFailed("the server did not complete the request", given=given))
 
     def send_again(self, job: Job) -> None:
-        """Send a job again, before those that were not sent yet."""
+        """Send a job again, ahead of the jobs not sent yet."""
         if job.unwanted:
             self.end(job, aborted())
         elif not job.over:
@@ -473,7 +477,7 @@ class Servers:
             self.dispatch()
 
     def end(self, job: Job, outcome: Completion | GpuRagError) -> None:
-        """A job has its outcome; one that has one already keeps it."""
+        """End a job with its outcome. A job that has ended keeps its first outcome."""
         if job.over:
             return
         job.over = True
@@ -485,7 +489,7 @@ class Servers:
     # --- trials and looks ---
 
     async def _try(self, server: Server) -> None:
-        """Send a server a request that no filter minds: where that is refused too, all are."""
+        """Send a harmless request: if it is refused too, the server refuses everything."""
         content = {"model": self.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
         limit_s = min(LOOK_S, self.patience.timeout_s)
         outcome = await server.exchanger.post("/chat/completions", json.dumps(content).encode(), limit_s)
@@ -501,7 +505,7 @@ class Servers:
         self.dispatch()
 
     def look_at(self, server: Server, pause_s: float = 0.0) -> None:
-        """Find out whether a server is there, after a pause; nothing while somebody does."""
+        """Check whether a server is alive, after a pause. Does nothing while a check runs."""
         if server.watch is None:
             server.watch = self._loop.create_task(self._watch(server, pause_s))
             server.watch.add_done_callback(self._watched)
@@ -513,10 +517,10 @@ class Servers:
 
     def _watched(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (bug := task.exception()) is not None:
-            self.end_all(_bug(bug))  # nobody is left waiting
+            self.end_all(_bug(bug))  # no caller is left waiting
 
     async def _watch(self, server: Server, pause_s: float) -> None:
-        """Look at a server until it answers; it counts as down after as many looks as a request has tries."""
+        """Look at a server until it answers. It counts as down after as many looks as a request has tries."""
         if self.keeper is not None and server.own is not None:
             await self.keeper.tend(server)
             return
@@ -548,7 +552,7 @@ class Servers:
         return await self.keeper.start(server)
 
     def put_down(self, server: Server, reason: ModelError) -> None:
-        """Give a server no more requests, and those that it had to the others. Without others all jobs end."""
+        """Send a server no more requests, and move its jobs to the others. If no server is left, all jobs end."""
         known, server.live, server.down = server.down, False, reason
         if all(other.down for other in self.servers):
             self._end_without_servers()
@@ -567,7 +571,7 @@ class Servers:
         for job in list(server.running):
             job.n_tries += 1
             if job.task is not None:
-                job.task.cancel()  # and `_sent` sends it again
+                job.task.cancel()  # `_sent` sends it again
 
     def _end_without_servers(self) -> None:
         error = _all_of("no model server answers", [other.down for other in self.servers if other.down])
@@ -583,11 +587,12 @@ class Servers:
         return ModelError("the model server does not answer", given=given, do="start it, then run again")
 
     def _n_looks(self, failure: Failure) -> int:
-        """The looks before a run begins: as many as a request has tries, two where nobody listens at the address."""
+        """Number of looks before a run: as many as a request has tries; at most two when nothing listens at the
+        address."""
         return min(self.patience.retries, 1 if failure.unreached else self.patience.retries) + 1
 
     async def _patient_look(self, server: Server) -> Card | Failure | ModelError:
-        """The last of `_n_looks`, or the first that says something; while a server says that it loads, more of them."""
+        """Look up to `_n_looks` times, longer while the server loads. Returns the first answer or the last failure."""
         n_before = 0
         while True:
             look = await self.look(server)
@@ -598,7 +603,7 @@ class Servers:
             n_before += 1
 
     async def look(self, server: Server) -> Card | Failure | ModelError:
-        """The card of the model, or of the only one that the server has where none is named."""
+        """The card of the named model; without a name, of the only one that the server has."""
         outcome = await server.exchanger.get("/models", min(LOOK_S, self.patience.timeout_s))
         if isinstance(outcome, (Failure, ModelError)):
             return outcome
@@ -627,11 +632,11 @@ class Servers:
 
 
 def revision_of(card: Card) -> str:
-    """The revision of a model that its entry in GET /models says; "" where it says none."""
+    """Revision of a model in its GET /models entry; "" if there is none."""
     said = next((text for name in REVISION if isinstance(text := card.get(name), str) and text.strip()), "")
     if said:
         return said.strip().encode("utf-8", "replace").decode()
-    snapshot = _SNAPSHOT.search(str(card.get("root") or ""))  # vLLM says there which folder it serves
+    snapshot = _SNAPSHOT.search(str(card.get("root") or ""))  # vLLM reports here the folder that it serves
     return snapshot[1] if snapshot else ""
 
 

@@ -1,4 +1,4 @@
-"""Requests as JSON bodies of the OpenAI chat completions protocol, bounded exchanges, and what answers mean."""
+"""Requests as JSON bodies of the OpenAI chat completions protocol, bounded exchanges, and the meaning of answers."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from gpu_rag.models.llm.interface import JSON_LAYOUT, estimate_tokens, ranked
 from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
-LABELS = "ABCDEFGHIJKLMNOPQRST"  # as many as top_logprobs can show
+LABELS = "ABCDEFGHIJKLMNOPQRST"  # top_logprobs shows at most 20
 _SEED_BITS = (1 << 63) - 1
 MAX_REPLY_BYTES = 16 * 2**20  # after decompression
-MAX_ERROR_BYTES = 64 * 2**10  # of the body behind a status from 400 on; the rest is not read
+MAX_ERROR_BYTES = 64 * 2**10  # read of the body of a status >= 400; the rest is ignored
 MAX_WAIT_S = 60.0
-KEEP_ALIVE_S = 30.0  # an idle connection is closed after it
+KEEP_ALIVE_S = 30.0  # idle connections are closed after this time
 EVENTS = "text/event-stream"
 ENCODINGS = ("", "identity", "gzip", "x-gzip", "deflate")
 PASSING = (408, 409, 424, 425, 429)  # refusals that another try may not meet; 424: TGI broke off
-TEMPLATE_TOKENS = 64  # chat templates add some tokens a message, and the server counts them
+TEMPLATE_TOKENS = 64  # reserve for the tokens that chat templates add, which the server counts
 
-# vLLM, SGLang, llama.cpp, llama-cpp-python, TGI, Gemini, Ollama, LM Studio, Mistral and others.
+# Messages of vLLM, SGLang, llama.cpp, llama-cpp-python, TGI, Gemini, Ollama, LM Studio, Mistral and others.
 _TOO_LONG = re.compile(
     r"context[ _.-](?:length|size|window)|maximum (?:model|context)|max(?:imum)?.model.len|too many (?:input )?tokens"
     r"|input token count|`?inputs`? (?:tokens|must have less than)|(?:prompt|input) is too long|longer than the model"
     r"|exceeds? (?:the )?(?:available )?context|(?:maximum|max) number of tokens allowed|too large for model with",
     re.IGNORECASE,
 )
-# Words of a refusal that concern the form of a request, not its text.
+# Words of a refusal that concerns the form of a request, not its text.
 _FORM = re.compile(
     r"response_format|json_schema|json_object|structured_outputs|guided|grammar|\bschema\b|logprobs|chat_template_kwargs"
     r"|enable_thinking|top_n_tokens|\bseed\b|max_tokens|max_completion_tokens|extra (?:inputs|fields)"
@@ -50,7 +50,7 @@ _LOADING = re.compile(r"\bload(?:ing|ed)?\b|warm(?:ing)?[ -]?up|starting|not rea
 
 
 class FormRefused(RequestFailed):
-    """The server does not understand the form of a request: another form of it may do."""
+    """The server does not understand the form of a request; another form may work."""
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -58,12 +58,12 @@ class FormRefused(RequestFailed):
 
 @dataclass(frozen=True)
 class Style:
-    """What a server understands beside plain chat, found by `http.find_style`.
+    """Features that a server understands beside plain chat, found by `http.find_style`.
 
-    objects: how a JSON Schema travels; choices: how options do ("prompt": in words alone); ranks: whether letters come
-    with log-probabilities; thinks: whether replies begin with a thought; quiet: whether that can be switched off;
-    one_line: whether a schema may say how its JSON is laid out, as llguidance reads it; seed: whether a request may
-    have one; limit: the name of the limit of tokens, "" where none may be given.
+    objects: form of a JSON Schema; choices: form of options ("prompt": in words only); ranks: whether letters come with
+    log-probabilities; thinks: whether replies begin with a thought; quiet: whether thinking can be switched off;
+    one_line: whether a schema may set the layout of its JSON, as llguidance reads it; seed: whether a request may have
+    one; limit: name of the token limit, "" if none may be given.
     """
 
     objects: str = "json_schema"
@@ -90,12 +90,12 @@ _IN_WORDS = "\n\nReply with one JSON object and nothing else. It must be valid u
 
 
 def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> dict[str, Any]:
-    """The body of POST /chat/completions for a request that `check_constraint` lets pass.
+    """Body of POST /chat/completions for a request that passed `check_constraint`.
 
-    A JSON Schema travels as response_format json_schema, as structured_outputs of vLLM, or in words, with or without
-    response_format json_object. A Choice travels as structured_outputs, as a JSON string of an enum, or in words. Rank
-    lists the options under the letters A to T and asks for one token with its 20 most likely alternatives.
-    think_tokens: added to the limit of a model that thinks and cannot be switched.
+    A JSON Schema is sent as response_format json_schema, as structured_outputs of vLLM, or in words, with or without
+    response_format json_object. A Choice is sent as structured_outputs, as a JSON string of an enum, or in words. A
+    Rank lists the options under the letters A to T and asks for one token with its 20 most likely alternatives.
+    think_tokens: added to the limit of a model whose thinking cannot be switched off.
     """
     system, user, limit = request.system, request.prompt, request.max_tokens
     extra: dict[str, Any] = {}
@@ -112,7 +112,7 @@ def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> d
             user, limit = f"{user}\n\n{_labelled(options)}", 1
             extra = {"logprobs": True, "top_logprobs": len(LABELS)}
     if style.thinks and style.quiet:
-        extra["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}  # by family of models
+        extra["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}  # depends on the model family
     elif style.thinks:
         limit += think_tokens
     messages = [{"role": "user", "content": user}]
@@ -127,7 +127,7 @@ def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> d
 
 
 def _object_form(system: str, schema: str, style: Style) -> tuple[str, dict[str, Any]]:
-    """The system text and the part of a body that ask for an object."""
+    """System text, and the part of the body that asks for an object."""
     parsed = json.loads(schema)
     if style.one_line and isinstance(parsed, dict):
         parsed["x-guidance"] = JSON_LAYOUT
@@ -149,7 +149,7 @@ def _labelled(options: tuple[str, ...]) -> str:
 
 
 def check_constraint(request: Request) -> RequestFailed | None:
-    """The reason why a request cannot be sent at all, or None: a schema that is not JSON."""
+    """RequestFailed if a request cannot be sent at all (its schema is not JSON), else None."""
     if isinstance(request.constraint, JsonSchema):
         try:
             json.loads(request.constraint.schema)
@@ -159,7 +159,7 @@ def check_constraint(request: Request) -> RequestFailed | None:
 
 
 def can_rank(rank: Rank) -> bool:
-    """Whether there are letters for all options."""
+    """Whether there are enough letters for all options."""
     return len(rank.options) <= len(LABELS)
 
 
@@ -170,10 +170,10 @@ def can_rank(rank: Rank) -> bool:
 class Failure:
     """An exchange that brought no answer to the request.
 
-    broken: no answer at all, so the server may be gone; unreached: not even a connection; busy: the server had too
-    much to do; alive: it said so itself, and did not stand for another one that is gone; again: whether another try
-    makes sense; unready: HTTP 503, as while a model is loaded; loading: it says that itself; wait_s: the pause that
-    the server asks for.
+    broken: no answer at all, so the server may be dead; unreached: not even a connection; busy: the server was
+    overloaded; alive: the server itself answered, not a proxy for a dead one; again: whether another try makes sense;
+    unready: HTTP 503, as during model loading; loading: the server says that it is loading; wait_s: the pause that it
+    asks for.
     """
 
     why: str
@@ -188,15 +188,16 @@ class Failure:
 
 
 Completion = dict[str, Any]
-# A body or completion; or a failure that may pass; or an error of this request alone; or one of the whole server.
+# A body or completion; a failure that may pass; an error of this request alone; or an error of the whole server.
 Outcome = bytes | Failure | RequestFailed | ModelError
 Asked = Completion | Failure | RequestFailed | ModelError
 
 
 def read_completion(content: bytes) -> Completion | Failure | RequestFailed:
-    """The chat completion in the body behind a status 2xx, or why it is none: an error, a page, a reply broken off.
+    """Chat completion in the body of a status 2xx, or the reason why there is none: an error, a page, a reply broken
+    off.
 
-    Whether a completion keeps to the form asked for is for the reader to see; one without text counts if its model
+    The reader checks whether a completion keeps the form asked for. A completion without text counts if the model
     thought, or was cut by its limit.
     """
     answer = _json(content)
@@ -225,15 +226,15 @@ def _no_completion(said: str) -> Failure | ContextOverflow:
 
 
 def _json(content: bytes) -> Any:
-    """The value of a JSON text, None for anything else."""
+    """Value of a JSON text; None for anything else."""
     try:
         return json.loads(content)
-    except (ValueError, RecursionError):  # also bytes that are not text
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
 
 
 def _parts(content: Any) -> str | None:
-    """The text of content in parts, as some servers write it; None where it is none."""
+    """Text of a content in parts, as some servers write it; None if it has no such form."""
     try:
         return "".join(part["text"] for part in content if part.get("type") == "text")
     except (KeyError, TypeError, AttributeError):
@@ -241,7 +242,7 @@ def _parts(content: Any) -> str | None:
 
 
 def thought(answer: Completion) -> str:
-    """The thought in a chat completion, kept apart or in its text; "" for none."""
+    """Thought in a chat completion, from its own field or from the text; "" for none."""
     try:
         message = answer["choices"][0]["message"]
         if apart := message.get("reasoning_content") or message.get("reasoning"):
@@ -254,11 +255,11 @@ def thought(answer: Completion) -> str:
 
 
 def read_answer(request: Request, answer: Completion, count: Callable[[str], int] = estimate_tokens) -> Reply:
-    """The reply in a chat completion, as it was said: whoever made the request reads what it holds.
+    """Reply in a chat completion, unchanged: the maker of the request interprets it.
 
-    Reasoning content that a server keeps apart is never part of the text. A Rank without the log-probabilities of its
-    letters has no scores. Any finish reason but "length" is "stop". count: estimates tokens that the server does not
-    count; such a reply is marked `estimated`.
+    Reasoning content in a field of its own is never part of the text. A Rank without log-probabilities of its letters
+    has no scores. Any finish reason but "length" is "stop". count: estimates tokens that the server does not count;
+    such a reply is marked `estimated`.
     """
     choice = answer["choices"][0]
     content = choice["message"].get("content")
@@ -281,8 +282,8 @@ def read_answer(request: Request, answer: Completion, count: Callable[[str], int
 
 
 class Pieces:
-    """A chat completion that comes piece by piece. ended: whether its last piece has come; error: what the server said
-    in place of the rest."""
+    """A chat completion that comes in pieces. ended: whether the last piece has come; error: what the server sent
+    instead of the rest."""
 
     def __init__(self) -> None:
         self.text, self.error, self.ended = "", "", False
@@ -290,7 +291,7 @@ class Pieces:
         self._readable = True
 
     def take(self, data: bytes) -> None:
-        """The data of one event."""
+        """Add the data of one event."""
         if data == b"[DONE]":
             self.ended = True
             return
@@ -309,7 +310,7 @@ class Pieces:
             self._readable = False
 
     def whole(self) -> bytes:
-        """The same completion in one piece; of pieces that cannot be read it is none."""
+        """The completion in one piece; bytes that are no completion if a piece could not be read."""
         if not self._readable:
             return b"pieces that cannot be read"
         message = {"role": "assistant", "content": self.text, "reasoning_content": self._thought or None}
@@ -318,14 +319,14 @@ class Pieces:
 
 
 def _unquoted(text: str) -> str:
-    """The text of a JSON string, which is how an option of an enum comes."""
+    """Text of a JSON string, the form of an option of an enum; other text unchanged."""
     value = _json(text.encode("utf-8", "surrogatepass"))
     return value if isinstance(value, str) else text
 
 
 def _counts(answer: Completion) -> tuple[int | None, int, int | None]:
-    """Prompt, cached and generated tokens as the server counts; None for a number that it does not give. No prompt has
-    no tokens, and no text."""
+    """Prompt, cached and generated tokens by the server's count. None for a number that it does not give; 0 prompt or
+    generated tokens count as not given."""
     usage = answer.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     details = usage.get("prompt_tokens_details")
@@ -334,7 +335,7 @@ def _counts(answer: Completion) -> tuple[int | None, int, int | None]:
 
 
 def _count(number: Any) -> int | None:
-    """A number of tokens from 1 on, also one that comes as a float or as text."""
+    """A number of tokens >= 1, also given as float or text; None for anything else."""
     if isinstance(number, bool):
         return None
     try:
@@ -352,10 +353,10 @@ def _scores(options: tuple[str, ...], choice: dict[str, Any]) -> tuple[float, ..
 
 
 def _label_scores(options: tuple[str, ...], alternatives: list[dict[str, Any]]) -> tuple[float, ...] | None:
-    """Log-probability of each option's letter, or None when the model considered none of them.
+    """Log-probability of each option's letter; None if no letter is among the alternatives.
 
-    "A" and " A" are one letter: their probabilities add up. A letter that is not among the alternatives is less
-    likely than each of them: it gets the lowest one's value less 1. So does one whose number is not finite.
+    "A" and " A" are one letter: their probabilities add up. A letter that is missing, or whose number is not finite, is
+    less likely than all alternatives: it gets the lowest value less 1.
     """
     numbers: dict[str, list[float]] = {}
     for alternative in alternatives:
@@ -377,14 +378,14 @@ def _log_sum(values: list[float]) -> float:
 
 
 class Exchanger:
-    """Sends requests to one address and reads bounded replies; its own event loop alone uses it.
+    """Client of one address that reads bounded replies. Only its own event loop may use it.
 
-    A time limit covers a whole exchange: connecting, sending, headers and body. Replies end at MAX_REPLY_BYTES.
-    Redirects are not followed, cookies not kept, no environment variable is read. The key goes to this address only.
+    A time limit covers a whole exchange: connecting, sending, headers and body. Replies end at MAX_REPLY_BYTES. It
+    follows no redirects, keeps no cookies and reads no environment variables. The key goes to this address only.
     """
 
     def __init__(self, url: str, key: str | None, *, connect_timeout_s: float, socket: str = "", ca_file: str = ""):
-        """Opens no connection yet. socket: of a Unix socket the path. Needs a running event loop."""
+        """Open no connection yet. socket: path of a Unix socket. Needs a running event loop."""
         self.url, self._connect_timeout_s = url, connect_timeout_s
         headers = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
         if key is not None:
@@ -402,18 +403,18 @@ class Exchanger:
         )
 
     async def get(self, path: str, timeout_s: float) -> Outcome:
-        """The outcome of a GET. path: below the address, or with "..": beside its /v1."""
+        """Outcome of a GET. path: below the address; with ".." it replaces the final /v1."""
         return await self._exchange("GET", path, None, timeout_s)
 
     async def post(
         self, path: str, body: bytes, timeout_s: float, on_text: Callable[[str], None] | None = None
     ) -> Outcome:
-        """The outcome of a POST of JSON. on_text: called with the text so far of a chat completion that comes as
-        server-sent events; the outcome is the completion in one piece all the same."""
+        """Outcome of a POST of JSON. on_text: called with the text so far, for a chat completion that comes as
+        server-sent events; the outcome is still the completion in one piece."""
         return await self._exchange("POST", path, body, timeout_s, on_text)
 
     async def ask(self, body: bytes, timeout_s: float, on_text: Callable[[str], None] | None = None) -> Asked:
-        """The chat completion for a body, or why there is none."""
+        """Chat completion for a body, or the reason why there is none."""
         outcome = await self.post("/chat/completions", body, timeout_s, on_text)
         return read_completion(outcome) if isinstance(outcome, bytes) else outcome
 
@@ -456,7 +457,7 @@ class Exchanger:
             unreached = isinstance(error, aiohttp.ClientConnectorError)
             cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
             return Failure(f"{type(error).__name__}: {cause}", broken=True, unreached=unreached)
-        # Whatever else the bytes of a server make a library raise is the failure of this exchange alone.
+        # The bytes of a server can make a library raise anything; it is a failure of this exchange alone.
         except Exception as error:  # noqa: BLE001
             return Failure(f"{type(error).__name__}: {error}"[:300], broken=True)
 
@@ -464,7 +465,7 @@ class Exchanger:
 class _OfOneProcess(aiohttp.BaseConnector):
     """A pool of connections that a forked process leaves alone.
 
-    They are its parent's: closing one in the child would take it out of the selector that both processes share.
+    They belong to the parent: closing one in the child would take it out of the selector that both processes share.
     """
 
     def __init__(self, *given: Any, **options: Any):
@@ -485,9 +486,9 @@ class _UnixConnector(_OfOneProcess, aiohttp.UnixConnector):
 
 
 def certificates_for(url: str, ca_file: str = "") -> Any:
-    """The certificates that https is checked by: those of httpx, the same on every machine, and those of a file (PEM).
+    """Certificates for checking https: those of httpx, the same on every machine, and those of a PEM file.
 
-    Raises BadInput for a file without certificates.
+    Returns True for other addresses. Raises BadInput for a file without certificates.
     """
     if not url.startswith("https:"):
         return True
@@ -504,7 +505,7 @@ def certificates_for(url: str, ca_file: str = "") -> Any:
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body, decompressed, up to the piece that makes it longer than `most`."""
+    """Decompressed body, up to the piece that makes it longer than `most`."""
     pieces: list[bytes] = []
     n_bytes = 0
     async for piece in response.content.iter_any():
@@ -516,7 +517,7 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 async def _read_events(response: aiohttp.ClientResponse, on_text: Callable[[str], None] | None) -> Outcome:
-    """The chat completion that comes as server-sent events, as the server would have sent it in one piece."""
+    """Chat completion that comes as server-sent events, put together into one piece."""
     completion = Pieces()
     rest, n_bytes = b"", 0
     async for piece in response.content.iter_any():
@@ -548,7 +549,7 @@ def _encoded(url: str, encoding: str) -> ModelError:
 
 
 def refused(status: int, text: str, headers: Any, url: str) -> Failure | RequestFailed | ModelError:
-    """The meaning of a status from 300 on; headers: of the response, without regard to case."""
+    """Meaning of a status >= 300. headers: those of the response, in any case."""
     message = _message(text)
     if status == 413 or (status >= 400 and status not in (401, 403, 404) and _TOO_LONG.search(message)):
         return _too_long(status, message)
@@ -579,7 +580,7 @@ def _too_long(status: int, message: str) -> ContextOverflow:
 
 
 def _message(text: str) -> str:
-    """The message inside an error body, or the body."""
+    """Message inside an error body, else the whole body."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -596,9 +597,9 @@ def _message(text: str) -> str:
 
 
 def retry_after_s(text: str, date: str = "") -> float | None:
-    """Seconds that the server asks to wait, bounded; None when it does not say.
+    """Seconds that the server asks to wait, 0 to MAX_WAIT_S; None if it does not say.
 
-    date: of the answer, by the server's own clock; "" takes ours.
+    date: of the answer, by the server's clock; "" takes ours.
     """
     if not text.strip():
         return None

@@ -1,4 +1,4 @@
-"""The two faces of an engine, and the keys under which replies are kept."""
+"""The two interfaces of an engine, and the keys under which replies are kept."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 OnReply = Callable[[int, "Reply | RequestFailed"], None]
-# JSON on one line: a small model left free to choose white space writes nothing else. Separators as in json.dumps and
-# in the examples of the prompts: bound to "[" where it would write " [", a model closes the list and replies nothing.
+# JSON on one line: a small model that may choose white space writes nothing else. Separators are those of json.dumps
+# and of the prompts' examples: forced to write "[" where it would write " [", a model closes the list and replies
+# nothing.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 ApiKeys = str | Mapping[str, str] | None  # one key for all model servers, or keys by address
 
 
 class Model(Protocol):
-    """A language model behind either face.
+    """A language model behind either interface.
 
-    name: the spec that it was loaded by; content_hash: sha256 of what determines its replies; context_tokens: the most
-    tokens of system, prompt and reply together, the chat template's own already taken off; capable: whether the model
-    may extract and judge, or only carry plumbing.
+    name: the spec of `load_llm`; content_hash: sha256 of what determines its replies; context_tokens: the most tokens
+    of system, prompt and reply together, without the chat template's own; capable: whether the model may extract and
+    judge, or only do routine work.
     """
 
     name: str
@@ -32,18 +33,18 @@ class Model(Protocol):
     capable: bool
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text`; a cautious estimate where the engine's tokenizer is not at hand."""
+        """Tokens of `text`; a cautious estimate if the engine's tokenizer is not available."""
         ...
 
     def close(self) -> None:
-        """Give up what is open and free all memory. It is not used afterwards."""
+        """Give up open requests and free all memory. The engine is not used afterwards."""
         ...
 
 
 def fits(llm: Model, system: str, text: str, max_tokens: int) -> bool:
-    """Whether a request with this system part, user text and room for the reply is within the model's context."""
+    """Whether the system part, the user text and room for the reply fit in the model's context."""
     room = llm.context_tokens - max_tokens
-    # A token is one byte or more, so a short text needs no tokenizer.
+    # A token has at least one byte, so a short text needs no tokenizer.
     if len(system.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace")) <= room:
         return True
     return llm.count_tokens(system) + llm.count_tokens(text) <= room
@@ -53,56 +54,56 @@ class LLM(Model, Protocol):
     """An engine that answers requests."""
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in their order; a request that failed has its RequestFailed in that place.
+        """One reply per request, in order; a failed request has its RequestFailed in that position.
 
-        on_reply(i, reply) is called in the calling thread as each request is finished, in any order.
-        Raises ModelError only when the engine as a whole cannot go on.
+        on_reply(i, reply) is called in the calling thread when each request finishes, in any order.
+        Raises ModelError only when the whole engine cannot continue.
         """
         ...
 
 
 @runtime_checkable
 class StreamingLLM(Model, Protocol):
-    """The asynchronous face of an engine: requests go in while others run, replies come out as they finish.
+    """Asynchronous interface of an engine: requests go in while others run, replies come out as they finish.
 
-    One thread at a time uses it. A key is the caller's number for a request, unique among the open ones. Every key
-    that was submitted comes out of `poll` exactly once, unless the engine dies or is closed first. Engines offer this
-    face beside `LLM.complete`; `service.as_streaming` gives it to one that does not.
+    One thread at a time uses it. A key is the caller's number for a request, unique among the open ones. `poll` returns
+    every submitted key exactly once, unless the engine dies or is closed first. Engines offer this interface beside
+    `LLM.complete`; `service.as_streaming` adds it to one that does not.
     """
 
     def submit(self, key: int, request: Request) -> None:
-        """Hand over a request; never waits for the engine. Raises UsageError for a key that is open."""
+        """Hand over a request; never waits for the engine. Raises UsageError for an open key."""
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """Finished requests, as (key, reply); waits up to `timeout_s` for the first, [] when none came or none is open.
+        """Finished requests, as (key, reply). Waits up to `timeout_s` for the first; [] when none came or none is open.
 
-        Raises ModelError when the engine is dead and all that finished before was handed out.
+        Raises ModelError when the engine is dead and all earlier replies were returned.
         """
         ...
 
     def abort(self, key: int) -> None:
-        """Give up a request; a key that is not open is ignored.
+        """Give up a request. Ignores a key that is not open.
 
-        `poll` still gives the key out once: with its reply when that was finished or cannot be stopped any more, else
-        with a RequestFailed that says it was aborted.
+        `poll` still returns the key once: with its reply if that was finished or cannot be stopped any more, else with
+        a RequestFailed that says it was aborted.
         """
         ...
 
     @property
     def n_open(self) -> int:
-        """The number of keys that were submitted and not yet given out by `poll`."""
+        """Number of keys that were submitted and not yet returned by `poll`."""
         ...
 
 
 @dataclass
 class ServerAccount:
-    """The work of one server, or of one engine beside this process, since it was opened.
+    """Work of one server, or of one engine outside this process, since it was opened.
 
-    requests: replies that it gave. busy_s: seconds with a request there; queue_s: seconds that requests waited for a
-    place there, all together. failures: tries without a reply, or deaths of an engine; retries: tries after another
-    one. preemptions: how often a request gave its place to others; None where the server does not say. estimated:
-    replies whose tokens the server did not count; other_model: replies in the name of another model than the one asked.
+    requests: replies that it gave. busy_s: seconds with a request there; queue_s: total seconds that requests waited
+    for a place there. failures: tries without a reply, or deaths of an engine; retries: tries after a failed one.
+    preemptions: how often a request gave its place to others; None if the server does not report it. estimated: replies
+    whose tokens the server did not count; other_model: replies in the name of another model than requested.
     """
 
     name: str
@@ -119,7 +120,7 @@ class ServerAccount:
     other_model: int = 0
 
     def add_reply(self, reply: Reply) -> None:
-        """Add what one reply cost."""
+        """Add the costs of one reply."""
         self.prompt_tokens += reply.n_prompt
         self.cached_tokens += reply.n_cached
         self.generated_tokens += reply.n_generated
@@ -129,7 +130,7 @@ class ServerAccount:
 def in_order(
     n: int, finished: Iterable[tuple[int, Reply | RequestFailed]], on_reply: OnReply | None
 ) -> list[Reply | RequestFailed]:
-    """The n replies in the order of their numbers, out of (number, reply) as each is finished."""
+    """The n replies in order of their numbers, from (number, reply) in order of completion."""
     replies: list[Reply | RequestFailed | None] = [None] * n
     for i, reply in finished:
         replies[i] = reply
@@ -146,7 +147,7 @@ def ranked(
     n_generated: int = 0,
     estimated: bool = False,
 ) -> Reply:
-    """The reply to a Rank: the option of the highest score, of equals the first."""
+    """Reply to a Rank: the option with the highest score, ties to the first."""
     best = max(range(len(scores)), key=scores.__getitem__)
     return Reply(options[best], "rank", n_prompt, n_cached, n_generated, tuple(scores), estimated=estimated)
 
@@ -154,9 +155,9 @@ def ranked(
 def on_growth(
     decoded: Callable[[Sequence[int]], str], on_text: Callable[[str], None]
 ) -> Callable[[Sequence[int]], None]:
-    """What an engine calls with the token ids of a reply so far, for `Request.on_text`.
+    """Callback for the token ids of a reply so far, which calls `Request.on_text`.
 
-    A character of several tokens waits until it is whole.
+    A character of several tokens waits until it is complete.
     """
 
     def grown(ids: Sequence[int]) -> None:
@@ -168,26 +169,26 @@ def on_growth(
 
 
 def check_key(key: int, *open_keys: Container[int]) -> None:
-    """Raises UsageError for a key that is open: the refusal of `StreamingLLM.submit`."""
+    """Raise UsageError for a key that is open, as `StreamingLLM.submit` does."""
     if any(key in some for some in open_keys):
         raise UsageError("the request cannot be taken", given=f"key {key}", expected="a key that is not open")
 
 
 def aborted() -> RequestFailed:
-    """The reply to an aborted request."""
+    """Reply to an aborted request."""
     return RequestFailed("the request was aborted")
 
 
 def estimate_tokens(text: str) -> int:
-    """A cautious estimate of the tokens of `text` without a tokenizer: a third of its UTF-8 bytes, rounded up.
+    """Cautious estimate of the tokens of `text` without a tokenizer: a third of its UTF-8 bytes, rounded up.
 
-    English has about four bytes a token, so this is high for prose; strings of digits and symbols can have more.
+    English has about four bytes a token, so this is high for prose; strings of digits and symbols can have more tokens.
     """
     return -(-len(text.encode("utf-8", "surrogatepass")) // 3)
 
 
 def constraint_record(constraint: JsonSchema | Choice | Rank | None) -> dict[str, Any] | None:
-    """The constraint as JSON."""
+    """Constraint as JSON."""
     match constraint:
         case None:
             return None
@@ -202,7 +203,7 @@ def constraint_record(constraint: JsonSchema | Choice | Rank | None) -> dict[str
 def request_key(request: Request) -> str:
     """sha256 over system, prompt, constraint, max_tokens, temperature, seed and attempt.
 
-    The seed counts only with a temperature above 0: a greedy reply does not depend on it.
+    The seed counts only at a temperature above 0, because a greedy reply does not depend on it.
     """
     return text_hash(
         request.system,
@@ -216,12 +217,12 @@ def request_key(request: Request) -> str:
 
 
 def reply_key(llm: LLM, request: Request) -> str:
-    """`request_key` together with the content hash of the model."""
+    """`request_key` combined with the content hash of the model."""
     return text_hash(llm.content_hash, request_key(request))
 
 
 def reply_record(reply: Reply) -> dict[str, Any]:
-    """The reply as JSON, without `from_cache`; floats survive a round trip exactly."""
+    """Reply as JSON, without `from_cache`; floats survive a round trip exactly."""
     record: dict[str, Any] = {
         "text": reply.text,
         "finish_reason": reply.finish_reason,
@@ -237,7 +238,7 @@ def reply_record(reply: Reply) -> dict[str, Any]:
 
 
 def reply_from_record(record: dict[str, Any], *, from_cache: bool = False) -> Reply:
-    """The reply that `reply_record` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+    """Reply that `reply_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
     return Reply(
         text=str(record["text"]),
         finish_reason=str(record["finish_reason"]),

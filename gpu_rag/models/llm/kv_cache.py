@@ -1,8 +1,8 @@
 """Keys and values of a batch in buffers of their final size, and CPU attention that reads them without copies.
 
 transformers' own dynamic cache copies all keys and values at every generated token, and its attention on CPU repeats
-them once per query head; together that was half of the time of a batch of long prompts. Imports transformers: to be
-imported only by an engine that has checked that it is there.
+them once per query head; together that took half of the time of a batch of long prompts. This module imports
+transformers: import it only in an engine that has checked that transformers is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CPU_ATTENTION = "gpu_rag_cpu"
 
 
 def register_cpu_attention() -> str:
-    """Make grouped-query attention without repetition known to transformers; returns the name to load models with."""
+    """Register grouped-query attention without repetition in transformers. Returns the name to load models with."""
     AttentionInterface.register(CPU_ATTENTION, _attend)
     AttentionMaskInterface.register(CPU_ATTENTION, sdpa_mask)
     return CPU_ATTENTION
@@ -39,7 +39,8 @@ def _attend(
     is_causal: bool | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """softmax(scaling Q K^T + mask) V, key heads shared by groups of query heads. [B, H, L, D] -> [B, L, H, D]."""
+    """Attention softmax(scaling Q K^T + mask) V, with key heads shared by groups of query heads. [B, H, L, D] -> [B, L,
+    H, D]."""
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     out = torch.nn.functional.scaled_dot_product_attention(
         query,
@@ -57,7 +58,7 @@ Prefix = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class BufferedLayer(DynamicLayer):
-    """`keys` and `values` are views of the filled part of buffers [rows, heads, length, D]."""
+    """A cache layer: `keys` and `values` are views of the filled part of buffers [rows, heads, length, D]."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -95,9 +96,9 @@ class BufferedLayer(DynamicLayer):
 def new_cache(config: Any, rows: int, length: int, prefix: Prefix | None = None) -> Any:
     """A cache for `rows` sequences of at most `length` tokens that all begin with `prefix`.
 
-    prefix: per layer keys and values [1, heads, P, D], or None. Layers with full attention get a buffer; layers with
-    a sliding window keep their own kind, and then no prefix can be given. Raises ModelError for a model whose layers
-    have another kind of state (recurrent ones): left padding would change it.
+    prefix: keys and values [1, heads, P, D] per layer, or None. Layers with full attention get a buffer; layers with a
+    sliding window keep their own kind, and then no prefix can be given. Raises ModelError for a model whose layers have
+    another kind of state (recurrent ones), because left padding would change it.
     """
     cache: Any = DynamicCache(config=config)
     kinds = {type(layer) for layer in cache.layers}
@@ -113,17 +114,17 @@ def new_cache(config: Any, rows: int, length: int, prefix: Prefix | None = None)
 
 
 def shares_prefixes(config: Any) -> bool:
-    """Whether every layer of the model attends to the whole text, so that a shared start can be kept and reused."""
+    """Whether every layer of the model attends to the whole text, so that a shared prefix can be reused."""
     return all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
 
 
 def as_prefix(cache: Any) -> Prefix:
-    """The keys and values of a cache of one row, to be given to `new_cache`."""
+    """Keys and values of a cache of one row, for `new_cache`."""
     return [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
 
 
 def select_rows(cache: Any, rows: Sequence[int]) -> Any:
-    """A new cache whose row i is row rows[i] of `cache`, which is left as it is."""
+    """A new cache whose row i is row rows[i] of `cache`, which is unchanged."""
     chosen = copy.copy(cache)
     chosen.layers = [copy.copy(layer) for layer in cache.layers]
     chosen.batch_select_indices(torch.tensor(rows, device=cache.layers[0].keys.device))

@@ -1,4 +1,5 @@
-"""Model servers that this process starts, restarts and stops: their processes, sockets, logs, and what a death means.
+"""Model servers that this process starts, restarts and stops: their processes, sockets and logs, and reactions to a
+death.
 
 usage: python own_server.py PARENT COMMAND...      Run a command in this process group, and end the whole group with it
 or with the process that started this one.
@@ -25,24 +26,24 @@ from typing import TYPE_CHECKING
 
 from gpu_rag.errors import ModelError, RequestFailed
 
-if TYPE_CHECKING:  # as a program this file begins at once, without the rest
+if TYPE_CHECKING:  # as a program this file starts at once, without the rest
     from gpu_rag.models.llm.http_servers import Card, Job, Server, Servers
     from gpu_rag.models.llm.http_wire import Failure
 
-GRACE_S = 5.0  # for a command to end by itself, once it is told to
+GRACE_S = 5.0  # time for a command to end when asked
 STOP_S = GRACE_S + 5.0
 PR_SET_PDEATHSIG = 1
-START_S = 1800.0  # for a server to answer
+START_S = 1800.0  # time for a server to answer
 START_LOOK_S = 0.2
-LOOK_S = 10.0  # for GET /health and /metrics
-ATTEND_S = 0.5  # between looks whether a server still runs
+LOOK_S = 10.0  # limit of GET /health and /metrics
+ATTEND_S = 0.5  # pause between checks whether a server runs
 RESTARTS = 4  # in a row, without a reply between them
-RESTART_S = 1.0  # before the first of them; doubled each time: a driver or a device may need time
+RESTART_S = 1.0  # pause before the first restart, doubled each time: a driver or a device may need time
 MOST_RESTART_S = 60.0
-GROUPS = 16  # after a death, the requests that ran are tried again in so many groups, one after the other
+GROUPS = 16  # after a death, the requests that ran are retried in this many groups, one after the other
 PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total(?:\{.*\})? (\S+)$", re.MULTILINE)
 QUEUED_S = re.compile(r"^vllm:request_queue_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
-LONGEST_SOCKET = 100  # bytes of a path; the system's own limit is 104 to 108
+LONGEST_SOCKET = 100  # bytes of a path; the system's limit is 104 to 108
 _LOG_BYTES = 256 * 2**10  # read from the end of a log
 _ERROR = re.compile(r"\b(?:\w*(?:Error|Exception)|error): .+|the server ended with status .+")
 _log = logging.getLogger(__name__)
@@ -51,17 +52,17 @@ _log = logging.getLogger(__name__)
 class OwnServer:
     """One model server in a process group of its own, at a Unix socket in a folder that only this user can enter.
 
-    command: the server's program and options, without the place where it listens; environment: variables beside ours;
-    key_name: the variable by which it learns its API key. Where the path of a socket would be too long it listens on a
-    free port of the loopback address. `main` ends the whole group when this process ends, however it ends.
+    command: the server's program and options, without its address; environment: additional variables; key_name: the
+    variable with its API key. If the path of a socket would be too long, it listens on a free port of the loopback
+    address. `main` ends the whole group when this process ends, for any reason.
     """
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], key_name: str):
-        """Make the folder. Nothing is started yet."""
+        """Make the folder. Starts nothing yet."""
         self.name, self._command = name, list(command)
         self.key = secrets.token_urlsafe(24)
         self._environment = {**environment, key_name: self.key}
-        self.folder = Path(tempfile.mkdtemp(prefix="gpu-rag-"))  # made with mode 0700
+        self.folder = Path(tempfile.mkdtemp(prefix="gpu-rag-"))  # mode 0700
         path = self.folder / "socket"
         self.socket = str(path) if len(os.fsencode(path)) <= LONGEST_SOCKET else ""
         self.url = "http://localhost/v1" if self.socket else f"http://127.0.0.1:{_free_port()}/v1"
@@ -70,7 +71,7 @@ class OwnServer:
         self._owner = os.getpid()
 
     def start(self) -> None:
-        """Start the server; its log begins anew. It ends with the thread that calls this."""
+        """Start the server with a new log. It ends with the thread that calls this."""
         place = ["--uds", self.socket] if self.socket else ["--host", "127.0.0.1", "--port", self.url[17:-3]]
         Path(self.socket or self._log).unlink(missing_ok=True)
         with self._log.open("wb") as log:
@@ -85,7 +86,7 @@ class OwnServer:
 
     @property
     def pid(self) -> int:
-        """The process group of the server that runs, or ran last; 0 before the first."""
+        """Process group of the server that runs, or ran last; 0 before the first start."""
         return 0 if self._process is None else self._process.pid
 
     def ended(self) -> bool:
@@ -93,7 +94,7 @@ class OwnServer:
         return self._process is None or self._process.poll() is not None
 
     def last_words(self) -> str:
-        """The errors in the log, the first and the last, or its last line."""
+        """First and last error in the log, or its last line."""
         try:
             with self._log.open("rb") as file:
                 file.seek(max(0, self._log.stat().st_size - _LOG_BYTES))
@@ -106,7 +107,7 @@ class OwnServer:
         return " ... ".join(dict.fromkeys([errors[0], errors[-1]]))
 
     def stop(self) -> None:
-        """End the server: asked first, killed after some seconds. A forked process leaves its parent's alone."""
+        """End the server: ask first, kill after some seconds. A forked process leaves its parent's server alone."""
         process = self._process
         if process is None or os.getpid() != self._owner:
             return
@@ -115,11 +116,11 @@ class OwnServer:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_S)
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # what a killed guard left
+            os.killpg(process.pid, signal.SIGKILL)  # processes that a killed guard left
         process.wait()
 
     def close(self) -> None:
-        """`stop`, and remove the folder."""
+        """Stop the server, and remove the folder."""
         if os.getpid() == self._owner:
             self.stop()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -133,12 +134,11 @@ def _free_port() -> int:
 
 
 class Keeper:
-    """Starts, restarts and stops the servers of our own among `servers`, in the thread of their event loop.
+    """Keeper that starts, restarts and stops our own servers among `servers`, in the thread of their event loop.
 
-    A server is started by `start` and again when it dies or answers no more, at most RESTARTS times without a reply.
-    The requests that ran then are tried again in groups with nothing beside them, after their second death each alone;
-    one that runs alone at its second death or a later one is given up. So a request that kills servers takes no others
-    with it.
+    It restarts a server that dies or stops answering, at most RESTARTS times without a reply. The requests that ran at
+    that time are retried in groups with nothing beside them; after their second death each runs alone. A request that
+    runs alone at its second or later death is given up. So a request that kills servers takes no others with it.
     """
 
     def __init__(self, servers: Servers):
@@ -146,7 +146,7 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
 
     async def start(self, server: Server) -> Card | ModelError:
-        """Start a server; its card, once it answers."""
+        """Start a server. Returns its model card once it answers."""
         own = _own(server)
         own.start()
         until = self._loop.time() + START_S
@@ -162,7 +162,7 @@ class Keeper:
         return ModelError("the model server did not start", given=given)
 
     async def attend(self) -> None:
-        """Look now and then whether the servers still run."""
+        """Check now and then whether the servers still run."""
         while True:
             await asyncio.sleep(ATTEND_S)
             for server in self._servers.servers:
@@ -170,7 +170,7 @@ class Keeper:
                     self._servers.look_at(server)
 
     async def tend(self, server: Server) -> None:
-        """Find out whether a server lives, which is in doubt; start one anew that does not."""
+        """Check a server whose state is unknown; restart it if it is dead."""
         if not await self._is_well(server):
             await self._revive(server)
             return
@@ -181,14 +181,14 @@ class Keeper:
         self._servers.dispatch()
 
     async def sleep(self) -> None:
-        """Have servers that are idle free the memory of their GPUs until their next request."""
+        """Let idle servers free the memory of their GPUs until their next request."""
         for server in self._servers.servers:
             if server.own is not None and server.live and not server.running and not server.asleep:
                 server.asleep = True
                 await server.exchanger.post("../sleep?level=1", b"", self._servers.patience.timeout_s)
 
     async def wake(self, server: Server) -> None:
-        """Have a server that sleeps take up its work; of several requests the first does it."""
+        """Wake a sleeping server; concurrent callers share one request."""
         if server.waking is None:
             asked = server.exchanger.post("../wake_up", b"", self._servers.patience.timeout_s)
             server.waking = self._loop.create_task(asked)
@@ -196,7 +196,7 @@ class Keeper:
         server.asleep, server.waking = False, None
 
     async def count(self) -> None:
-        """Ask the servers for their preemptions and the time that requests waited in their queues."""
+        """Read the servers' preemptions and queue times."""
         for server in self._servers.servers:
             if server.own is not None and server.live:
                 answer = await server.exchanger.get("../metrics", LOOK_S)
@@ -214,7 +214,7 @@ class Keeper:
         return False
 
     async def _revive(self, server: Server) -> None:
-        """Start a server anew, and set the requests apart that ran when it died."""
+        """Restart a server, and set apart the requests that ran when it died."""
         own = _own(server)
         server.live = False
         server.n_deaths += 1
@@ -238,7 +238,7 @@ class Keeper:
         self._servers.put_down(server, dead)
 
     def _took_part(self, server: Server) -> list[Job]:
-        """The requests that ran when a server died; those that never reached it are sent again at once."""
+        """Requests that ran when a server died. Those that never reached it are sent again at once."""
         running: list[tuple[Job, Failure | None]] = [(job, None) for job in server.running]
         questions, server.in_question = server.in_question, []
         suspects = []
@@ -254,7 +254,7 @@ class Keeper:
         return suspects
 
     def _suspect(self, server: Server, jobs: list[Job], reason: str) -> None:
-        """Give up the request that killed a server, once that is sure; the others form groups to be tried."""
+        """Give up the request that surely killed a server; put the others into groups to be retried."""
         groups: list[list[Job]] = []
         size = max(1, len(jobs) // GROUPS)
         for job in jobs:
@@ -278,7 +278,7 @@ def _own(server: Server) -> OwnServer:
 
 
 def _metric(name: re.Pattern[str], text: str) -> float:
-    """The sum of a count over all lines that give it."""
+    """Sum of a metric over all lines that report it."""
     return sum(float(number) for number in name.findall(text))
 
 
@@ -286,11 +286,11 @@ def _metric(name: re.Pattern[str], text: str) -> float:
 
 
 class Ended(Exception):
-    """The parent is gone, or has asked for the end."""
+    """The parent has ended, or has asked this process to end."""
 
 
 def end_with_parent(number: int) -> None:
-    """Have the system send this process a signal when its parent ends (Linux)."""
+    """Let the system send this process a signal when its parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
@@ -301,7 +301,7 @@ def _end(*_: object) -> None:
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Run the command. Never returns: the group is killed, this process too."""
+    """Run the command. Never returns: it kills the group, including this process."""
     child = None
     try:
         signal.signal(signal.SIGTERM, _end)

@@ -1,4 +1,4 @@
-"""Recorded replies: an engine that writes down what another says, and one that repeats it."""
+"""Recorded replies: an engine that records another one's replies, and an engine that repeats them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ CONTEXT_TOKENS = 8192
 
 
 class ReplayLLM:
-    """Repeats the replies of a file that `RecordingLLM` wrote; a request not on record is a RequestFailed.
+    """An engine that repeats the replies of a file from `RecordingLLM`; a request not on record is a RequestFailed.
 
-    The file has one JSON object a line: {"key", "system", "prompt", "constraint", "reply"} a reply (a later line with
-    the same key wins), {"model": {"name", "context_tokens", "capable"}} what was recorded, {"tokens", "of"} how many
-    tokens a text has, so that prompts are packed as they were. Keys are `request_key`. In a file written by hand the
-    last two may be missing: then the context is 8192 tokens, the model capable, and token counts are estimates.
+    The file has one JSON object per line: {"key", "system", "prompt", "constraint", "reply"} for a reply (the last line
+    of a key wins), {"model": {"name", "context_tokens", "capable"}} for the recorded model, {"tokens", "of"} for the
+    token count of a text, so that prompts are packed as they were. Keys are `request_key`. In a file written by hand
+    the last two may be missing: then the context is 8192 tokens, the model capable, and token counts are estimates.
     """
 
     def __init__(self, path: Path, *, capable: bool | None = None, context_tokens: int | None = None):
-        """Read `path`. Raises BadInput naming the line that cannot be read."""
+        """Read `path`. Raises BadInput naming a line that cannot be read."""
         self.path = Path(path)
         self._replies: dict[str, Reply] = {}
         self._tokens: dict[str, int] = {}
@@ -55,15 +55,15 @@ class ReplayLLM:
         self.capable = bool(model.get("capable", True)) if capable is None else capable
 
     def count_tokens(self, text: str) -> int:
-        """The recorded count, or an estimate for a text whose count was never asked."""
+        """Recorded count, or an estimate for a text without one."""
         return self._tokens.get(text_hash(text), estimate_tokens(text))
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """The recorded replies, in order."""
+        """Recorded replies, in order."""
         return in_order(len(requests), enumerate(map(self._reply, requests)), on_reply)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _reply(self, request: Request) -> Reply | RequestFailed:
         key = request_key(request)
@@ -74,13 +74,14 @@ class ReplayLLM:
 
 
 class RecordingLLM:
-    """Hands requests to `llm` and appends what it said to `path`, for `ReplayLLM`. Failures are not recorded.
+    """An engine that passes requests to `llm` and appends its replies to `path`, for `ReplayLLM`. Failures are not
+    recorded.
 
-    Lines are written and flushed as each reply arrives; a reply or count that is on record is not written again.
+    Lines are written and flushed as replies arrive; a recorded reply or count is not written again.
     """
 
     def __init__(self, llm: LLM, path: Path):
-        """Open `path` for appending. Raises BadInput (not such a file), StorageError (cannot be written)."""
+        """Open `path` for appending. Raises BadInput (another kind of file), StorageError (cannot be written)."""
         self.llm, self.path = llm, Path(path)
         self.name, self.content_hash = llm.name, llm.content_hash
         self.context_tokens, self.capable = llm.context_tokens, llm.capable
@@ -95,7 +96,7 @@ class RecordingLLM:
         self._append("model", {"model": about})
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text` as the engine counts them; the count is recorded."""
+        """Tokens of `text` by the engine's count, which is recorded."""
         n = self.llm.count_tokens(text)
         key = text_hash(text)
         self._append(key, {"tokens": n, "of": key})

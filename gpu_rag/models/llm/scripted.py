@@ -1,4 +1,4 @@
-"""An engine whose replies are a function: for tests of everything that talks to a model."""
+"""An engine whose replies come from a function, for tests of code that uses a model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpu_rag.types import Choice, Rank, Reply, Request
 
 
 class ScriptedLLM:
-    """Replies are `answer(request)`: a text, a whole Reply, or a RequestFailed that is handed on.
+    """Replies are `answer(request)`: a text, a whole Reply, or a RequestFailed that is passed on.
 
-    A text becomes a Reply with estimated token counts. Under Choice and Rank it must be one of the options; under
-    Rank that option scores 0.0 and the others -1.0. To imitate an engine that breaks a constraint return a Reply.
+    A text becomes a Reply with estimated token counts. Under Choice and Rank it must be one of the options; under Rank
+    that option scores 0.0 and the others -1.0. To imitate an engine that breaks a constraint, return a Reply.
     calls: every request, in order. batches: the size of each `complete` call.
     """
 
@@ -33,16 +33,16 @@ class ScriptedLLM:
         self._answer = answer
 
     def count_tokens(self, text: str) -> int:
-        """The estimate of `estimate_tokens`."""
+        """Estimate by `estimate_tokens`."""
         return estimate_tokens(text)
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """The scripted replies, in order."""
+        """Scripted replies, in order."""
         self.batches.append(len(requests))
         return in_order(len(requests), enumerate(map(self._reply, requests)), on_reply)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _reply(self, request: Request) -> Reply | RequestFailed:
         self.calls.append(request)

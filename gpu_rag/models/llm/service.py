@@ -1,4 +1,4 @@
-"""The streaming face: what all engines that have it share, and a thread that gives it to any other."""
+"""Streaming interface: the base class of engines that have it, and a thread that adds it to any other engine."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ Work = TypeVar("Work")
 
 
 class StreamingEngine(Generic[Item, Work]):
-    """The half of `StreamingLLM` that gives out: keys that are open, and items on their way from an engine's thread.
+    """The output half of `StreamingLLM`: open keys, and items on their way from an engine's thread.
 
-    An engine may know what its servers did, and may be able to sleep.
+    An engine may have accounts of its servers, and may be able to sleep.
     """
 
     def __init__(self) -> None:
         self._finished: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._open: dict[int, Work] = {}  # the caller's thread alone uses it
+        self._open: dict[int, Work] = {}  # used only by the caller's thread
         self._dead: GpuRagError | None = None
 
     def _read(self, item: Item) -> tuple[int, Reply | RequestFailed] | None:
-        """The key and the reply of an item; None where the request goes on. Raises what ended the engine."""
+        """Key and reply of an item; None if the request continues. Raises the error that ended the engine."""
         raise NotImplementedError
 
     def accounts(self) -> list[ServerAccount]:
-        """What each of its servers did, as of now."""
+        """Current account of each of its servers."""
         return []
 
     def sleep(self) -> None:
-        """Free its memory of a device until the next request; nothing while one is open."""
+        """Free its device memory until the next request. Does nothing while a request is open."""
 
     @property
     def n_open(self) -> int:
-        """The number of keys that were submitted and not yet given out by `poll`."""
+        """Number of keys that were submitted and not yet returned by `poll`."""
         return len(self._open)
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
@@ -61,15 +61,16 @@ class StreamingEngine(Generic[Item, Work]):
 
 
 def as_streaming(llm: LLM) -> StreamingLLM:
-    """`llm` itself where it has the streaming face, else an `LLMService` over it."""
+    """`llm` itself if it has the streaming interface, else an `LLMService` over it."""
     return llm if isinstance(llm, StreamingLLM) else LLMService(llm)
 
 
 class LLMService(StreamingEngine["tuple[int, Reply | RequestFailed] | GpuRagError", Request]):
-    """`StreamingLLM` over an engine that has only `complete`, in a thread: what has arrived is the next batch.
+    """`StreamingLLM` over an engine that has only `complete`, in a thread: the requests that have arrived form the next
+    batch.
 
-    A request that is in a batch cannot be stopped: aborted, it still comes back with its reply, so that the work is not
-    lost. The thread starts with the first request. Closing waits for it no longer than 10 s.
+    A request in a batch cannot be stopped: if aborted, it still returns its reply, so that the work is not lost. The
+    thread starts with the first request. Closing waits for it at most 10 s.
     """
 
     def __init__(self, llm: LLM):
@@ -77,17 +78,17 @@ class LLMService(StreamingEngine["tuple[int, Reply | RequestFailed] | GpuRagErro
         self.llm = llm
         self.name, self.content_hash = llm.name, llm.content_hash
         self.context_tokens, self.capable = llm.context_tokens, llm.capable
-        self._waiting: dict[int, Request] = {}  # in the order of arrival
+        self._waiting: dict[int, Request] = {}  # in order of arrival
         self._change = threading.Condition()  # guards _waiting, _closed
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text`, as the engine counts."""
+        """Tokens of `text`, by the engine's count."""
         return self.llm.count_tokens(text)
 
     def submit(self, key: int, request: Request) -> None:
-        """Hand over a request; returns at once. Raises UsageError for a key that is open or a closed service."""
+        """Hand over a request; returns at once. Raises UsageError for an open key or a closed service."""
         if key in self._open or self._closed:
             raise UsageError("the request cannot be taken", given=f"key {key}", expected="a new key, an open service")
         self._open[key] = request
@@ -99,13 +100,13 @@ class LLMService(StreamingEngine["tuple[int, Reply | RequestFailed] | GpuRagErro
             self._thread.start()
 
     def abort(self, key: int) -> None:
-        """Give up a request that is in no batch yet."""
+        """Give up a request that is not in a batch yet."""
         with self._change:
             if self._waiting.pop(key, None) is not None:
                 self._finished.put((key, aborted()))
 
     def close(self) -> None:
-        """Stop the thread after the request it is at, and close the engine."""
+        """Stop the thread after its current request, and close the engine."""
         with self._change:
             self._closed = True
             self._waiting.clear()
@@ -121,14 +122,14 @@ class LLMService(StreamingEngine["tuple[int, Reply | RequestFailed] | GpuRagErro
         return item
 
     def _work(self) -> None:
-        """Batches until the service is closed or the engine fails as a whole."""
+        """Run batches until the service is closed or the whole engine fails."""
         failure: GpuRagError = ModelError("a service thread ended", given="the error printed above")
         try:
             while batch := self._next_batch():
                 self._complete(batch)
         except GpuRagError as error:
             failure = error
-        finally:  # whatever happens here, the caller is not left waiting
+        finally:  # whatever happens, the caller is not left waiting
             if not self._closed:
                 self._finished.put(failure)
 

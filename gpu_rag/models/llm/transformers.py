@@ -1,4 +1,4 @@
-"""The engine in this process: a model folder through plain transformers, on CPU or one GPU."""
+"""Engine in this process: a model folder through plain transformers, on CPU or one GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu_rag.models.pretrained import load_model, load_tokenizer, missing_transf
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 CODE_VERSION = 1
-# On a CPU a step of 16 rows costs hardly more than one of 8: reading the weights dominates.
+# On a CPU a step of 16 rows costs little more than one of 8, because reading the weights dominates.
 MAX_BATCH = {"cpu": 16, "cuda": 64}
 MAX_BATCH_TOKENS = {"cpu": 16384, "cuda": 131072}
 MAX_PREPARED = 1024  # requests sorted into batches at once; each holds its prompt's tokens and its grammar
@@ -30,7 +30,7 @@ NO_ROOM = "use a smaller model, or --set models.device=cpu"
 
 
 class _Job(NamedTuple):
-    """One request on its way."""
+    """One request on its way through the engine."""
 
     place: int
     prompted: Prompted
@@ -40,14 +40,14 @@ class _Job(NamedTuple):
 class TransformersLLM:
     """Replies of a causal language model in this process.
 
-    Requests are grouped by their system text, whose keys and values are computed once and kept (8,192 tokens of them
-    in all), sorted by length and run in batches of at most `max_batch` rows and `max_batch_tokens` tokens, prompts
-    and replies together. Greedy at temperature 0; above it every request draws from a generator of its own seed and
-    attempt. JsonSchema and Choice mask the logits (llguidance), JSON on one line. Rank: mean log-probability per token
-    of each option right after the prompt. In bfloat16 a reply may differ from the same request's in another batch:
-    where that matters, keep replies (CachedLLM) or replay them.
-    Counts: n_prompt all tokens before the reply, template included, plus for Rank all option tokens; n_cached those of
-    them whose keys and values were there already.
+    Requests are grouped by their system text, whose keys and values are computed once and kept (8,192 tokens in all).
+    They are sorted by length and run in batches of at most `max_batch` rows and `max_batch_tokens` tokens, prompts and
+    replies together. Decoding is greedy at temperature 0; above it every request draws from a generator of its own seed
+    and attempt. JsonSchema and Choice mask the logits (llguidance), JSON on one line. Rank: mean log-probability per
+    token of each option right after the prompt. In bfloat16 a reply may depend on the batch: if that matters, keep
+    replies (CachedLLM) or replay them.
+    Counts: n_prompt: all tokens before the reply, template included, plus all option tokens for Rank; n_cached: those
+    whose keys and values were already computed.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class TransformersLLM:
         max_batch: int | None = None,
         context_tokens: int | None = None,
     ):
-        """Load the model in `folder`; nothing is downloaded, no code of the folder is run.
+        """Load the model in `folder`; downloads nothing and runs no code of the folder.
 
-        dtype: auto (bfloat16 where the processor has it), bfloat16, float16, float32. max_batch: 16 on CPU, 64 on a
-        GPU. context_tokens: less than the model's own limit, to bound memory. threads: see `device.use_threads`.
+        dtype: auto (bfloat16 if the processor has it), bfloat16, float16, float32. max_batch: 16 on CPU, 64 on a GPU.
+        context_tokens: less than the model's own limit, to bound memory. threads: see `device.use_threads`.
         Raises MissingBackend, ModelError, BadInput.
         """
         where = check_device(device)
@@ -73,7 +73,7 @@ class TransformersLLM:
         options = {"dtype": choose_dtype(where, dtype), "attn_implementation": _attention(where)}
         self._tokenizer = load_tokenizer(folder)
         self._model: Any = load_model("language", "AutoModelForCausalLM", folder, where, NO_ROOM, **options)
-        from gpu_rag.models.llm.decode import Decoder  # imports transformers, as the next
+        from gpu_rag.models.llm.decode import Decoder  # imports transformers, like the next line
         from gpu_rag.models.llm.kv_cache import shares_prefixes
 
         self.name, self.content_hash = name or str(folder), folder_hash(folder, CODE_VERSION)
@@ -119,12 +119,12 @@ class TransformersLLM:
                 yield from zip([job.place for job in batch], self._run(batch), strict=True)
 
     def close(self) -> None:
-        """Drop the model and all that was kept of prompts."""
+        """Drop the model and all cached prefixes."""
         self._prefixes.clear()
         self._model = self._decoder = self._grammars = None  # type: ignore[assignment]
 
     def _matcher(self, prompted: Prompted | RequestFailed) -> Matcher | RequestFailed | None:
-        """The matcher of a request under a schema or a choice, or why there is none; None without them."""
+        """Matcher of a request with a schema or a choice, or the reason why there is none; None for other requests."""
         if isinstance(prompted, RequestFailed) or not isinstance(prompted.request.constraint, (JsonSchema, Choice)):
             return None
         if self._grammars is None:
@@ -132,7 +132,7 @@ class TransformersLLM:
         return self._grammars.matcher(prompted.request.constraint)
 
     def _batches(self, jobs: list[_Job]) -> Iterator[list[_Job]]:
-        """Jobs of one head and one kind, shortest first, within both limits; a job too large for them runs alone."""
+        """Batches of jobs with one head and one kind, shortest first, within both limits; a larger job runs alone."""
         groups: dict[tuple[tuple[int, ...], bool], list[_Job]] = {}
         for job in jobs:
             groups.setdefault((job.prompted.head, bool(job.prompted.options)), []).append(job)
@@ -191,7 +191,8 @@ class TransformersLLM:
         return replies
 
     def _prefix(self, head: tuple[int, ...]) -> tuple[int, Any, int]:
-        """(length, keys and values, how many of its tokens were known before) of a head; all 0 where none is kept."""
+        """(length, keys and values, number of tokens that were cached before) of a head; (0, None, 0) if none is
+        cached."""
         if not head or not self._shares_prefixes or len(head) > PREFIX_TOKENS:
             return 0, None, 0
         known = head in self._prefixes
@@ -204,7 +205,7 @@ class TransformersLLM:
 
 
 def _attention(device: torch.device) -> str:
-    """The name of the attention that the model computes with. Raises MissingBackend."""
+    """Name of the attention implementation of the model. Raises MissingBackend."""
     if device.type != "cpu":
         return "sdpa"
     try:

@@ -1,4 +1,4 @@
-"""vLLM's servers for a model folder, started here: one on each GPU or group of GPUs, or on the CPU."""
+"""vLLM servers for a model folder, started here: one per GPU or group of GPUs, or on the CPU."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from gpu_rag.text.strict_json import JsonError, loads
 CODE_VERSION = 3
 COMMAND = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 INSTALL_LINE = "pip install 'gpu-rag[gpu]', or on a CPU scripts/install_vllm.sh VENV"
-SERVED = "model"  # the model's id at our own servers
+SERVED = "model"  # model id at our own servers
 CPU_CACHE_GIB = 1.0
 MAX_NUM_SEQS = {"cpu": 32, "cuda": 256}
-# Prompts share whole blocks: vLLM's 128 tokens on a CPU would share nothing of short heads, and compute them again.
+# Prompts share whole blocks: with vLLM's default of 128 tokens on a CPU, short heads would not be shared.
 CPU_BLOCK_TOKENS = 32
 TIMEOUT_S = 3600.0  # of a request, which may wait in the server
-# JSON on one line, by the library that the transformers backend uses too; models that can think aloud do not.
+# JSON on one line, by the library of the transformers engine; thinking is switched off.
 STYLE = Style(one_line=True, thinks=True, quiet=True)
 _OURS = {"model", "trust_remote_code", "host", "port", "uds", "api_key", "served_model_name"}
 _EXAMPLE = '{"quantization": "fp8"}'
 
 
 class VllmLLM(HttpLLM):
-    """Replies of a model folder through vLLM's servers, which are started here and stopped with `close`.
+    """Replies of a model folder through vLLM servers, which are started here and stopped with `close`.
 
-    They are spoken to as any other model server, see `HttpLLM`; the folder's tokenizer counts tokens. A server that
-    dies is started again. `content_hash` covers the folder and the type of the weights.
+    They are used like any other model server, see `HttpLLM`; the folder's tokenizer counts tokens. A server that dies
+    is restarted. `content_hash` covers the folder and the type of the weights.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class VllmLLM(HttpLLM):
         settings: VllmSettings | None = None,
         command: Sequence[str] = COMMAND,
     ):
-        """Start the servers and wait until they answer; nothing is downloaded, no code of the folder is run.
+        """Start the servers and wait until they answer; downloads nothing and runs no code of the folder.
 
-        device: cpu, or cuda for one server on each GPU that this process sees (or on each `tensor_parallel` of them),
-        also for cuda:N, which then names the GPU of other work. threads: of a server on a CPU. command: what runs a
-        server. Raises MissingBackend (no vllm), UsageError, ModelError (a server does not start).
+        device: cpu; or cuda for one server per GPU that this process sees (or per `tensor_parallel` of them), also for
+        cuda:N, which then names the GPU of other work. threads: of a server on a CPU. command: the program of a server.
+        Raises MissingBackend (no vllm), UsageError, ModelError (a server does not start).
         """
         chosen, kind = settings or VllmSettings(), device.partition(":")[0]
         gpus = places(chosen, kind)
@@ -86,14 +86,14 @@ class VllmLLM(HttpLLM):
 
 
 def window(settings: VllmSettings, device: str) -> int:
-    """Requests that a server is given at once: those that run, and as many that wait for a free place."""
+    """Number of requests that a server is given at once: those that can run, and as many that wait for a place."""
     return 2 * (settings.max_num_seqs or MAX_NUM_SEQS[device])
 
 
 def places(settings: VllmSettings, device: str) -> list[str]:
-    """The GPUs of each server, as CUDA_VISIBLE_DEVICES names them; "" for a server that sees what this process sees.
+    """GPUs of each server, as CUDA_VISIBLE_DEVICES names them; "" for a server that sees what this process sees.
 
-    Raises UsageError for more servers than can be placed.
+    Raises UsageError for too many servers.
     """
     seen = visible_gpus() if device != "cpu" else []
     each = settings.tensor_parallel
@@ -107,7 +107,7 @@ def places(settings: VllmSettings, device: str) -> list[str]:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process sees, by number or as CUDA_VISIBLE_DEVICES names them. CUDA is not touched."""
+    """GPUs that this process sees, by number or as CUDA_VISIBLE_DEVICES names them. Does not initialise CUDA."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [name.strip() for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
     if shutil.which("nvidia-smi") is None:
@@ -122,19 +122,19 @@ def runs_eagerly(settings: VllmSettings, device: str) -> bool:
 
 
 def environment(settings: VllmSettings, device: str, threads: int, gpus: str = "") -> dict[str, str]:
-    """The variables of a server beside ours; one of vLLM's own that is set here stays. gpus: see `places`."""
+    """Additional environment variables of a server; those set in this process win. gpus: see `places`."""
     chosen = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound threads fight with others for their core
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound threads compete with others for their core
         "OMP_NUM_THREADS": str(threads),
     }
     if device == "cpu" and runs_eagerly(settings, device):
         # the sampler would compile a small function, which takes 20 s and a C++ compiler
         chosen["TORCHDYNAMO_DISABLE"] = "1"
     if sleeps(settings):
-        chosen["VLLM_SERVER_DEV_MODE"] = "1"  # only with it the server can be told to sleep
+        chosen["VLLM_SERVER_DEV_MODE"] = "1"  # required to make the server sleep
     kept = {name: os.environ.get(name, value) for name, value in chosen.items()}
     return kept | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})
 
@@ -145,12 +145,12 @@ def sleeps(settings: VllmSettings) -> bool:
 
 
 def options(folder: Path, settings: VllmSettings, device: str) -> list[str]:
-    """The words of a server's command line. device: cpu | cuda."""
+    """Arguments of a server's command line. device: cpu | cuda."""
     cache_gib = settings.kv_cache_gib or (CPU_CACHE_GIB if device == "cpu" else 0.0)
     chosen: dict[str, Any] = {
         "model": str(folder),
         "served_model_name": SERVED,
-        "generation_config": "vllm",  # else the model's own defaults of sampling change replies
+        "generation_config": "vllm",  # else the model's own sampling defaults change replies
         "tensor_parallel_size": settings.tensor_parallel,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "max_num_seqs": settings.max_num_seqs or MAX_NUM_SEQS[device],
@@ -174,7 +174,7 @@ def options(folder: Path, settings: VllmSettings, device: str) -> list[str]:
 
 
 def more_options(text: str) -> dict[str, Any]:
-    """The object that `vllm.arguments` is. Raises UsageError for anything else, and for the options of ours."""
+    """JSON object of `vllm.arguments`. Raises UsageError for anything else, and for options that are set here."""
     try:
         given = loads(text) if text else {}
     except JsonError as error:
@@ -187,7 +187,7 @@ def more_options(text: str) -> dict[str, Any]:
 
 
 def _words(name: str, value: Any) -> list[str]:
-    """An option as words: a true one is a flag, a false one its negation, a list several values."""
+    """Arguments of an option: a flag for True, its negation for False, several values for a list."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]

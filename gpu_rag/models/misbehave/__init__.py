@@ -1,8 +1,8 @@
-"""A model server that misbehaves on purpose: OpenAI chat completions whose replies and connections go wrong.
+"""A model server that misbehaves on purpose: OpenAI chat completions with faulty replies and connections.
 
-The fault of a request is a hash of the seed, its body and how often that body was sent: the order of arrival does not
-matter, and the same run gets the same faults. Replies that are well come from `replies.well_formed`, or from a server
-behind this one.
+The fault of a request is a hash of the seed, its body and how often that body was sent. So the order of arrival does
+not matter, and the same run gets the same faults. Good replies come from `replies.well_formed`, or from a server behind
+this one.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ CONTENT = ("cut", "cut_silently", "empty", "fenced", "chatty", "wrong_id", "wron
 ENVELOPE = ("thinking", "not_json", "no_choices", "error_200")
 TRANSPORT = ("429", "500", "reset", "slow", "half_closed")
 FAULTS = (*CONTENT, *ENVELOPE, *TRANSPORT)
-NAMED = ("dripping",)  # committed only where it is named: each takes a client's whole patience
+NAMED = ("dripping",)  # used only if named: each takes a client's whole timeout
 SLOW_S = 0.3
 DRIP_S = 1.0  # between bytes
 
 
 @dataclass(frozen=True)
 class Manners:
-    """How a server misbehaves. share: of the requests, in [0, 1]; faults: which, evenly; thinks: every reply thinks.
+    """Configuration of the faults. share: of the requests, in [0, 1]; faults: chosen evenly; thinks: every reply
+    thinks.
 
-    persona: the kind of server that it is, see `personas`; "" for one that understands all forms. upstream: an address
-    up to and with /v1 whose replies are spoiled in place of our own.
+    persona: the kind of server, see `personas`; "" for one that understands all forms. upstream: an address up to and
+    with /v1 whose replies are spoiled instead of our own.
     """
 
     seed: int = 0
@@ -57,7 +58,7 @@ class Manners:
             raise BadInput("no such fault", given=", ".join(sorted(unknown)), expected=", ".join((*FAULTS, *NAMED)))
 
     def fault(self, body: bytes, attempt: int) -> str:
-        """The fault of the attempt (from 0) at a request, or ""."""
+        """Fault of attempt number `attempt` (from 0) at a request, or ""."""
         draw = int.from_bytes(blake2b(b"%d/%d/" % (self.seed, attempt) + body, digest_size=8).digest(), "big")
         if not self.faults or (draw >> 32) / 2**32 >= self.share:
             return ""
@@ -66,13 +67,13 @@ class Manners:
 
 @dataclass
 class MisbehavingServer:
-    """The server, listening on `url` until `close`. done: how often each fault ("" for none) was committed."""
+    """A server that listens on `url` until `close`. done: number of times each fault ("" for none) was used."""
 
     manners: Manners = field(default_factory=Manners)
     host: str = "127.0.0.1"
     port: int = 0
     done: Counter[str] = field(default_factory=Counter)
-    n_replies: int = 0  # completions that were sent whole
+    n_replies: int = 0  # completions sent whole
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,12 +86,12 @@ class MisbehavingServer:
         serve.start()
 
     def close(self) -> None:
-        """Stop listening; connections that are open are dropped."""
+        """Stop listening; open connections are dropped."""
         self._httpd.shutdown()
         self._httpd.server_close()
 
     def is_loading(self) -> bool:
-        """Whether one more request meets a model that is not loaded."""
+        """Whether the model is still loading for this request; counts the request."""
         with self._lock:
             self._n_loads -= 1
             return self._n_loads >= 0
@@ -101,7 +102,7 @@ class MisbehavingServer:
             self.n_replies += 1
 
     def next_fault(self, body: bytes) -> str:
-        """The fault of a request that has just come."""
+        """Fault of a request that has just arrived."""
         key = blake2b(body, digest_size=16).digest()
         with self._lock:
             fault = self.manners.fault(body, self._seen[key])
@@ -125,7 +126,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 1024
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news here."""
+        """Ignore a client that went away."""
 
 
 def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
@@ -194,6 +195,6 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
             self.close_connection = half
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Silence: the counts say what was done."""
+            """Log nothing: the counts record what was done."""
 
     return Handler

@@ -1,6 +1,6 @@
-"""Model servers by name, imitated: the forms that each understands, how it refuses, how it is busy, what it counts.
+"""Imitations of model servers: the forms that each understands, its refusals, its busy answers, its token counts.
 
-They are imitations, written by what is known of the servers and not recorded: what a client can stumble over.
+They are written from what is known of the servers, not recorded: the cases that a client can fail on.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _error(message: str, code: int, kind: str = "api_error") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Persona:
-    """One kind of server. card: of its entry in GET /models, beside the id; forms: that it understands, out of
+    """One kind of server. card: its entry in GET /models, beside the id; forms: those that it understands, out of
     json_schema, json_object, structured_outputs, logprobs; unknown: its answer to another form, None to ignore it.
 
-    busy, failed: its answers when it has too much to do, and when something broke; broken: the same with status 200, in
-    place of a completion; counts: whether it counts tokens; named: the model's name in its replies, "" for the one
-    asked; loads: requests that it answers with 503 before its model is loaded.
+    busy, failed: its answers when overloaded, and when something broke; broken: the same with status 200, instead of a
+    completion; counts: whether it counts tokens; named: the model's name in its replies, "" for the requested one;
+    loads: requests that it answers with 503 before its model is loaded.
     """
 
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Persona:
     loads: int = 0
 
     def takes(self, body: dict[str, Any]) -> tuple[dict[str, Any], Answer | None]:
-        """The body without the forms that are ignored; or the refusal of one that is not."""
+        """Body without the ignored forms, and None; or the body and the refusal of a form."""
         wanted = body.get("response_format", {}).get("type", "")
         strange = [name for name in ("structured_outputs", "logprobs") if body.get(name) and name not in self.forms]
         strange += ["response_format"] if wanted and wanted not in self.forms else []
@@ -47,7 +47,7 @@ class Persona:
         return {name: value for name, value in body.items() if name not in strange}, None
 
     def dressed(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """A completion as this server gives it."""
+        """Completion in the style of this server."""
         answer = {**answer, "model": self.named or answer["model"]}
         return answer if self.counts else {name: value for name, value in answer.items() if name != "usage"}
 

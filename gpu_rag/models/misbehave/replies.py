@@ -1,4 +1,4 @@
-"""The replies of a misbehaving server: well-formed ones made of the prompt's own names, and what spoils them."""
+"""Replies of a misbehaving server: well-formed ones from the names in the prompt, and functions that spoil them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 _NAME = re.compile(r"\b[A-Z][\w'-]*(?: [A-Z][\w'-]*)*")
 _LETTERED = re.compile(r"^([A-Z])\. ", re.MULTILINE)
 THOUGHT = "Let me think about what is wanted here, step by step. " * 12
-THOUGHT_TOKENS = 160  # of the thought above, roughly
+THOUGHT_TOKENS = 160  # tokens of the thought above, roughly
 MEGABYTE = 1 << 20
 
 
 def well_formed(body: dict[str, Any]) -> str:
-    """A reply in the form that a request wants, made of the names in its prompt; equal messages get equal replies."""
+    """A reply in the requested form, made of the names in the prompt; equal messages get equal replies."""
     prompt = str(body["messages"][-1]["content"])
     names = _NAME.findall(prompt) or ["nobody"]
     said = json.dumps(body["messages"]).encode()
@@ -57,7 +57,7 @@ def _instance(schema: dict[str, Any], names: Sequence[str], draw: int) -> Any:
 
 
 def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
-    """A chat completion; with the log-probabilities of letters where a request asks for them."""
+    """A chat completion, with the log-probabilities of letters if the request asks for them."""
     prompt = str(body["messages"][-1]["content"])
     choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     if body.get("logprobs"):
@@ -75,9 +75,9 @@ def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def reasons(body: dict[str, Any], answer: dict[str, Any], always: bool) -> dict[str, Any]:
-    """The answer of a model that thinks first: nothing is left to say where its thought takes all the tokens.
+    """Answer of a model that thinks first; its text is missing if the thought takes all tokens.
 
-    always: the thought takes them all. A request that switches thinking off is answered at once.
+    always: the thought takes them all. Otherwise a request that switches thinking off is answered at once.
     """
     if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is False and not always:
         return answer
@@ -92,7 +92,7 @@ def reasons(body: dict[str, Any], answer: dict[str, Any], always: bool) -> dict[
 
 
 def spoiled(answer: dict[str, Any], fault: str) -> dict[str, Any]:
-    """The answer with one fault in its content, or without choices."""
+    """Answer with one fault in its content, or without choices."""
     if fault == "no_choices":
         return {**answer, "choices": []}
     choice = answer["choices"][0]

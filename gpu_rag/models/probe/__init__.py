@@ -1,8 +1,8 @@
-"""A probe of what a model can do, on a tiny test of our own: a first look, not a benchmark.
+"""Probe of a model's abilities, on a tiny test of our own: a first look, not a benchmark.
 
-Six invented passages. Of each the model lists the names under a JSON schema, judges a true and a false statement (yes
-or no, constrained), gives a short answer, and picks, among the titles of all six, the one that holds the answer: once
-as a constrained choice and once ranked by log-probability.
+There are six invented passages. For each, the model lists the names under a JSON schema, judges a true and a false
+statement (yes or no, constrained), gives a short answer, and picks, among the titles of all six, the one that holds the
+answer: once as a constrained choice and once ranked by log-probability.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 
-VERSION = 1  # of the test: a kept result of another version is not used
+VERSION = 1  # of the test: results of another version are not used
 NAMES = json.dumps(
     {
         "type": "object",
@@ -32,7 +32,7 @@ NAMES = json.dumps(
     },
     sort_keys=True,
 )
-# Shares from which a model is called good for something.
+# Least shares for calling a model good at something.
 EXTRACTS = {"json": 1.0, "names_found": 0.6, "names_verbatim": 0.9}
 JUDGES = {"judged": 0.8, "chosen": 0.6}
 ANSWERS = {"answered": 0.6}
@@ -55,14 +55,14 @@ class Passage:
 
 @cache
 def passages() -> tuple[Passage, ...]:
-    """The items."""
+    """All items of the test."""
     lines = resources.files(__name__).joinpath("passages.jsonl").read_text(encoding="utf-8").splitlines()
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     return tuple(Passage(**{**row, "names": tuple(row["names"])}) for row in rows)
 
 
 def requests() -> list[Request]:
-    """Six requests an item, item by item."""
+    """Six requests per item, item by item."""
     names, judge, answer, choose = (Prompt.read(__name__, name) for name in ("names", "judge", "answer", "choose"))
     titles = tuple(item.title for item in passages())
     listed, made = "\n".join(titles), []
@@ -78,10 +78,10 @@ def requests() -> list[Request]:
 
 
 def probe(llm: LLM) -> dict[str, Any]:
-    """Run the test: {"model", "capable", "tests": {name: [right, of]}, "good_for", "failed", "s"}.
+    """Run the test. Returns {"model", "capable", "tests": {name: [right, of]}, "good_for", "failed", "s"}.
 
     tests: json (valid replies), names_found (of the passage's names), names_verbatim (of the names replied), judged
-    (yes / no), answered, chosen, ranked. good_for: extraction, judging, answers, as far as the shares reach. failed:
+    (yes / no), answered, chosen, ranked. good_for: extraction, judging, answers, if the shares are high enough. failed:
     requests without a reply; they count as wrong.
     """
     began = time.perf_counter()
@@ -107,12 +107,12 @@ def probe(llm: LLM) -> dict[str, Any]:
     }
 
 
-# where the replies of a test lie among the six of an item
+# positions of a test's replies among the six of an item
 _SIMPLE = {"judged": (1, 3), "answered": (3, 4), "chosen": (4, 5), "ranked": (5, 6)}
 
 
 def good_for(tests: dict[str, list[int]]) -> list[str]:
-    """The uses that the shares are enough for."""
+    """Uses for which the shares are high enough."""
     needs = {"extraction": EXTRACTS, "judging": JUDGES, "answers": ANSWERS}
     return [
         use for use, least in needs.items() if all(tests[t][0] >= share * tests[t][1] > 0 for t, share in least.items())
@@ -120,7 +120,7 @@ def good_for(tests: dict[str, list[int]]) -> list[str]:
 
 
 def kept_probe(folder: Path, llm: LLM) -> dict[str, Any] | None:
-    """The result that was kept for this very model, if any."""
+    """Kept result of exactly this model, or None. Raises StorageError."""
     path = _file(folder, llm)
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def kept_probe(folder: Path, llm: LLM) -> dict[str, Any] | None:
 
 
 def keep_probe(folder: Path, llm: LLM, document: dict[str, Any]) -> None:
-    """Keep a result below `folder`, by the model's content hash. Raises StorageError."""
+    """Keep a result in `folder`, by the model's content hash. Raises StorageError."""
     keep_json(_file(folder, llm), document)
 
 
@@ -141,7 +141,7 @@ def _file(folder: Path, llm: LLM) -> Path:
 
 
 def _option(request: Request, reply: _Outcome) -> str:
-    """The option that a reply names, or the one it ranks first."""
+    """Option that a reply names, or ranks first; "" for none."""
     found = read_reply(reply, request.constraint) if isinstance(reply, Reply) else None
     if not isinstance(found, Read):
         return ""
@@ -162,5 +162,5 @@ def _score_names(tests: dict[str, list[int]], item: Passage, reply: _Outcome) ->
 
 
 def _answers(item: Passage, reply: _Outcome) -> bool:
-    """Whether the reply, of a few words, holds the answer."""
+    """Whether the short reply contains the answer."""
     return isinstance(reply, Reply) and item.answer.casefold() in reply.text.casefold()

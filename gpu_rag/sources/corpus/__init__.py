@@ -1,4 +1,4 @@
-"""A corpus in any of the accepted formats to documents. Every row in is a Document or a Reject out."""
+"""Reader of a corpus in any accepted format. Every row becomes a Document or a Reject."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ ACCEPTED = (
 
 
 class _Found(NamedTuple):
-    """repeatable: other rows may repeat the document (the contexts of questions), which is then no duplicate. other_id:
-    the id that it takes where another file of its folder has its own one for another text."""
+    """A document or reject. repeatable: other rows may repeat the document (contexts of questions) without being
+    duplicates. other_id: the id that it gets if another file of its folder uses its id for another text."""
 
     found: Document | Reject
     repeatable: bool = False
@@ -65,28 +65,32 @@ _Reader = Callable[[Limits, Parser], Iterator[_Found]]
 
 
 def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Document | Reject]:
-    """The documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
+    """Documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
 
     Formats and ids:
     - folder: every file below it is read by its ending. A .txt, .md, .pdf, .html, .htm, .docx or .epub file is a
-      document, id = relative path; files of rows are read as below, and a row whose id another file of the folder gave
-      another text is called "FILE:ID". Files of other types are Rejects; names that begin with "." are left out. A
-      folder with corpus.jsonl or corpus.jsonl.gz, and questions beside it (BEIR), is that file alone. .pdf, .html,
-      .docx and .epub are parsed in a process of their own, see `parser`; it ends with the iterator.
+      document, id = relative path; files of rows are read as below, and a row whose id another file of the folder uses
+      for another text gets the id "FILE:ID". Files of other types are Rejects; names that begin with "." are skipped.
+      In
+      a folder with corpus.jsonl or corpus.jsonl.gz, and questions beside it (BEIR), only that file is read. .pdf,
+      .html,
+      .docx and .epub are parsed in a separate process, see `parser`; it ends with the iterator.
     - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .csv, .tsv (see `csv_rows`), .parquet, a JSON array (HippoRAG's
-      corpus files). title may be missing; without an id it is "p_" + sha1(title + newline + text)[:12]; other keys are
+      corpus files). title may be missing; a missing id becomes "p_" + sha1(title + newline + text)[:12]; other keys are
       metadata.
-    - .xml, also .bz2 and .gz: a dump of Wikipedia, an article a document, see `wikipedia`.
-    - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above; of CRAG
-      and of other questions with web pages, see `pages`: these pages, each with its address as metadata.
-    Of rows with one id the first is kept, across all paths; the others are Rejects that say where it was. Order of
-    paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (but of files
-    that are parsed, see the module of their kind).
+    - .xml, also .bz2 and .gz: a dump of Wikipedia, one document per article, see `wikipedia`.
+    - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above; for
+    CRAG
+      and other questions with web pages, see `pages`: these pages, each with its address as metadata.
+    Of rows with one id the first is kept, across all paths; the others are Rejects that name the first one's place. The
+    order of paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (for
+    parsed
+    files, see the module of their kind).
 
-    What is larger than the limits is a Reject.
+    Rows and files above the limits are Rejects.
     Raises at once BadInput for a missing path or an unknown type, and MissingBackend for a file that needs the extra
-    `documents` where that is not installed (in a folder it is a Reject, unless all are such files); whatever is wrong
-    inside a file is a Reject.
+    `documents` if that is not installed (in a folder it is a Reject, unless all files are such files); any fault inside
+    a file is a Reject.
     Memory: one row (one file for .json), and about 150 bytes for each id seen.
     """
     if not paths:
@@ -107,7 +111,8 @@ def reader_versions(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def unread(paths: Sequence[Path]) -> list[str]:
-    """A line for each folder with files that will be Rejects by their type alone: how many of which ending, and why."""
+    """One line for each folder with files that become Rejects because of their type: numbers by ending, and
+    the reason."""
     lines = []
     for folder in (path for path in paths if path.is_dir() and not _corpora(path)):
         counts = _unread_endings(list_files(folder))
@@ -117,7 +122,7 @@ def unread(paths: Sequence[Path]) -> list[str]:
 
 
 def _unread_endings(names: list[bytes]) -> dict[str, tuple[int, str]]:
-    """{ending: (how many of these files have it, why none of them is read)}, the most first."""
+    """{ending: (number of these files, reason why none is read)}, by descending number."""
     endings = (next((e for e in _ENDINGS if has_ending(name, (e,))), _suffix_of(name)) for name in names)
     counts = Counter(endings)
     reasons = {ending: missing_reader(ending) if ending in _ENDINGS else "no reader" for ending in counts}
@@ -146,7 +151,7 @@ def _unique(readers: list[_Reader], limits: Limits) -> Iterator[Document | Rejec
 
 
 def _reader(path: Path) -> _Reader:
-    """The reader of `path`. Raises BadInput where there is none, MissingBackend when its library is not installed."""
+    """Reader of `path`. Raises BadInput if there is none, MissingBackend if its library is not installed."""
     if path.is_dir():
         return _folder_reader(path)
     read = reader_of(path, FORMATS, "the corpus", ACCEPTED)
@@ -217,7 +222,7 @@ def _path_in(folder: Path, name: bytes) -> Path:
 
 
 def files_to_read(path: Path) -> Iterator[tuple[str, Path | None]]:
-    """(relative name, path) of each file of a corpus, sorted; path: None for a file whose content is not read."""
+    """(relative name, path) of each file of a corpus, sorted; the path is None for a file whose content is not read."""
     corpora = _corpora(path) if path.is_dir() else [path]
     for file in corpora:
         yield file.name, file
@@ -227,12 +232,12 @@ def files_to_read(path: Path) -> Iterator[tuple[str, Path | None]]:
         yield os.fsdecode(name), file if is_read else None
 
 
-# Beside a corpus.jsonl they say that the other files of the folder are no documents.
+# Beside a corpus.jsonl they show that the other files of the folder are no documents.
 _QUESTIONS = ("qrels", *(f"{name}{suffix}" for name in ("queries", "questions") for suffix in LINES_SUFFIXES))
 
 
 def _corpora(folder: Path) -> list[Path]:
-    """The files that make a folder a BEIR folder: they alone are read of it. More than one is an error."""
+    """Corpus files of a BEIR folder, the only ones read from it; [] for another folder. More than one is an error."""
     found = [path for suffix in LINES_SUFFIXES if (path := folder / f"corpus{suffix}").exists()]
     return found if len(found) > 1 or any((folder / name).exists() for name in _QUESTIONS) else []
 

@@ -1,4 +1,4 @@
-"""A .docx file (Office Open XML) to its text. Called in the process of `parse_worker` only.
+"""Text of a .docx file (Office Open XML). Called only in the process of `parse_worker`.
 
 | left out | why |
 |---|---|
@@ -25,9 +25,9 @@ _OFF = ("0", "false", "off", "none")
 
 
 def read_docx(data: bytes, limits: Limits) -> Parsed:
-    """The paragraphs with an empty line between two (none between items of a list), rows of tables as lines with tabs
-    between cells, then footnotes and endnotes. title: of the properties, else the first paragraph in the style Title.
-    metadata: author, date (when it was made). Raises RowError.
+    """Read the paragraphs, separated by empty lines (items of a list by line breaks), rows of tables as lines with tabs
+    between cells, then footnotes and endnotes. title: from the properties, else the first paragraph in the style Title.
+    metadata: author, date (of creation). Raises RowError.
     """
     if data.startswith(_OLE):
         raise RowError("not a .docx file: it is encrypted with a password, or an old .doc")
@@ -64,7 +64,7 @@ def read_docx(data: bytes, limits: Limits) -> Parsed:
 
 
 def _styles(package: Package, name: str) -> dict[str, str]:
-    """{id of a style: its name, which is English in every language}."""
+    """{style id: its name, which is English in every language}."""
     found: dict[str, str] = {}
     style = ""
     for tag, attributes, _ in package.elements(name) if name in package else ():
@@ -76,17 +76,17 @@ def _styles(package: Package, name: str) -> dict[str, str]:
 
 
 class _Body:
-    """Collects the text of parts of a document."""
+    """Collector of the text of parts of a document."""
 
     def __init__(self, styles: dict[str, str], limits: Limits) -> None:
         self.title = ""
         self._styles, self._limit, self._size = styles, limits.max_document_chars, 0
-        self._blocks: list[tuple[str, str]] = []  # ("p" for a paragraph, "li" of a list, "tr" of a table; its text)
-        self._cells: list[list[str]] = []  # paragraphs of the cells that are open, from the outside in
-        self._rows: list[list[str]] = []  # cells of the rows that are open
-        self._words: list[str] = []  # of the paragraph that is open
+        self._blocks: list[tuple[str, str]] = []  # kind ("p": paragraph, "li": list item, "tr": table row) and text
+        self._cells: list[list[str]] = []  # paragraphs of the open cells, outermost first
+        self._rows: list[list[str]] = []  # cells of the open rows
+        self._words: list[str] = []  # of the open paragraph
         self._style, self._is_item = "", False
-        self._skipped = 0  # depth below an element that is left out
+        self._skipped = 0  # depth inside an element that is left out
         self._runs = 0
         self._is_hidden = self._is_text = self._is_contents = False
 
@@ -94,7 +94,7 @@ class _Body:
         if self._skipped or self._is_left_out(tag, attributes):
             self._skipped += 1
         elif tag == "p":
-            self._paragraph()  # one may stand in another, in a drawing
+            self._paragraph()  # a paragraph may be inside another one, in a drawing
         elif tag == "pStyle":
             id = attributes.get("val", "")
             self._style = self._styles.get(id, id.lower())
@@ -152,7 +152,7 @@ class _Body:
             raise RowError(f"the text has more than max_document_chars = {self._limit} characters")
 
     def _paragraph(self) -> None:
-        """The paragraph that was open is at its end."""
+        """End the open paragraph."""
         text = "".join(self._words).strip()
         if self._style == "title" and not self.title:
             self.title = " ".join(text.split())

@@ -1,4 +1,4 @@
-"""An .epub file to the text of its chapters. Called in the process of `parse_worker` only."""
+"""Text of the chapters of an .epub file. Called only in the process of `parse_worker`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpu_rag.sources.rows import Limits, RowError
 
 _CONTAINER, _LOCKS = "META-INF/container.xml", "META-INF/encryption.xml"
 _CHAPTERS = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
-# <title/> is empty in XML; HTML would take all that follows for the title.
+# <title/> is empty in XML; HTML would read everything after it as the title.
 _CLOSED = re.compile(rb"<(title|script|style|iframe|noscript|textarea|xmp|a|p|div|span)(\s[^<>]*?)?/>", re.IGNORECASE)
 
 
 def read_epub(data: bytes, limits: Limits) -> Parsed:
-    """The chapters in the order of the book, an empty line between two; each as `html` reads a page. The book's own
-    table of contents is left out. title and metadata (author, date, language, publisher): the book's. A chapter that
-    cannot be read is a problem; one without text is none. Raises RowError: no book, locked, or without text.
+    """Read the chapters in the order of the book, separated by empty lines; `html` reads each. The book's own table of
+    contents is left out. title and metadata (author, date, language, publisher): the book's. A chapter that cannot be
+    read is a problem; a chapter without text is skipped. Raises RowError: no book, locked, or without text.
     """
     package = Package(data, limits)
     roots = [found.get("full-path", "") for tag, found, _ in package.elements(_CONTAINER) if tag == "rootfile"]
@@ -59,7 +59,7 @@ def _said(book: Iterable[Element], tag: str) -> list[str]:
 
 
 def _chapters(root: str, book: list[Element]) -> list[str]:
-    """The names of the chapters, in the order of the spine."""
+    """Names of the chapters, in the order of the spine."""
     items = {found.get("id", ""): found for tag, found, _ in book if tag == "item"}
     named = [items.get(found.get("idref", ""), {}) for tag, found, _ in book if tag == "itemref"]
     texts = (item for item in named if item.get("media-type") in _CHAPTERS and "href" in item)

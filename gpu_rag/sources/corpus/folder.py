@@ -24,9 +24,9 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 def list_files(folder: Path) -> list[bytes]:
     """Relative paths of all files below `folder`, with "/" between parts, sorted as bytes.
 
-    Names that begin with "." are left out. Links to folders, and folders that cannot be listed, are in the list as if
-    they were files: `unreadable` says why. Bytes, because a name read through the locale would be another name on
-    another machine. Raises BadInput where `folder` itself cannot be listed.
+    Names that begin with "." are left out. Links to folders, and folders that cannot be listed, are in the list like
+    files: `unreadable` gives the reason. Paths are bytes, because a name decoded by the locale would differ between
+    machines. Raises BadInput if `folder` itself cannot be listed.
     """
     root = os.fsencode(folder)
     paths: list[bytes] = []
@@ -44,9 +44,9 @@ def list_files(folder: Path) -> list[bytes]:
 
 
 def unreadable(path: Path, folder: Path) -> str:
-    """Why an entry of `folder` cannot be read, whatever its type; "" where it can be opened.
+    """Reason why an entry of `folder` cannot be read, whatever its type; "" if it can be opened.
 
-    Opening is tried, because rights do not say it: a file may lie on a disk that fails.
+    It is opened, because permissions are not enough: the disk of a file may fail.
     """
     try:
         if leads_out(path, folder):
@@ -69,12 +69,11 @@ def has_ending(name: bytes, suffixes: tuple[str, ...]) -> bool:
 
 
 def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
-    """The document of one file, or a Reject; behind a document, a Reject for each part of it that could not be read.
+    """Document of one file, or a Reject. After a document comes a Reject for each part of it that could not be read.
 
-    `name` becomes the id. The text of .txt and .md is the file's, unchanged, in whatever charset (see `charset`); that
-    of the others is what the module of their kind says. Title: the file's own (of .md the first heading "# ...",
-    outside code fences), otherwise, and where that is longer than 1,000 characters, the file
-    name without its ending.
+    `name` becomes the id. The text of .txt and .md is the file's, unchanged, in any charset (see `charset`); for other
+    files see the module of their kind. Title: the file's own (for .md the first heading "# ...", outside code fences);
+    if there is none, or it is longer than 1,000 characters, the file name without its ending.
     """
     file = shown(path)
     try:
@@ -86,7 +85,7 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
     except OSError as error:
         yield Reject(file, 0, f"the file cannot be read: {error.strerror}")
         return
-    title = found.title if len(found.title) <= MAX_TITLE_CHARS else ""  # a paragraph that is marked as a heading
+    title = found.title if len(found.title) <= MAX_TITLE_CHARS else ""  # too long: a paragraph marked as a heading
     yield Document(id, title or Path(id).stem, found.text, file, 0, found.pages, found.metadata)
     yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in found.problems)
 
@@ -114,7 +113,7 @@ def _id_of(name: bytes) -> str:
 
 
 def _first_heading(text: str) -> str:
-    """The words of the first markdown heading, or ""."""
+    """Words of the first markdown heading, or ""."""
     fence = ""
     for line in text.splitlines():
         mark = _FENCE.match(line)

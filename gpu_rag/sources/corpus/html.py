@@ -1,16 +1,16 @@
-"""An HTML page to its title and main text. Called in the process of `parse_worker` only: hostile markup may crash it.
+"""Title and main text of an HTML page. Called only in the process of `parse_worker`: hostile markup may crash it.
 
 | left out | why |
 |---|---|
 | script, style, noscript, template, svg, iframe, object, select, button and other controls | no text of the page |
-| nav, the roles of navigation, `hidden` | not what the page is about |
+| nav, the roles of navigation, `hidden` | not the topic of the page |
 | header, footer and aside outside main, article and section | frame of the site, not of the text |
-| all outside main, where a page has a main element with text | the page itself says where its text is |
+| everything outside main, if a page has a main element with text | the page itself marks its text |
 | short or linked blocks whose class or id says menu, sidebar, cookie, share and the like | frame by another name |
-| outside main, article and section: lists and blocks of four or more links and little else | ways to other pages |
+| outside main, article and section: lists and blocks of four or more links and little else | links to other pages |
 
-The last two leave out nothing that holds main, article or h1, and nothing at all where they would leave less than a
-quarter of the text: such a page is a list of links.
+The last two rules keep everything that holds main, article or h1. They are not applied where they would leave less than
+a quarter of the text: such a page is a list of links.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LINES = word_set("caption dd dt figcaption legend li summary tbody tfoot thead 
 _CELLS = word_set("td th")
 _VERBATIM = word_set("pre listing xmp plaintext")
 _HEADS = word_set("main article h1")
-_BLOCKS = word_set("ul ol menu dl div p td table")  # what may be a list of links
+_BLOCKS = word_set("ul ol menu dl div p td table")  # possible lists of links
 _FRAME_WORDS = word_set(
     "breadcrumb breadcrumbs navbar nav navigation menu sidebar share sharing social newsletter subscribe advert "
     "advertisement ads sponsored promo popup modal related recommended pagination pager toc skip"
@@ -52,7 +52,7 @@ _FRAME_WORDS = word_set(
 _OUTER_WORDS = word_set("header footer masthead")
 _COOKIE_WORDS = ("cookie", "consent", "gdpr", "onetrust")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_MOST_FRAME, _MOST_COOKIE = 600, 3000  # characters; what is longer is text, unless a quarter of it is links
+_MOST_FRAME, _MOST_COOKIE = 600, 3000  # characters; a longer block is text, unless a quarter of it is links
 _SOFT_HYPHEN = "\xad"
 MOST_ATTRIBUTES = 1000
 # A comment, a text that holds no tags, or a tag (2) and its attributes (3), whose quoted values may hold ">".
@@ -64,11 +64,11 @@ _PARTS = re.compile(
 
 
 def read_html(data: bytes, limits: Limits) -> Parsed:
-    """The title and the main text of a page; see the table above for what is left out.
+    """Title and main text of a page; see the table above for the parts left out.
 
-    title: the title element, else the first h1, else "". Text: references decoded, runs of white space one space
-    (kept in pre), an empty line between paragraphs, headings, lists and tables, a line break between list items and
-    rows, a tab between cells. The parser follows the HTML Standard, so any bytes that decode give a page.
+    title: the title element, else the first h1, else "". Text: references are decoded, runs of white space become one
+    space (kept in pre), with an empty line between paragraphs, headings, lists and tables, a line break between list
+    items and rows, a tab between cells. The parser follows the HTML Standard, so any bytes that decode give a page.
     Raises RowError: the charset does not fit, a NUL character, too much text, or none.
     """
     from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, SelectolaxError
@@ -76,7 +76,7 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
     markup = decode_html(data)
     if "\x00" in markup:
         raise RowError("the file holds a NUL character")
-    # Without events: they serve pages that change while they are shown. Scripting: noscript is then one piece of text.
+    # No events: they serve pages that change while shown. With scripting, noscript is one piece of text.
     try:
         tree = LexborHTMLParser(_without_floods(markup), options=LexborDocumentOptions.WO_EVENTS, scripting=True)
     except (SelectolaxError, RuntimeError) as error:
@@ -93,7 +93,7 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
 
 
 def _without_floods(markup: str) -> str:
-    """The page with tags of more than MOST_ATTRIBUTES attributes as bare tags: comparing all with all would take hours.
+    """Markup in which tags of more than MOST_ATTRIBUTES attributes become bare tags: comparing all pairs takes hours.
 
     Linear. Comments and the texts of scripts and the like are left alone: a "<" there begins no tag.
     """
@@ -127,8 +127,8 @@ def _title(tree: LexborHTMLParser, limits: Limits) -> str:
 
 
 class _Mark(NamedTuple):
-    """Where the text stood when an element began that may be left out. most: characters of it, by its class; 0: as a
-    list of links alone."""
+    """State of the text at the start of an element that may be left out. most: greatest number of characters to leave
+    out, by its class; 0: only if it is a list of links."""
 
     most: int
     n_parts: int
@@ -141,7 +141,7 @@ class _Mark(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """An open element, as it bears on the text in it."""
+    """Properties of an open element that affect the text in it."""
 
     tag: str = ""
     is_main: bool = False
@@ -152,10 +152,10 @@ class _Open(NamedTuple):
 
 
 class _Text:
-    """Collects the text below a node. One walk with a stack of its own, because pages nest as deep as they like."""
+    """Collector of the text below a node. It walks with its own stack, because pages can nest to any depth."""
 
     def __init__(self, limit: int, *, main_only: bool = False, without_frame: bool = False) -> None:
-        self.n_dropped = 0  # characters that were left out as frame of the page
+        self.n_dropped = 0  # characters left out as frame of the page
         self._limit = limit
         self._main_only, self._without_frame = main_only, without_frame
         self._open: list[_Open] = []
@@ -163,11 +163,11 @@ class _Text:
         self._n_links = self._link_size = self._n_heads = 0
         self._parts: list[str] = []
         self._size = 0
-        self._owed = 0  # line breaks before the next word
-        self._gap = ""  # white space before the next word
+        self._owed = 0  # line breaks due before the next word
+        self._gap = ""  # white space due before the next word
 
     def of(self, start: LexborNode) -> str:
-        """The text below `start`, which itself is never left out; without white space around it."""
+        """Text below `start`, which itself is never left out; without white space at its ends."""
         node: LexborNode = start
         while True:
             child = node.first_child if self._enter(node) else None
@@ -183,7 +183,7 @@ class _Text:
             node = _there(node.next)
 
     def _enter(self, node: LexborNode) -> bool:
-        """Take the node; returns whether to look below it."""
+        """Enter a node. Returns whether to visit its children."""
         if node.is_text_node and (self._inside["main"] or not self._main_only):
             self._add(node.text_content or "")
         if not node.is_element_node:
@@ -209,11 +209,11 @@ class _Text:
         self._count(left, -1)
         if left.mark is not None and self._is_frame(left.mark):
             self._drop(left.mark)
-        if left.tag != "br":  # which breaks once
+        if left.tag != "br":  # br breaks only once
             self._break(left.tag)
 
     def _mark(self, tag: str, attributes: Mapping[str, str | None]) -> _Mark | None:
-        """A mark where the element may be frame of the page."""
+        """A mark if the element may be frame of the page, else None."""
         is_outer = not self._inside["content"]
         words = _WORD.findall(f"{attributes.get('class') or ''} {attributes.get('id') or ''}")
         most = 0
@@ -237,7 +237,7 @@ class _Text:
         return not self._inside["content"] and self._n_links - mark.n_links >= 4 and linked >= 0.7 * size
 
     def _drop(self, mark: _Mark) -> None:
-        """Take back the text since a mark."""
+        """Remove the text since a mark."""
         self.n_dropped += self._size - mark.size
         del self._parts[mark.n_parts :]
         self._size, self._link_size, self._owed, self._gap = mark.size, mark.link_size, mark.owed, mark.gap
@@ -298,23 +298,23 @@ def _there(node: LexborNode | None) -> LexborNode:
 
 # --- bytes to text -----------------------------------------------------------------------------------
 
-_LOOKED_AT = 1024  # the HTML Standard wants the declaration within the first 1,024 bytes
+_LOOKED_AT = 1024  # the HTML Standard requires the declaration within the first 1,024 bytes
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _META = re.compile(rb"<meta[\s/][^>]*?charset\s*=\s*[\"']?\s*([^\s\"'/>;]+)", re.IGNORECASE)
 _XML = re.compile(rb"\A\s*<\?xml[^>]*?encoding\s*=\s*[\"']([^\"']+)")
-# Charsets by the names that the WHATWG Encoding Standard gives them: UTF-16 cannot stand in an ASCII tag, GB 18030 is
-# wider than GBK, and Python has no codec of the user's own.
+# Charsets by their names in the WHATWG Encoding Standard. UTF-16 cannot be declared in an ASCII tag, GB 18030 is a
+# superset of GBK, and Python has no x-user-defined codec.
 _CODECS = {
     "utf-16le": "utf-8", "utf-16be": "utf-8", "gbk": "gb18030", "x-user-defined": "cp1252", "euc-jp": "euc-jp",
 }  # fmt: skip
-_LABELS = {"latin9": "iso-8859-15"}  # written in pages, but not in the Standard
+_LABELS = {"latin9": "iso-8859-15"}  # used in pages, but not in the Standard
 
 
 def decode_html(data: bytes) -> str:
-    """The text of an HTML file: by its byte order mark, else by the charset of its meta tag (or XML declaration) within
-    the first 1,024 bytes, else as text of a charset that is to be found; so where the one that it names does not fit.
+    """Text of an HTML file, decoded by its byte order mark, else by the charset in its meta tag (or XML declaration)
+    within the first 1,024 bytes, else by a detected charset, also if the declared one does not fit.
 
-    Raises RowError naming the charset and the first bad byte: nothing is replaced.
+    Raises RowError naming the charset and the first bad byte: no byte is replaced.
     """
     codec = "" if mark_of(data)[0] else _declared(data)
     if codec:
@@ -324,7 +324,7 @@ def decode_html(data: bytes) -> str:
 
 
 def _declared(data: bytes) -> str:
-    """Python's name of the charset that the page names, or ""."""
+    """Python's name of the charset that the page declares, or ""."""
     import webencodings
 
     head = _COMMENT.sub(b"", data[:_LOOKED_AT])

@@ -28,7 +28,7 @@ _TWO_WIKI_KEYS = ("evidences", "evidences_id", "entity_ids", "answer_id")
 
 @dataclass(frozen=True)
 class Context:
-    """One context paragraph of a question; `problem` says why it cannot be used, "" when it can."""
+    """One context paragraph of a question. problem: the reason why it cannot be used, or ""."""
 
     title: str
     text: str
@@ -36,17 +36,17 @@ class Context:
 
     @property
     def id(self) -> str:
-        """The passage id that this paragraph has in every file."""
+        """Passage id that this paragraph has in every file."""
         return passage_id(f"{self.title}\n{self.text}")
 
 
 def is_multihop(row: dict[str, Any]) -> bool:
-    """Whether a row is of one of the three formats."""
+    """Whether a row has one of the three formats."""
     return "question" in row and (isinstance(row.get("paragraphs"), list) or isinstance(row.get("context"), list))
 
 
 def contexts_of(row: dict[str, Any], limits: Limits) -> list[Context]:
-    """The contexts of a row, in its order, one for each element."""
+    """Contexts of a row, in order, one for each element."""
     joint = " " if any(key in row for key in _TWO_WIKI_KEYS) else ""
     found = []
     for item in row["paragraphs"] if isinstance(row.get("paragraphs"), list) else row["context"]:
@@ -71,10 +71,10 @@ def _paragraph(item: object) -> tuple[str, Any]:
 
 
 def gold_of(row: dict[str, Any], contexts: list[Context]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """(gold ids, what goes into meta): ids of the supporting contexts, each once, MuSiQue's in the order of its hops.
+    """(gold ids, entries for meta): ids of the supporting contexts, each once; for MuSiQue in the order of its hops.
 
-    A supporting title that is not among the contexts leaves gold ids empty and stands in meta["gold_missing"]: recall
-    over a part of the gold would be wrong.
+    If a supporting title is not among the contexts, gold ids are empty and meta["gold_missing"] lists it, because
+    recall over a part of the gold would be wrong.
     """
     if isinstance(row.get("paragraphs"), list):
         return _gold_by_mark(row, contexts)
@@ -113,7 +113,7 @@ def _gold_by_mark(row: dict[str, Any], contexts: list[Context]) -> tuple[tuple[s
     meta: dict[str, Any] = {"hops": len(hops) or len(supporting)} if hops or supporting else {}
     if hops:
         meta["decomposition"] = [{**hop, "gold_id": context.id if context else None} for hop, context in hops]
-    # In the order of the hops, then what is marked but belongs to no hop.
+    # in the order of the hops, then marked contexts of no hop
     gold = [context for _, context in hops if context is not None] + supporting
     if any(context.problem for context in gold):
         return (), {**meta, "gold_missing": [context.problem for context in gold if context.problem]}
@@ -121,7 +121,7 @@ def _gold_by_mark(row: dict[str, Any], contexts: list[Context]) -> tuple[tuple[s
 
 
 def _hops(steps: object, by_number: dict[Any, Context]) -> list[tuple[dict[str, Any], Context | None]]:
-    """MuSiQue's sub-questions, each with the context that supports it."""
+    """MuSiQue's sub-questions, each with its supporting context."""
     if steps is None:
         return []
     if not (isinstance(steps, list) and all(isinstance(step, dict) for step in steps)):

@@ -1,4 +1,4 @@
-"""Entities and triples made elsewhere: our JSON Lines, or the file that HippoRAG writes."""
+"""Reader of entities and triples made elsewhere: our JSON Lines, or the file that HippoRAG writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Triple = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class OpenIERow:
-    """The extraction of the passage `id`: names, and (subject, relation, object) triples, as written."""
+    """Extraction of the passage `id`: names, and (subject, relation, object) triples, as written."""
 
     id: str
     entities: tuple[str, ...]
@@ -26,15 +26,15 @@ class OpenIERow:
 
 
 def read_openie(path: Path, limits: Limits = LIMITS) -> Iterator[OpenIERow | Reject]:
-    """The extractions of `path` in its order, and a Reject for what cannot be used.
+    """Extractions of `path` in order, and a Reject for everything that cannot be used.
 
-    Rows: {id, entities: [name], triples: [[subject, relation, object]]}; of HippoRAG's {"docs": [{passage,
-    extracted_entities, extracted_triples}]} the id is "p_" + sha1(passage)[:12], where passage is title, newline,
-    text: the id that `read_corpus` gives a passage without one. A name or triple that is not made of non-empty strings
-    is left out, with a Reject of its own whose reason begins "entity" or "triple"; the row is kept. Of rows with one id
+    Rows: {id, entities: [name], triples: [[subject, relation, object]]}. For HippoRAG's {"docs": [{passage,
+    extracted_entities, extracted_triples}]} the id is "p_" + sha1(passage)[:12], where passage is title, newline, text:
+    the id that `read_corpus` gives a passage without one. A name or triple that is not made of non-empty strings is
+    left out, with a Reject of its own whose reason begins "entity" or "triple"; the row is kept. Of rows with one id
     the first is kept.
 
-    What is larger than the limits is a Reject.
+    Rows and files above the limits are Rejects.
     Raises BadInput at once for a missing path or an unknown type. Memory: one row; the whole file for .json.
     """
     formats = {LINES_SUFFIXES: read_rows, ARRAY_SUFFIXES: _hipporag_rows}
@@ -83,7 +83,7 @@ def _extractions(path: Path, rows: Iterator[Row | Reject]) -> Iterator[OpenIERow
 
 
 def _passage(row: dict[str, Any]) -> str:
-    """The id of the passage that a row is about."""
+    """Id of the passage that a row describes. Raises RowError."""
     if "passage" in row:
         return passage_id(clean_string(row["passage"], "passage"))
     id = row_id(row, "id")
@@ -100,7 +100,7 @@ def _list(row: dict[str, Any], key: str) -> list[Any]:
 
 
 def _is_name(value: object) -> bool:
-    """A string with something in it, that a table can hold."""
+    """Whether a value is a non-blank string that a table can hold."""
     return isinstance(value, str) and bool(value) and not value.isspace() and "\x00" not in value
 
 

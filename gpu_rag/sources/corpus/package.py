@@ -1,6 +1,6 @@
-"""Zip files that hold XML, as .docx and .epub are: members unpacked within limits, XML without entities of its own.
+"""Zip files that hold XML, such as .docx and .epub: members are unpacked within limits, XML may not declare entities.
 
-Called in the process of `parse_worker` only.
+Called only in the process of `parse_worker`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Text = Callable[[str], None]
 Element = tuple[str, dict[str, str], str]
 
 _READ_BYTES = 1 << 18
-# What zipfile raises on a broken file; RuntimeError: a member with a password, or a method that is not there.
+# Errors of zipfile for a broken file; RuntimeError: a member with a password, or an unknown method.
 _BROKEN = (
     BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError, IndexError,
     OverflowError,
@@ -31,10 +31,10 @@ _DAY = re.compile(r"\s*(\d{4}(?:-\d{2}(?:-\d{2})?)?)(?![\d-])")
 
 
 class Package:
-    """A zip file. Links in it lead nowhere: a name is that of a member, or of nothing."""
+    """A zip file. Links in it are not followed: a name is a member's, or unknown."""
 
     def __init__(self, data: bytes, limits: Limits) -> None:
-        """Raises RowError where `data` is no zip file."""
+        """Open the file. Raises RowError if `data` is no zip file."""
         self._size, self._limit, self._unpacked = len(data), limits.max_file_bytes, 0
         try:
             self._zip = ZipFile(BytesIO(data))
@@ -46,7 +46,8 @@ class Package:
         return name in self._names
 
     def read(self, name: str) -> bytes:
-        """The bytes of a member. Raises RowError: missing, broken, locked, or all that was read is too large."""
+        """Bytes of a member. Raises RowError: missing, broken, locked, or the total of all members read is
+        too large."""
         if name not in self._names:
             raise RowError(one_line(f"{name} is not in the file"))
         parts: list[bytes] = []
@@ -65,9 +66,9 @@ class Package:
         return b"".join(parts)
 
     def walk(self, name: str, start: Start, end: End, text: Text) -> None:
-        """Go through a member that is XML; names of elements and attributes come without their namespaces.
+        """Parse an XML member with callbacks; names of elements and attributes come without their namespaces.
 
-        Raises RowError: missing, broken, or with entities, which no such file needs and a bomb is made of.
+        Raises RowError: missing, broken, or with entities, which no such file needs and which bombs use.
         """
         from xml.parsers import expat
 
@@ -86,7 +87,7 @@ class Package:
             raise RowError(one_line(f"{name} is broken XML: {error}")) from error
 
     def elements(self, name: str) -> list[Element]:
-        """The elements of a small member that is XML, in the order in which they begin: (name, attributes, text)."""
+        """Elements of a small XML member, in the order of their start tags: (name, attributes, text)."""
         found: list[tuple[str, dict[str, str], list[str]]] = []
         open_: list[int] = []
 
@@ -109,11 +110,11 @@ def _local(name: str) -> str:
 
 
 def beside(name: str, target: str) -> str:
-    """The member that `target`, in the member `name`, leads to; from "/" it is counted from the top."""
+    """Member that `target`, a link in the member `name`, points to; a leading "/" means the root."""
     return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), target)).lstrip("/")
 
 
 def properties(author: str = "", date: str = "", **others: str) -> dict[str, str]:
-    """Properties of a document as metadata; of a date that is ISO the day, or what there is of it."""
+    """Non-empty properties of a document as metadata; an ISO date is cut to the day, or its known part."""
     day = _DAY.match(date)
     return {k: v for k, v in {"author": author, "date": day[1] if day else "", **others}.items() if v}

@@ -1,12 +1,12 @@
-"""Web pages that a question brings along: rows of CRAG, and rows of one's own with `pages`.
+"""Web pages that come with a question: rows of CRAG, and rows of one's own with `pages`.
 
 | | list | address | title | content | else |
 |---|---|---|---|---|---|
 | CRAG | search_results | page_url | page_name | page_result (HTML) | page_snippet |
 | one's own | pages | url | title | html, or text | snippet |
 
-A page whose content is empty or cannot be read is what the search said of it, its snippet. A page that another one of
-the question repeats is left out.
+If the content of a page is empty or cannot be read, its search snippet is used. A page that repeats another one of the
+question is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpu_rag.sources.corpus.parser import Parser, require_reader
 from gpu_rag.sources.rows import Limits, RowError, document_text, kind, optional_string
 from gpu_rag.types import Page
 
-_TAG = re.compile(r"</?(?:strong|b|em)>")  # which searches put around words that were looked for
+_TAG = re.compile(r"</?(?:strong|b|em)>")  # searches put them around the words searched for
 CRAG_KEY, OWN_KEY = "search_results", "pages"
 _CRAG = {"url": "page_url", "title": "page_name", "html": "page_result", "snippet": "page_snippet"}
 
@@ -31,15 +31,15 @@ def is_crag(row: dict[str, Any]) -> bool:
 
 
 def brings_pages(row: dict[str, Any]) -> bool:
-    """Whether a row is a question that brings web pages. A list without any object, such as of numbers, is none."""
+    """Whether a row is a question with web pages. A list without any object, such as of numbers, does not count."""
     own = row.get(OWN_KEY)
     return is_crag(row) or ("question" in row and isinstance(own, list) and any(isinstance(one, dict) for one in own))
 
 
 def pages_of(row: dict[str, Any], limits: Limits, parser: Parser) -> Iterator[Page | RowError]:
-    """The pages of a row that brings some, and why a page, or its content, could not be used.
+    """Pages of such a row, and the reasons why a page, or its content, could not be used.
 
-    HTML is read in the process of `parser`, so that a hostile page costs itself and no more.
+    HTML is read in the process of `parser`, so that a hostile page costs only itself.
     """
     names = _CRAG if is_crag(row) else {name: name for name in ("url", "title", "html", "text", "snippet")}
     seen: set[tuple[str, ...]] = set()
@@ -57,7 +57,7 @@ def pages_of(row: dict[str, Any], limits: Limits, parser: Parser) -> Iterator[Pa
 
 
 def _read(fields: dict[str, str], limits: Limits, parser: Parser) -> Iterator[Page]:
-    """The page; by its snippet also where its content cannot be read, which is raised then."""
+    """The page. If its content cannot be read, yields it with its snippet, then raises RowError."""
     url, title = fields["url"], " ".join(fields["title"].split())
     snippet = unescape(_TAG.sub("", fields["snippet"]))
     try:

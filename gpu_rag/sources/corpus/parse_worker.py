@@ -1,8 +1,8 @@
-"""The process that parses .pdf, .html, .docx and .epub files: one JSON line in and one out for each file.
+"""Process that parses .pdf, .html, .docx and .epub files: one JSON line in and one out for each file.
 
 A request is {path, kind, limits}; a reply {last, reply: {title, text, pages, problems, metadata} or {error}}; last: the
-process ends after it. All in ASCII, because paths and reasons may hold what UTF-8 cannot. The process holds itself to
-the limits of each request; what kills it all the same is seen by `parser`.
+process ends after it. All is ASCII, because paths and reasons may hold text that UTF-8 cannot. The process keeps itself
+within the limits of each request; `parser` notices if it is killed all the same.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 
 from gpu_rag.sources.rows import Limits, RowError
 
-# A process that has grown this much is replaced, so that no file is judged by what an earlier one left behind.
+# A process that has grown this much is replaced, so that an earlier file does not affect the result of a later one.
 _GROWN_BYTES = 128 << 20
 
 
 def main() -> None:
     """Answer requests from standard input until it ends."""
-    # Nothing but replies may reach the pipe.
+    # Only replies may reach the pipe.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def answer(path: Path, kind: str, limits: Limits) -> tuple[bytes, bool]:
-    """(the reply for one file as JSON, whether this process is spent). Does not leave the limits."""
+    """(reply for one file as JSON, whether this process must end). Leaves the limits set."""
     read = getattr(importlib.import_module(f"gpu_rag.sources.corpus.{kind}"), f"read_{kind}")
     try:
         hold_to(limits)
@@ -58,7 +58,7 @@ def answer(path: Path, kind: str, limits: Limits) -> tuple[bytes, bool]:
 
 
 def hold_to(limits: Limits) -> None:
-    """Set what this process may use from now on: address space, and processor seconds (then SIGXCPU ends it)."""
+    """Limit the further resources of this process: address space, and processor seconds (then SIGXCPU ends it)."""
     _set_soft(resource.RLIMIT_AS, _address_space() + limits.max_parse_bytes)
     _set_soft(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.max_parse_s)
 
@@ -75,7 +75,7 @@ def _address_space() -> int:
 
 
 def _contents(path: Path, limits: Limits) -> bytes:
-    """The bytes of a regular file. Raises RowError."""
+    """Bytes of a regular file. Raises RowError."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):

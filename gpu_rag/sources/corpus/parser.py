@@ -1,4 +1,4 @@
-"""The files that a library has to parse, in a process of their own: a hostile one costs one Reject and no more."""
+"""Parsing of files that need a library, in a separate process: a hostile file costs only one Reject."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpu_rag.errors import MissingBackend
 from gpu_rag.sources.rows import REASON_CHARS, Limits, RowError, clean_string, document_text, metadata_of, one_line
 from gpu_rag.types import Scalar
 
-# ending: (kind, the libraries that read it). Of kind K function `read_K` of the file K.py; documents depend on the
-# first library.
+# ending: (kind K, libraries that read it). The function is `read_K` in the file K.py; documents depend on the first
+# library.
 _PAGES = ("selectolax", "webencodings")
 _READERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ".pdf": ("pdf", ("pypdf",)),
@@ -37,8 +37,8 @@ INSTALL = "pip install 'gpu-rag[documents]'"
 
 @dataclass(frozen=True)
 class Parsed:
-    """The contents of one file. title: "" where it has none; pages, metadata: see `Document`; problems: one sentence
-    for each part of the file that could not be read and is not in `text`."""
+    """Contents of one file. title: "" if it has none; pages, metadata: see `Document`; problems: one sentence for each
+    part of the file that could not be read and is not in `text`."""
 
     title: str
     text: str
@@ -53,7 +53,7 @@ def kind_of(name: str) -> str:
 
 
 def require_reader(name: str) -> None:
-    """Raises MissingBackend, which names the extra, when a library for this type of file is not installed."""
+    """Raise MissingBackend, which names the extra, if a library for this type of file is not installed."""
     kind, libraries = _READERS[_suffix(name)]
     for library in libraries:
         if not _is_installed(library):
@@ -61,7 +61,7 @@ def require_reader(name: str) -> None:
 
 
 def missing_reader(name: str) -> str:
-    """The line that installs what this type of file needs, or "" where it is there or nothing is needed."""
+    """Install command for this type of file, or "" if nothing is missing."""
     libraries = _READERS[_suffix(name)][1] if kind_of(name) else ()
     return "" if all(map(_is_installed, libraries)) else INSTALL
 
@@ -86,7 +86,7 @@ _GRACE_S = 10
 
 
 class Parser:
-    """One worker process, started for the first file, used for all that follow, and replaced when it dies.
+    """One worker process, started for the first file, used for all later ones, and replaced when it dies.
 
     Use it in `with closing(...)`: leaving the block ends the process.
     """
@@ -96,7 +96,7 @@ class Parser:
         self._process: subprocess.Popen[bytes] | None = None
 
     def parse(self, path: Path) -> Parsed:
-        """The contents of one file of PARSED_SUFFIXES. Raises RowError with the reason, whatever the file does.
+        """Contents of one file of PARSED_SUFFIXES. Raises RowError with the reason for any failure.
 
         The same file gives the same result, whichever files were parsed before it.
         """
@@ -104,7 +104,7 @@ class Parser:
         try:
             answer = self._exchange(self._running(), json.dumps(request).encode() + b"\n")
         except BaseException:
-            self.close()  # its late reply must not be read as that to the next request
+            self.close()  # a late reply must not be read as the answer to the next request
             raise
         if answer["last"]:
             self.close()
@@ -116,7 +116,7 @@ class Parser:
         return Parsed(title, text, tuple(reply["pages"]), problems, metadata)
 
     def parse_html(self, data: bytes) -> Parsed:
-        """The contents of an HTML page that is in memory. Raises RowError."""
+        """Contents of an HTML page in memory. Raises RowError."""
         with TemporaryDirectory(prefix="gpu-rag-web-") as folder:
             file = Path(folder) / "page.html"
             file.write_bytes(data)
@@ -143,7 +143,7 @@ class Parser:
         return self._process
 
     def _exchange(self, process: subprocess.Popen[bytes], request: bytes) -> dict[str, Any]:
-        """Send a request, wait for the line that answers it. Raises RowError when none comes, or no end of it."""
+        """Send a request and wait for its reply line. Raises RowError when none comes, or it is too long."""
         if process.stdin is None or process.stdout is None:
             raise RowError("the process that parses files has no pipe")
         limits, seconds = self._limits, _CLOCK_FACTOR * self._limits.max_parse_s
@@ -172,7 +172,7 @@ class Parser:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """The worker, with this interpreter and this import path, whatever the working directory holds."""
+    """Start the worker, with this interpreter and this import path, independent of the working directory."""
     root = os.fspath(Path(__file__).resolve().parents[2])
     places = dict.fromkeys([*filter(None, sys.path), root])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
@@ -183,7 +183,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def _how_it_ended(process: subprocess.Popen[bytes], limits: Limits) -> str:
-    """Why a worker died, in words."""
+    """Reason why a worker died, in words."""
     try:
         status = process.wait(timeout=_GRACE_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A PDF to the text of its pages. Called in the process of `parse_worker` only: a hostile PDF may crash it."""
+"""Text of the pages of a PDF. Called only in the process of `parse_worker`: a hostile PDF may crash it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpu_rag.sources.rows import Limits, RowError, one_line
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
 
-# dots to the end of a line, or to a number there (3, xii, A-3)
+# dots to the end of a line, or to a page number there (3, xii, A-3)
 _LEADER = re.compile(
     r"[ \t]*(?:(?:\.[ \t]*){5,}|(?:[·…][ \t]*){3,})(?P<page>[A-Z]?-?[0-9]{1,5}|[ivxlcIVXLC]{1,8})?[ \t]*$"
 )
 _CONTENTS_LINES = 3
-_TAIL = 1024  # where readers look for the end mark
-# What pypdf raises on a broken file beside errors of its own: it trusts the types that it finds there.
+_TAIL = 1024  # bytes in which readers look for the end mark
+# Errors of pypdf for a broken file beside its own: it trusts the types that it finds there.
 _BROKEN = (
     ValueError,
     TypeError,
@@ -40,16 +40,16 @@ _BROKEN = (
 
 
 def read_pdf(data: bytes, limits: Limits) -> Parsed:
-    """The pages of a PDF, a line break between two, in their order; title and metadata (author, date): its own.
+    """Pages of a PDF in order, separated by line breaks; title and metadata (author, date): its own.
 
-    Of a page of contents the leaders are left out, with the numbers of pages behind them.
+    On a page of contents, leaders and the page numbers after them are removed.
     A page that cannot be read is empty and a problem. Raises RowError for a file that cannot be read at all: cut off,
     encrypted with a password, broken, too many pages, too much text, or no text on any page.
     """
     from pypdf import PasswordType, PdfReader
     from pypdf.errors import DependencyError, DeprecationError, PyPdfError
 
-    refusals = (PyPdfError, DependencyError, DeprecationError, *_BROKEN)  # deprecated: old names of filters
+    refusals = (PyPdfError, DependencyError, DeprecationError, *_BROKEN)  # DeprecationError: old names of filters
     if b"%%EOF" not in data[-_TAIL:]:
         raise RowError(f"not a whole PDF: no %%EOF in the last {_TAIL} bytes")
     try:
@@ -94,7 +94,7 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
 
 
 def _missing_pages(reader: PdfReader, found: int) -> list[str]:
-    """A sentence when the page tree says that there are more pages than were found."""
+    """A sentence if the page tree declares more pages than were found."""
     try:
         said = reader.root_object["/Pages"]["/Count"]  # type: ignore[index]
     except _BROKEN:
@@ -105,26 +105,26 @@ def _missing_pages(reader: PdfReader, found: int) -> list[str]:
 
 
 def _page_text(page: PageObject) -> str:
-    """The text of a page, as UTF-8 and tables can hold it. Raises RowError when its content is not in the file."""
+    """Text of a page that UTF-8 and tables can hold. Raises RowError if its content is not in the file."""
     from pypdf.generic import ArrayObject, IndirectObject, StreamObject
 
     if "/Contents" in page:
         data = page.raw_get("/Contents")
         found = data.get_object()
         streams = [part.get_object() for part in found] if isinstance(found, ArrayObject) else [found]
-        # pypdf takes a reference that leads nowhere for an empty page.
+        # pypdf treats a dangling reference as an empty page.
         if not all(isinstance(stream, StreamObject) for stream in streams) and isinstance(data, (IndirectObject, list)):
             raise RowError("its content is not in the file")
     return _clean(page.extract_text())
 
 
 def _clean(text: str) -> str:
-    """Without NUL; two halves of a surrogate pair become one character, a single half U+FFFD."""
+    """Text without NUL; surrogate pairs become one character, a single half becomes U+FFFD."""
     return text.replace("\x00", "").encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _without_leaders(page: str) -> str:
-    """The text of a page without rows of dots; where several end in a number, as contents do, without that too."""
+    """Page text without rows of dots; if at least three end in a number, as in contents, also without those numbers."""
     lines = [(line, _LEADER.search(line)) for line in page.split("\n")]
     n_numbered = sum(1 for _, leader in lines if leader and leader["page"])
     if not any(leader for _, leader in lines):
@@ -139,7 +139,7 @@ def _without_leaders(page: str) -> str:
 
 
 def _about(reader: PdfReader) -> tuple[str, dict[str, str]]:
-    """(title, metadata)."""
+    """(title, metadata) of the document information."""
     if not reader.metadata:
         return "", {}
     title, author = (
@@ -148,11 +148,11 @@ def _about(reader: PdfReader) -> tuple[str, dict[str, str]]:
     try:
         made = reader.metadata.creation_date
     except ValueError:
-        made = None  # many are not written as they should be
+        made = None  # many dates are malformed
     return title, properties(author, made.date().isoformat() if made else "")
 
 
 def _broken(what: str, error: Exception) -> RowError:
-    """The reason, in the library's words; a RowError is one already."""
+    """RowError for an error, with the library's message."""
     said = str(error) if isinstance(error, RowError) else f"{type(error).__name__}: {error}"
     return RowError(one_line(f"{what} cannot be read: {said}"))

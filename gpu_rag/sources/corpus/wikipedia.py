@@ -1,8 +1,7 @@
-"""Dumps of Wikipedia (`...-pages-articles.xml`, also .bz2 and .gz): the articles, as they are read, without markup.
+"""Reader of Wikipedia dumps (`...-pages-articles.xml`, also .bz2 and .gz): the text of the articles, without markup.
 
-Read as a stream from a file that nobody vouches for: no document type and so no entity is accepted, and nothing is kept
-but the title and text of one page, up to the limit of a document. Redirects and pages of other namespaces are passed
-over.
+The file is untrusted and read as a stream: a document type, and so any entity, is refused, and only the title and text
+of one page are kept, up to the limit of a document. Redirects and pages of other namespaces are skipped.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from gpu_rag.types import Reject
 
 DUMP_SUFFIXES = (".xml", ".xml.bz2", ".xml.gz")
 _CHUNK = 1 << 16
-_MOST_SILENT = 16 << 20  # bytes of one tag: more is no dump
-_MARKUP = 4  # times as long as a document may be its page in the dump
-_DROPPED = ("ref", "math", "gallery", "timeline", "syntaxhighlight", "score", "table")  # with what stands in them
+_MOST_SILENT = 16 << 20  # bytes of one tag: a longer one is in no dump
+_MARKUP = 4  # greatest ratio of a page's markup to a document
+_DROPPED = ("ref", "math", "gallery", "timeline", "syntaxhighlight", "score", "table")  # removed with their content
 _TOKENS = re.compile(r"\{\{|\}\}|\[\[|\]\]|^\{\||^\|\}", re.MULTILINE)
 _PAIRS = {"}}": "{{", "]]": "[[", "|}": "{|"}
 _OUTER_LINK = re.compile(r"\[(?:https?:)?//[^\s\[\]]{1,500}[ ]?([^\[\]\n]{0,300})\]")
@@ -33,7 +32,7 @@ _EMPTY_LINES = re.compile(r"\n\s*\n\s*")
 
 def read_dump(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     """A row {id, title, text} for each article, in the order of the dump, and a Reject for a page that cannot be used;
-    where the file is broken or no dump, one Reject ends it. line: the number of the page. Memory: one page."""
+    if the file is broken or no dump, one Reject ends it. line: the number of the page. Memory: one page."""
     dump = _Dump(limits)
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler = dump.start, dump.end
@@ -58,7 +57,7 @@ def read_dump(path: Path, limits: Limits) -> Iterator[Row | Reject]:
 
 
 class _Dump:
-    """The pages of a dump as its tags come. silent: bytes since the last tag or text; n: pages begun."""
+    """Pages of a dump, built from its tags. silent: bytes since the last tag or text; n: pages begun."""
 
     def __init__(self, limits: Limits):
         self.silent = self.n = 0
@@ -67,7 +66,7 @@ class _Dump:
         self._page: dict[str, list[str]] = {}
         self._within: list[str] | None = None
         self._chars = 0
-        self._places = {"file", "image", "category"}  # namespaces whose links are no words of the text
+        self._places = {"file", "image", "category"}  # namespaces whose links are not words of the text
         self._is_place = False
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
@@ -79,7 +78,7 @@ class _Dump:
             self._page["redirect"] = []
         elif name in ("title", "ns", "id", "text", "namespace"):
             self._is_place = name == "namespace" and attributes.get("key") in ("6", "14")
-            # the first of each: a page's own id comes before those of revisions
+            # only the first of each: a page's own id comes before those of revisions
             self._within = self._page.setdefault(name, []) if name not in self._page or name == "namespace" else None
 
     def characters(self, text: str) -> None:
@@ -104,7 +103,7 @@ class _Dump:
         raise RowError("it has a document type, which no dump has; entities are not expanded")
 
     def taken(self, file: str) -> Iterator[Row | Reject]:
-        """The pages that have ended since."""
+        """Pages that have ended since the last call."""
         found, self._found = self._found, []
         for number, page in found:
             id, title = page.get("id", "").strip(), " ".join(page.get("title", "").split())
@@ -117,9 +116,9 @@ class _Dump:
 
 
 def plain_text(wikitext: str, places: set[str]) -> str:
-    """The words of a page: without templates, tables, notes and pictures; links as their text. Linear time.
+    """Words of a page, without templates, tables, notes and pictures; links as their text. Linear time.
 
-    places: names of namespaces, in small letters, whose links are left out.
+    places: names of namespaces, in lower case, whose links are left out.
 
     >>> plain_text("'''Bern''', a [[city|town]]{{a|b}} on the [[Aare]].<ref>x</ref> [[File:a.png|b]]", {"file"})
     'Bern, a town on the Aare.'
@@ -152,8 +151,8 @@ def _link(inner: str, places: set[str]) -> str:
 
 
 def _without(text: str, opens: str, closes: str) -> str:
-    """The text without what stands from each `opens` to the next `closes`; from one that nothing closes it stays. An
-    opening tag that ends in "/>" is left out alone."""
+    """Text without the parts from each `opens` to the next `closes`; the rest stays if `closes` is missing. An opening
+    tag that ends in "/>" is removed alone."""
     parts, at, low = [], 0, text.lower()
     while (first := low.find(opens, at)) >= 0:
         end = low.find(">", first) if opens[1:].isalpha() else -1

@@ -34,7 +34,7 @@ ACCEPTED = (
 
 @dataclass(frozen=True)
 class SkbFiles:
-    """The files of a knowledge base: files of nodes and of edges, or a folder in STaRK's layout."""
+    """Files of a knowledge base: files of nodes and of edges, or a folder in STaRK's layout."""
 
     nodes: Path
     edges: Path
@@ -42,11 +42,11 @@ class SkbFiles:
 
 
 def skb_files(folder: Path) -> SkbFiles:
-    """The files of a knowledge base. Raises BadInput where they are missing, or doubled."""
+    """Files of a knowledge base. Raises BadInput if one is missing, or exists twice."""
     if not folder.is_dir():
         raise BadInput("the knowledge base is no folder", given=folder, expected=ACCEPTED)
     nodes = _one(folder, ("nodes",))
-    if nodes is None and is_stark(folder):  # which says what is missing
+    if nodes is None and is_stark(folder):  # it raises if files are missing
         return SkbFiles(folder, folder, stark=True)
     edges = _one(folder, ("edges", "kg"))
     if nodes is None or edges is None:
@@ -66,15 +66,15 @@ def _one(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:
-    """The nodes of a knowledge base in the order of its file, in blocks (`NODES`), with a Reject for each unusable row.
+    """Nodes of a knowledge base in the order of its file, in blocks (`NODES`), with a Reject for each unusable row.
 
-    Rows {id, type, name, text, aliases}: all but the id may be missing; other keys are not read. Without a name the id
-    is the name, without a type (or null) the type is "entity". A .tsv file has id, type, name and perhaps text, or a
-    first line that names its columns. Of rows with one id the first is kept. STaRK's layout: see `stark`. Rows in the
-    usual form are read by array operations, all others one by one.
+    Rows {id, type, name, text, aliases}: all but the id may be missing; other keys are ignored. A missing name is the
+    id, a missing (or null) type is "entity". A .tsv file has id, type, name and optionally text, or a first line that
+    names its columns. Of rows with one id the first is kept. STaRK's layout: see `stark`. Rows in the usual form are
+    read by array operations, all others one by one.
 
-    Raises BadInput at once where files are missing. Memory: some 100 MB for blocks of 4 MiB
-    of text, and about 150 bytes an id, to find those that are given twice.
+    Raises BadInput at once if files are missing. Memory: some 100 MB for blocks of 4 MiB of text, and about 150 bytes
+    an id, to find duplicates.
     """
     files = skb_files(folder)
     if files.stark:
@@ -84,7 +84,7 @@ def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:
 
 
 def _unique(path: Path, blocks: Iterator[Block]) -> Iterator[Block]:
-    """The first of the nodes with one id."""
+    """Keep the first of the nodes with one id; the others become Rejects."""
     lines: dict[str, int] = {}
     for block in blocks:
         ids, line = block["id"].to_pylist(), block.line
@@ -101,10 +101,10 @@ def _unique(path: Path, blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 def read_edge_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:
-    """The edges of a knowledge base in the order of its file, in blocks, with a Reject for each row that has no use.
+    """Edges of a knowledge base in the order of its file, in blocks, with a Reject for each unusable row.
 
-    Rows {src, relation, dst}, or with the names that `read_kg_blocks` knows; .tsv and .parquet as there. Whether the
-    ends are nodes is not looked at here. Raises BadInput at once where files are missing. Memory: a block.
+    Rows {src, relation, dst}, or with the names of `read_kg_blocks`; .tsv and .parquet as there. Does not check whether
+    the ends are nodes. Raises BadInput at once if files are missing. Memory: a block.
     """
     files = skb_files(folder)
     if files.stark:

@@ -1,4 +1,4 @@
-"""JSON Lines of nodes and of edges. Nodes are read by Arrow where it and our strict reader surely read alike."""
+"""JSON Lines of nodes and of edges. Arrow reads nodes if it surely agrees with our strict reader."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from gpu_rag.sources.rows import Limits
 from gpu_rag.text.strict_json import MAX_DEPTH
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_LEAST = 256  # rows that are not halved again to find those that break a block
+_LEAST = 256  # rows: smaller groups are not halved again to find the rows that break a block
 _TEXTS = [("type", pa.string()), ("name", pa.string()), ("text", pa.string()), ("aliases", pa.list_(pa.string()))]
 _NAMES = ("id", *(name for name, _ in _TEXTS))
 _MOST = 2.0**63
 
 
 def read_json_edges(path: Path, limits: Limits) -> Iterator[Block]:
-    """The edges {src, relation, dst} of a file of JSON Lines, in blocks that are read row by row."""
+    """Edges {src, relation, dst} of a file of JSON Lines, in blocks that are read row by row."""
     return blocks_of(TRIPLES.schema, (singly(TRIPLES, path, row, limits) for row in read_rows(path, limits)))
 
 
 def read_json_nodes(path: Path, limits: Limits) -> Iterator[Block]:
-    """The nodes of a file of JSON Lines, in blocks; ids are strings or integers.
+    """Nodes of a file of JSON Lines, in blocks; ids are strings or integers.
 
-    A row is read alone where it is not one object from brace to brace, where it is nested, or has half of a surrogate
-    pair, and where it stands among few others of which one is broken, has values of other types, or numbers of 64 bits
-    or none (of keys that are not read too, since the strict reader refuses the whole row).
+    A row is read alone if it is not one object from brace to brace, is nested, or has half of a surrogate pair. So is a
+    row of a small group in which one row is broken, or has values of other types, or numbers of 64 bits or none (also
+    under ignored keys, because the strict reader refuses the whole row).
     """
-    id_types = [pa.string(), pa.int64()]  # as in the block before first
+    id_types = [pa.string(), pa.int64()]  # the type of the previous block first
 
     def plain(block: LineBlock) -> tuple[Block, np.ndarray]:
         found, read = [block_of(NODES.schema, ())], [np.zeros(0, np.int64)]
@@ -70,9 +70,10 @@ def _may_be_read(block: LineBlock) -> np.ndarray:
 
 
 def _columns(block: LineBlock, rows: np.ndarray, id_types: list[pa.DataType]) -> dict[str, pa.Array] | None:
-    """The columns of lines, each from brace to brace, so that no value can reach into the next line.
+    """Columns of lines, each from brace to brace, so that no value can reach into the next line.
 
-    None where one is broken, or has what the strict reader refuses: which row it is, and why, that reader says.
+    None if a line is broken, or has something that the strict reader refuses; that reader then finds the row and the
+    reason.
     """
     bounds = zip(block.start[rows].tolist(), block.end[rows].tolist())
     data = b"\n".join([block.data[start:end] for start, end in bounds])
@@ -93,7 +94,7 @@ def _columns(block: LineBlock, rows: np.ndarray, id_types: list[pa.DataType]) ->
 
 
 def _is_tame(column: pa.ChunkedArray | pa.Array) -> bool:
-    if pa.types.is_floating(column.type):  # of integers too, where one has more than 64 bits
+    if pa.types.is_floating(column.type):  # also integers, if one has more than 64 bits
         values = column.drop_null()
         return not len(values) or bool(pc.all(pc.less(pc.abs(values), _MOST)).as_py())
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

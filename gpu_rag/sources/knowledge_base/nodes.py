@@ -1,4 +1,4 @@
-"""Nodes of knowledge bases: out of tables, and out of lines of fields with tabs between."""
+"""Nodes of knowledge bases, from tables and from lines of tab-separated fields."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from gpu_rag.sources.rows import (
     string_list,
 )
 
-UNTYPED = "entity"  # the type of a node that has none
+UNTYPED = "entity"  # the type of a node without one
 NODE_KEYS = ("id", "type", "name", "text")
-LITERAL = "literal"  # of a value: a number, a date, a text
+LITERAL = "literal"  # the type of a value: a number, a date, a text
 LISTS = pa.large_list(TEXT)
 
 
 @dataclass(frozen=True)
 class SkbNode:
-    """text: the node's own document, "" where it has none. line: of the file that it stands in, from 1."""
+    """One node. text: its own document, or "". line: in its file, from 1."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class SkbNode:
 
 
 def node_of(row: Row, limits: Limits) -> SkbNode:
-    """The node of a row. Raises RowError."""
+    """Node of a row. Raises RowError."""
     value = row.value
     id = part_of(value.get("id"), "id")
     name, type = optional_string(value, "name").strip(), optional_string(value, "type").strip()
@@ -66,13 +66,14 @@ def node_of(row: Row, limits: Limits) -> SkbNode:
     text = document_text(text, limits) if text.strip() else ""
     for key, given in (("name", name), ("type", type)):
         if given:
-            id_text(given, key)  # as long as an id at most
+            id_text(given, key)  # at most as long as an id
     aliases = tuple(id_text(alias, "an alias") for alias in string_list(value.get("aliases"), "aliases"))
     return SkbNode(id, name or id.strip(), type or UNTYPED, text, aliases, row.line)
 
 
 def _plain(columns: Mapping[str, pa.Array], line: np.ndarray, limits: Limits) -> tuple[Block, np.ndarray]:
-    """Rows that no rule of `node_of` changes or rejects are plain."""
+    """Read the plain rows: those that no rule of `node_of` changes or rejects. Returns their block and the
+    other rows."""
     n = len(line)
     id, name, type = (text_of(columns.get(key), n) for key in ("id", "name", "type"))
     good = are_plain(id) & are_plain(name) & are_plain(type) & np.asarray(pc.not_equal(id, ""))
@@ -85,14 +86,14 @@ def _plain(columns: Mapping[str, pa.Array], line: np.ndarray, limits: Limits) ->
 
 
 def _texts(column: pa.Array | None, n: int, limits: Limits) -> tuple[pa.LargeStringArray, np.ndarray]:
-    """(texts, "" for those of white space alone; bool[n]: whether they are plain)."""
+    """(texts, blank ones as ""; bool[n]: whether they are plain)."""
     text = text_of(column, n)
     good = (np.asarray(pc.binary_length(text)) <= limits.max_document_chars) & ~has_nul(text)
     octets, bounds = octets_of(text)
     if not len(octets):
         return text, good
     first = np.minimum(bounds[:-1], len(octets) - 1)
-    good &= octets[first] != 0xEF  # a byte order mark, or what begins like one
+    good &= octets[first] != 0xEF  # a byte order mark, or a character with the same first byte
     looked_at = np.flatnonzero((bounds[1:] > bounds[:-1]) & may_be_blank(octets, first))
     blank = np.zeros(n, bool)
     blank[looked_at] = [said.isspace() for said in text.take(pa.array(looked_at)).to_pylist()]
@@ -124,14 +125,14 @@ NODES = RowKind(
 
 
 def read_tsv_nodes(path: Path, limits: Limits) -> Iterator[Block]:
-    """The nodes of a file of id, type, name and perhaps text, or of columns that its first line names, in blocks."""
+    """Nodes of a file of id, type, name and optionally text, or of the columns in its first line, in blocks."""
     keys: tuple[str, ...] = NODE_KEYS
 
     def plain(block: LineBlock) -> tuple[Block, np.ndarray]:
         nonlocal keys
         head = block.line(0) if len(block.number) and block.number[0] == 1 else None
         keys = named_columns(head) or keys if isinstance(head, Line) else keys
-        # Of columns that have one name the last counts, and aliases are no text: read row by row.
+        # Of columns with one name the last counts, and aliases are no text: read row by row.
         if len(set(keys)) < len(keys) or "aliases" in keys:
             return block_of(NODES.schema, ()), np.arange(len(block.start))
         return plain_fields(NODES, block, keys, 1, limits)
@@ -143,13 +144,13 @@ def read_tsv_nodes(path: Path, limits: Limits) -> Iterator[Block]:
 
 
 def named_columns(line: Line) -> tuple[str, ...] | None:
-    """The names of the columns, where the line is a first one that names them."""
+    """Column names if this is a first line that names them, else None."""
     named = tuple(field.strip().lower() for field in line.text.split("\t"))
     return named if line.number == 1 and "id" in named and set(named) & {"name", "type", "text"} else None
 
 
 def fields_row(line: Line, keys: tuple[str, ...]) -> Row:
-    """A line of tab-separated fields by the names of its columns; it may have fewer, not more. Raises RowError."""
+    """Row of a line of tab-separated fields, by column name; it may have fewer fields, not more. Raises RowError."""
     fields = line.text.split("\t")
     if len(fields) > len(keys):
         raise RowError(f"{len(fields)} fields; expected {', '.join(keys)} between tabs")

@@ -1,14 +1,14 @@
-"""The processed layout of STaRK, in files that can be read without running code from them.
+"""Processed layout of STaRK, in files that can be read without running code from them.
 
 STaRK ships `node_info.pkl`, `edge_index.pt`, `node_types.pt`, `edge_types.pt`, `node_type_dict.pkl` and
-`edge_type_dict.pkl`. Pickles run what they contain, so none is opened. Read are the same tables as JSON and NumPy:
+`edge_type_dict.pkl`. Pickles run the code in them, so none is opened. The same tables are read as JSON and NumPy:
 
     node_info.json        {"0": {"name" or "title": ..., other keys: ...}, ...}
     edge_index.npy        integers [2, E]: rows of nodes
     edge_types.npy        integers [E]; edge_type_dict.json {"0": "cites", ...}
     node_types.npy        integers [N]; node_type_dict.json {"0": "paper", ...}
 
-The text of a node is its "text", otherwise its entries one a line, as "key: value", nested ones joined.
+The text of a node is its "text", otherwise its entries, one per line, as "key: value", nested ones joined.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TYPES = ("node_types.npy", "node_type_dict.json")
 _SHIPPED = ("node_info.pkl", "edge_index.pt", "edge_types.pt", "edge_type_dict.pkl")
 _NAMES = ("name", "title", "DisplayName")
 _MOST_DEPTH = 4
-_EDGES = 1 << 18  # of a block
+_EDGES = 1 << 18  # per block
 _MOST_HEADER = 4096
 _NPY = re.compile(
     rb"\x93NUMPY(?:\x01\x00..|[\x02\x03]\x00....)\{'descr': '([<|][iu][1248])', 'fortran_order': (True|False), "
@@ -47,7 +47,7 @@ _NPY = re.compile(
 
 
 def is_stark(folder: Path) -> bool:
-    """Whether a folder has STaRK's layout in readable files. Raises BadInput where it has it in pickles, or in part."""
+    """Whether a folder has STaRK's layout in readable files. Raises BadInput if it has pickles, or only a part."""
     missing = [name for name in NEEDED if not (folder / name).exists()]
     shipped = [name for name in _SHIPPED if (folder / name).exists()]
     if not missing:
@@ -66,7 +66,7 @@ def is_stark(folder: Path) -> bool:
 
 
 def read_stark_nodes(folder: Path, limits: Limits) -> Iterator[Block]:
-    """The nodes of node_info.json, in the order of the file, in blocks. A file that is broken is one Reject."""
+    """Nodes of node_info.json, in the order of the file, in blocks. A broken file is one Reject."""
     return blocks_of(NODES.schema, _nodes(folder, limits))
 
 
@@ -99,7 +99,7 @@ def _node(id: str, entry: Any, types: Mapping[str, str], limits: Limits, line: i
 
 
 def _said(value: Any, depth: int = 0) -> str:
-    """A value in words: lists between commas, objects as "key: value; key: value"."""
+    """Value in words: lists separated by commas, objects as "key: value; key: value"."""
     if isinstance(value, str):
         return clean_string(value, "a text").strip()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -112,7 +112,7 @@ def _said(value: Any, depth: int = 0) -> str:
 
 
 def _types(folder: Path, limits: Limits) -> dict[str, str]:
-    """The type of each node by its id, {} where they are not given."""
+    """Type of each node by its id; {} if types are not given."""
     if not all((folder / name).exists() for name in TYPES):
         return {}
     names, rows = _names(folder / TYPES[1], limits), _integers(folder / TYPES[0], 1)
@@ -124,9 +124,9 @@ def _names(path: Path, limits: Limits) -> dict[str, str]:
 
 
 def _integers(path: Path, dimensions: int) -> np.ndarray:
-    """An array of integers of a .npy file, mapped rather than read. Raises RowError.
+    """Integer array of a .npy file, mapped rather than read. Raises RowError.
 
-    The header is matched as a text, where NumPy evaluates it as a Python literal.
+    The header is matched as text, because NumPy would evaluate it as a Python literal.
     """
     try:
         with path.open("rb") as file:
@@ -150,7 +150,8 @@ def _integers(path: Path, dimensions: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class StarkEdges:
-    """ends: integers [2, E]; kinds: integers [E], both mapped from their files; names: of the relations, by kind."""
+    """Arrays of edges. ends: integers [2, E]; kinds: integers [E], both mapped from their files; names: of the
+    relations, by kind."""
 
     ends: np.ndarray
     kinds: np.ndarray
@@ -158,7 +159,7 @@ class StarkEdges:
 
 
 def stark_edges(folder: Path, limits: Limits) -> StarkEdges:
-    """The arrays of edges. Raises RowError where they cannot be read or do not fit together."""
+    """Arrays of edges. Raises RowError if they cannot be read or do not fit together."""
     ends, kinds = _integers(folder / NEEDED[1], 2), _integers(folder / NEEDED[2], 1)
     names = _names(folder / NEEDED[3], limits)
     if ends.shape != (2, len(kinds)):
@@ -167,7 +168,7 @@ def stark_edges(folder: Path, limits: Limits) -> StarkEdges:
 
 
 def read_stark_edges(folder: Path, limits: Limits) -> Iterator[Block]:
-    """The edges of edge_index.npy, numbered from 1, in blocks. Arrays that do not fit together are one Reject."""
+    """Edges of edge_index.npy, numbered from 1, in blocks. Arrays that do not fit together are one Reject."""
     path = folder / NEEDED[1]
     try:
         edges = stark_edges(folder, limits)

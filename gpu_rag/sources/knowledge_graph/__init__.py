@@ -1,4 +1,4 @@
-"""Files of triples: tab-separated, RDF or Parquet. Every row in is a triple or a Reject out."""
+"""Readers of triples: tab-separated, RDF or Parquet. Every row becomes a triple or a Reject."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ FORMATS: dict[tuple[str, ...], Reader] = {
 
 
 def read_kg_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[Block]:
-    """The triples of `path` in its order, in blocks (`TRIPLES`), with a Reject for each row that cannot be used.
+    """Triples of `path` in order, in blocks (`TRIPLES`), with a Reject for each row that cannot be used.
 
-    - .tsv, .tsv.gz: head, relation, tail and, where known, provenance between tabs; a first line that names the
-      columns is passed over.
-    - .nt, .nq (N-Triples, N-Quads): one statement a line; .ttl, .trig (Turtle, TriG), .rdf, .owl, .xml (RDF/XML),
+    - .tsv, .tsv.gz: head, relation, tail and, if known, provenance between tabs; a first line that names the
+      columns is skipped.
+    - .nt, .nq (N-Triples, N-Quads): one statement per line; .ttl, .trig (Turtle, TriG), .rdf, .owl, .xml (RDF/XML),
       .jsonld (JSON-LD): as whole documents; all also as .gz: see `rdf`. The name of a graph is its provenance.
     - .parquet: columns head, relation, tail, or subject, predicate, object, or src, relation, dst, of strings (ends may
       be integers), and provenance.
-    An id has 1 to 1,000 characters, not only white space. A triple given twice is given twice. Rows in the usual form
-    are checked and cut by array operations, all others one by one.
+    An id has 1 to 1,000 characters, not only white space. Repeated triples are not removed. Rows in the usual form are
+    checked and cut by array operations, all others one by one.
 
-    What is larger than the limits is a Reject.
+    Rows and files above the limits are Rejects.
     Raises BadInput at once for a missing path or an unknown type. Memory: some 20 MB for blocks of 4 MiB, or 65,536
     rows of a table.
     """

@@ -19,18 +19,18 @@ from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, attempted
 from gpu_rag.types import Reject
 
 TEXT = pa.large_string()
-_ROWS = 1 << 14  # of a block that is read row by row
+_ROWS = 1 << 14  # rows of a block that is read row by row
 _TABLE_ROWS = 1 << 16
-_TABLE_BYTES = 4 << 20  # of one block, where its rows are long
+_TABLE_BYTES = 4 << 20  # of one block, if its rows are long
 _MOST_REJECTS = 1 << 16
-# What white space of Unicode may begin with (U+3000 is looked at apart), and what its last byte may be.
+# Possible first bytes of Unicode white space (U+3000 is checked separately), and its possible last bytes.
 _SPACES = np.isin(np.arange(256), [*range(0x21), 0xC2, 0xE1, 0xE2])
 _ENDS = np.isin(np.arange(256), [*range(0x21), 0x85, 0xA0, *range(0x80, 0x8B), 0xA8, 0xA9, 0xAF, 0x9F])
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one file by ascending line. columns: `line` i64 and those of its schema; rejects: between the rows."""
+    """Rows of one file by ascending line. columns: those of its schema, with `line` i64; rejects: rows left out."""
 
     columns: pa.RecordBatch
     rejects: list[Reject] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Block:
 
     @property
     def line(self) -> np.ndarray:
-        """i64[n]: the line of a text file, the row of a table; both from 1."""
+        """i64[n]: line of a text file, or row of a table; both from 1."""
         return self["line"].to_numpy()
 
     def __getitem__(self, name: str) -> pa.Array:
@@ -59,11 +59,11 @@ Plain = Callable[[Mapping[str, pa.Array], np.ndarray, Limits], tuple[Block, np.n
 
 @dataclass(frozen=True)
 class RowKind:
-    """Rows that mean one kind of thing, such as a triple.
+    """A kind of rows, such as triples.
 
     schema: of their blocks; columns: of their tables. plain(columns by name, lines, limits): the block of the rows in
     the usual form, and the rows that must be read one by one; columns are texts, integers or lists of texts.
-    single(row, limits): the thing in one row; raises RowError.
+    single(row, limits): the object in one row; raises RowError.
     """
 
     schema: pa.Schema
@@ -73,13 +73,13 @@ class RowKind:
 
 
 def batch_of(schema: pa.Schema, *columns: Any) -> pa.RecordBatch:
-    """Columns in the order of the schema, as a batch."""
+    """Batch of columns in the order of the schema."""
     arrays = [pa.array(column, f.type) for column, f in zip(columns, schema)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def block_of(schema: pa.Schema, rows: Iterable[Any]) -> Block:
-    """The block of things and Rejects that are at hand, by line."""
+    """Block of objects and Rejects in memory, sorted by line."""
     rows = sorted(rows, key=lambda row: row.line)
     things = [row for row in rows if not isinstance(row, Reject)]
     columns = ([getattr(thing, name) for thing in things] for name in schema.names)
@@ -87,14 +87,14 @@ def block_of(schema: pa.Schema, rows: Iterable[Any]) -> Block:
 
 
 def blocks_of(schema: pa.Schema, rows: Iterable[Any]) -> Iterator[Block]:
-    """Things and Rejects that are read one by one, as blocks."""
+    """Blocks of objects and Rejects that are read one by one."""
     rows = iter(rows)
     while some := list(islice(rows, _ROWS)):
         yield block_of(schema, some)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """Blocks of one stretch of a file as one, by line."""
+    """Blocks of one part of a file joined into one, sorted by line."""
     rejects = sorted((reject for block in blocks for reject in block.rejects), key=lambda reject: reject.line)
     some = [block for block in blocks if block.n] or blocks[:1]
     if len(some) == 1:
@@ -105,7 +105,7 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def together(blocks: Iterable[Block], least: int) -> Iterator[Block]:
-    """The blocks of a file, joined to blocks of at least that many rows, or 65,536 rejects, but for the last."""
+    """Blocks of a file joined to blocks of at least `least` rows, or 65,536 rejects; the last one may be smaller."""
     waiting, n, n_rejects = list[Block](), 0, 0
     for block in blocks:
         waiting.append(block)
@@ -121,7 +121,7 @@ def together(blocks: Iterable[Block], least: int) -> Iterator[Block]:
 
 
 def read_table(kind: RowKind, path: Path, limits: Limits) -> Iterator[Block]:
-    """The rows of a Parquet file, in blocks."""
+    """Rows of a Parquet file, in blocks."""
     for block in read_table_blocks(path, kind.columns, _TABLE_ROWS, _TABLE_BYTES):
         if block.batches:
             columns, line = block.by_name(), block.before + 1 + np.arange(block.n_rows)
@@ -137,12 +137,12 @@ def read_table(kind: RowKind, path: Path, limits: Limits) -> Iterator[Block]:
 
 
 def singly(kind: RowKind, path: Path, row: Row | Reject, limits: Limits) -> Any:
-    """The thing in a row, or why it cannot be used."""
+    """Object of a row, or the Reject if it cannot be used."""
     return row if isinstance(row, Reject) else attempted(path, row.line, kind.single, row, limits)
 
 
 def _as_text(column: pa.Array) -> pa.Array | None:
-    """Bytes as text, None where one is not UTF-8; other types as they are."""
+    """Bytes as text, None if one is not UTF-8; other types unchanged."""
     try:
         return column.cast(TEXT) if pa.types.is_large_binary(column.type) else column
     except pa.ArrowInvalid:
@@ -156,8 +156,8 @@ def read_lines_in_blocks(
     plain: Callable[[LineBlock], tuple[Block, np.ndarray]],
     single: Callable[[Line], Any],
 ) -> Iterator[Block]:
-    """The rows of a file of lines. plain(lines): a block, and the lines that must be read one by one; single(line):
-    the thing in a line, None for a line that holds none; raises RowError."""
+    """Rows of a file of lines. plain(lines): a block, and the lines that must be read one by one; single(line): the
+    object in a line, None for a line without one; raises RowError."""
     return rows_of_lines(schema, path, read_line_blocks(path, limits), plain, single)
 
 
@@ -168,7 +168,7 @@ def rows_of_lines(
     plain: Callable[[LineBlock], tuple[Block, np.ndarray]],
     single: Callable[[Line], Any],
 ) -> Iterator[Block]:
-    """`read_lines_in_blocks` of lines that are at hand."""
+    """Rows as in `read_lines_in_blocks`, from given lines."""
     for block in lines:
         if isinstance(block, Reject):
             yield block_of(schema, [block])
@@ -182,7 +182,7 @@ def rows_of_lines(
 def plain_fields(
     kind: RowKind, block: LineBlock, keys: Sequence[str], least: int, limits: Limits
 ) -> tuple[Block, np.ndarray]:
-    """(the rows of lines of `least` or more fields between tabs, of columns `keys`; the other lines)."""
+    """(rows of lines with at least `least` tab-separated fields, in the columns `keys`; the other lines)."""
     tabs = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 9)
     first, last = np.searchsorted(tabs, block.start), np.searchsorted(tabs, block.end)
     rows = np.flatnonzero(~block.alone & (last - first >= least - 1) & (last - first < len(keys)))
@@ -203,14 +203,14 @@ def plain_fields(
 
 
 def text_of(column: pa.Array | None, n: int) -> pa.LargeStringArray:
-    """A column as n texts, "" for null."""
+    """Column as n texts, "" for null."""
     if column is None or pa.types.is_null(column.type):
         return pa.repeat(pa.scalar("", TEXT), n)
     return column.cast(TEXT).fill_null("")
 
 
 def octets_of(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes, i64[n + 1]: where each text begins in them, and where the last ends)."""
+    """(bytes, i64[n + 1]: start of each text in them, and the end of the last)."""
     _, offsets, data = text.buffers()
     if not len(text):
         return np.zeros(0, np.uint8), np.zeros(1, np.int64)
@@ -219,7 +219,7 @@ def octets_of(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def may_have_edges(text: pa.LargeStringArray) -> np.ndarray:
-    """bool[n]: whether white space or a byte order mark may stand at an end; False for an empty text."""
+    """bool[n]: whether white space or a byte order mark may be at an end of a text; False for an empty text."""
     octets, bounds = octets_of(text)
     if not len(octets):
         return np.zeros(len(text), bool)
@@ -230,14 +230,14 @@ def may_have_edges(text: pa.LargeStringArray) -> np.ndarray:
 
 
 def may_be_blank(octets: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """bool[n]: whether the character that begins at each place of valid UTF-8 may be white space, for Python."""
+    """bool[n]: whether the character at each position of valid UTF-8 may be white space in Python's sense."""
     first, second = octets[start], octets[np.minimum(start + 1, len(octets) - 1)]
     found: np.ndarray = _SPACES[first] | ((first == 0xE3) & (second == 0x80))
     return found
 
 
 def are_plain(text: pa.LargeStringArray, most: int = MAX_ID_CHARS) -> np.ndarray:
-    """bool[n]: short enough, without NUL, without white space at its ends or a byte order mark in front."""
+    """bool[n]: whether a text is short enough, without NUL, white space at its ends and a leading byte order mark."""
     good: np.ndarray = (np.asarray(pc.binary_length(text)) <= most) & ~has_nul(text)
     looked_at = np.flatnonzero(may_have_edges(text))
     for row, said in zip(looked_at.tolist(), text.take(pa.array(looked_at)).to_pylist()):

@@ -1,6 +1,6 @@
-"""Statements of RDF in all its forms: pyoxigraph parses, and rows are cut out of canonical N-Quads by array operations.
+"""RDF statements in all formats: pyoxigraph parses, and array operations cut rows out of canonical N-Quads.
 
-Files come from outside: no context or entity is fetched or expanded, and no statement may take more than its limit.
+The files are untrusted: no context or entity is fetched or expanded, and no statement may exceed its limit.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from gpu_rag.types import Reject
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 STRING = "http://www.w3.org/2001/XMLSchema#string"
-MAX_ELEMENTS_DEEP = 1000  # the parser looks at all elements around each one
-MAX_TAG_BYTES = 1 << 20  # expat goes through one from its start for each block of bytes
-MAX_BRACKETS_DEEP = 1 << 20  # open at once in Turtle, at some 90 bytes each
+MAX_ELEMENTS_DEEP = 1000  # the parser visits all open elements for each new one
+MAX_TAG_BYTES = 1 << 20  # for each block of bytes, expat scans a tag from its start
+MAX_BRACKETS_DEEP = 1 << 20  # open at once in Turtle, about 90 bytes each
 
-# Canonical N-Quads (RDF 1.2), which the parser writes and most dumps are in; ids of literals are in this form.
+# Canonical N-Quads (RDF 1.2): the parser writes it, and most dumps use it; ids of literals have this form.
 _IRI = r'[A-Za-z][A-Za-z0-9+.\-]*:[^\x00-\x20<>"{}|^`\\]*'
-# PN_CHARS_BASE of the grammar, with "_" and digits, which a label may begin with
+# PN_CHARS_BASE of the grammar, with "_" and digits, which may begin a label
 _FIRST = (
     "A-Za-z0-9_\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f"
     "\u2c00-\u2fef\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
@@ -55,12 +55,12 @@ _ESCAPED = r'\\[tbnrf"\\]|\\u(?:000[1-7B]|000[EF]|001[0-9A-F]|007F|FFF[EF])'
 _TEXT = rf'"(?:[^"\\\x00-\x1f\x7f{chr(0xFFFE)}{chr(0xFFFF)}]|{_ESCAPED})*"'
 _LITERAL = rf"{_TEXT}(?:@[a-z]+(?:-[a-z0-9]+)*|\^\^<{_IRI}>)?"
 _TRIPLE = rf"^(?P<head><{_IRI}>|{_BLANK}) <(?P<relation>{_IRI})> (?P<tail><{_IRI}>|{_BLANK}|{_LITERAL})"
-_PATTERNS = {  # four groups, no choice open: RE2 then reads each character once
+_PATTERNS = {  # four groups and no ambiguity: RE2 then reads each character once
     RdfFormat.N_TRIPLES: rf"{_TRIPLE} \.$",
     RdfFormat.N_QUADS: rf"{_TRIPLE} (?:(?P<graph><{_IRI}>|{_BLANK}) )?\.$",
 }
 _WHOLE_IRI = re.compile(_IRI)
-# The labels that the parser draws for blank nodes without one: 128 bits, without zeros in front.
+# Labels that the parser draws for blank nodes without one: 128 bits, without leading zeros.
 _ANONYMOUS = "^_:[a-f][0-9a-f]{19,31}$"
 _PLACE = re.compile(r"^Parser error at (?:line 1 )?")
 
@@ -69,19 +69,19 @@ _PLACE = re.compile(r"^Parser error at (?:line 1 )?")
 
 
 def read_rdf_lines(form: RdfFormat, path: Path, limits: Limits) -> Iterator[Block]:
-    """The statements of a file of N-Triples or N-Quads, in blocks: a bad line is a Reject and costs no other line."""
+    """Statements of a file of N-Triples or N-Quads, in blocks. A bad line is a Reject and affects no other line."""
     plain, single = partial(_plain_statements, form=form), partial(statement_of, form=form)
     return read_lines_in_blocks(TRIPLES.schema, path, limits, plain, single)
 
 
 def statement_of(line: Line, form: RdfFormat = RdfFormat.N_TRIPLES) -> Triple | None:
-    """The triple of a line; None for a comment. The name of a graph is the triple's note.
+    """Triple of a line; None for a comment. The name of a graph becomes the triple's note.
 
     Language tags are in lower case, IRIs absolute; IRIs, labels and texts have at most 1,000 characters.
     Raises RowError.
     """
     try:
-        quads = list(parse(line.text, form, lenient=True))  # IRIs are checked below, in all forms alike
+        quads = list(parse(line.text, form, lenient=True))  # IRIs are checked below, equally for all formats
     except (SyntaxError, MemoryError) as error:
         raise RowError(one_line(_PLACE.sub("", str(error.args[0])))) from error
     if len(quads) > 1:
@@ -126,7 +126,7 @@ def _checked(id: str, name: str) -> str:
 
 
 def _plain_statements(block: LineBlock, form: RdfFormat) -> tuple[Block, np.ndarray]:
-    """(triples of the lines in canonical form whose parts have at most 1,000 bytes, the other rows)."""
+    """(triples of the canonical lines whose parts have at most 1,000 bytes, the other rows)."""
     rows = np.flatnonzero(~block.alone)
     (lines,) = cut_out(block.data, np.stack([block.start[rows], block.end[rows]], 1), (0,))
     parts = pc.extract_regex(lines, _PATTERNS[form])
@@ -144,7 +144,7 @@ def _plain_statements(block: LineBlock, form: RdfFormat) -> tuple[Block, np.ndar
 
 
 def _without_brackets(terms: pa.LargeStringArray) -> pa.LargeStringArray:
-    """IRIs without their brackets, other terms as they are."""
+    """IRIs without their brackets, other terms unchanged."""
     return pc.if_else(pc.starts_with(terms, "<"), pc.ascii_trim(terms, "<>"), terms)
 
 
@@ -152,12 +152,12 @@ def _without_brackets(terms: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def read_rdf_document(form: RdfFormat, path: Path, limits: Limits) -> Iterator[Block]:
-    """The statements of a file of Turtle, TriG, RDF/XML or JSON-LD, in blocks; their lines are their numbers, from 1.
+    """Statements of a file of Turtle, TriG, RDF/XML or JSON-LD, in blocks; their lines are their numbers, from 1.
 
-    Where the file is broken, the statements before are kept and the rest is one Reject, which names the line where the
-    parser knows it. Blank nodes without a label are numbered in their order, `_:.1` first. Relative IRIs are taken from
-    the name of the file. Memory: a block, and what stands before a statement: of JSON-LD with a @graph the whole file,
-    so it may have max_line_bytes; about 150 bytes a blank node without a label.
+    If the file is broken, the statements before the fault are kept and the rest is one Reject, which names the line if
+    the parser knows it. Blank nodes without a label are numbered in order, `_:.1` first. Relative IRIs are based on the
+    name of the file. Memory: a block, and the text before a statement (for JSON-LD with a @graph the whole file, so it
+    may have at most max_line_bytes); about 150 bytes a blank node without a label.
     """
     plain = partial(_plain_statements, form=RdfFormat.N_QUADS)
     single = partial(statement_of, form=RdfFormat.N_QUADS)
@@ -170,14 +170,14 @@ def read_rdf_document(form: RdfFormat, path: Path, limits: Limits) -> Iterator[B
 
 
 def _relabelled(ids: pa.LargeStringArray, labels: dict[str, str]) -> pa.LargeStringArray:
-    """Ids with numbers in place of the labels that the parser drew at random."""
+    """Ids with numbers instead of the labels that the parser drew at random."""
     drawn = pc.match_substring_regex(ids, _ANONYMOUS)
     names = [labels.setdefault(id, f"_:.{len(labels) + 1}") for id in ids.filter(drawn).to_pylist()]
     return pc.replace_with_mask(ids, drawn, pa.array(names, TEXT)) if names else ids
 
 
 def _canonical_lines(form: RdfFormat, path: Path, limits: Limits) -> Iterator[LineBlock | Reject]:
-    """The statements of a document as lines of N-Quads, and last why it cannot be read further."""
+    """Statements of a document as lines of N-Quads; at last a Reject if it could not be read to the end."""
     number = 0
     problem: Exception | None = None
     try:
@@ -219,7 +219,7 @@ def _some(quads: Iterator[Quad], given: _Document, sink: BytesIO, problems: list
 
 
 class _Document:
-    """The bytes of a document for the parser. Reading ends, with a problem, where they would take too much memory.
+    """Bytes of a document for the parser. Reading ends, with a problem, when it would take too much memory.
 
     left: bytes that may be read before the next statement ends.
     """
@@ -235,7 +235,7 @@ class _Document:
         self._expat.StartElementHandler, self._expat.EndElementHandler = self._begin, self._end
 
     def read(self, size: int) -> bytes:
-        """The next bytes; none behind a problem."""
+        """Next bytes; none after a problem."""
         if self.problem is not None:
             return b""
         data = self._stream.read(size)
@@ -263,7 +263,7 @@ class _Document:
         return data
 
     def _xml(self, data: bytes) -> bytes:
-        """The bytes before the place where XML is broken, which expat says; it also sees that the end is missing."""
+        """Bytes before the place where expat finds the XML broken; expat also notices a missing end."""
         try:
             self._expat.Parse(data, not data)
         except expat.ExpatError as error:

@@ -1,4 +1,4 @@
-"""Triples: out of tables, and out of lines of head, relation, tail and, where known, provenance with tabs between."""
+"""Triples from tables, and from tab-separated lines of head, relation, tail and, if known, provenance."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ _KEYS = (*HEADERS[0], "provenance")
 
 @dataclass(frozen=True)
 class Triple:
-    """head - relation -> tail, by ids as written: a name, an IRI without its brackets, or `_:label` of a blank node.
+    """One edge head - relation -> tail, by ids as written: a name, an IRI without brackets, or `_:label` of a blank
+    node.
 
-    A tail that is a value stands in its N-Triples form. note: the provenance that the row itself gives. line: of a text
-    file the line, of a table the row; both from 1.
+    A tail that is a value is in its N-Triples form. note: the provenance in the row itself. line: line of a text file,
+    or row of a table; both from 1.
     """
 
     head: str
@@ -47,7 +48,7 @@ class Triple:
 
 
 def part_of(value: object, name: str) -> str:
-    """A part of a triple as text. Raises RowError unless it is an id with something in it."""
+    """Part of a triple as text. Raises RowError unless it is an id that is not blank."""
     text = id_text(value, name)
     if text.isspace():
         raise RowError(f"{name} is empty")
@@ -55,7 +56,7 @@ def part_of(value: object, name: str) -> str:
 
 
 def triple_of_row(row: Row, limits: Limits) -> Triple:
-    """The triple of an object {head, relation, tail}, or of one with the other names of `HEADERS`. Raises RowError."""
+    """Triple of an object {head, relation, tail}, or with the other names of `HEADERS`. Raises RowError."""
     names = max(HEADERS, key=lambda names: len(row.value.keys() & set(names)))  # ties to the first
     head, relation, tail = (part_of(row.value.get(name), name) for name in names)
     return Triple(head, relation, tail, row.line, optional_string(row.value, "provenance")[:MAX_NOTE_CHARS])
@@ -85,13 +86,13 @@ TRIPLES = RowKind(
 
 
 def read_tsv(path: Path, limits: Limits) -> Iterator[Block]:
-    """The triples of a file, in blocks; a first line that names the columns is passed over."""
+    """Triples of a file, in blocks; a first line that names the columns is skipped."""
     plain = partial(plain_fields, TRIPLES, keys=_KEYS, least=3, limits=limits)
     return read_lines_in_blocks(TRIPLES.schema, path, limits, plain, triple_of)
 
 
 def triple_of(line: Line) -> Triple | None:
-    """The triple of a line of tab-separated fields; None for one that names the columns. Raises RowError."""
+    """Triple of a line of tab-separated fields; None for a line of column names. Raises RowError."""
     fields = line.text.split("\t")
     if line.number == 1 and tuple(field.strip().lower() for field in fields[:3]) in HEADERS:
         return None

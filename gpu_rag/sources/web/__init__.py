@@ -19,7 +19,7 @@ def is_server(location: str) -> bool:
 
 
 def open_web(location: str) -> WebProvider:
-    """The provider at a location, see the module. Raises BadInput for a path without pages."""
+    """Provider at a location, see the module. Raises BadInput for a path without pages."""
     if is_server(location):
         from gpu_rag.sources.web.cached import CachedProvider
         from gpu_rag.sources.web.searxng import SearxngProvider

@@ -1,4 +1,4 @@
-"""A web provider that asks for nothing twice: many questions, and the phases of one, send the same query."""
+"""A web provider with a cache: many questions, and the phases of one, send the same query."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from typing import TypeVar
 from gpu_rag.errors import RequestFailed
 from gpu_rag.sources.web.types import WebPage, WebProvider, WebResult
 
-MAX_CHARS = 64 << 20  # of results and pages that are kept
+MAX_CHARS = 64 << 20  # of kept results and pages
 MAX_AGE_S = 3600.0
-FAILED_S = 30.0  # how long what failed is not asked for again
+FAILED_S = 30.0  # time before a failed request is sent again
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class CachedProvider:
-    """Results and pages of another provider, kept for an hour (what failed for half a minute), the last used first.
+    """Results and pages of another provider, kept for an hour (failures for half a minute); the least recently used
+    leave first.
 
-    clock: seconds, for tests. Threads may share it; two that ask for one thing at the same time may both send it.
+    clock: returns seconds, for tests. Threads may share it; concurrent equal requests may both be sent.
     """
 
     def __init__(self, provider: WebProvider, clock: Callable[[], float] = time.monotonic):
         self.name = provider.name
         self._provider, self._clock, self._lock = provider, clock, Lock()
-        self._kept: OrderedDict[Hashable, tuple[float, int, object]] = OrderedDict()  # until, characters, what
+        self._kept: OrderedDict[Hashable, tuple[float, int, object]] = OrderedDict()  # until, characters, value
         self._chars = 0
 
     def search(self, queries: Sequence[str], k: int) -> list[list[WebResult] | RequestFailed]:
-        """The first k results of each query, or why it failed."""
+        """First k results of each query, or the reason of its failure."""
         found = self._all([(query, k) for query in queries], lambda new: self._provider.search([q for q, _ in new], k))
         return [one if isinstance(one, RequestFailed) else list(one) for one in found]
 
     def read(self, urls: Sequence[str]) -> list[WebPage]:
-        """The pages behind results."""
+        """Pages of results."""
         return self._all(list(urls), self._provider.read)
 
     def _all(self, keys: Sequence[K], ask: Callable[[list[K]], Sequence[V]]) -> list[V]:
@@ -63,5 +64,5 @@ class CachedProvider:
                 self._chars -= self._kept.popitem(last=False)[1][1]
 
     def close(self) -> None:
-        """Closes the other provider."""
+        """Close the other provider."""
         self._provider.close()

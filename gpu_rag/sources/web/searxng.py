@@ -1,4 +1,4 @@
-"""Web search by a SearXNG server of one's own (https://docs.searxng.org/dev/search_api.html, format json)."""
+"""Web search by one's own SearXNG server (https://docs.searxng.org/dev/search_api.html, format json)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class _Inside(httpx.RequestError):
-    """A page of the own network."""
+    """A page has an address in the own network."""
 
 
 def _place(url: httpx.URL) -> tuple[str, int]:
-    """Host and port, as they are connected to."""
+    """Host and port for the connection."""
     return url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme, 0)
 
 
 def is_public(host: str, port: int) -> bool:
-    """Whether all addresses of a host are public ones: not of this machine, nor of a private network.
+    """Whether all addresses of a host are public: not of this machine, nor of a private network.
 
-    A name is looked up. Raises httpx.ConnectError where it has no address.
+    A name is looked up. Raises httpx.ConnectError if it has no address.
     """
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
@@ -47,12 +47,13 @@ def is_public(host: str, port: int) -> bool:
 
 
 class SearxngProvider:
-    """Searches by GET {base}/search?q=...&format=json, reads pages by GET. The server must allow the format json.
+    """Provider that searches by GET {base}/search?q=...&format=json and reads pages by GET. The server must allow the
+    format json.
 
-    base: such as http://127.0.0.1:8888; results come from it alone, its redirects are not followed. Pages: http and
+    base: such as http://127.0.0.1:8888; results come only from it, its redirects are not followed. Pages: http and
     https, HTML or plain text, at most MAX_PAGE_BYTES and PAGE_S seconds, from the server itself or from public
-    addresses, also behind redirects: what a result says never leads into the own network. (A name is looked up twice,
-    to check it and to connect, so a lying name server can still send a request there.) HTML is parsed in the process
+    addresses, also after redirects: a result never leads into the own network. (A name is looked up twice, for the
+    check and for the connection, so a lying name server can still send a request there.) HTML is parsed in the process
     of `sources.parser`. transport: for tests.
     """
 
@@ -80,7 +81,7 @@ class SearxngProvider:
         self._parser = Parser(self._limits)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[WebResult] | RequestFailed]:
-        """The first k results of each query, or why it failed."""
+        """First k results of each query, or the reason of its failure."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(lambda query: self._search(query, k), queries))
 
@@ -102,19 +103,19 @@ class SearxngProvider:
             )
 
     def read(self, urls: Sequence[str]) -> list[WebPage]:
-        """The pages behind results."""
+        """Pages of results."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             fetched = list(pool.map(self._fetch, urls))
         return [self._page(url, *found) for url, found in zip(urls, fetched)]
 
     def _check(self, request: httpx.Request) -> None:
-        """Raises `_Inside` for a page that is neither on the server nor public; called before every redirect too."""
+        """Raise `_Inside` for a page that is neither on the server nor public. Called before every redirect too."""
         place = _place(request.url)
         if place != self._own and not is_public(*place):
             raise _Inside("its address is not public", request=request)
 
     def _fetch(self, url: str) -> tuple[bytes, str, str]:
-        """(body, its type, what went wrong)."""
+        """(body, its type, the problem or "")."""
         if not url.startswith(("http://", "https://")):
             return b"", "", "not an http address"
         until = time.monotonic() + PAGE_S
@@ -149,7 +150,7 @@ class SearxngProvider:
             return WebPage(url, "", "", str(error))
 
     def close(self) -> None:
-        """Ends the connections and the parser's process."""
+        """Close the connections and end the parser's process."""
         self._client.close()
         self._pages.close()
         self._parser.close()

@@ -1,4 +1,4 @@
-"""Pages that were fetched before, and a search over them: the web of machines that have none."""
+"""Pages fetched earlier, and a search over them, for machines without web access."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _EXPECTED = "a folder of .html, .txt or .md files, or .parquet or .jsonl rows {u
 
 
 class SnapshotProvider:
-    """BM25 over the titles and texts of pages; the snippet is the beginning of a page. Equal scores: the earlier page.
+    """BM25 over the titles and texts of pages; the snippet is the beginning of a page. Ties go to the earlier page.
 
-    bm25: over "title newline text" of the pages, where it was made before; else it is made here.
+    bm25: over "title newline text" of the pages, if it exists; otherwise it is built here.
     """
 
     def __init__(self, name: str, pages: Sequence[WebPage], bm25: Bm25 | None = None):
@@ -40,7 +40,7 @@ class SnapshotProvider:
         self._bm25 = bm25 or Bm25.build([f"{page.title}\n{page.text}" for page in self._pages])
 
     def search(self, queries: Sequence[str], k: int) -> list[list[WebResult] | RequestFailed]:
-        """At most k pages of BM25 above 0 for each query."""
+        """At most k pages with a BM25 score above 0 for each query."""
         ids, _ = self._bm25.search(queries, k)
         return [[self._result(int(row)) for row in rows if row >= 0] for rows in ids]
 
@@ -49,18 +49,18 @@ class SnapshotProvider:
         return WebResult(page.url, page.title, beginning(page.text))
 
     def read(self, urls: Sequence[str]) -> list[WebPage]:
-        """The pages; one that the snapshot does not hold says so."""
+        """Pages by url; a page that is not in the snapshot has a problem."""
         return [
             self._pages[self._rows[url]] if url in self._rows else WebPage(url, "", "", "not in the snapshot")
             for url in urls
         ]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def beginning(text: str) -> str:
-    """The first sentences of a text, at most SNIPPET_CHARS characters."""
+    """First sentences of a text, at most SNIPPET_CHARS characters."""
     end = 0
     for _, last in split_sentences(text[: 2 * SNIPPET_CHARS]):
         if end and last > SNIPPET_CHARS:
@@ -70,11 +70,11 @@ def beginning(text: str) -> str:
 
 
 def read_pages(path: Path, limits: Limits = LIMITS) -> tuple[list[WebPage], list[Reject]]:
-    """The pages of a snapshot, each url once (the first), and what could not be read.
+    """Pages of a snapshot, each url once (the first), and the Rejects.
 
     path: a folder (the url of a file is its relative path), or rows {url, title, text or html} as .parquet, .jsonl or
-    .jsonl.gz. HTML is read in the process of `parser`, so a hostile page costs one Reject. Raises BadInput where there
-    is nothing to read.
+    .jsonl.gz. HTML is read in the process of `parser`, so a hostile page costs one Reject. Raises BadInput if there is
+    nothing to read.
     """
     pages: dict[str, WebPage] = {}
     rejects: list[Reject] = []
@@ -110,7 +110,7 @@ def _found(path: Path, limits: Limits) -> Iterator[WebPage | Reject]:
 
 
 def page_of(row: dict[str, Any], limits: Limits, parser: Parser) -> WebPage:
-    """The page in a row {url, title, text or html}. Raises RowError."""
+    """Page of a row {url, title, text or html}. Raises RowError."""
     url = optional_string(row, "url")
     if not url:
         raise RowError("the page has no url")
@@ -122,6 +122,6 @@ def page_of(row: dict[str, Any], limits: Limits, parser: Parser) -> WebPage:
 
 
 def parsed_page(url: str, data: bytes, parser: Parser, title: str = "") -> WebPage:
-    """HTML bytes as a page, by the child process of `parser`. Raises RowError."""
+    """Page from HTML bytes, parsed by the child process of `parser`. Raises RowError."""
     found = parser.parse_html(data)
     return WebPage(url, title or found.title, found.text)

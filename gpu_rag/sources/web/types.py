@@ -1,4 +1,4 @@
-"""Pages of the web, results of a search for them, and the protocol of a provider."""
+"""Web pages, search results, and the protocol of a provider."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_rag.errors import RequestFailed
 
 @dataclass(frozen=True)
 class WebResult:
-    """One hit of a search. snippet: a few words of the page, possibly ""."""
+    """One search result. snippet: a few words of the page, possibly ""."""
 
     url: str
     title: str
@@ -20,7 +20,7 @@ class WebResult:
 
 @dataclass(frozen=True)
 class WebPage:
-    """A page that was read. text: its main text; problem: why it could not be read (then text is "")."""
+    """A page that was read. text: its main text; problem: the reason why it could not be read (then text is "")."""
 
     url: str
     title: str
@@ -34,10 +34,10 @@ class WebProvider(Protocol):
     name: str
 
     def search(self, queries: Sequence[str], k: int) -> list[list[WebResult] | RequestFailed]:
-        """At most k results of each query, best first; an error as a value where the engine did not answer it."""
+        """At most k results of each query, best first; an error as a value if the engine did not answer it."""
 
     def read(self, urls: Sequence[str]) -> list[WebPage]:
-        """The pages of results, in that order; a page that cannot be read says why in `problem`."""
+        """Pages of results, in that order; `problem` tells why a page cannot be read."""
 
     def close(self) -> None:
-        """Ends connections and processes."""
+        """Close connections and end processes."""

@@ -1,4 +1,4 @@
-"""The records and edges of one source as columns, and how strings become row numbers in bounded memory."""
+"""Records and edges of one source as columns, and the numbering of strings in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 LISTS = pa.large_list(pa.large_string())
-# Where " ".join(text.split()) changes something: other white space than single spaces inside.
+# Texts that " ".join(text.split()) changes: other white space than single spaces inside.
 _UNEVEN = r"^ | $|  |[\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
 _LEAST_PENDING = 1 << 20  # strings
 
 
 class Interner:
-    """Distinct strings numbered in the order in which they were first given; equality is that of the strings.
+    """Distinct strings, numbered in the order of their first appearance.
 
-    Each column is reduced to its own distinct strings, and these are joined to all others once there are as many of
-    them: linear time in all, and memory of about three times the distinct strings beside 4 bytes a string given.
+    Each column is reduced to its own distinct strings. These are joined to the known ones once there are as many of
+    them. So the total time is linear, and memory is about three times the distinct strings plus 4 bytes per given
+    string.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Interner:
         self._n_known = self._n_pending = 0
 
     def add(self, column: pa.LargeStringArray) -> int:
-        """Takes a column without nulls. Returns the number under which `finish` gives its codes."""
+        """Add a column without nulls. Returns the position of its codes in the result of `finish`."""
         self._columns.append(column.dictionary_encode())
         self._n_pending += len(self._columns[-1].dictionary)
         if self._n_pending > max(_LEAST_PENDING, self._n_known):
@@ -35,20 +36,20 @@ class Interner:
         return len(self._columns) - 1
 
     def _join(self) -> None:
-        """Gives all columns one dictionary: numbers of strings that are known stay."""
+        """Give all columns one dictionary; known strings keep their numbers."""
         kind = pa.dictionary(pa.int32(), pa.large_string())
         self._columns = pa.chunked_array(self._columns, kind).unify_dictionaries().chunks
         self._n_known, self._n_pending = len(self._columns[0].dictionary) if self._columns else 0, 0
 
     def finish(self) -> tuple[pa.LargeStringArray, list[np.ndarray]]:
-        """(the distinct strings, i32 codes of each column). Nothing can be added after it."""
+        """(distinct strings, i32 codes of each column). Nothing can be added afterwards."""
         self._join()
         strings = self._columns[0].dictionary if self._columns else pa.array([], pa.large_string())
         return strings, [column.indices.to_numpy() for column in self._columns]
 
 
 def ascending(strings: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.ndarray]:
-    """(distinct strings sorted by code points, i32: the new row of each)."""
+    """(distinct strings sorted by code points, i32: new row of each)."""
     order = pc.sort_indices(strings)
     rank = np.empty(len(strings), np.int32)
     rank[order.to_numpy()] = np.arange(len(strings), dtype=np.int32)
@@ -56,7 +57,7 @@ def ascending(strings: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.nda
 
 
 def replaced(strings: pa.LargeStringArray, rows: np.ndarray, values: Sequence[str]) -> pa.LargeStringArray:
-    """The strings with others in some rows (ascending)."""
+    """Copy of the strings with other values in some rows (ascending)."""
     if not len(rows):
         return strings
     mask = np.zeros(len(strings), bool)
@@ -65,7 +66,7 @@ def replaced(strings: pa.LargeStringArray, rows: np.ndarray, values: Sequence[st
 
 
 def single_spaced(strings: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Each text with single spaces in place of all white space, and none at its ends."""
+    """Texts with all white space replaced by single spaces, and none at the ends."""
     rows = np.flatnonzero(pc.match_substring_regex(strings, _UNEVEN))
     return replaced(strings, rows, [" ".join(text.split()) for text in strings.take(pa.array(rows)).to_pylist()])
 
@@ -76,7 +77,7 @@ def no_lists(n: int) -> pa.LargeListArray:
 
 
 def lists_of(row: np.ndarray, values: pa.LargeStringArray, n: int, most: int | None = None) -> pa.LargeListArray:
-    """n lists: the values of each row in order, equal ones once, at most `most`. row: i64, ascending."""
+    """n lists: for each row its distinct values in order, at most `most`. row: i64, ascending."""
     encoded = values.dictionary_encode()
     key = row.astype(np.int64) * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
     first = np.sort(np.unique(key, return_index=True)[1])
@@ -89,12 +90,12 @@ def lists_of(row: np.ndarray, values: pa.LargeStringArray, n: int, most: int | N
 
 
 def first_of(named: pa.LargeListArray) -> pa.LargeStringArray:
-    """The first entry of each list; none is empty."""
+    """First entry of each list; no list may be empty."""
     return named.values.take(named.offsets[:-1])
 
 
 def rest_of(named: pa.LargeListArray) -> pa.LargeListArray:
-    """The lists without their first entries."""
+    """Lists without their first entries."""
     offsets = named.offsets.to_numpy()
     chosen = np.ones(len(named.values), bool)
     chosen[offsets[:-1]] = False
@@ -103,10 +104,10 @@ def rest_of(named: pa.LargeListArray) -> pa.LargeListArray:
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of a source in the order in which it has them, repeated ones too.
+    """Edges of a source in its order, including repeated ones.
 
-    head, tail: i32, rows of its records; relation: i32, rows of its relations. line: i64, of its file; note: what a row
-    says of where it is from, or None; passages: lists of the passages that state it, of the own extraction alone.
+    head, tail: i32, rows of its records; relation: i32, rows of its relations. line: i64, in its file; note: provenance
+    in the row itself, or None; passages: lists of the passages that state it, only for the own extraction.
     """
 
     head: np.ndarray
@@ -124,8 +125,8 @@ class Edges:
 
 @dataclass(frozen=True)
 class SourceColumns:
-    """One source, read. ids: ascending, each once; names, aliases, types: of the same records, of types the first is
-    the one that counts. relations: (id, name). file: what provenance begins with, "" for the own extraction."""
+    """One source after reading. ids: ascending, unique; names, aliases, types: of the same records; the first type
+    counts. relations: (id, name). file: start of the provenance, "" for the own extraction."""
 
     name: str
     kind: str
@@ -146,20 +147,20 @@ class SourceColumns:
 
 @dataclass
 class EdgeColumns:
-    """Blocks of edges gathered: lines, notes and relations. The caller has the ends."""
+    """Lines, notes and relations of blocks of edges. The caller keeps the ends."""
 
     lines: list[np.ndarray] = field(default_factory=list)
-    notes: list[pa.LargeStringArray | int] = field(default_factory=list)  # or how many rows have none
+    notes: list[pa.LargeStringArray | int] = field(default_factory=list)  # or the number of rows without notes
     relations: Interner = field(default_factory=Interner)
 
     def add(self, line: np.ndarray, relation: pa.LargeStringArray, note: pa.LargeStringArray) -> None:
-        """Takes the rows of a block."""
+        """Add the rows of a block."""
         self.lines.append(line)
         self.notes.append(note if pc.any(pc.not_equal(note, "")).as_py() else len(line))
         self.relations.add(relation)
 
     def edges(self, head: np.ndarray, tail: np.ndarray, one: np.ndarray, codes: list[np.ndarray]) -> Edges:
-        """The edges, of relations with rows `one`[code]."""
+        """All edges; one: row of the relation for each code."""
         relation = one[joined(codes)] if codes else np.zeros(0, np.int32)
         line = np.concatenate([np.zeros(0, np.int64), *self.lines])
         note = None
@@ -177,10 +178,10 @@ class EdgeColumns:
 
 
 def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Parts of a column of row numbers as one."""
+    """Parts of a column of row numbers joined into one."""
     return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def two_halves(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The first halves of all parts as one column, and the second halves."""
+    """First halves of all parts as one column, and second halves as another."""
     return joined([part[: len(part) // 2] for part in parts]), joined([part[len(part) // 2 :] for part in parts])

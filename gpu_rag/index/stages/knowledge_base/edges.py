@@ -1,4 +1,4 @@
-"""The edges of a knowledge base: sorted, each once, and written a stretch of heads at a time."""
+"""Edges of a knowledge base: sorted, made unique, and written one range of heads at a time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpu_rag.index.stages.knowledge_base.nodes import Nodes
 from gpu_rag.index.tables import TableWriter, write_columns
 from gpu_rag.index.work import Work
 
-_AT_ONCE = 1 << 19  # edges that are sorted at a time; the edges of one head stay together
+_AT_ONCE = 1 << 19  # edges sorted at a time; the edges of one head stay together
 _KEY_BITS = 63
 _NO_PASSAGES = pa.scalar([], pa.list_(pa.int32()))
 
 
 @dataclass(frozen=True)
 class _Column:
-    """Edges of all sources, source by source: i32 each, and where those of each source begin."""
+    """Edges of all sources, source by source: i32 each; start: first edge of each source."""
 
     head: np.ndarray
     relation: np.ndarray
@@ -32,10 +32,10 @@ class _Column:
 
 
 def write_edges(work: Work, nodes: Nodes, sources: Sequence[SourceColumns]) -> tuple[int, int, int]:
-    """Tables `kb_relations` and `kb_edges`. Returns (relations, edges, edges that were given before in their source).
+    """Write the tables `kb_relations` and `kb_edges`. Returns (relations, edges, repeated edges within a source).
 
-    Edges by (head, relation, tail, source); of equal ones the first of the source is kept. Memory: 24 bytes an edge
-    beside what the sources hold, and some 60 MB for a stretch of 2^19 edges, or of as many as one node has.
+    Edges are sorted by (head, relation, tail, source); of equal ones the first of the source is kept. Memory: 24 bytes
+    an edge beside the sources' own, and some 60 MB for a range of 2^19 edges, or of as many as one node has.
     """
     name_of = relation_names(sources)
     ids = sorted(name_of, key=name_of.__getitem__)
@@ -61,7 +61,7 @@ def write_edges(work: Work, nodes: Nodes, sources: Sequence[SourceColumns]) -> t
 
 
 def _stretches(head: np.ndarray, n: int) -> Iterator[np.ndarray]:
-    """The rows of edges by stretches of heads, in their order within each."""
+    """Rows of edges by ranges of heads, in their order within each."""
     if len(head) <= _AT_ONCE:
         yield np.arange(len(head))
         return
@@ -72,7 +72,7 @@ def _stretches(head: np.ndarray, n: int) -> Iterator[np.ndarray]:
 
 
 def _sorted(edges: _Column, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows by (head, relation, tail, source), the first of equal ones, and their sources); rows are ascending."""
+    """(rows sorted by (head, relation, tail, source), the first of equal ones, and their sources). rows: ascending."""
     if not len(rows):
         return rows, np.zeros(0, np.int64)
     source = np.searchsorted(edges.start, rows, side="right") - 1
@@ -124,7 +124,7 @@ def _said(one: SourceColumns, at: pa.Array) -> pa.Array:
 
 
 def relation_names(sources: Sequence[SourceColumns]) -> dict[str, str]:
-    """A name of its own for each relation id; where two would have one name, the later by id is called by its id."""
+    """A unique name for each relation id. If two would share a name, the later one by id gets its id as name."""
     names: dict[str, str] = {}
     for one in sources:
         for id, name in one.relations:

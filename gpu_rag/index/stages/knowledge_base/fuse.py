@@ -1,4 +1,4 @@
-"""Links between records of different sources that are one thing."""
+"""Links between records of different sources that describe one thing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ Class = tuple[tuple[str, str] | str, list[int]]
 
 @dataclass(frozen=True)
 class Fused:
-    """node: i64, for each record its group, numbered by the first record of each; links: (left, right, rule), left <
-    right, a chain through each group; ambiguous: names that two records of one source share, or that ids contradict."""
+    """Groups of linked records. node: i64, group of each record, numbered by the first record of each group; links:
+    (left, right, rule), left < right, a tree in each group; ambiguous: number of names that two records of one source
+    share, or that ids contradict."""
 
     node: np.ndarray
     links: list[tuple[int, int, str]]
@@ -32,8 +33,8 @@ class Fused:
 
 
 def global_id(id: str) -> tuple[str, str] | None:
-    """(kind, id) of an id that means the same in every source: a Wikidata id or IRI ("Q42"), or another IRI, whose kind
-    is its namespace. None for ids that only their source knows.
+    """(kind, id) of an id with the same meaning in every source: a Wikidata id or IRI ("Q42"), or another IRI, whose
+    kind is its namespace. None for ids that only their source knows.
 
     >>> global_id("http://www.wikidata.org/entity/Q42") == global_id("Q42")
     True
@@ -48,11 +49,11 @@ def global_id(id: str) -> tuple[str, str] | None:
 def fuse(ids: pa.LargeStringArray, names: pa.LargeStringArray, is_value: np.ndarray, source: np.ndarray) -> Fused:
     """Groups of records that are one thing, never two of one source.
 
-    Records with equal global ids are linked; then records with equal names (`name_key`), when each source has at most
-    one of that name, and no two of them have different global ids of one kind. Values are linked by id alone, and stand
-    in the way of no name: that someone is called "Rome" does not make two things of it. is_value, source: bool and i32
-    of each record. Deterministic: depends on the order of the records only for the numbers of the groups.
-    O(n log n); what only one source has costs array operations alone.
+    Records with equal global ids are linked. Then records with equal names (`name_key`) are linked, if each source has
+    at most one of that name, and no two of them have different global ids of one kind. Values are linked only by id,
+    and do not make a name ambiguous: a value "Rome" does not make two things of the name. is_value, source: bool and
+    i32 of each record. Deterministic: the order of the records changes only the numbers of the groups.
+    O(n log n); records that only one source has need only array operations.
 
     KG a with "Q1" Rome and KG b with "rome": one node. With a second Rome in b: three nodes.
     """
@@ -78,7 +79,7 @@ def fuse(ids: pa.LargeStringArray, names: pa.LargeStringArray, is_value: np.ndar
 
 
 def _classes_by_id(ids: pa.LargeStringArray, is_value: np.ndarray, source: np.ndarray) -> list[Class]:
-    """Records of several sources with one id, sorted by it."""
+    """Records of several sources with one id, sorted by id."""
     keys = pc.replace_substring_regex(ids, _IN_WIKIDATA, "")
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rows in _shared(keys, np.ones(len(ids), bool), source):
@@ -90,14 +91,14 @@ def _classes_by_id(ids: pa.LargeStringArray, is_value: np.ndarray, source: np.nd
 
 
 def _classes_by_name(names: pa.LargeStringArray, is_value: np.ndarray, source: np.ndarray) -> list[Class]:
-    """Things of several sources with one name, sorted by it."""
+    """Things of several sources with one name, sorted by name."""
     keys = name_keys(names)
     searched = ~is_value & np.asarray(pc.not_equal(keys, ""))
     return sorted((keys[int(rows[0])].as_py(), rows.tolist()) for rows in _shared(keys, searched, source))
 
 
 def _shared(keys: pa.LargeStringArray, searched: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
-    """The rows of each key that two sources have, ascending; only rows that are searched."""
+    """Rows of each key that at least two sources have, ascending; only rows that are True in `searched`."""
     encoded = keys.dictionary_encode()
     code = encoded.indices.to_numpy()
     rows = np.flatnonzero(searched)
@@ -113,14 +114,14 @@ def _shared(keys: pa.LargeStringArray, searched: np.ndarray, source: np.ndarray)
 def _known(
     ids: pa.LargeStringArray, is_value: np.ndarray, *classes: Sequence[Class]
 ) -> Mapping[int, tuple[str, str] | None]:
-    """The global ids of the records of these classes."""
+    """Global ids of the records of these classes."""
     rows = sorted({row for some in classes for _, rows in some for row in rows})
     texts = ids.take(pa.array(rows, pa.int64())).to_pylist()
     return {row: (LITERAL, text) if is_value[row] else global_id(text) for row, text in zip(rows, texts)}
 
 
 def _may_join(rows: Sequence[int], source: np.ndarray, known: Mapping[int, tuple[str, str] | None]) -> bool:
-    """No two records of one source, no two different global ids of one kind."""
+    """Whether rows have no two records of one source, and no two different global ids of one kind."""
     if len({int(source[row]) for row in rows}) < len(rows):
         return False
     ids = {id for row in rows if (id := known[row]) is not None}
@@ -130,7 +131,7 @@ def _may_join(rows: Sequence[int], source: np.ndarray, known: Mapping[int, tuple
 def _join(
     groups: list[int], members: dict[int, list[int]], group: np.ndarray, links: list[tuple[int, int, str]], rule: str
 ) -> None:
-    """Makes the groups one, with the smallest number; links the first records of each to that of the first."""
+    """Join groups into the one with the smallest number, and link the first record of each to its first record."""
     first = groups[0]
     together = members.setdefault(first, [first])
     for other in groups[1:]:

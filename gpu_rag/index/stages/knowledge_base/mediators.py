@@ -1,4 +1,4 @@
-"""Mediators: nameless nodes that tie several things together, as Freebase's compound values do, taken out of a graph.
+"""Removal of mediators: nameless nodes that tie several things together, such as Freebase's compound values.
 
 A marriage m with "Ada - spouse -> m", "m - partner -> Ben" and "m - from -> 1931" becomes "Ada - spouse/partner -> Ben"
 and two more, "Ada - spouse/from -> 1931" and "Ben - partner/from -> 1931": a search spends no hop on m.
@@ -14,16 +14,17 @@ import pyarrow.compute as pc
 
 from gpu_rag.index.stages.knowledge_base.columns import Edges, SourceColumns
 
-MOST_ENDS = 8  # facts of a mediator: pairs of them become facts
-# Freebase's ids, blank nodes, and statement nodes of Wikidata; only where they have no other name.
+MOST_ENDS = 8  # most facts of a mediator; pairs of them become facts
+# ids of Freebase, blank nodes, and statement nodes of Wikidata; only if they have no other name
 _NAMELESS = r"^(?:(?:.*/)?[mg]\.[0-9a-z_]+|_:.*|https?://www\.wikidata\.org/entity/statement/.*)$"
 
 
 def collapse_mediators(source: SourceColumns) -> SourceColumns:
-    """The source with the facts of each mediator between its ends, and without the mediators themselves.
+    """Source with the facts of each mediator joined between its ends, and without the mediators.
 
-    A mediator has at most MOST_ENDS facts, all with things that are none; others stay as they are. Of two facts the one
-    that leads to the mediator is first, else the earlier by relation and end. Memory: 100 bytes a fact of a mediator.
+    A mediator has at most MOST_ENDS facts, none of them with another nameless node; other nodes are unchanged. Of two
+    facts, the one that leads to the mediator comes first, else the earlier by relation and end. Memory: 100 bytes a
+    fact of a mediator.
     """
     edges, local = source.edges, pc.replace_substring_regex(source.ids, r"^.*/", "")
     nameless = np.asarray(pc.match_substring_regex(source.ids, _NAMELESS))

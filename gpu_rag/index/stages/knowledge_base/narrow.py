@@ -1,8 +1,8 @@
-"""The knowledge base of a part of an index, see `index.narrow`: its graphs whole, its documents those of the part.
+"""Knowledge base of a part of an index, see `index.narrow`: complete graphs, but only the documents of the part.
 
-Records and edges of knowledge graphs and bases stay, as no document states them; those of the own extraction are the
-part's, and nodes are made of both anew. Pages of the web are no documents, and stay. A node whose passages are all gone
-has a text in words; where the whole index has no vector of that text, it is compared by its name.
+Records and edges of knowledge graphs and bases stay, because no document states them. Those of the own extraction are
+the part's. Nodes are made anew from both. Web pages are no documents, and stay. A node without remaining passages gets
+a stand-in text; if the whole index has no vector of that text, the vector of its name is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _kb(part: Part) -> None:
 
 
 def _source(of_all: _Tables, number: int, name: str, kind: str) -> SourceColumns:
-    """The records and edges of one source as they were read, but for where edges are from."""
+    """Records and edges of one source as they were read, without provenance."""
     records, edges = (of_all[table].filter(pc.equal(of_all[table]["source"], number)) for table in _NAMES[:2])
     node = _ints(records, "node")
     first, row = np.unique(node, return_index=True)
@@ -58,9 +58,10 @@ def _source(of_all: _Tables, number: int, name: str, kind: str) -> SourceColumns
 
 
 def _note_rows(part: Part, old: _Tables, new: _Tables) -> None:
-    """Notes which rows of the whole index nodes, relations and edges were, and writes where edges are from."""
+    """Record the rows of the part's nodes, relations and edges in the whole index, and write the provenance
+    of edges."""
     was = dict(zip(_keys(old["records"]), old["records"]["node"].to_pylist()))
-    node_of: dict[tuple[int, int], int] = {}  # (source, node of the part) -> node of the whole
+    node_of: dict[tuple[int, int], int] = {}  # (source, node of the part) -> node of the whole index
     first: dict[int, int] = {}
     for key, node in zip(_keys(new["records"]), new["records"]["node"].to_pylist()):
         node_of.setdefault((key[0], node), was[key])
@@ -113,7 +114,7 @@ def _text_vectors(part: Part) -> None:
 
 
 def _edge_vectors(part: Part) -> None:
-    """As of other rows; none where the whole index has none, see `texts.exact_texts`."""
+    """Take the vectors of the part's edges; none if the whole index has none, see `texts.exact_texts`."""
     file = "vectors.safetensors"
     if len(tables.read_arrays(part.base.folder("kb_edge_vectors") / file)["vectors"]):
         vectors_of("kb_edge_vectors", "kb_edges")(part)

@@ -1,4 +1,4 @@
-"""The nodes of a knowledge base: the records of all its sources, linked and numbered."""
+"""Nodes of a knowledge base: the records of all its sources, linked and numbered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_rag.sources.knowledge_base.nodes import LITERAL, UNTYPED
 
 @dataclass(frozen=True)
 class Records:
-    """The records of all sources, by (source, id). source: i32; first_type: of each, null where it has none."""
+    """Records of all sources, by (source, id). source: i32; first_type: null for a record without types."""
 
     source: np.ndarray
     ids: pa.LargeStringArray
@@ -27,7 +27,7 @@ class Records:
 
     @classmethod
     def of(cls, sources: Sequence[SourceColumns]) -> Records:
-        """The records of the sources, in their order."""
+        """Records of the sources, in order."""
         source = np.repeat(np.arange(len(sources), dtype=np.int32), [one.n for one in sources])
         ids, names, aliases, types = (
             pa.concat_arrays([getattr(one, name) for one in sources]) for name in ("ids", "names", "aliases", "types")
@@ -37,10 +37,10 @@ class Records:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes that records make: one for each group of linked records, by ascending id.
+    """Nodes made from records: one for each group of linked records, by ascending id.
 
-    node: i32, of each record its node; start: of each source the first of its records. ids: unique, ascending; names,
-    aliases: of the first record, and all others; type: i32, rows of type_names, which are ascending.
+    node: i32, node of each record; start: first record of each source. ids: unique, ascending; names, aliases: the
+    first record's name, and all other names; type: i32, rows of type_names, which are ascending.
     """
 
     records: Records
@@ -60,7 +60,7 @@ class Nodes:
 
     @classmethod
     def of(cls, sources: Sequence[SourceColumns]) -> Nodes:
-        """Links the records and numbers the nodes. Memory: some 60 bytes a record beside twice its strings."""
+        """Link the records and number the nodes. Memory: some 60 bytes a record plus twice its strings."""
         records = Records.of(sources)
         is_value = np.asarray(pc.equal(records.first_type, LITERAL).fill_null(False))
         fused = fuse(records.ids, records.names, is_value, records.source)
@@ -76,18 +76,18 @@ class Nodes:
         return cls(records, fused, node, start, ids.take(order), names, aliases, type, type_names)
 
     def of_source(self, number: int) -> np.ndarray:
-        """The node of each record of a source, in the order of their ids."""
+        """Node of each record of a source, in the order of the record ids."""
         return self.node[self.start[number] : self.start[number + 1]]
 
     def with_ids(self, number: int, ids: Sequence[str]) -> np.ndarray:
-        """i64: the nodes of records of a source, -1 where it has none of that id."""
+        """i64: nodes of a source's records with these ids, -1 if it has no such record."""
         first, last = self.start[number], self.start[number + 1]
         known = self.records.ids.slice(first, last - first)
         rows = pc.index_in(pa.array(ids, pa.large_string()), value_set=known).fill_null(-1).to_numpy()
         return np.where(rows < 0, -1, self.of_source(number)[rows] if last > first else -1).astype(np.int64)
 
     def is_value(self) -> np.ndarray:
-        """bool: nodes that are values."""
+        """bool: whether a node is a value."""
         rows = [row for row, name in enumerate(self.type_names) if name == LITERAL]
         return np.isin(self.type, rows)
 
@@ -99,21 +99,21 @@ def _first_or_null(lists: pa.LargeListArray) -> pa.LargeStringArray:
 
 
 def _own_ids(ids: pa.LargeStringArray, source: np.ndarray, names: Sequence[str]) -> pa.LargeStringArray:
-    """The ids, and "SOURCE:ID" for those that two sources use for two things, but for the first."""
-    while len(again := _repeats(ids)):  # a new id may be that of something else, which then gives way
+    """Unique ids: if two things share an id, all but the first become "SOURCE:ID"."""
+    while len(again := _repeats(ids)):  # a new id may collide with another one, which is then changed
         given = zip(ids.take(pa.array(again)).to_pylist(), source[again])
         ids = replaced(ids, again, [f"{names[number]}:{id}" for id, number in given])
     return ids
 
 
 def _repeats(ids: pa.LargeStringArray) -> np.ndarray:
-    """The rows, ascending, of ids that an earlier row has."""
+    """Rows, ascending, of ids that an earlier row has."""
     code = ids.dictionary_encode().indices.to_numpy()
     return np.delete(np.arange(len(code)), np.unique(code, return_index=True)[1])
 
 
 def _names(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeStringArray, pa.LargeListArray]:
-    """(name of the first record, all other names) of each node."""
+    """(first record's name, all other names) of each node."""
     record = np.arange(len(node))
     order = np.argsort(node, kind="stable")
     rank = np.empty(len(node), np.int64)
@@ -121,13 +121,13 @@ def _names(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeStringAr
     owner = np.repeat(record, np.diff(records.aliases.offsets.to_numpy()))
     of = np.concatenate([record, owner])
     texts = pa.concat_arrays([records.names, records.aliases.flatten()])
-    at = np.argsort(rank[of], kind="stable")  # a record's name stands before its aliases
+    at = np.argsort(rank[of], kind="stable")  # a record's name comes before its aliases
     named = lists_of(node[of[at]].astype(np.int64), texts.take(pa.array(at)), n)
     return first_of(named), rest_of(named)
 
 
 def _types(records: Records, node: np.ndarray, n: int) -> tuple[np.ndarray, list[str]]:
-    """The first type that a record of each node has."""
+    """(type of each node as a row of the names, names of types). The type is the first one in the node's records."""
     order = np.argsort(node, kind="stable")
     typed = order[np.asarray(records.first_type.is_valid())[order]]
     nodes, first = np.unique(node[typed], return_index=True)

@@ -1,4 +1,4 @@
-"""Nodes of a knowledge base linked to passages: their own documents, and where they are mentioned."""
+"""Links from nodes of a knowledge base to passages: their own documents, and passages that mention them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import find_mentions
 from gpu_rag.text.tokens import STOP_WORDS
 
-MOST_LINKED = 100  # passages of a node beside its own document
-EXTRACTION = "extraction"  # the source that is the index's own
+MOST_LINKED = 100  # most passages of a node beside its own document
+EXTRACTION = "extraction"  # the index's own source
 
 
 @dataclass(frozen=True)
 class PassageRows:
-    """The P passages of an index. source: its name, of each; own: {(source, id of the node): rows of its document,
-    in the order of the text}."""
+    """The P passages of an index. source: name of each one's source; own: {(source, node id): rows of its document, in
+    the order of the text}."""
 
     texts: list[str]
     source: list[str]
@@ -31,7 +31,7 @@ class PassageRows:
 
 
 def read_passage_rows(folder: Path) -> PassageRows:
-    """The passages as their stage wrote them."""
+    """Passages as their stage wrote them."""
     table = tables.read_table(folder / "passages.parquet", tables.PASSAGES)
     documents, starts = table["doc_id"].to_pylist(), table["start"].to_pylist()
     origins: dict[str, tuple[str, str]] = {}
@@ -53,11 +53,11 @@ def read_passage_rows(folder: Path) -> PassageRows:
 def link_passages(
     work: Work, passages: PassageRows, nodes: Nodes, sources: Sequence[str]
 ) -> tuple[pa.ListArray, np.ndarray]:
-    """(rows of passages of each node, i32: how many at the front are its own document). sources: their names.
+    """(rows of passages of each node, i32: number of rows at the front that are its own document). sources: their
+    names.
 
-    Behind its own document stand at most 100 passages that mention a node, the one that does so most often first: by
-    the mentions of the own extraction, and by whole-word search of the names of other sources, see
-    `says_something`.
+    After a node's own document come at most 100 passages that mention it, by descending number of mentions. Mentions
+    come from the own extraction, and from whole-word search of the names of other sources, see `says_something`.
     """
     owner, own = _own(passages, nodes, sources)
     node, passage = _ranked(*_mentioned(work, passages, nodes, sources), len(passages.texts))
@@ -102,7 +102,7 @@ def _mentioned(
             searched[nodes.of_source(number)] = True
     if len(extracted):
         mentions = tables.read_table(work.stage_folders["mentions"] / "mentions.parquet", tables.MENTIONS)
-        found_node.append(extracted[mentions["entity"].to_numpy()].astype(np.int64))  # records are entities, in order
+        found_node.append(extracted[mentions["entity"].to_numpy()].astype(np.int64))  # record rows are entity rows
         found_passage.append(mentions["passage"].to_numpy().astype(np.int64))
     searched[extracted] = False
     names, of = _searched(nodes, np.flatnonzero(searched & ~nodes.is_value()))
@@ -114,7 +114,7 @@ def _mentioned(
 
 
 def _searched(nodes: Nodes, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """(names that are worth a search, i64: the node of each) of some nodes, names before aliases."""
+    """(names that are worth a search, i64: their nodes) of some nodes, names before aliases."""
     at = pa.array(rows)
     names, of = list[str](), list[int]()
     for row, name, aliases in zip(rows.tolist(), nodes.names.take(at).to_pylist(), nodes.aliases.take(at).to_pylist()):
@@ -125,7 +125,7 @@ def _searched(nodes: Nodes, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
 
 
 def says_something(name: str) -> bool:
-    """Whether a name is worth a search: three letters or digits, not digits alone, not stop words alone.
+    """Whether a name is worth a search: at least three letters or digits, not only digits, not only stop words.
 
     >>> [says_something(name) for name in ("TP53", "1967", "of the", "Ab")]
     [True, False, False, False]
@@ -136,7 +136,7 @@ def says_something(name: str) -> bool:
 
 
 def _ranked(node: np.ndarray, passage: np.ndarray, n_passages: int) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs that are there, each once, by (node, -mentions, passage)."""
+    """Distinct pairs, sorted by (node, -mentions, passage)."""
     key, count = np.unique(node * max(n_passages, 1) + passage, return_counts=True)
     node, passage = key // max(n_passages, 1), key % max(n_passages, 1)
     order = np.lexsort((passage, -count, node))

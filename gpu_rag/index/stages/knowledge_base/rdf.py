@@ -30,28 +30,28 @@ MOST_NAMES = 51  # a name and 50 aliases
 _TYPE = RDF + "type"
 _LABELS = ("http://www.w3.org/2000/01/rdf-schema#label", "http://www.w3.org/2004/02/skos/core#prefLabel")
 _OTHER_LABEL = "http://www.w3.org/2004/02/skos/core#altLabel"
-_DEFAULT, _PLAIN, _FOREIGN, _OTHER = range(4)  # names of an IRI in this order
-# Dumps of Wikidata: what a property is called stands at its entity, "instance of" is a type too, and what is said of
-# the page of a thing, or in other languages than English, is left out.
+_DEFAULT, _PLAIN, _FOREIGN, _OTHER = range(4)  # precedence of names of an IRI
+# Dumps of Wikidata: the name of a property belongs to its entity, and "instance of" is a type too. Statements about
+# pages, and texts in other languages than English, are left out.
 _WIKIDATA = r"^https?://www\.wikidata\.org/"
 _PROPERTY = r"^https?://www\.wikidata\.org/prop/(?:[a-z-]+/)*(P[0-9]+)$"
 _ENTITY = r"http://www.wikidata.org/entity/\1"
 _INSTANCE_OF = r"^https?://www\.wikidata\.org/prop/direct/P31$"
 _OF_PAGES = r"^https?://(?:schema\.org/|wikiba\.se/ontology#)"
 _FOREIGN_TEXT = r"@(?:[a-df-z]|e[a-mo-z]|en-)[^\"]*$"
-# Literals stand in canonical N-Triples: a quote, the text with escapes (those of JSON), a quote, a mark of language or
-# datatype.
+# Literals are in canonical N-Triples: a quote, the text with escapes (those of JSON), a quote, a language or datatype
+# mark.
 _PARTS = r'(?s)^"(?P<text>.*)"(?P<mark>[^"]*)$'
 _MAY_BE_BLANK = r'^"(?:[\pZ\pC]|\\[tnrf]|\\u00[0-9A-F]{2})*"'
 _LOCAL = r"(?P<name>[^/#:]+)[/#]*$"
 
 
 class RdfStatements:
-    """The statements of one file, sorted by what they say.
+    """Statements of one file, separated into names, types and edges.
 
-    Labels become names, the first without a language or in English, and aliases; rdf:type becomes the type. What has no
-    label is called by the last part of its IRI; a blank node by its id, which names its source too. Names may come
-    behind what they name, so nothing is named before `finish`. Memory: 20 bytes an edge, some 16 and its text a label.
+    Labels become names (first those without a language or in English) and aliases; rdf:type becomes the type. A node
+    without a label is named by the last part of its IRI; a blank node by its id, which includes its source. A name may
+    come after its node, so nothing is named before `finish`. Memory: 20 bytes an edge, some 16 and its text a label.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class RdfStatements:
         self._ranks: list[np.ndarray] = []
 
     def take(self, block: Block) -> None:
-        """Sorts the statements of one block in."""
+        """Add the statements of one block."""
         block = _without_pages(block)
         literal = np.asarray(pc.starts_with(block["tail"], '"'))
         label = literal & np.asarray(pc.is_in(block["relation"], pa.array([*_LABELS, _OTHER_LABEL], pa.large_string())))
@@ -84,7 +84,7 @@ class RdfStatements:
             self._ranks.append(_rank(block["relation"].filter(label), mark))
 
     def finish(self, source: str, file: str) -> SourceColumns:
-        """Makes the records and edges."""
+        """Make the records and edges."""
         relations, relation_codes = self._edges.relations.finish()
         own, meant = self._ids.add(relations), self._ids.add(pc.replace_substring_regex(relations, _PROPERTY, _ENTITY))
         strings, codes = self._ids.finish()
@@ -115,7 +115,7 @@ class RdfStatements:
         return SourceColumns(source, "kg", [file], ids, names, aliases, types, edges, shown, file)
 
     def _named(self, strings: pa.LargeStringArray, labelled: np.ndarray, source: str) -> pa.LargeListArray:
-        """The names of each id, each once, at most 51, of which the first counts."""
+        """Distinct names of each id, at most 51; the first one counts."""
         rank = np.concatenate([np.zeros(0, np.int8), *self._ranks])
         has_name = np.zeros(len(strings), bool)
         has_name[labelled[rank < _OTHER]] = True
@@ -131,7 +131,7 @@ class RdfStatements:
 
 
 def _without_pages(block: Block) -> Block:
-    """The statements without those of pages of Wikidata, and without texts in foreign languages there."""
+    """Statements without those of Wikidata pages, and without foreign-language texts of Wikidata."""
     there = np.asarray(pc.match_substring_regex(block["head"], _WIKIDATA))
     if not there.any():
         return block
@@ -147,13 +147,13 @@ def _without_pages(block: Block) -> Block:
 def _type_names(
     ids: pa.LargeStringArray, names: pa.LargeStringArray, row: np.ndarray, unlabelled: np.ndarray
 ) -> pa.LargeStringArray:
-    """The names of types: as those of nodes, but a blank node without a label by its id in the file."""
+    """Names of types: like those of nodes, but a blank node without a label gets its id in the file."""
     rows = np.flatnonzero(unlabelled & np.asarray(pc.starts_with(ids, "_:")))
     return replaced(names.take(pa.array(row)), rows, [local_name(id) for id in ids.take(pa.array(rows)).to_pylist()])
 
 
 def _types(row: np.ndarray, names: pa.LargeStringArray, literal: np.ndarray) -> pa.LargeListArray:
-    """The types of each record: of things, in the order in which they are given; `LITERAL` of values."""
+    """Types of each record: for things in the given order, `LITERAL` for values."""
     values = np.flatnonzero(literal)
     row = np.concatenate([row, values])
     names = pa.concat_arrays([names, pa.array([LITERAL] * len(values), pa.large_string())])
@@ -162,14 +162,14 @@ def _types(row: np.ndarray, names: pa.LargeStringArray, literal: np.ndarray) -> 
 
 
 def _keys(strings: pa.LargeStringArray, source: str) -> pa.LargeStringArray:
-    """Ids as the knowledge base has them: those of blank nodes name their source."""
+    """Ids of the knowledge base: those of blank nodes include their source."""
     rows = np.flatnonzero(pc.starts_with(strings, "_:"))
     return replaced(strings, rows, [f"{id}@{source}" for id in strings.take(pa.array(rows)).to_pylist()])
 
 
 def default_names(strings: pa.LargeStringArray, has_label: np.ndarray, source: str) -> pa.LargeStringArray:
-    """The names of ids without a label: values by their text, blank nodes without any label by their key, IRIs by
-    their last part."""
+    """Names of ids without a label: the text of a value, the key of a blank node without any label, the last part of an
+    IRI."""
     found = pc.struct_field(pc.extract_regex(strings, _LOCAL), "name")
     usual = pc.and_not(found.is_valid(), pc.match_substring(strings, "%")).fill_null(False)
     literal = np.asarray(pc.starts_with(strings, '"'))
@@ -192,7 +192,7 @@ def _rank(relation: pa.LargeStringArray, mark: pa.LargeStringArray) -> np.ndarra
 
 
 def literal_parts(literals: pa.LargeStringArray) -> tuple[pa.LargeStringArray, pa.LargeStringArray]:
-    """(the text, "", "@language" or "^^<datatype>") of literals in their N-Triples form."""
+    """(text, "", "@language" or "^^<datatype>") of literals in N-Triples form."""
     parts = pc.extract_regex(literals, _PARTS)
     text, mark = (pc.struct_field(parts, name) for name in ("text", "mark"))
     rows = np.flatnonzero(pc.match_substring(text, "\\"))
@@ -200,7 +200,7 @@ def literal_parts(literals: pa.LargeStringArray) -> tuple[pa.LargeStringArray, p
 
 
 def _blank(literals: pa.LargeStringArray) -> np.ndarray:
-    """bool[n]: literals of white space alone."""
+    """bool[n]: whether a literal is only white space."""
     found = np.asarray(pc.match_substring_regex(literals, _MAY_BE_BLANK)).copy()
     rows = np.flatnonzero(found)
     texts = literal_parts(literals.take(pa.array(rows)))[0].to_pylist()
@@ -209,7 +209,7 @@ def _blank(literals: pa.LargeStringArray) -> np.ndarray:
 
 
 def local_name(iri: str) -> str:
-    """The part of an IRI behind the last "/", "#" or ":", decoded; the IRI itself where that is empty.
+    """Decoded part of an IRI after the last "/", "#" or ":"; the IRI itself if that is empty.
 
     >>> local_name("http://dbpedia.org/resource/Marie_Curie")
     'Marie_Curie'

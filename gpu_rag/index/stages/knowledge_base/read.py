@@ -1,4 +1,4 @@
-"""The sources of a knowledge base as columns: what each one says of each thing, before things are linked."""
+"""Sources of a knowledge base as columns: the statements of each source, before things are linked."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.types import Reject
 
 MOST_ALIASES = 50
-_NODES = 1 << 16  # rejects of edges as Python objects at a time
-_LEAST_LOOKED_UP = 1 << 16  # ends of edges
+_NODES = 1 << 16  # rejects of edges held as Python objects
+_LEAST_LOOKED_UP = 1 << 16  # ends of edges per look-up, at least
 OnReject = Callable[[Reject], None]
 OnRows = Callable[[int], None]
 
@@ -44,11 +44,11 @@ OnRows = Callable[[int], None]
 def read_source(
     source: NamedSource, on_reject: OnReject, max_document_chars: int, on_rows: OnRows = lambda n: None
 ) -> SourceColumns:
-    """Reads a source of kind kg or skb; rows that cannot be used go to on_reject, in their order.
+    """Read a source of kind kg or skb. Rows that cannot be used go to on_reject, in order.
 
-    on_rows: called with the numbers of triples and nodes read. Raises BadInput, as the readers.
-    Memory: 20 bytes a triple (and its note, where it has one), about three times the text of distinct ids, a block, and
-    30 bytes a node of a knowledge base beside twice its strings.
+    on_rows: called with the numbers of triples and nodes read. Raises BadInput, as the readers do.
+    Memory: 20 bytes a triple (and its note, if any), about three times the text of distinct ids, a block, and 30 bytes
+    a node of a knowledge base plus twice its strings.
     """
     if source.kind == "skb":
         return _skb(source, on_reject, max_document_chars, on_rows)
@@ -62,7 +62,7 @@ def read_source(
 
 
 def _first(blocks: Iterator[Block], most: int) -> Iterator[Block]:
-    """The first `most` triples."""
+    """Blocks with only the first `most` rows."""
     for block in blocks:
         yield block if block.n <= most else block.take(np.arange(most))
         most -= block.n
@@ -79,7 +79,7 @@ def _reported(blocks: Iterator[Block], on_reject: OnReject, on_rows: OnRows) -> 
 
 
 def _triples(source: NamedSource, blocks: Iterator[Block]) -> SourceColumns:
-    """Triples whose ids are names."""
+    """Columns of triples whose ids are names."""
     ends, columns = Interner(), EdgeColumns()
     for block in blocks:
         ends.add(pa.concat_arrays([block["head"], block["tail"]]))
@@ -98,13 +98,13 @@ def _triples(source: NamedSource, blocks: Iterator[Block]) -> SourceColumns:
 
 
 def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_rows: OnRows) -> SourceColumns:
-    """Nodes, then edges; an edge of which an end is no node is a Reject."""
+    """Columns of nodes, then edges. An edge with an end that is no node is a Reject."""
     files = skb_files(source.path)
     shorts = [short_name(shown(path), (source.path,)) for path in dict.fromkeys((files.nodes, files.edges))]
     ids, names, aliases, types = _nodes(source, on_reject, max_document_chars, on_rows)
     columns = EdgeColumns()
     heads, tails = list[np.ndarray](), list[np.ndarray]()
-    at_once = max(_LEAST_LOOKED_UP, len(ids))  # each look-up goes through all ids once
+    at_once = max(_LEAST_LOOKED_UP, len(ids))  # each look-up scans all ids once
     for block in together(_first(read_edge_blocks(source.path), source.most), at_once):
         rows = pc.index_in(pa.concat_arrays([block["head"], block["tail"]]), value_set=ids).fill_null(-1).to_numpy()
         head, tail = rows[: block.n], rows[block.n :]
@@ -122,7 +122,7 @@ def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_r
 
 
 def _lost(block: Block, rows: np.ndarray, head: np.ndarray, file: str) -> Iterator[Reject]:
-    """The rejects of edges without their nodes; where the nodes are those of another base, that is every edge."""
+    """Rejects of edges without nodes; if the nodes are those of another base, that is every edge."""
     for start in range(0, len(rows), _NODES):
         some = rows[start : start + _NODES]
         at = pa.array(some)
@@ -133,7 +133,7 @@ def _lost(block: Block, rows: np.ndarray, head: np.ndarray, file: str) -> Iterat
 def _nodes(
     source: NamedSource, on_reject: OnReject, max_document_chars: int, on_rows: OnRows
 ) -> tuple[pa.LargeStringArray, pa.LargeStringArray, pa.LargeListArray, pa.LargeListArray]:
-    """(ids, names, aliases, types), by id."""
+    """(ids, names, aliases, types), sorted by id."""
     parts: list[tuple[pa.Array, ...]] = []
     for block in _reported(read_node_blocks(source.path, Limits(max_document_chars)), on_reject, on_rows):
         parts.append(tuple(block[name] for name in ("id", "name", "type", "aliases")))
@@ -146,13 +146,13 @@ def _nodes(
 
 
 def _few(aliases: pa.LargeListArray) -> pa.LargeListArray:
-    """Each alias of a node once, the first 50."""
+    """First 50 distinct aliases of each node."""
     owner = np.repeat(np.arange(len(aliases)), np.diff(aliases.offsets.to_numpy()))
     return lists_of(owner, aliases.flatten(), len(aliases), MOST_ALIASES)
 
 
 def _typed(types: pa.LargeStringArray) -> pa.LargeListArray:
-    """The type of each node as a list, an empty one where it has none."""
+    """Type of each node as a list, empty for a node without a type."""
     named = pc.not_equal(types, UNTYPED)
     offsets = np.concatenate([[0], np.cumsum(np.asarray(named))]).astype(np.int64)
     return pa.LargeListArray.from_arrays(offsets, types.filter(named))

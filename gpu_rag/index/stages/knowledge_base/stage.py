@@ -1,4 +1,4 @@
-"""The knowledge base: nodes and edges of all its sources and of the own extraction, with what links them."""
+"""Stage of the knowledge base: nodes and edges of all its sources and of the own extraction, and their links."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpu_rag.text.normalise import normalise_name
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The content of the sources; that of documents is in the passages."""
+    """Content of the sources; that of documents is in the passages."""
     named = [[s.name, s.kind, "" if s.kind in ("documents", "web") else content_hash((s.path,))] for s in sources.named]
     collapsed = {} if settings.index.mediators == "keep" else {"mediators": settings.index.mediators}
     return {"named": named, "max_document_chars": settings.index.max_document_chars, **collapsed}
@@ -46,11 +46,11 @@ def kb_stage(work: Work) -> dict[str, int]:
     """Tables `kb_sources`, `kb_types`, `kb_relations`, `kb_nodes`, `kb_records`, `kb_links`, `kb_edges` and
     `kb_passages` (the source of each passage), and rejects.jsonl.
 
-    With a corpus its own extraction is a source too. See `KnowledgeBase` for what they mean.
+    With a corpus, its own extraction is a source too. See `KnowledgeBase` for the meaning of the tables.
 
-    Raises BadInput for a source that does not exist, and where bad rows are to stop. Sources are read in blocks into
-    columns: memory is about 50 bytes an edge, 100 a record and four times the text of names and ids, beside the
-    passages and what `link_passages` searches for.
+    Raises BadInput for a source that does not exist, and for a bad row if that must stop the build. Sources are read in
+    blocks into columns: memory is about 50 bytes an edge, 100 a record and four times the text of names and ids, beside
+    the passages and the search of `link_passages`.
     """
     limit = work.settings.index.max_document_chars
     with Rejects(work, tuple(source.path for source in work.sources.named)) as rejects:
@@ -68,7 +68,7 @@ def kb_stage(work: Work) -> dict[str, int]:
 
 
 def _write_sources(work: Work, parts: Sequence[SourceColumns], passages: PassageRows) -> list[str]:
-    """Table `kb_sources`; returns the names."""
+    """Write the table `kb_sources`. Returns the names."""
     rows: list[dict[str, Any]] = [{"name": one.name, "kind": one.kind, "files": one.files} for one in parts]
     documents = work.sources.of_kind("documents")
     rows += [{"name": s.name, "kind": s.kind, "files": [s.path.name]} for s in documents]
@@ -82,7 +82,7 @@ def _write_sources(work: Work, parts: Sequence[SourceColumns], passages: Passage
 
 
 def write_kb(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, sources: list[str]) -> dict[str, int]:
-    """All tables but `kb_sources`; returns what they count. sources: the names in that one."""
+    """Write all tables but `kb_sources`. Returns their counts. sources: the names in `kb_sources`."""
     nodes = Nodes.of(parts)
     records, out = nodes.records, work.out
     linked, n_own = link_passages(work, passages, nodes, [one.name for one in parts])
@@ -109,7 +109,7 @@ def write_kb(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, 
 
 
 def read_extraction(work: Work) -> SourceColumns:
-    """The index's own entities and relations as a source. An entity's type is the commonest that profiles give it."""
+    """The index's own entities and relations as a source. An entity's type is the most frequent one in its profiles."""
     folders = work.stage_folders
     entities = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES)
     types: dict[str, Counter[str]] = defaultdict(Counter)
@@ -131,7 +131,7 @@ def read_extraction(work: Work) -> SourceColumns:
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
-    """A column as one array; texts as large_string, as there may be more than 2 GiB of them."""
+    """Column as one array; texts as large_string, because there may be more than 2 GiB of them."""
     column = table[name]
     if pa.types.is_string(column.type):
         column = column.cast(pa.large_string())

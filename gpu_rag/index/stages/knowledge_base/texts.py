@@ -1,4 +1,4 @@
-"""The texts of a knowledge base that are embedded, the stand-ins of nodes without passages, and pages of the web."""
+"""Texts of a knowledge base for embedding, stand-ins of nodes without passages, and web pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gpu_rag.text.bm25 import Bm25
 
 
 def _web_params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The snapshots, and how they are searched."""
+    """The snapshots, and the settings of their search."""
     named = sources.of_kind("web")
     return {
         "web": [[source.name, content_hash((source.path,))] for source in named],
@@ -45,10 +45,9 @@ def _web_params(settings: Settings, sources: Sources) -> dict[str, Any]:
 
 @stage("kb_web", params=_web_params, planned=False)
 def kb_web_stage(work: Work) -> dict[str, int]:
-    """The pages of web snapshots (see `sources.web.snapshot`): table `web_pages`, and a BM25 index over title and text.
+    """Pages of web snapshots (see `sources.web.snapshot`): table `web_pages`, and a BM25 index over title and text.
 
-    Pages are no passages: only who asks the web sees them.
-    A page whose id another snapshot has too is called "SOURCE:ID".
+    Pages are no passages: only a web search sees them. A page gets the id "SOURCE:URL" if another snapshot has it too.
     """
     rows: dict[str, dict[str, Any]] = {}
     with Rejects(work, tuple(source.path for source in work.sources.of_kind("web"))) as rejects:
@@ -77,18 +76,18 @@ def _texts(file: str, schema: pa.Schema, folder: Path) -> list[str]:
     return texts
 
 
-relation_texts = partial(_texts, "kb_relations.parquet", KB_RELATIONS)  # each relation, in words
+relation_texts = partial(_texts, "kb_relations.parquet", KB_RELATIONS)  # of each relation, in words
 standin_texts = partial(_texts, "kb_texts.parquet", KB_TEXTS)  # as the stage `kb_texts` wrote them
 
 
-# Edges sorted by the node at one end, in their order: i64[N + 1], where those of each node begin; relation; other end.
+# Edges sorted by the node at one end, stable: i64[N + 1], start of each node's edges; relation; other end.
 _Side = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """names: of the nodes; words: i32, the same number for two nodes that are one name in words; texts: of relations,
-    in words, each once; out, into: the edges that leave and that reach nodes."""
+    """Neighbours of nodes. names: of the nodes; words: i32, equal for nodes with the same name in words; texts:
+    distinct relations, in words; out, into: outgoing and incoming edges."""
 
     names: pa.LargeStringArray
     words: np.ndarray
@@ -98,7 +97,7 @@ class Surroundings:
 
     @classmethod
     def read(cls, folder: Path) -> Surroundings:
-        """The surroundings in the knowledge base that the stage `kb` wrote."""
+        """Read the knowledge base that the stage `kb` wrote."""
         names = _names(folder)
         number = names_in_words(names).dictionary_encode().indices.to_numpy()
         given = relation_texts(folder)
@@ -112,7 +111,7 @@ class Surroundings:
         return cls(names, number, texts, *sides)
 
     def of(self, rows: np.ndarray) -> list[tuple[Pairs, Pairs]]:
-        """For each of these nodes (ascending) what `standin_text` shows of its edges: (out, into)."""
+        """(out, into) for each of these nodes (ascending): the edges that `standin_text` shows."""
         out, into = self._shown(self.out, rows), self._shown(self.into, rows)
         return [(out.get(row, []), into.get(row, [])) for row in rows.tolist()]
 
@@ -137,16 +136,16 @@ def _side(end: np.ndarray, relation: np.ndarray, other: np.ndarray, n: int) -> _
 
 
 def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> np.ndarray:
-    """The edges that are shown: of each node the first 12 relations, of each relation the first 3 names.
+    """Edges that are shown: for each node the first 12 relations, for each relation the first 3 names.
 
-    owner: ascending. An edge whose name its relation has shown already says nothing new.
+    owner: ascending. An edge is skipped if its relation has shown its name already.
     """
     place = np.arange(len(owner))
     if not len(owner):
         return place
     group = owner * (int(relation.max()) + 1) + relation
     _, first, group = np.unique(group, return_index=True, return_inverse=True)
-    nth = np.empty(len(first), np.int64)  # of a relation among those of its node, by its first edge
+    nth = np.empty(len(first), np.int64)  # rank of a relation among those of its node, by its first edge
     order = np.argsort(first)
     start = np.searchsorted(owner[first[order]], owner[first[order]])
     nth[order] = np.arange(len(order)) - start
@@ -161,7 +160,7 @@ def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> n
 
 
 def node_names(folder: Path) -> list[str]:
-    """The name of each node, in words."""
+    """Name of each node, in words."""
     texts: list[str] = names_in_words(_names(folder)).to_pylist()
     return texts
 
@@ -172,16 +171,16 @@ def _names(folder: Path) -> pa.LargeStringArray:
 
 
 def names_in_words(names: pa.LargeStringArray) -> pa.LargeStringArray:
-    """`in_words` of each name."""
+    """Names as `in_words` returns them."""
     spaced = single_spaced(pc.replace_substring(names, "_", " "))
     return pc.if_else(pc.equal(spaced, ""), names, spaced)
 
 
 class EdgeTexts(Sequence[str]):
-    """The texts `edge_text` of all edges. Memory: 12 bytes an edge, and the names of the nodes in words."""
+    """Texts `edge_text` of all edges. Memory: 12 bytes an edge, and the names of the nodes in words."""
 
     def __init__(self, folder: Path):
-        """folder: of the stage `kb`."""
+        """Read the tables. folder: of the stage `kb`."""
         self._names = names_in_words(_names(folder))
         self._relations = pa.array(relation_texts(folder), pa.large_string())
         edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
@@ -209,16 +208,16 @@ class EdgeTexts(Sequence[str]):
 
 
 def exact_texts(folder: Path) -> Sequence[str]:
-    """The texts of all edges; none where there are more than MOST_EXACT, whose vectors are composed in a search."""
+    """Texts of all edges; () if there are more than MOST_EXACT: their vectors are then composed during a search."""
     texts = EdgeTexts(folder)
     return texts if len(texts) <= MOST_EXACT else ()
 
 
 @stage("kb_texts", needs=("kb",), size="triples")
 def kb_texts_stage(work: Work) -> dict[str, int]:
-    """Table `kb_texts`: for each node without any passage "name (type)." and its first edges as sentences.
+    """Table `kb_texts`: for each node without any passage, "name (type)." and its first edges as sentences.
 
-    Edges in the order of the table of edges. Memory: some 30 bytes an edge.
+    Edges are in the order of the edge table. Memory: some 30 bytes an edge.
     """
     folder = work.stage_folders["kb"]
     nodes = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)
@@ -237,7 +236,7 @@ def kb_texts_stage(work: Work) -> dict[str, int]:
 
 
 def kb_stages() -> list[Stage]:
-    """The stages of a knowledge base in building order. A method names those that it reads."""
+    """Stages of a knowledge base in building order. A method names those that it reads."""
     return [
         kb_stage,
         vector_stage("kb_name_vectors", ("kb",), node_names, "nodes"),
