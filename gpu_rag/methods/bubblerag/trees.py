@@ -32,7 +32,7 @@ EPSILON = 1e-6
 
 
 def missing(tree: Tree, groups: Sequence[Group]) -> float:
-    """r_miss: the weights of the groups that have no anchor in the tree, summed."""
+    """r_miss: the summed weights of the groups without an anchor in the tree."""
     return math.fsum(group.weight for g, group in enumerate(groups) if not tree.groups >> g & 1)
 
 
@@ -45,8 +45,8 @@ def score(tree: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: f
 def best_trees(
     trees: Sequence[Tree], groups: Sequence[Group], n: int, *, alpha: float, intra_penalty: float, rank: bool = True
 ) -> list[tuple[Tree, float]]:
-    """The n best with their scores, ties to the earlier; without `rank` the first n that are connected, or else the
-    first n."""
+    """The n best trees with their scores, ties to the earlier. Without `rank` the first n connected trees; if there are
+    none, the first n."""
     scores = [score(tree, groups, alpha=alpha, intra_penalty=intra_penalty) for tree in trees]
     if rank:
         order = sorted(range(len(trees)), key=lambda i: (-scores[i], i))
@@ -57,7 +57,7 @@ def best_trees(
 
 @dataclass
 class EvidenceGraph:
-    """A tree and what it was grown by. entities, relations: nodes in the order in which they came."""
+    """A tree and its growth. entities, relations: nodes in the order they were added."""
 
     entities: dict[int, None] = field(default_factory=dict)
     relations: dict[int, None] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class EvidenceGraph:
         return graph
 
     def add(self, relations: Sequence[int], index: Index) -> list[int]:
-        """Takes relations in; returns the entities that they bring along."""
+        """Add relations. Returns the new entities at their ends."""
         ends = ((int(side[r - index.n_entities]) for side in index.relation_ends) for r in relations)
         fresh = dict.fromkeys(v for both in ends for v in both if v not in self.entities)
         self.relations.update(dict.fromkeys(relations))
@@ -78,14 +78,14 @@ class EvidenceGraph:
         return list(fresh)
 
     def lines(self, index: Index) -> list[str]:
-        """Its relations as "A - R - B", or the entities of a graph without any."""
+        """The relations as "A - R - B", or the entities of a graph without relations."""
         return [node_text(index, v) for v in (self.relations or self.entities)]
 
 
 async def expanded(
     run: Run, question: str, vector: np.ndarray, number: int, tree: Tree, params: Params
 ) -> EvidenceGraph:
-    """The evidence graph of the tree of rank `number` (from 1)."""
+    """The evidence graph grown from the tree of rank `number` (from 1)."""
     graph = EvidenceGraph.of(tree, run.index)
     frontier = list(graph.entities)
     for hop in range(1, params.depth + 1):

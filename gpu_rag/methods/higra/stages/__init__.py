@@ -21,7 +21,7 @@ from gpu_rag.methods.higra.stages.merge import merge_stage
 
 
 def stages() -> list[Stage]:
-    """All of them."""
+    """All stages, in building order."""
     return [
         exact_stage,
         vector_stage("higra_exact_vectors", ("higra_exact",), exact_texts, "entities"),
