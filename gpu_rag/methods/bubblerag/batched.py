@@ -14,7 +14,7 @@ The random walk of a question with text t from the nodes S of its evidence graph
   u(v, X)   = 1 / (passages of v) for v in X, scaled to sum to 1
   g(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A); anchors outside all trees count too
   w(v)      = (1 - NAME_SHARE) g(v) + NAME_SHARE m(v), with m the entities that t names, see program.seeds
-  pi        = SEED_MASS * w, and for the rest the restart on passages by TEMPERATURE * cos(q, p), BM25, and titles that t
+  pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p), BM25, and titles that t
               names
   p         = (1 - WALK_DAMPING) pi + WALK_DAMPING P^T p
   score(p)  = minmax(log p(p)) + WALK_FUSION * minmax(cos(q, p))

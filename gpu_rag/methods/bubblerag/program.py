@@ -1,15 +1,15 @@
-"""BubbleRAG (Pan et al. 2026): small trees that join what a question speaks of, found by growing bubbles in the graph.
+"""BubbleRAG (Pan et al. 2026): small trees that connect a question's concepts, found by growing bubbles in the graph.
 
-Pre-retrieval by dense search, and whether it suffices; keywords, and groups of anchors, entities and relations
-(`anchors`); candidate trees by bubble expansion (`batched`); ranking and hop by hop growth (`trees`); passages, paths
-and the answer. The decisions stand in `asks`, what they are without a model in `rules`.
+The steps: pre-retrieval by dense search, and a check whether it suffices; keywords, and groups of anchors, which are
+entities and relations (`anchors`); candidate trees by bubble expansion (`batched`); ranking, and growth hop by hop
+(`trees`); passages, paths and the answer. The decisions are in `asks`, their rules without a model in `rules`.
 
 Passages by `order`:
   walk    a random walk with restart over entities, relations and passages, from the nodes of the graphs, from the
           anchors, from names in the question and from passages near it, see `batched`.
-  fused   reciprocal rank fusion, 1 / (constant + rank) summed, of two rankings: the passages of the graphs by (best
-          graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and those of the pre-retrieval.
-          A node that half of the corpus mentions says little of any one passage, so rare nodes count.
+  fused   reciprocal rank fusion, the sum of 1 / (constant + rank), of two rankings: the passages of the graphs by (best
+          graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and the pre-retrieval. A node
+          in half of the corpus says little about one passage, so rare nodes count more.
   trees   BubbleRAG's specification: by (best graph, number of nodes, cosine), then the pre-retrieved ones.
 """
 

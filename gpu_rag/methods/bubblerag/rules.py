@@ -1,12 +1,12 @@
-"""Keywords and groups of anchors without a model: what BubbleRAG's rules say.
+"""Rules of BubbleRAG without a model: keywords, and groups of anchors.
 
-Keywords: the names in the question, extended to entities of the graph whose names hold them, and beside them
-- with `specialise` the sub-questions of the question's plan (`text.rules.decomposition`): one that needs no other
-  answer is a BOUND keyword, one that does is OPEN: what it asks about is not known yet. Without a plan the question;
-- without it the content words of the question, each bound to nothing (CONCEPT).
+Keywords: the names in the question, extended to entities of the graph whose names contain them, and also
+- with `specialise` the sub-questions of the question's plan (`text.rules.decomposition`). One that needs no other
+  answer is a BOUND keyword; one that needs another answer is OPEN. Without a plan, the question itself;
+- without `specialise` the content words of the question, each on its own (CONCEPT).
 Groups, by similarity:
-- a group a keyword: the nearest entity of a NAME, the nearest relation of a BOUND one, the two nearest relations of
-  an OPEN one, the nearest node of any other;
+- one group per keyword: the nearest entity of a NAME, the nearest relation of a BOUND keyword, the two nearest
+  relations of an OPEN one, the nearest node of any other;
 - groups that share more than half of the smaller one are merged;
 - the weight of a group is the rarity of its first anchor, log(1 + passages / passages of it), scaled to at most 1.
 """

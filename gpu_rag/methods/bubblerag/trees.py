@@ -1,14 +1,15 @@
-"""Steps 5 and 6 of BubbleRAG: candidate evidence graphs ranked, and the best of them grown hop by hop.
+"""Steps 5 and 6 of BubbleRAG: ranking of candidate evidence graphs, and growth of the best ones hop by hop.
 
 Score(T) = 1 / (Cost_sem(T) * exp(alpha * r_miss) + 1e-6), r_miss = the sum of the weights of groups not met in T;
-times `intra_penalty` where T joins two anchors of one group. alpha is the dial from OR (0) to AND (5). `rank`:
+times `intra_penalty` if T joins two anchors of one group. alpha ranges from OR (0) to AND (5). `rank`:
   score   the trees of highest score
   first   the first connected trees, which are the shortest ways to join most groups, or to join any
-  auto    score where the groups are weighed otherwise than by the rules, else first: rarity does not say what the
-          question needs, so the mean cost would decide, and it prefers long trees through names near the question
+  auto    score if the group weights differ from those of the rules, else first. Rarity does not tell what the question
+          needs, so the mean cost would decide, and it prefers long trees through names near the question.
 A hop shows the decider at most `n_neighbours` relations that end at the frontier, the nearest to the question, as
-"A - R - B", and takes at most `max_picks`; by similarity those of a cosine of `pick_threshold` or more. What is taken
-brings both its entities along; the new ones are the next frontier. It ends where there is none, or after `depth` hops.
+"A - R - B". At most `max_picks` are taken; by similarity, only those with a cosine of at least `pick_threshold`. Taken
+relations add both their entities; the new ones form the next frontier. Growth ends without a frontier, or after
+`depth` hops.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
 """HopRAG (Liu et al. 2025): retrieve, reason and prune on a passage graph whose edges are pseudo-questions.
 
-Retrieve: top_k vertices. Reason, n_hop rounds: from every vertex in the queue at most one out-edge is followed, chosen
-by the decider; its target's count grows, and it is queued unless it was counted before. Prune: the top_k of
+Retrieve: top_k vertices. Reason, n_hop rounds: from every vertex in the queue the decider follows at most one
+out-edge. The count of its target grows, and the target is queued unless it was counted before. Prune: the top_k of
   H(v) = max(base(v), inherit * H(u) for every hop from u to v), in the order of the hops; ties to the lower passage.
-With sentences as vertices, evidence is the passages: one has the H of its best sentence, and top_k counts passages.
+With sentences as vertices, evidence is still passages: a passage has the H of its best sentence, and top_k counts
+passages.
 
 entry     base(v)                                                    the start
-walk      its score in a random walk along all edges, 0 where it     the top_k by it; similarity takes no hops, since
+walk      its score in a random walk along all edges, 0 if it        the top_k by it; similarity takes no hops, since
           is not among the top_k, see `batched`                      the walk has taken them
-vertices  (SIM(v, q) + count(v) / sum of counts) / 2, the paper's H  the nearest vertices, as its published code does
-edges     the same                                                   the ends of the nearest edges, as its text says
+vertices  (SIM(v, q) + count(v) / sum of counts) / 2, the paper's H  the nearest vertices, as in its published code
+edges     the same                                                   the ends of the nearest edges, as in its text
 
-`entry: edges`, `keywords: all`, `inherit: 0` is the letter of the paper. There a vertex that a hop reaches must be
-near the question itself to be kept, so that hops add next to nothing; `inherit` keeps what leads on from a good one.
-keywords: those of the question are its names, as the paper's recogniser gives them; those of a passage what it is
-about, since a set of all its words has next to no Jaccard index with any question.
+`entry: edges`, `keywords: all`, `inherit: 0` follow the paper exactly. Then a vertex reached by a hop is kept only if
+it is near the question itself, so hops add almost nothing. `inherit` keeps vertices that a good one leads to.
+
+keywords: of the question its names, as the paper's recogniser finds them; of a passage its topics, since the set of
+all its words has a Jaccard index near 0 with any question.
 """
 
 from __future__ import annotations

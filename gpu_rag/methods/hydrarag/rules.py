@@ -135,12 +135,12 @@ def _with_relations(chosen: Sequence[FoundPath], search: Search) -> str:
 
 
 def joined_answers(names: Sequence[str]) -> str:
-    """As many of the first names as fit into an answer."""
+    """The first names, as many as fit into an answer, as one text."""
     return _joined("; ", names, ANSWER_CHARS)
 
 
 def _joined(separator: str, texts: Sequence[str], most: int) -> str:
-    """As many of the first texts as fit; the first one is cut if necessary."""
+    """The first texts, as many as fit, as one text; the first one is cut if necessary."""
     text = texts[0][:most]
     for other in texts[1:]:
         if len(text) + len(separator) + len(other) > most:
