@@ -118,7 +118,7 @@ class Engine:
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # called with each finished reply
         self._models: dict[bool, Models] = {}
         index.threads = settings.models.threads
-        self._stats = RunStats()  # of the current run
+        self._stats = RunStats()  # stats of the current run
         self._lock, self._parts = threading.Lock(), dict[str, tuple[Index | None, frozenset[str]]]()
         taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # a wrong name is reported even if its method does not run
@@ -407,7 +407,7 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
         if run.keep:
             passages, paths = await reranked(run, question.text, support.evidence, support.paths, run.keep)
             support = replace(support, evidence=passages, paths=paths)
-        nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases
+        nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # only over knowledge bases
         missing = getattr(support, "missing", ())
         status = "retrieved" if support.evidence or support.paths or nodes else "unsupported"
         return Draft(None, support.evidence, support.paths, status, nodes, pools, missing=missing)

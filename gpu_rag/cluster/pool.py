@@ -95,7 +95,7 @@ class Pool:
         return {**kind, "nodes": sorted(self._nodes), "deaths": self._n_deaths}
 
     def ready(self) -> list[Worker]:
-        """The workers that have loaded the model."""
+        """The workers whose model is loaded."""
         return [worker for worker in self.workers if worker.facts is not None]
 
     def add(self, tasks: Sequence[Task]) -> None:

@@ -15,11 +15,11 @@ from gpu_rag.errors import MissingBackend, ModelError, UsageError
 from gpu_rag.settings.sections import ScaleSettings
 
 CONNECT_S = 10.0
-OBJECT_STORE_BYTES = 256 * 2**20  # of a local Ray: holds only texts and vectors in transit
+OBJECT_STORE_BYTES = 256 * 2**20  # for a local Ray: it holds only texts and vectors in transit
 
 _lock = threading.Lock()
 _n_attached = 0
-_address = ""  # of the cluster that this module has joined; empty if none
+_address = ""  # address of the cluster that this module has joined; empty if none
 
 
 def check_installed() -> None:

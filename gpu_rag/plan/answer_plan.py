@@ -18,7 +18,7 @@ from gpu_rag.plan.compare import KINDS, Comparison, compared, read_plan, write_p
 from gpu_rag.types import Question, Reply
 
 DEFAULT_SAMPLE = 5
-PLANNED = {"vector_cache_gib": 0.0}  # of [models]: with cached vectors embedding would look free
+PLANNED = {"vector_cache_gib": 0.0}  # changes to [models]: with cached vectors embedding would look free
 REPLY_BYTES = 300  # stored in the cache besides a reply's text
 SERVICES = {"llm": "llm_s", "embedding": "embed_s", "graph": "graph_s"}
 SECONDS = tuple(SERVICES.values())

@@ -32,7 +32,7 @@ from gpu_rag.program.search import Ranking, rankings, stage_rows
 from gpu_rag.types import TopK
 
 TILE = 64  # questions that are ranked together
-TITLE_SHARE = 0.5  # of the restart on passages, for titles that a question names
+TITLE_SHARE = 0.5  # share of the restart on passages for titles that a question names
 _ROWS = 1 << 16  # f16 vectors converted to f32 at a time
 _FLOOR = 1e-12  # minimum of a probability before its logarithm
 

@@ -132,7 +132,7 @@ def second_server_saves_s(busy_s: float, mean_open: float) -> float:
 
 
 def idle_line(account: Mapping[str, Any]) -> str:
-    """ "LLM idle 12.0 % of 25.3 s, because: ..." in one line; what took under 0.1 % of the time is left out."""
+    """A line such as "LLM idle 12.0 % of 25.3 s, because: ...". Causes under 0.1 % of the time are left out."""
     if account["idle_share"] is None:
         return "LLM: nothing was asked in this run"
     wall = account["busy_s"] + sum(account["idle_s"].values())
@@ -148,7 +148,7 @@ def idle_line(account: Mapping[str, Any]) -> str:
 
 
 def fallbacks_line(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> str:
-    """ "replies: 120 read; lenient 3, rule 1 (plan 3, choose 1)" in one line."""
+    """A line such as "replies: 120 read; lenient 3, rule 1 (plan 3, choose 1)"."""
     kinds = {kind: sum(counts[kind] for counts in fallbacks.values()) for kind in FALLBACKS}
     shown = ", ".join(f"{kind} {n:,}" for kind, n in kinds.items() if n) or "all in the form asked for"
     steps = ", ".join(f"{step} {sum(counts.values()):,}" for step, counts in fallbacks.items())

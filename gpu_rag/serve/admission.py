@@ -50,7 +50,7 @@ class Batch:
         seconds: float | None = None,
     ):
         """Submit the questions. Raises Refusal."""
-        self.handles: dict[int, Handle] = {}  # of open questions
+        self.handles: dict[int, Handle] = {}  # handles of open questions
         self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, len(questions), shape
         self._death: GpuRagError | None = None  # error that ended the engine before one of the questions
         self._rows: asyncio.Queue[tuple[int, dict[str, Any] | str] | None] = asyncio.Queue()  # None: the client is gone

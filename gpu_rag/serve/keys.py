@@ -68,7 +68,7 @@ def _too_many(of_what: str, limit: int, wait_s: float) -> Refusal:
 
 
 def rights_for(method: str, path: str) -> set[str]:
-    """The rights of which a request needs at least one."""
+    """The rights that allow a request; one of them is enough."""
     if path == "/metrics":
         return {"metrics"}
     if method == "POST":

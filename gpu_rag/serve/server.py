@@ -19,10 +19,10 @@ from gpu_rag.serve.admission import Admission
 from gpu_rag.settings.sections import ServeSettings
 
 BACKLOG = 512
-LAST_ROWS_S = 5  # for the rows of questions failed at shutdown
+LAST_ROWS_S = 5  # time for the rows of questions failed at shutdown
 SPARE = 64  # connections beyond the limit that get an error response; more are cut off
 OTHER_FILES = 256  # files that the engine may have open beside the connections
-LEAST_BYTES = 64 * 1024  # that a waiting client must read within the time limit
+LEAST_BYTES = 64 * 1024  # bytes that a waiting client must read within the time limit
 
 
 def bind(host: str, port: int) -> socket.socket:

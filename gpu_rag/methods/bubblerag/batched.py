@@ -66,10 +66,10 @@ from gpu_rag.types import Ragged, TopK
 
 MOST_ALPHA = 100  # limit for which exp stays finite
 PARTS = 1 << 40  # resolution of a weight
-SEED_MASS, TEMPERATURE, WALK_FUSION = 0.5, 30.0, 0.05  # of the random walk
+SEED_MASS, TEMPERATURE, WALK_FUSION = 0.5, 30.0, 0.05  # parameters of the random walk
 ANCHOR_SHARE, NAME_SHARE = 2 / 3, 0.4
 WALK_DAMPING = 0.9  # higher than elsewhere: two steps lead from one entity to another
-TOL = 1e-6  # L1 error of PageRank
+TOL = 1e-6  # L1 error bound of PageRank
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Draft, Evidence, Path, Question
 
-DEPTH = 100  # of each fused ranking
+DEPTH = 100  # places of each fused ranking
 
 
 @dataclass(frozen=True)

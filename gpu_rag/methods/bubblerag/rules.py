@@ -28,7 +28,7 @@ from gpu_rag.text.rules.decomposition import plan_by_rules
 NAME, BOUND, OPEN, CONCEPT = "name", "bound", "open", "concept"
 MOST, MOST_CHARS = 12, 1000  # keywords, and characters per keyword
 N_OPEN = 2  # anchors per open keyword
-MOST_CANDIDATES, CONCEPT_CHARS = 10, 120  # per group
+MOST_CANDIDATES, CONCEPT_CHARS = 10, 120  # limits per group
 _REFERENCE = re.compile(r"#\d{1,3}(?!\w)")
 
 

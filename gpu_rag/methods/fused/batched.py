@@ -1,22 +1,24 @@
-"""The step behind `fused`: what is known of each of a question's first passages, as numbers.
+"""The step behind `fused`: numeric features of each question's first passages.
 
 For a question with text t and unit vector q, over the nodes [entities | passages] of the graph that `ppr` walks on:
   f, m      = the seeds by its nearest facts and by the names in it, r = the restart on passages, as in `ppr`
-  F, M, R   = PageRank with restart on f alone, on m alone, on r alone, one run of three columns; A = their mixture in
-              the shares of `ppr`
+  F, M, R   = PageRank with restart on f, on m, or on r only, computed as three columns of one run; A = their mixture
+              with the shares of `ppr`
   s(p)      = minmax(log A(p)) + fusion * minmax(cos(q, p)), the score of `ppr`
-The candidates are the DEPTH passages of highest s; its first ANCHORS are the anchors a. NAMES lists the numbers:
+The candidates are the DEPTH passages of highest s; the first ANCHORS of them are the anchors a. NAMES lists the
+features:
   score, walk, facts, names, passages, cosine, words
-            = s, log A, log F, log M, log R, cos(q, p), BM25, each less its highest among the candidates
-  ... rank  = log(1 + the place by it, from 0); BM25 is in parts of the highest of all passages
+            = s, log A, log F, log M, log R, cos(q, p), BM25, each minus its maximum over the candidates
+  ... rank  = log(1 + the place by this feature, from 0); BM25 is divided by the highest of all passages
   first N   = 1 for the first N by s
-  named     = the sum of m(e) over the entities e of p; named entities: how many; named title: whether m has that of p
+  named     = the sum of m(e) over the entities e of p; named entities: their number; named title: 1 if m has the
+              title of p
   fact ends = the sum of f(e) over the entities of p
-  links     = anchors that mention the title of p
-  shared a  = the sum of 1 / (passages of e) over the entities of p and of anchor a, at most 2; new: without those of m
-  near a    = cos(a, p); beyond a = cos(q, p) - cos(q, a) cos(a, p), nearness to what of q is not in a
-  LIST      = the score of p in the list of another method, less its highest; its lowest where the list lacks p
-  LIST rank = log(1 + the place in it), log(1 + ABSENT) where the list lacks p
+  links     = the number of anchors that mention the title of p
+  shared a  = the sum of 1 / (passages of e) over entities shared by p and anchor a, at most 2; new: without those of m
+  near a    = cos(a, p); beyond a = cos(q, p) - cos(q, a) cos(a, p), nearness to the part of q that is not in a
+  LIST      = the score of p in the list of another method, minus its maximum; its minimum if the list lacks p
+  LIST rank = log(1 + the place in it), log(1 + ABSENT) if the list lacks p
 An anchor has 0 with itself.
 """
 
@@ -55,7 +57,7 @@ from gpu_rag.runtime.step import batched
 
 DEPTH, ANCHORS, ABSENT = 50, 3, 60
 N_FACTS, DAMPING, TITLE_WEIGHT, MASS, TEMPERATURE, FUSION = 5, 0.85, 15.0, 0.5, 30.0, 0.1  # as in `ppr`
-TOL = 1e-5  # L1 error of PageRank
+TOL = 1e-5  # L1 error bound of PageRank
 _FLOOR, _LEAST = 1e-12, 1e-9  # minimum of a probability before its logarithm: in s, and in other features
 
 _RANKED = ("score", "walk", "names", "facts", "passages", "cosine", "words")  # in the order of `_walks`

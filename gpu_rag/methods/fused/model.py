@@ -1,7 +1,7 @@
-"""The model of `fused`: weights of a candidate's numbers, read from JSON, and how they are fitted.
+"""The model of `fused`: weights of a candidate's features, read from JSON, and their fitting.
 
-The rank of a candidate is by w . clip((x - mean) / scale, -CLIP, CLIP). `fit` makes w of questions with gold passages:
-  loss(w) = the mean over questions of -log softmax(scores) at their gold candidates, and
+Candidates are ranked by w . clip((x - mean) / scale, -CLIP, CLIP). `fit` finds w from questions with gold passages:
+  loss(w) = the mean over questions of -log softmax(scores) at their gold candidates, plus
             pull / 2 * |w - w0|^2, so that few questions change little
 """
 

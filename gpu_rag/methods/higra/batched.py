@@ -69,7 +69,7 @@ from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Blocks, Ragged, TopK
 
-SEED_MASS, SEED_SHARE, TEMPERATURE, FUSION = 0.5, 0.75, 30.0, 0.1  # for the walk on the whole graph
+SEED_MASS, SEED_SHARE, TEMPERATURE, FUSION = 0.5, 0.75, 30.0, 0.1  # parameters of the walk on the whole graph
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class Params(Declared):
     named_bonus: ClassVar[float] = 1.0  # added to the score of an entity that the question names
     fallback_seeds: ClassVar[int] = 3  # first entities by rank, used if none is chosen
     n_similar: ClassVar[int] = 5  # best passages by similarity, which are always read
-    structure_constant: ClassVar[float] = 10.0  # of the fusion, for the rank in the subgraph
-    similarity_constant: ClassVar[float] = 10.0  # of the fusion, for the rank by similarity
-    depth: ClassVar[int] = 100  # of each fused ranking
-    constant: ClassVar[float] = 60.0  # of the fusion of BM25 and cosine
-    tol: ClassVar[float] = 1e-6  # L1 error of PageRank
+    structure_constant: ClassVar[float] = 10.0  # fusion constant for the rank in the subgraph
+    similarity_constant: ClassVar[float] = 10.0  # fusion constant for the rank by similarity
+    depth: ClassVar[int] = 100  # places of each fused ranking
+    constant: ClassVar[float] = 60.0  # fusion constant for BM25 and cosine
+    tol: ClassVar[float] = 1e-6  # L1 error bound of PageRank
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ class Params(Declared):
     n_passages: Annotated[int, COUNT, "read for each sub-question"] = 20
     max_turns: Annotated[int, COUNT, "calls to the Librarian before the forced answer"] = 8
 
-    depth: ClassVar[int] = 100  # of each fused ranking
-    constant: ClassVar[float] = 60.0  # of reciprocal rank fusion
+    depth: ClassVar[int] = 100  # places of each fused ranking
+    constant: ClassVar[float] = 60.0  # constant of reciprocal rank fusion
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:

@@ -101,7 +101,7 @@ def _steps(found: dict[str, Any]) -> list[list[str]]:
 
 
 def _binned(bins: dict[str, int]) -> list[tuple[str, dict[str, float]]]:
-    """Labels such as "2-3" and "64 or more", in ascending order."""
+    """(label, {"entities": number}) of each bin; labels such as "2-3" and "64 or more", in ascending order."""
     lows = sorted(map(int, bins))
     labels = [str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in zip(lows, lows[1:])] + [f"{lows[-1]} or more"]
     return [(label, {"entities": bins[str(low)]}) for label, low in zip(labels, lows)]

@@ -15,7 +15,7 @@ from gpu_rag.text.rules.decomposition import PlanStep, fill
 from gpu_rag.text.rules.decomposition.compare import decide
 
 MAX_ASKS = 6  # sub-questions per call
-MAX_VARIANTS = 3  # of one sub-question, when a reference has several answers
+MAX_VARIANTS = 3  # per sub-question, when a reference has several answers
 _COPULA = re.compile(r"\b(?:is|was|are|were)\b", re.IGNORECASE)
 _INTRODUCED = re.compile(r"^(?:the |my )?(?:short )?answer is:?\s+", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r",\s+(?=(?:the|a|an|who|which|where|whose|and)\b)|(?<=[a-z0-9]{3})\.\s+", re.IGNORECASE)
@@ -85,8 +85,8 @@ def short_answer(answer: str, question: str) -> str:
     """The part of an answer that does not repeat its question: "The designer was Marta Orlo" becomes "Marta Orlo".
 
     Small models tend to answer in whole sentences, but the answer is inserted into the next question. Four parts are
-    cut: "the answer is"; the text before the first "is", "was", "are", "were", if at least half of its content words
-    are in the question; all after the first sentence; and a relative clause or apposition after a comma.
+    cut: "the answer is"; the text before the first "is", "was", "are", "were", if most of its content words are in the
+    question; all after the first sentence; and a relative clause or apposition after a comma.
     """
     rest = _INTRODUCED.sub("", answer, count=1) or answer
     found = _COPULA.search(rest)

@@ -54,8 +54,8 @@ from gpu_rag.types import CSR, Ragged
 
 T = TypeVar("T")
 
-TEMPERATURE, WORD_SHARE, DAMPING, FUSION = 30.0, 0.4, 0.5, 0.5  # of the random walk
-TOL = 1e-6  # L1 error of PageRank
+TEMPERATURE, WORD_SHARE, DAMPING, FUSION = 30.0, 0.4, 0.5, 0.5  # parameters of the random walk
+TOL = 1e-6  # L1 error bound of PageRank
 
 
 @dataclass(frozen=True)

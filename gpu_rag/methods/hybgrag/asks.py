@@ -14,7 +14,7 @@ from gpu_rag.models.ask import Ask, Choose, read_prompt
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
-MOST_FAULTS = 4  # that the commentor may name
+MOST_FAULTS = 4  # maximum that the commentor may name
 
 
 def route_of(proposal: Action | None) -> Route:

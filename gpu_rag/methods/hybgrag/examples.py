@@ -27,7 +27,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import CLOSE, OPEN, Prompt
 
 OWN = "examples of hybgrag"
-MOST_ROWS, MOST_CHARS = 200, 1_200_000  # of each kind of collected example; of all of them
+MOST_ROWS, MOST_CHARS = 200, 1_200_000  # limits of each kind of collected example, and of all together
 
 
 class Experience(Struct, frozen=True, omit_defaults=True):

@@ -22,7 +22,7 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.oracle import Known
 
 N_ROUTES, N_VALIDATIONS, N_EXPERIENCES = 10, 12, 30
-WORDS = 40  # of a reference's document in an example
+WORDS = 40  # words of a reference's document in an example
 
 
 @dataclass

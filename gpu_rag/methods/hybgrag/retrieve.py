@@ -23,9 +23,9 @@ from gpu_rag.runtime.gather import gather
 from gpu_rag.sources.knowledge_base.nodes import UNTYPED
 from gpu_rag.types import Path
 
-RANK = 60  # of reciprocal rank fusion
+RANK = 60  # constant of reciprocal rank fusion
 DEPTH, DOCUMENTS = 50, 300  # nodes per fused ranking; documents searched to find enough of the right types
-NODE_WORDS = 200  # of a document, shown to a model
+NODE_WORDS = 200  # words of a document shown to a model
 
 
 async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, params: Params) -> Retrieved:

@@ -26,7 +26,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.structs import schema_with
 
-MOST_RELATIONS, MOST_NAME_CHARS = 4, 200  # of an entity
+MOST_RELATIONS, MOST_NAME_CHARS = 4, 200  # limits per entity
 Lists = tuple[list[int], list[int]]  # rows of types and of relations
 
 

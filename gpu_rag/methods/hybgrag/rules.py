@@ -1,15 +1,16 @@
 """HybGRAG's router without a language model: ranked entities and relations, and a rule for each feedback.
 
-First: every name that plainly stands in the question, else the first candidate, each along the chain of relations that
-the question asks for (`program.knowledge_base.chains`), else along its nearest relation.
-Then, by what the critic said, the first of these that was not taken before:
-  incorrect entity      the next-ranked entity in its place, or without it
-  incorrect relation    without it if another is left, else the next-ranked relations, or without the entity
-  missing entity        the next-ranked entity beside
+First action: all names that clearly occur in the question, else the first candidate. Each is followed along the chain
+of relations that the question asks for (`program.knowledge_base.chains`), else along its nearest relation.
+Next action: depending on the critic's feedback, the first of these that was not taken before:
+  incorrect entity      the next-ranked entity in its place, or no entity there
+  incorrect relation    the other relations if any is left, else the next-ranked relations, or without the entity
+  missing entity        one more entity, the next-ranked one
   no entity             each candidate alone, in order
-  an intersection       of one entity, the last first: the next-ranked relations, the next-ranked entity, or without it
+  an intersection       one entity is changed, the last one first: the next-ranked relations, the next-ranked entity, or
+                        without it
   wrong module          the other module
-and where all of that was taken: variants of every entity, one more entity, the other module.
+If all of these were taken: variants of every entity, one more entity, the other module.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 
 HYBRID, TEXT = "hybrid", "text"
-DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # of the steps of a chain
+DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps of a chain
 MODULES = (HYBRID, TEXT)
 
 

@@ -17,8 +17,8 @@ from gpu_rag.types import Draft, Question
 class Params(Declared):
     """Retrieval by two rankings."""
 
-    depth: ClassVar[int] = 100  # of each fused ranking
-    constant: ClassVar[float] = 60.0  # of reciprocal rank fusion, 1 / (constant + rank)
+    depth: ClassVar[int] = 100  # places of each fused ranking
+    constant: ClassVar[float] = 60.0  # constant of reciprocal rank fusion, 1 / (constant + rank)
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:

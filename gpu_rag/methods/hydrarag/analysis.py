@@ -1,4 +1,4 @@
-"""HydraRAG, step I: topics, sub-questions, the skyline indicator, and which sources to ask first."""
+"""HydraRAG, step I: topics, sub-questions, the skyline indicator, and the choice of sources."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
 MOST_STEPS = 9  # entities in a chain
 NAME_CHARS, SENTENCE_CHARS, ANSWER_CHARS = 200, 500, 500
 MOST_PREDICTIONS = 3
-MOST_PATHS, MOST_HOPS = 12, 3  # in texts
+MOST_PATHS, MOST_HOPS = 12, 3  # paths per reply about texts, and hops per path
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS)]
 Relation = Annotated[str, Meta(min_length=1, max_length=120)]
@@ -22,7 +22,7 @@ Relations = Annotated[tuple[Relation, ...], Meta(min_length=0, max_length=MOST_S
 
 
 class Topics(Struct, frozen=True):
-    """The names of things that a question speaks of."""
+    """The names of things that a question mentions."""
 
     topics: Annotated[tuple[Name, ...], Meta(min_length=0, max_length=MOST_TOPICS)]
 

@@ -29,7 +29,7 @@ SURE, LIKELY = 1.0, 0.1  # bonus of a path whose relations the question asks for
 PHASES = 3
 MOST_DEPTH = 4
 MOST_CALLS = 36  # model requests per question, repairs included; then rules decide
-END_CALLS = 6  # of these, reserved for the last pruning and answer
+END_CALLS = 6  # part of MOST_CALLS that is reserved for the last pruning and answer
 SIBLING_CALLS = 4  # for pages and sentences of one predicted answer, each with a repair
 MOST_TOPICS = 5  # per order: with d_max = 4 a path has at most 20 hops
 
@@ -63,7 +63,7 @@ class Params(Declared):
     rho_web: ClassVar[float] = 0.7
     documents: ClassVar[int] = 3  # passages read per topic
     enough: ClassVar[float] = 0.45  # by rule, minimum relevance of a path that settles a question
-    temperature: ClassVar[float] = 0.4  # of requests in exploration
+    temperature: ClassVar[float] = 0.4  # temperature of requests in exploration
     seed: ClassVar[int] = 0  # for the relations that `hydrarag-e` draws
 
     def __post_init__(self) -> None:

@@ -30,8 +30,8 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.sentences import split_sentences
 
-MOST_EMBEDDED = 1000  # sentences of a document
-MOST_RESULTS = 10  # of a web search
+MOST_EMBEDDED = 1000  # sentences per document
+MOST_RESULTS = 10  # results per web search
 TOGETHER, MOST_CHARS = 27, 600  # sentences per request, characters per sentence
 Triple = tuple[str, str, str]
 

@@ -3,8 +3,8 @@
 For a question with text t and unit vector q, over the nodes [entities | passages] of the index graph:
   facts     = the n_facts relations of highest cosine to q
   f(e)      = the mean cosine (not below 0) of those facts that have e as an end, scaled to sum to 1
-  m(e)      = the entities that t names, the rarer the more, see program.seeds; scaled to sum to 1
-  w         = (1 - mention_share) f + mention_share m; where one of the two is empty, the other alone
+  m(e)      = weights of the entities that t names, rare ones weighing more, see program.seeds; scaled to sum to 1
+  w         = (1 - mention_share) f + mention_share m; if one of the two is empty, the other alone
   r(p)      = the restart on passages by cosine, BM25 and, with title_weight, titles that t names, with
               x = prior_temperature * cos(q, p), see program.walk
   pi        = entity_mass * w on entities, (1 - entity_mass) * r on passages; r alone without seed entities

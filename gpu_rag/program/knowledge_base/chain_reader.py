@@ -39,14 +39,14 @@ from gpu_rag.text.rules.relations import (
 )
 
 BEAM = 60  # chains that are extended
-TRIED = 12  # of the best ones, walked from the topic
+TRIED = 12  # best chains that are walked from the topic
 MOST_CUES, MOST_ORDERS, MOST_SAID = 7, 20, 100
 FAR = 100  # larger than the number of words in a question
-UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: penalty of a step back along the previous relation
+UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: reduces UNSAID for a step back along the previous relation
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
 FOUND = 0.2  # penalty of a relation that only texts state, if others are curated
-MEDIATED = 0.4  # bonus of a step to or from a node without a name, which needs no cue
+MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")
 _GROUP = "="  # prefix of a group name, to tell it from a stem
@@ -222,7 +222,7 @@ class ChainReader:
         return found[:MOST_CUES]
 
     def cover(self, cue: Unit, directed: int) -> list[float]:
-        """How well a cue expresses each unit of a relation in a direction."""
+        """The degree to which a cue expresses each unit of a relation in a direction."""
         relation, back = divmod(directed, 2)
         of = says_inverse if back and self.directed[relation] else says
         return [of(cue, unit) for unit in self.units[relation]]

@@ -1,4 +1,4 @@
-"""The stages of HiGraAgent's graph, in the order in which they are built.
+"""The stages of HiGraAgent's graph, in building order.
 
 extraction, entities -> exact -> exact vectors -> merge -> links (of entities), mentions (links to passages)
 merge, links -> vectors, search, graph

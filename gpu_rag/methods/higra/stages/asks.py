@@ -17,7 +17,7 @@ from gpu_rag.models.ask import Ask
 from gpu_rag.settings import Settings
 
 PROMPTS = "gpu_rag.methods.higra.prompts"
-_N_ALIASES, _LINE_CHARS = 8, 300  # of an entity in a prompt: 20 entities fit any context
+_N_ALIASES, _LINE_CHARS = 8, 300  # per entity in a prompt: 20 entities fit any context
 R = TypeVar("R", bound=Struct)
 
 

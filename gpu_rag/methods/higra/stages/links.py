@@ -28,7 +28,7 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
 
 _WORD = re.compile(r"\w+")
-MOST_RELATIONS = 20  # per reply
+MOST_RELATIONS = 20  # maximum per reply
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:

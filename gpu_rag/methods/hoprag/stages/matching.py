@@ -119,7 +119,7 @@ def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray
 
 
 def match_nearly(work: Work, outs: Side, ins: Side, near: Proposer) -> tuple[np.ndarray, np.ndarray]:
-    """As `match_exactly`, but each out-question is compared only with candidates, and nothing is carried over.
+    """Variant of `match_exactly` that compares each out-question only with candidates and carries nothing over.
 
     Candidates: the 2 * `hops.candidates` in-questions with the nearest vectors (twice, since those of the same vertex
     are often among the nearest), and the in-questions with one of its four rarest keywords. Their SIM is exact.

@@ -19,10 +19,10 @@ from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.types import Page
 
 PIECE_WORDS = 120
-MOST_PIECES = 12  # of a page, compared by vector: the best by BM25
+MOST_PIECES = 12  # pieces per page that are compared by vector: the best by BM25
 MOST_NAME_CHARS = 80  # a longer text is not a name
-MOST_CHARS = 200_000  # of a page, used for its graph
-MOST_WALKS = 500  # from the entities of an action, shorter ones first
+MOST_CHARS = 200_000  # characters per page that its graph uses
+MOST_WALKS = 500  # maximum from the entities of an action, shorter ones first
 _SITE = re.compile(r"\s+[|–—•-]\s+")
 
 Step = tuple[int, bool]  # a fact, and whether it is walked from subject to object

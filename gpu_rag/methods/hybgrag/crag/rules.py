@@ -1,12 +1,12 @@
 """The router of the CRAG variant without a language model: cues for type and dynamism, cosine for the domain, names of
-the graph that stand in the question, and relations near them by cosine.
+the graph that occur in the question, and relations near them by cosine.
 
-First: the graph, where the type is relational, a name stands in the question and a relation is near; else pages.
-Then, by what the critic said, the first of these that was not taken before:
+First action: the graph, if the type is relational, a name occurs in the question and a relation is near; else pages.
+Next action: depending on the critic's feedback, the first of these that was not taken before:
   type, dynamism, domain   the next-ranked value
   entity or relation       the next-ranked relation of all entities, or each entity alone
   anything else            the other source, the next batch of pages
-and where all of that was taken: the same in another order.
+If all of these were taken: the same actions in another order.
 """
 
 from __future__ import annotations

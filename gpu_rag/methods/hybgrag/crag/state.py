@@ -52,10 +52,10 @@ class Params(Declared):
     radius: Annotated[int, Range(1, 3), "edges of a path from an entity"] = 2
     context: Annotated[bool, "whether the validator is shown the reference"] = True
 
-    n_paths: ClassVar[int] = 20  # in a reference of the graph
-    n_pieces: ClassVar[int] = 3  # of a page, in a reference of texts
+    n_paths: ClassVar[int] = 20  # paths in a reference of the graph
+    n_pieces: ClassVar[int] = 3  # pieces per page in a reference of texts
     max_topics: ClassVar[int] = 4
-    n_relations: ClassVar[int] = 3  # of an entity, by rule
+    n_relations: ClassVar[int] = 3  # relations per entity, by rule
     n_shown: ClassVar[int] = 30  # names, and relations, shown to the router
     near: ClassVar[float] = 0.35  # by rule, minimum cosine of a relation the question asks for, or of its answer
     near_domain: ClassVar[float] = 0.25  # minimum cosine of a domain's words; else the domain is encyclopedia

@@ -28,8 +28,8 @@ from gpu_rag.methods.hydrarag.state import KINDS, FoundPath
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.types import CSR, Ragged
 
-MOST_MEMBERS = 5  # of a cluster that are named in words
-MOST_EDGES = 24  # real edges that are listed of a path
+MOST_MEMBERS = 5  # members of a cluster that are named in words
+MOST_EDGES = 24  # real edges listed per path
 MOST_RELATIONS = 4  # parallel relations shown of a hop
 _ROWS = 1 << 14  # edges averaged at a time
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as i64: the increment of splitmix64
@@ -107,7 +107,7 @@ def facts_of(index: Index, choice: FactChoice) -> FactGraph:
 
 
 def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
-    """The graph of the facts of some sources. O(E log E)."""
+    """The graph of the facts of some sources. Takes O(E log E) time."""
     paths, n = kb.paths(sources), max(kb.n, 1)
     csr = paths.graph.csr
     row, column = row_of_entry(csr), csr.indices.long()
@@ -157,7 +157,7 @@ class ComposedVectors:
     relations: torch.Tensor
 
     def along(self, edges: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As in `ExactVectors.along`. Only edges on these paths get a vector."""
+        """Edge rows along paths, see `ExactVectors.along`. Only edges on these paths get a vector."""
         there, row = torch.unique(edges, return_inverse=True)
         n_padding = int(there.shape[0] > 0 and there[0] < 0)
         return (row - n_padding).int(), self.of(there[n_padding:])
