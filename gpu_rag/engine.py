@@ -291,7 +291,10 @@ class Engine:
 
     def live(self, stats: RunStats | None = None, *, with_llm: bool = True) -> StreamingDriver:
         """A streaming driver for questions that arrive one by one. Submit `prepare(method).bind(question)` to it, and
-        let a thread `drive` it. with_llm: with the language model, where the settings name one."""
+        let a thread `drive` it.
+
+        with_llm: with the language model, where the settings name one.
+        """
         with_llm = with_llm and self.models.has_llm()
         slow, low_water = self._slow() if with_llm else None, self.settings.runtime.low_water
         return StreamingDriver(self._resources(with_llm), slow, low_water=low_water, stats=stats, **self._limits(None))
@@ -331,10 +334,10 @@ class Engine:
         where: str = "",
         decider: Decider | None = None,
     ) -> RunResult:
-        """Answer all questions by one method. Without a language model (`models.llm = "none"`) it acts as
-        retrieval_only: evidence and no text.
+        """Answer all questions by one method. Without a language model the answers have evidence but no text.
 
         limit: passages to retrieve (default: as many as the reader shows).
+        retrieval_only: use no language model; always so for `models.llm = "none"`.
         on_begin, on_answer: called with each question when it begins, and with its answer as soon as it ends.
         keep: whether answers are also returned. Without it memory does not grow with the questions, which are drawn one
         by one.

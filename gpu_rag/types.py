@@ -273,9 +273,11 @@ class Pool:
 
 @dataclass(frozen=True)
 class Draft:
-    """The return value of a program. status: answered | retrieved | unsupported. nodes: knowledge base nodes, best
-    first; pools: `Pool`; support: only where it was asked for, see `program.support`; condensed, missing, source: see
-    `Answer`."""
+    """The return value of a program.
+
+    status: answered | retrieved | unsupported. nodes: knowledge base nodes, best first; pools: `Pool`; support: only
+    where it was asked for, see `program.support`; condensed, missing, source: see `Answer`.
+    """
 
     text: str | None
     evidence: tuple[Evidence, ...] = ()
@@ -291,9 +293,9 @@ class Draft:
 
 @dataclass(frozen=True)
 class Answer:
-    """The recorded result of one question. status: answered | retrieved (evidence; no model was asked) | unsupported |
-    failed.
+    """The recorded result of one question.
 
+    status: answered | retrieved (evidence; no model was asked) | unsupported | failed.
     grounding: whether the evidence states the text, see `text.grounding`. If it does not, status is unsupported.
     error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`. where: the filter of documents.
     condensed: the standalone question that was answered, if the asked one was clear only with its history; else "".

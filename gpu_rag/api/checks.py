@@ -21,8 +21,11 @@ from gpu_rag.methods.registry import ALL, check_stages, methods_over, stage_chec
 
 @dataclass(frozen=True)
 class Verified:
-    """broken: one line per fault; digest: equal for equal inputs, settings and replies, None if the manifest cannot be
-    read; unchecked: stages for which installed methods check only checksums."""
+    """The result of `verify`.
+
+    broken: one line per fault; digest: equal for equal inputs, settings and replies, None if the manifest cannot be
+    read; unchecked: stages for which installed methods check only checksums.
+    """
 
     broken: list[str]
     digest: str | None = None

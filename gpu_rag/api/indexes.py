@@ -69,8 +69,8 @@ class _Opened:
 class Index(opened.Index):
     """An index that answers questions: `Index.open(dir)`, then `retrieve`, `ask` and `answer`. It is thread-safe.
 
-    Keyword arguments of these methods: method: a method by name; `auto` is the one that `tune` found best, else the
-    best that the index was built for.
+    Keyword arguments of these methods:
+    method: a method by name; `auto` is the one that `tune` found best, else the best that the index was built for.
     k: number of passages; the default is the setting `reader.passages`, 5.
     where: a filter of documents by their metadata, such as "year >= 2020", in the language of `--where`.
     settings: Settings, or sections such as {"reader": {"passages": 3}}; they override those of the index.

@@ -30,9 +30,11 @@ Options = dict[str, Any]
 
 @dataclass
 class Job:
-    """The outcome of a job. rows: all of its questions; new: the questions `ids` of this run; kept: rows of earlier
-    runs; rejects: rows or pages of the questions file that could not be used; document: the output of `answer --json`;
-    notes: remarks for people."""
+    """The outcome of a job.
+
+    rows: all of its questions; new: the questions `ids` of this run; kept: rows of earlier runs; rejects: rows or pages
+    of the questions file that could not be used; document: the output of `answer --json`; notes: remarks for people.
+    """
 
     method: str
     config: dict[str, Any]

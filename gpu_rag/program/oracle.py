@@ -26,8 +26,11 @@ from gpu_rag.runtime.gather import gather
 
 @dataclass(frozen=True)
 class Gold:
-    """The gold of one question. documents: ids; answers: accepted ones; meta: other keys of its row, such as
-    `decomposition`, `topic_entity` and `path`; nodes: ids of knowledge base nodes that answer it."""
+    """The gold of one question.
+
+    documents: ids; answers: accepted ones; meta: other keys of its row, such as `decomposition`, `topic_entity` and
+    `path`; nodes: ids of knowledge base nodes that answer it.
+    """
 
     documents: frozenset[str] = frozenset()
     answers: tuple[str, ...] = ()
@@ -46,10 +49,12 @@ class Known:
 
 @dataclass(frozen=True)
 class Oracle:
-    """gold: by question id; p: probability of a right decision; otherwise: the decider for decisions without gold.
-    n_decisions: {question id: number of decisions with gold}; by_rule: names of decisions without gold. watch: called
-    with each choice that gold settles: the question's gold, name, fields, right positions, and the positions that
-    `otherwise` would take."""
+    """A decider that knows the gold and is right with probability p.
+
+    gold: by question id. otherwise: the decider for decisions without gold. n_decisions: {question id: number of
+    decisions with gold}; by_rule: names of decisions without gold. watch: called with each choice that gold settles:
+    the question's gold, name, fields, right positions, and the positions that `otherwise` would take.
+    """
 
     gold: Mapping[str, Gold]
     p: float = 1.0

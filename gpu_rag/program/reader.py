@@ -108,7 +108,9 @@ async def read(run: Run, question: str, support: Support) -> Draft:
 
 async def read_blocks(run: Run, question: str, blocks: Sequence[str], *, final: bool = True) -> str | None:
     """The short answer to a question from texts, best first; None if the texts do not contain it, or if no model reads.
-    final: whether this is the answer of the program, so that it may be streamed."""
+
+    final: whether this is the answer of the program, so that it may be streamed.
+    """
     on_text = AnswerText(run.on_text) if final and run.on_text is not None else None
     reply = await decide(run, READ, question=question, blocks=blocks, max_tokens=run.reader.max_tokens, on_text=on_text)
     answer = clean_answer(reply)

@@ -29,10 +29,13 @@ class Decider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One question over one index. limit: number of passages that `retrieve` returns; keep: how many of them a reranker
-    keeps, 0 for all. on_text: called in a thread of the model with each new piece of the answer. on_saw: called with
-    the passages that the structure of a method reached, for evaluation. most_calls: limit of model requests for the
-    question; rules take a decision that would exceed it."""
+    """One question over one index.
+
+    limit: number of passages that `retrieve` returns; keep: how many of them a reranker keeps, 0 for all. on_text:
+    called in a thread of the model with each new piece of the answer. on_saw: called with the passages that the
+    structure of a method reached, for evaluation. most_calls: limit of model requests for the question; rules take a
+    decision that would exceed it.
+    """
 
     ctx: Context
     index: Index

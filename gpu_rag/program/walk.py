@@ -43,8 +43,11 @@ Listed = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Seeds:
-    """Weights of a few nodes of each question, on the device. nodes: i64[B, S], ascending; weights: f64[B, S]. If a
-    node repeats, its whole weight is at its first place and the others are 0. A row sums to 1, or to 0."""
+    """Weights of a few nodes of each question, on the device.
+
+    nodes: i64[B, S], ascending; weights: f64[B, S]. If a node repeats, its whole weight is at its first place and the
+    others are 0. A row sums to 1, or to 0.
+    """
 
     nodes: torch.Tensor
     weights: torch.Tensor
@@ -118,7 +121,10 @@ def near_facts(
     index: Index, stage: str, queries: torch.Tensor, n_facts: int, proved: bool
 ) -> tuple[TopK, torch.Tensor]:
     """(nearest facts of each question by the vectors of a stage, bool[B] whether they are proved nearest), on the
-    device. proved: they must be proved, which makes the host wait; otherwise nothing waits."""
+    device.
+
+    proved: they must be proved, which makes the host wait; otherwise nothing waits.
+    """
     rows = stage_rows(index, stage)
     n_facts = min(n_facts, rows.base.shape[0])
     if proved or not n_facts:

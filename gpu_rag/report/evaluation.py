@@ -50,7 +50,10 @@ def verdict(document: dict[str, Any], measure: str) -> str:
 
 def main_measure(document: dict[str, Any], of_all: Sequence[str] = ()) -> str:
     """The main measure: recall@5 if measured, else the middle cut-off, else f1. Over a knowledge base it is hit@1 or
-    answer_on_path, if all questions have it. of_all: the measures that all questions have."""
+    answer_on_path, if all questions have it.
+
+    of_all: the measures that all questions have.
+    """
     first = next(iter(document["methods"].values()))
     for name in ("hit@1", "answer_on_path"):
         if name in of_all:

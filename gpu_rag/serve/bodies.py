@@ -34,9 +34,11 @@ class AskedQuestion(Struct):
 
 
 class AskBody(Struct, forbid_unknown_fields=True):
-    """The body of /v1/answer and /v1/retrieve. passages: only for retrieval. words: adds the trace in words. where: a
-    filter of documents, see `index.where`. support: adds the sentences that bear on the question; by default for
-    answers and not for retrieval."""
+    """The body of /v1/answer and /v1/retrieve.
+
+    passages: only for retrieval. words: adds the trace in words. where: a filter of documents, see `index.where`.
+    support: adds the sentences that bear on the question; by default for answers and not for retrieval.
+    """
 
     questions: Annotated[list[AskedQuestion], Meta(min_length=1, max_length=ServeSettings.max_questions)]
     method: str = DEFAULT

@@ -112,9 +112,11 @@ class Params(Declared):
 
 @dataclass(frozen=True)
 class Tree:
-    """A candidate tree. nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem;
-    distance: of the event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see
-    `graph.bubble`."""
+    """A candidate tree.
+
+    nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem; distance: of the event
+    that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see `graph.bubble`.
+    """
 
     nodes: tuple[int, ...]
     groups: int
@@ -133,9 +135,11 @@ OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and {node: nu
 
 @dataclass(frozen=True)
 class TreePassage:
-    """A passage of an evidence graph. tree: the first tree with a node of it, from 0; n_nodes: number of its nodes in
-    all trees; weight: the sum of 1 / (passages of the node) over these, each term rounded down to 2^-40; cosine: with
-    the question."""
+    """A passage of an evidence graph.
+
+    tree: the first tree with a node of it, from 0; n_nodes: number of its nodes in all trees; weight: the sum of 1 /
+    (passages of the node) over these, each term rounded down to 2^-40; cosine: with the question.
+    """
 
     row: int
     tree: int

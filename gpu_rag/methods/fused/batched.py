@@ -90,8 +90,11 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Links:
-    """Passages and entities. graph: of `ppr`, with titles. The entities of passage p are entities[offsets[p]:offsets[p
-    + 1]]; title: the entity that its title names, -1 for none; rarity: 1 / (passages of each entity)."""
+    """Passages and entities.
+
+    graph: of `ppr`, with titles. The entities of passage p are entities[offsets[p]:offsets[p + 1]]; title: the entity
+    that its title names, -1 for none; rarity: 1 / (passages of each entity).
+    """
 
     graph: PageRankGraph
     offsets: np.ndarray

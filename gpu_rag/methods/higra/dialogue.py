@@ -15,9 +15,11 @@ SubQuestions = tuple[PlanStep, ...]  # asked together; id 0: not a step of the p
 
 @dataclass(frozen=True)
 class Finding:
-    """The Librarian's reply to one sub-question. answers: all supported answers, () for none. evidence: in words.
-    cited: the passages that support it; retrieved: all that was retrieved. step: the plan step that it answers, 0 for a
-    free question."""
+    """The Librarian's reply to one sub-question.
+
+    answers: all supported answers, () for none. evidence: in words. cited: the passages that support it; retrieved: all
+    that was retrieved. step: the plan step that it answers, 0 for a free question.
+    """
 
     question: str
     answers: tuple[str, ...]

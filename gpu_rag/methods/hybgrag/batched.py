@@ -177,8 +177,11 @@ def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Leads:
-    """The links from a topic to gold nodes. nodes: gold nodes that it reaches; relations: those of the topic that are
-    part of a chain to one of them; ball: whether a chain of any relations reaches one of them."""
+    """The links from a topic to gold nodes.
+
+    nodes: gold nodes that it reaches; relations: those of the topic that are part of a chain to one of them; ball:
+    whether a chain of any relations reaches one of them.
+    """
 
     nodes: tuple[int, ...]
     relations: tuple[int, ...]

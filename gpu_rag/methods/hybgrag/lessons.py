@@ -27,8 +27,11 @@ WORDS = 40  # words of a reference's document in an example
 
 @dataclass
 class Lessons:
-    """routes: actions that reached gold; validations: (example, whether the model's own choice was wrong); experiences:
-    actions with the feedback that gold proves."""
+    """Lessons of a loop whose critic knows the gold.
+
+    routes: actions that reached gold; validations: (example, whether the model's own choice was wrong); experiences:
+    actions with the feedback that gold proves.
+    """
 
     routes: list[Experience] = field(default_factory=list)
     validations: list[tuple[Validation, bool]] = field(default_factory=list)

@@ -45,9 +45,11 @@ N_VARIANTS = 1  # relation sets tried to repair an intersection before an entity
 
 @dataclass(frozen=True)
 class Candidate:
-    """An entity that the question may mean. relations: (name, whether it can be the first step), best first; chains:
-    that the question may ask for, best first; sure: whether the first chain is certain; plain: whether the question
-    says little else."""
+    """An entity that the question may mean.
+
+    relations: (name, whether it can be the first step), best first; chains: that the question may ask for, best first;
+    sure: whether the first chain is certain; plain: whether the question says little else.
+    """
 
     linked: Linked
     relations: tuple[tuple[str, bool], ...]

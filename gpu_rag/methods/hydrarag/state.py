@@ -235,9 +235,12 @@ class FoundPath:
 
 @dataclass
 class Search:
-    """The search of one question. run: limited in its model requests; found: the paths of all phases so far; chosen:
-    the result of each pruning; kept: the W2 paths of the last pruning, the chosen ones first; documents: passage rows
-    that were read, with their cosines; pools: for `answer_on_path`; missing: {kind of source that failed: error}."""
+    """The search of one question.
+
+    run: limited in its model requests; found: the paths of all phases so far; chosen: the result of each pruning; kept:
+    the W2 paths of the last pruning, the chosen ones first; documents: passage rows that were read, with their cosines;
+    pools: for `answer_on_path`; missing: {kind of source that failed: error}.
+    """
 
     run: Run
     params: Params

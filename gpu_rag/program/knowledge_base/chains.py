@@ -31,8 +31,11 @@ Steps = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Asked:
-    """A question about one topic. text: with "#" in place of the topic; nodes: of the topic; hops: number of relations
-    that the question names; vector: of the question with a word for the topic, None for no cosine."""
+    """A question about one topic.
+
+    text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
+    vector: of the question with a word for the topic, None for no cosine.
+    """
 
     text: str
     nodes: tuple[int, ...]
@@ -42,8 +45,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Read:
-    """The interpretation of a question. chains: that it may ask for, best first; fitting: relations at the topic that
-    lead to the asked type of node; plain: whether the question says little besides relations."""
+    """The interpretation of a question.
+
+    chains: that it may ask for, best first; fitting: relations at the topic that lead to the asked type of node; plain:
+    whether the question says little besides relations.
+    """
 
     chains: tuple[AskedChain, ...] = ()
     fitting: tuple[int, ...] = ()
@@ -52,9 +58,11 @@ class Read:
 
 @dataclass(frozen=True)
 class AskedChain:
-    """A chain that a question may ask for. steps: (relation, OUT, IN or EITHER); sure: whether the question names it,
-    no chain to other nodes is nearly as good, and the question says little else; ends: its end nodes, at most
-    MOST_ENDS."""
+    """A chain that a question may ask for.
+
+    steps: (relation, OUT, IN or EITHER); sure: whether the question names it, no chain to other nodes is nearly as
+    good, and the question says little else; ends: its end nodes, at most MOST_ENDS.
+    """
 
     steps: Steps
     score: float

@@ -123,8 +123,10 @@ def agreeing(
     entities: Sequence[Row], vectors: torch.Tensor, windows: Clusters, named: Sequence[set[int]], least: float
 ) -> list[SameEntity]:
     """Pairs of a window that agree by name and by vector. A rule of `NameRules` must hold, the cosine must be at least
-    `least`, and the types must overlap if both have some. named: passages of each entity; a rule may depend on whether
-    one passage names both."""
+    `least`, and the types must overlap if both have some.
+
+    named: passages of each entity; a rule may depend on whether one passage names both.
+    """
     rules = NameRules([[row["name"], *row["aliases"]] for row in entities])
     types = [{kind.casefold() for kind in row["types"]} for row in entities]
     found = []

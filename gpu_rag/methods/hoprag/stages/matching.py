@@ -24,8 +24,11 @@ RARE_WORDS, RARE_HOLDERS = 4, 64  # words of an out-question that give candidate
 
 @dataclass(frozen=True)
 class Side:
-    """The in- or out-questions. vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; keys: u64[Q, 2], which identify
-    a question by its vertex's id, text, keywords and vector. Rows are ordered by (vertex, text)."""
+    """The in- or out-questions.
+
+    vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; keys: u64[Q, 2], which identify a question by its vertex's
+    id, text, keywords and vector. Rows are ordered by (vertex, text).
+    """
 
     vectors: torch.Tensor
     keywords: Ragged

@@ -30,7 +30,10 @@ class Item:
 @dataclass(frozen=True)
 class Material:
     """The pages of a question and their graph. The pages are the question's own, or else the nearest passages of the
-    index (`evidence`), best first. order: the pages by their best piece; pieces: of each page, best first."""
+    index (`evidence`), best first.
+
+    order: the pages by their best piece; pieces: of each page, best first.
+    """
 
     vector: np.ndarray
     pages: tuple[Page, ...]

@@ -94,8 +94,11 @@ async def classes_of(question: str) -> Classes:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A name of the graph. relations: within `radius` edges of it, nearest to the question first, with their cosines;
-    own: those at the name itself, in that order; said: whether the name occurs in the question."""
+    """A name of the graph.
+
+    relations: within `radius` edges of it, nearest to the question first, with their cosines; own: those at the name
+    itself, in that order; said: whether the name occurs in the question.
+    """
 
     name: str
     relations: tuple[tuple[str, float], ...]

@@ -42,8 +42,11 @@ _FACTS = 4  # facts of an edge that its relevance uses
 
 @dataclass(frozen=True)
 class Order:
-    """The topics of a path in order: fused nodes, each once. opens, closes: whether the path continues before the first
-    and after the last of them. A single topic without an open end is open after it."""
+    """The topics of a path in order: fused nodes, each once.
+
+    opens, closes: whether the path continues before the first and after the last of them. A single topic without an
+    open end is open after it.
+    """
 
     topics: tuple[int, ...]
     opens: bool = False
