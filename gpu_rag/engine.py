@@ -1,4 +1,4 @@
-"""Answers questions over one index: binds a method, the models and a driver."""
+"""The engine answers questions over one index. It binds a method, the models and a driver."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from gpu_rag.program.history import Turn
 
 Program = Callable[[Question, Run, Any], Any]
-MOST_PARTS = 8  # parts of the index by filter that are kept
+MOST_PARTS = 8  # filtered parts of the index that are kept
 OnText = Callable[[str], None] | None
-Given = Mapping[str, Any] | None  # parameters of a method by name, stronger than those of the settings
+Given = Mapping[str, Any] | None  # parameters of a method by name; they override the settings
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """Answers in the order of the questions (none where they were not to be kept), and the run's totals."""
+    """Answers in the order of the questions (empty with keep=False), and the run's totals."""
 
     answers: list[Answer]
     stats: RunStats
@@ -66,18 +66,18 @@ class RunResult:
 
 
 class Bind(Protocol):
-    """See `Prepared`."""
+    """The type of `Prepared.bind`."""
 
     def __call__(self, question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
-        """What a driver runs."""
+        """Return the program of the question, which a driver runs."""
         ...
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A method that was checked against an index and bound to it: `bind(question)` is what a driver runs.
+    """A method that was checked against an index and bound to it. A driver runs `bind(question)`.
 
-    on_text: see `program.run.Run`. history: what was said before the question, see `program.history`. where: the filter
+    on_text: see `program.run.Run`. history: earlier turns of the conversation, see `program.history`. where: the filter
     of documents, "" for none.
     """
 
@@ -88,15 +88,16 @@ class Prepared:
 
 
 def method_for(index: Index, name: str) -> str:
-    """The method that a name such as `auto` stands for in an index; any other name as it is. Raises UsageError."""
-    if name == AUTO and name not in method_names():  # the folder that brings it may be gone
+    """The method that a name such as `auto` stands for in an index; any other name unchanged. Raises UsageError."""
+    if name == AUTO and name not in method_names():  # the folder of `auto` may have been removed
         return best_method(index)
     stands_for = getattr(load_method(name), "stands_for", None)
     return name if stands_for is None else str(stands_for(index))
 
 
 def checked_method(index: Index, name: str) -> str:
-    """`method_for`, and that the index has what the method reads. Raises MissingLayer, with the line to run."""
+    """`method_for`, then check that the index has what the method reads. Raises MissingLayer, with the command to
+    run."""
     method = method_for(index, name)
     check_stages(method, index.stages, str(index.path), index.manifest.sources)
     check_passages(method, index.n_passages, index.stages, str(index.path))
@@ -104,7 +105,7 @@ def checked_method(index: Index, name: str) -> str:
 
 
 def budget_of(settings: RuntimeSettings) -> Budget | None:
-    """The per-question budget that the settings ask for; 0 means no limit."""
+    """The per-question budget of the settings; 0 means no limit."""
     limits = (settings.max_calls or None, settings.max_tokens or None, settings.max_seconds or None)
     return Budget(*limits) if any(limits) else None
 
@@ -114,25 +115,26 @@ class Engine:
 
     def __init__(self, index: Index, settings: Settings, models: ModelSet):
         self.index, self.settings, self.models = index, settings, models
-        self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # told of each reply as it is finished
+        self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # called with each finished reply
         self._models: dict[bool, Models] = {}
         index.threads = settings.models.threads
-        self._stats = RunStats()  # of the run that goes on
+        self._stats = RunStats()  # stats of the current run
         self._lock, self._parts = threading.Lock(), dict[str, tuple[Index | None, frozenset[str]]]()
         taken(settings.graph.preferences(), index.device)
-        for method in settings.method:  # a wrong name is never dropped, also where its method does not run
+        for method in settings.method:  # a wrong name is reported even if its method does not run
             self.params(method)
 
     def params(self, method: str, given: Given = None) -> Any:
-        """The method's parameters under the settings, checked; those of `given` are stronger."""
+        """The method's parameters from the settings, checked. Values of `given` override them."""
         values = {**self.settings.method.get(method, {}), **(given or {})}
         return checked(load_method(method).Params, values, f"method.{method}")
 
     def narrowed(self, where: str, stages: Iterable[str] | None = None) -> Index | None:
-        """The part of the index whose documents' metadata fit a filter (`index.where`): the index itself where all do,
-        None where none does. The last few are kept. For any thread. Raises UsageError.
+        """The part of the index whose documents match a metadata filter (`index.where`). This is the index itself if
+        all match, and None if none does. The last few parts are kept. Thread-safe. Raises UsageError.
 
-        stages: those that the part has at least; all without any."""
+        stages: stages that the part must have; None for all.
+        """
         from gpu_rag.index.narrow import narrowed
         from gpu_rag.index.where import matching
 
@@ -155,7 +157,7 @@ class Engine:
     def config(
         self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = ""
     ) -> dict[str, Any]:
-        """Everything that an answer depends on: compared, by name, when a run is resumed."""
+        """Everything that an answer depends on. A resumed run compares these values by name."""
         settings, method = self.settings, method_for(self.index, method)
         chosen = self.params(method, params)
         config: dict[str, Any] = {
@@ -168,7 +170,7 @@ class Engine:
         }
         if where:
             config["where"] = where
-        if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
+        if files := getattr(chosen, "files", ()):  # a path alone would not show that the file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
         if (further := getattr(load_method(method), "config", None)) is not None:
             config.update(further(self.index, chosen))
@@ -198,7 +200,7 @@ class Engine:
             self.index.check_embedder(embedder.name, embedder.content_hash)
             llm = self.models.llm() if with_llm else None
             chosen = self.settings.models
-            heard = WeakMethod(self._heard)  # an engine in a circle would keep its index, and models, for longer
+            heard = WeakMethod(self._heard)  # a strong reference would form a cycle and keep the index and models alive
             on_reply = partial(_told, heard)
             by, encoder = reranks_by(chosen.reranker), self.models.cross_encoder()
             self._models[with_llm] = Models(
@@ -207,11 +209,11 @@ class Engine:
         return self._models[with_llm]
 
     def _resources(self, with_llm: bool) -> dict[str, Any]:
-        """What steps are given, by kind."""
+        """The objects that steps receive, by kind."""
         return {"index": self.index, "models": self._models_of_run(with_llm)}
 
     def _heard(self, reply: Reply | RequestFailed) -> None:
-        """A reply within a batch."""
+        """Record a reply within a batch."""
         self._stats.llm.answered(time.perf_counter())
         self._tell(reply)
 
@@ -231,9 +233,9 @@ class Engine:
         where: str = "",
         decider: Decider | None = None,
     ) -> Prepared:
-        """A method bound to this index, for `run` or for a live driver; arguments as of `run`.
+        """A method bound to this index, for `run` or for a live driver. The arguments are those of `run`.
 
-        params: parameters stronger than those of the settings. decider: in place of the one of the settings. Raises
+        params: parameters that override the settings. decider: replaces the decider of the settings. Raises
         MissingLayer, IndexMismatch, UsageError, ModelError.
         """
         retrieval_only, method = retrieval_only or not self.models.has_llm(), checked_method(self.index, method)
@@ -241,7 +243,7 @@ class Engine:
         config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params, where=where)
         index = self.part_for(method, where) if where else self.index
         chosen = self.params(method, params)
-        if (check := getattr(module, "check", None)) is not None:  # of parameters against the index
+        if (check := getattr(module, "check", None)) is not None:  # checks the parameters against the index
             check(index or self.index, chosen)
         models = self._models_of_run(not retrieval_only)
         reader, k, keep = self.settings.reader, limit or self.settings.reader.passages, 0
@@ -271,9 +273,10 @@ class Engine:
         return Prepared(method, config_hash, bind, where)
 
     def part_for(self, method: str, where: str) -> Index | None:
-        """`narrowed`, for a method. Raises UsageError where it reads more than a part has."""
+        """The part of the index for a method, see `narrowed`. Raises UsageError if the method reads stages that a part
+        lacks."""
         method = method_for(self.index, method)
-        # over a knowledge base it reads beside what it needs what else there is
+        # A method over a knowledge base also reads stages that it does not need, if they exist.
         stages = None if "kb" in needs(method) else self.index.manifest.with_inputs(("passages", *needs(method)))
         index = self.narrowed(where, stages)
         lacking = [] if index is None else [stage for stage in needs(method) if stage not in index.stages]
@@ -287,8 +290,11 @@ class Engine:
         return index
 
     def live(self, stats: RunStats | None = None, *, with_llm: bool = True) -> StreamingDriver:
-        """A streaming driver for questions that come one by one: submit `prepare(method).bind(question)` to it, and
-        have a thread `drive` it. with_llm: with the language model, where the settings name one."""
+        """A streaming driver for questions that arrive one by one. Submit `prepare(method).bind(question)` to it, and
+        let a thread `drive` it.
+
+        with_llm: with the language model, where the settings name one.
+        """
         with_llm = with_llm and self.models.has_llm()
         slow, low_water = self._slow() if with_llm else None, self.settings.runtime.low_water
         return StreamingDriver(self._resources(with_llm), slow, low_water=low_water, stats=stats, **self._limits(None))
@@ -299,7 +305,7 @@ class Engine:
         return {"max_live": max_live or runtime.max_live, "budget": budget_of(runtime), "run_seed": runtime.seed}
 
     def drive(self, driver: StreamingDriver, stats: RunStats) -> None:
-        """Runs a live driver until it is closed and drained, in the calling thread. Raises as `StreamingDriver.run`."""
+        """Run a live driver in the calling thread until it is closed and drained. Raises as `StreamingDriver.run`."""
         self._stats = stats
         with preferring(self.settings.graph.preferences()), recording() as used:
             try:
@@ -308,7 +314,7 @@ class Engine:
                 stats.add_implementations(used)
 
     def _slow(self) -> Slow:
-        """The step that is answered beside the streaming driver, and what answers it."""
+        """The step that is answered beside the streaming driver, and the object that answers it."""
         return llm_step, LLMCalls(self.models.streaming_llm(), self._tell)
 
     def run(
@@ -328,18 +334,21 @@ class Engine:
         where: str = "",
         decider: Decider | None = None,
     ) -> RunResult:
-        """Answers all questions by one method. limit: passages to retrieve (default: those the reader shows).
+        """Answer all questions by one method. Without a language model the answers have evidence but no text.
 
-        Without a language model (`models.llm = "none"`) as with retrieval_only: evidence and no text.
+        limit: passages to retrieve (default: as many as the reader shows).
+        retrieval_only: use no language model; always so for `models.llm = "none"`.
+        on_begin, on_answer: called with each question when it begins, and with its answer as soon as it ends.
+        keep: whether answers are also returned. Without it memory does not grow with the questions, which are drawn one
+        by one.
+        max_live: questions open at once; replaces the setting. stats: totals to add to.
+        program: runs in place of the method's own program, with the method's parameters. An evaluation uses it to give
+        an oracle what no method may know.
+        support: whether each answer includes the sentences that bear on its question. where: a filter of documents by
+        metadata, see `index.where`; the method sees no other documents. decider: replaces the decider of the settings.
 
-        on_begin, on_answer: told of each question as it is begun, and of its answer as soon as it ends. keep: whether
-        answers are returned too; without, memory does not grow with the questions, which are drawn one by one.
-        max_live: questions open at once, in place of the setting. stats: totals to add to. program: runs in place of
-        the method's own, with its parameters: how an evaluation hands an oracle what no method may know.
-        support: whether each answer brings the sentences that bear on its question. where: a filter of documents by
-        their metadata, see `index.where`: the method sees no other. decider: in place of the one of the settings.
-        One question's failure is that question's answer with status "failed". Raises MissingLayer, IndexMismatch before
-        any work, ModelError when a model is down.
+        If one question fails, its answer has status "failed". Raises MissingLayer and IndexMismatch before any work,
+        ModelError when a model is down.
         """
         retrieval_only = retrieval_only or not self.models.has_llm()
         prepared = self.prepare(
@@ -388,7 +397,7 @@ def _told(heard: WeakMethod[Any], reply: Reply | RequestFailed) -> None:
 
 
 def _content_of(path: Path) -> str:
-    """A hash of a file, or of all files below a folder. Raises BadInput."""
+    """Hash of a file, or of all files below a folder. Raises BadInput."""
     try:
         return sha256_text(canonical_json(checksums(path))) if path.is_dir() else file_sha256(path)
     except OSError as error:
@@ -401,7 +410,7 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
         if run.keep:
             passages, paths = await reranked(run, question.text, support.evidence, support.paths, run.keep)
             support = replace(support, evidence=passages, paths=paths)
-        nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases
+        nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # only over knowledge bases
         missing = getattr(support, "missing", ())
         status = "retrieved" if support.evidence or support.paths or nodes else "unsupported"
         return Draft(None, support.evidence, support.paths, status, nodes, pools, missing=missing)
@@ -410,12 +419,12 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
 
 
 def reranks_by(reranker: str) -> str:
-    """`Models.reranks_by` of the setting."""
+    """The value of `Models.reranks_by` for a setting."""
     return "encoder" if reranker not in ("", "llm") else reranker
 
 
 async def _nothing() -> Draft:
-    """The answer where no document fits the filter."""
+    """The draft when no document matches the filter."""
     return Draft(None, (), (), "unsupported")
 
 
@@ -431,7 +440,7 @@ async def _after(
     program: Callable[[Question], Coroutine[Any, Any, Draft]],
     support: bool,
 ) -> Draft:
-    """The draft for a question that comes after others."""
+    """The draft for a question that follows earlier turns."""
     from gpu_rag.program.history import condensed
 
     text = await condensed(run, question.text, history)
@@ -460,13 +469,13 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
 
 
 def shown_texts(draft: Draft) -> list[str]:
-    """The evidence of an answer as texts: passages with their titles, paths, nodes of a knowledge base."""
+    """The evidence of an answer as texts: passages with their titles, paths, knowledge base nodes."""
     passages = (f"{evidence.title}. {evidence.text}" for evidence in draft.evidence)
     return [*passages, *(path.text for path in draft.paths), *(f"{node.name} ({node.type})" for node in draft.nodes)]
 
 
 def check_unique(questions: Sequence[Question]) -> None:
-    """Raises GpuRagError when two questions share an id: their rows could not be told apart."""
+    """Raise GpuRagError when two questions share an id, since their rows could not be told apart."""
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:

@@ -1,13 +1,13 @@
-"""Every error that gpu-rag raises: one line that says what, given, expected, and what to do."""
+"""All errors that gpu-rag raises. Each message is one line: the problem, given, expected, and what to do."""
 
 from __future__ import annotations
 
 
 class GpuRagError(Exception):
-    """Base of all errors. `exit_code` is the exit status of the command line for this error.
+    """Base class of all errors. `exit_code` is the exit status of the command line for this error.
 
-    what: what went wrong, one sentence without a final full stop.
-    given, expected, do: optional; they are printed as "given ...; expected ...; do ...".
+    what: the problem, one sentence without a final full stop.
+    given, expected, do: optional; they are printed as "given ...; expected ...; DO".
     """
 
     exit_code = 1
@@ -31,15 +31,15 @@ class UsageError(GpuRagError):
 
 
 class BadInput(UsageError):
-    """An input from outside (file, row, tensor) that cannot be used."""
+    """An input from outside (file, row, tensor) cannot be used."""
 
 
 class MissingBackend(UsageError):
-    """A backend that was asked for is not installed. Names the extra that installs it."""
+    """A requested backend is not installed. The message names the extra that installs it."""
 
 
 class MissingLayer(UsageError):
-    """The index lacks a stage that the method needs. Names the command that builds it."""
+    """The index lacks a stage that the method needs. The message names the command that builds it."""
 
 
 class IndexMismatch(UsageError):
@@ -55,13 +55,13 @@ class IndexCorrupt(GpuRagError):
 
 
 class StorageError(GpuRagError):
-    """The disk refused: full, read-only or gone."""
+    """The disk cannot be used: full, read-only or gone."""
 
 
 class ModelError(GpuRagError):
-    """A model could not be loaded or its server does not answer: the whole run is affected.
+    """A model could not be loaded, or its server does not answer. The whole run is affected.
 
-    request: the one that is to blame, where an engine knows it. question: the id of the question that asked it.
+    request: the request that caused it, where an engine knows it. question: the id of its question.
     """
 
     request: object = None
@@ -69,11 +69,11 @@ class ModelError(GpuRagError):
 
 
 class RequestFailed(GpuRagError):
-    """ONE model request failed; others of the same batch are not affected."""
+    """One model request failed. Other requests of the same batch are not affected."""
 
 
 class ContextOverflow(RequestFailed):
-    """A prompt does not fit the model's context. Carries the sizes in its text."""
+    """A prompt does not fit the model's context. The message gives the sizes."""
 
 
 class BudgetExceeded(GpuRagError):
@@ -81,4 +81,4 @@ class BudgetExceeded(GpuRagError):
 
 
 class Cancelled(GpuRagError):
-    """The work was cancelled: Ctrl-C, or a sibling of it failed."""
+    """The work was cancelled by Ctrl-C, or because another task of the same group failed."""

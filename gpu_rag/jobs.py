@@ -1,9 +1,9 @@
 """Batch answering as a job: durable rows, exact resume, OpenAI-batch files in and out.
 
-One row a question is appended as soon as the question ends, so a killed run loses only the questions in flight. Beside
-ANSWERS stand `ANSWERS.config.json`, the settings that made it, `ANSWERS.replies.sqlite`, the model's replies,
-`ANSWERS.lock`, which one job at a time holds, and `ANSWERS.inflight`, which tells of questions that kill: `Journal`.
-Rows are read and written one by one: the memory of a job does not grow with its questions but by their ids.
+One row per question is appended as soon as the question ends, so a killed run loses only the questions in flight. Other
+files lie beside ANSWERS: `ANSWERS.config.json` (the settings that made it), `ANSWERS.replies.sqlite` (the model's
+replies), `ANSWERS.lock` (held by one job at a time), and `ANSWERS.inflight` (the `Journal`, which finds questions that
+kill the process). Rows are read and written one by one: the memory of a job grows only by the ids of its questions.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gpu_rag.models.fingerprint import identity
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.types import Answer, Evidence, Question, Usage
 
-TRIES = 3  # deaths over a question alone, after which it is set aside
+TRIES = 3  # deaths over a question alone before it is set aside
 STATUSES = ("answered", "retrieved", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it; where, nodes, pools, support, condensed, missing and
-    source only where there are some."""
+    """The row of an answer, as documented for the command line. where, nodes, pools, support, condensed, missing and
+    source are included only if they are not empty."""
     row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
@@ -73,7 +73,7 @@ def row_of(answer: Answer) -> dict[str, Any]:
 
 
 def evidence_row(evidence: Evidence) -> dict[str, Any]:
-    """A passage as rows have it: its metadata only where there is some."""
+    """A passage as it is written in rows; metadata only if there is some."""
     row = dict(vars(evidence))
     if not row["metadata"]:
         del row["metadata"]
@@ -81,8 +81,8 @@ def evidence_row(evidence: Evidence) -> dict[str, Any]:
 
 
 def openai_row(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
-    """The same row in the output format of OpenAI batch files; the answer is the message's content, the body of a
-    failed row an error. created: when, in seconds since 1970."""
+    """The same row in the output format of OpenAI batch files. The answer is the message's content; a failed row has an
+    error as its body. created: seconds since 1970."""
     body = {**(openai_error(row) if row["status"] == "failed" else completion(row, model, created)), "gpu_rag": row}
     failure = body.get("error")
     error = {"code": failure["code"], "message": failure["message"]} if failure else None
@@ -114,7 +114,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def openai_error(row: dict[str, Any]) -> dict[str, Any]:
-    """The error of a failed row, as OpenAI's protocol has it."""
+    """The error of a failed row in the format of OpenAI's protocol."""
     error = row["error"]
     return {"error": {"message": error["message"], "type": "server_error", "param": None, "code": error["type"]}}
 
@@ -123,7 +123,7 @@ _ROW_KEYS = frozenset(row_of(Answer("", "", "", "failed", None)))
 
 
 def _completed(row: Any) -> None:
-    """Add the counts of fallbacks, all 0, to a row that was written before they were counted."""
+    """Add default values of newer keys to a row that was written before they existed."""
     if isinstance(row, dict) and isinstance(row.get("usage"), dict):
         row.setdefault("fallbacks", {})
         row.setdefault("grounding", "none")
@@ -133,7 +133,8 @@ def _completed(row: Any) -> None:
 
 
 def _check_row(row: Any) -> None:
-    """Raises ValueError for what `row_of` cannot have made: a row without a key is found here, not by who reads it."""
+    """Raise ValueError for a row that `row_of` cannot have made, so that a missing key is found here and not by a
+    reader."""
     if not isinstance(row, dict) or not row.keys() >= _ROW_KEYS:
         raise ValueError("a row lacks keys")
     if not isinstance(row["id"], str) or row["status"] not in STATUSES:
@@ -145,7 +146,7 @@ def _check_row(row: Any) -> None:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The plain rows of an answers file; a torn last line (of a killed run) is left out.
+    """The plain rows of an answers file. A torn last line (of a killed run) is left out.
 
     Raises BadInput for any other damage.
     """
@@ -153,7 +154,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(row as it stands in the file, plain row in it) for each line, as `read_rows`."""
+    """(row as it stands in the file, plain row in it) for each line; as `read_rows`."""
     for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
@@ -163,7 +164,7 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
             _completed(row)
             _check_row(row)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if not line.endswith(b"\n"):  # the last one: its write was cut
+            if not line.endswith(b"\n"):  # the last line: its write was cut
                 return
             expected = "rows made by gpu-rag answer"
             raise BadInput("not a row of answers", given=f"{path}:{number}", expected=expected) from error
@@ -180,18 +181,18 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 class Journal:
-    """Which questions were being answered when a process died, so that one that kills every run is set aside.
+    """A record of the questions in flight when a process died. A question that kills every run is set aside.
 
-    A line is appended when a question begins, before any request of it is sent; its row in ANSWERS is its end. So what
-    has begun and has no row was in flight when the process died. Such questions are suspects: the next run answers them
-    last, fewer at a time after each death (a square root of `runtime.max_live`, then one). A stop that is not a death
-    (Ctrl-C, a model server that is gone, any error that is reported) makes nobody a suspect. The file: {"deaths": {id:
+    A line is appended when a question begins, before any of its requests is sent; its row in ANSWERS ends it. So a
+    question with a line and no row was in flight when the process died. Such questions are suspects. The next run
+    answers them last, fewer at a time after each death (the square root of `runtime.max_live`, then one). A stop that
+    is not a death (Ctrl-C, a lost model server, any reported error) creates no suspects. File format: {"deaths": {id:
     number}, "alone": {id: number}}, then a line with the id of each question begun since.
 
-    deaths: how often a question was in flight when a process died; alone: how often that process had begun no other.
-    After 3 deaths alone it is set aside, or when an engine names it as what killed it. Deaths of a process that began
-    another question, or ended one, count against nobody: kills from outside condemn nobody as long as each run ends a
-    question or is killed before it begins one.
+    deaths: how often a question was in flight when a process died; alone: how often that process had begun no other
+    question. A question is set aside after 3 deaths alone, or when an engine names it as the cause. A death of a
+    process that began another question counts for `deaths` only. So kills from outside set no question aside, as long
+    as each run ends a question or is killed before it begins one.
     """
 
     def __init__(self, path: Path):
@@ -201,8 +202,8 @@ class Journal:
         self._file: IO[bytes] | None = None
 
     def open(self, ended: set[str]) -> None:
-        """Read what an earlier run left, and begin anew. ended: questions that have a row. Raises BadInput where the
-        file is none of ours, StorageError."""
+        """Read the state that an earlier run left, and start a new record. ended: questions that have a row. Raises
+        BadInput for a file of another format, StorageError."""
         if self.path.exists():
             begun = self._read()
             in_flight = begun - ended
@@ -217,7 +218,7 @@ class Journal:
             self._file = self.path.open("ab")
 
     def begin(self, question: Question) -> None:
-        """A question begins; the line is with the operating system when this returns."""
+        """Record that a question begins. The line is flushed to the operating system before this returns."""
         if self._file is None:
             raise BadInput("the journal is not open", given=self.path)
         with storage_errors(self.path):
@@ -225,21 +226,21 @@ class Journal:
             self._file.flush()
 
     def blame(self, id: str) -> None:
-        """An engine says that a request of this question killed it, again and again: no further try."""
+        """Set a question aside at once: an engine says that its request killed it again and again."""
         self.deaths[id] = self.alone[id] = TRIES
         self._save()
 
     def is_set_aside(self, id: str) -> bool:
-        """Whether the question has had its tries."""
+        """Whether the question has used up its tries."""
         return self.alone.get(id, 0) >= TRIES
 
     def retry(self) -> None:
-        """Give all that are set aside their tries again, each alone."""
+        """Give all questions that were set aside their tries again, each alone."""
         self.alone = {id: n for id, n in self.alone.items() if not self.is_set_aside(id)}
         self._save()
 
     def waves(self, questions: Iterable[Question], max_live: int) -> list[tuple[int, Sequence[Question]]]:
-        """(questions open at once, questions): who was in flight at no death, at one, at more, in this order."""
+        """(questions open at once, questions): first those in flight at no death, then at one, then at more."""
         groups: tuple[list[Question], ...] = ([], [], [])
         for question in questions:
             groups[min(self.deaths.get(question.id, 0), 2)].append(question)
@@ -248,7 +249,7 @@ class Journal:
         return [(width, group) for width, group in zip(widths, groups) if group]
 
     def close(self) -> None:
-        """The run has ended, well or not, but it has ended: nothing is in flight. Suspects are kept."""
+        """Close the file at the end of a run, successful or not: nothing is in flight. Suspects are kept."""
         if self._file is None:
             return
         with storage_errors(self.path):
@@ -273,7 +274,7 @@ class Journal:
             head = json.loads(lines[0])
             self.deaths = {str(id): int(n) for id, n in head["deaths"].items()}
             alone = head["alone"]
-            if isinstance(alone, list):  # as it was once: of each, that it died alone
+            if isinstance(alone, list):  # an older format: ids that died alone
                 alone = {id: TRIES if self.deaths[id] >= TRIES else 1 for id in alone}
             self.alone = {str(id): int(n) for id, n in alone.items()}
             return {str(json.loads(line)) for line in lines[1:]}
@@ -283,11 +284,11 @@ class Journal:
 
 
 class AnswersFile:
-    """An answers file open for appending. `done`: ids of rows that are there and need not be asked again.
+    """An answers file open for appending. `done`: ids of rows that exist and need not be asked again.
 
-    Opening mends a torn last line, and refuses a file that other settings made. Failed rows of an earlier run are
-    dropped and asked again, but for questions that `journal` sets aside, and those too with `retry_set_aside`; with
-    `retry_unread` also rows for which a reply of the model could not be read. Each id has one row in the end.
+    Opening repairs a torn last line, and refuses a file made with other settings. Failed rows of an earlier run are
+    dropped and asked again, except questions that `journal` sets aside; `retry_set_aside` asks those again too.
+    `retry_unread` also drops rows for which a model reply could not be read. In the end each id has one row.
     """
 
     def __init__(
@@ -307,13 +308,13 @@ class AnswersFile:
         self._sidecar = path.with_name(path.name + ".config.json")
 
     def __enter__(self) -> AnswersFile:
-        with ExitStack() as stack:  # a job that did not begin, also by Ctrl-C, holds no lock
+        with ExitStack() as stack:  # release the lock if opening fails, also by Ctrl-C
             self._open(stack)
             self._close = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Makes the rows durable against a power cut too, and lets the next job in."""
+        """Make the rows durable against a power cut, and release the lock."""
         with storage_errors(self.path):
             self._close.close()
 
@@ -322,7 +323,7 @@ class AnswersFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(self.path))
             remove_leftovers(self.path)
-            if not self.path.exists():  # a new job: what an older one said of its questions is not of this one
+            if not self.path.exists():  # a new job: an older journal is not about its questions
                 self.journal.path.unlink(missing_ok=True)
             ended: set[str] = set()
             if self.path.exists() and self.path.stat().st_size:
@@ -338,7 +339,7 @@ class AnswersFile:
             stack.callback(self._file.flush)
 
     def _mend(self) -> set[str]:
-        """Drops rows to be asked again and a torn line; fills `done`. Returns all ids, also of dropped rows."""
+        """Drop a torn line and rows to be asked again, and fill `done`. Returns all ids, also of dropped rows."""
         ended: set[str] = set()
         with replacing(self.path) as file:
             for raw, row in read_pairs(self.path):
@@ -355,12 +356,12 @@ class AnswersFile:
                 "--out holds answers of unknown settings", given=self.path, expected=f"{self._sidecar.name} beside it",
                 do="choose another --out",
             )  # fmt: skip
-        now = json.loads(canonical_json(self._config))  # as it was written: a tuple is a list in both
+        now = json.loads(canonical_json(self._config))  # JSON turns tuples into lists in both
         before = read_json(self._sidecar)
-        if isinstance(before, dict) and isinstance(before.get("llm"), dict):  # the address of a server stood there once
+        if isinstance(before, dict) and isinstance(before.get("llm"), dict):  # older: with the address
             before["llm"] = identity({"name": "", **before["llm"]})
         differing = list(_differences(before, now))
-        differing = [name for name in differing if name.startswith("method ")] or differing  # it has other parameters
+        differing = [name for name in differing if name.startswith("method ")] or differing
         if differing:
             raise IndexMismatch(
                 "--out holds answers made with other settings",
@@ -369,13 +370,13 @@ class AnswersFile:
             )
 
     def _line(self, row: dict[str, Any], created: int | None = None) -> bytes:
-        """The line of a row. created: when it was made, where that is known."""
+        """The line of a row. created: its creation time, where known."""
         now = int(time.time()) if created is None else created
         shaped = openai_row(row, row["method"], now) if self.style == "openai" else row
         return json.dumps(shaped, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
 
     def add(self, answer: Answer) -> dict[str, Any]:
-        """Appends one row and returns it; it survives the end of this process from here on."""
+        """Append one row and return it. From then on it survives the end of this process."""
         if self._file is None:
             raise BadInput("the answers file is not open", given=self.path)
         row = row_of(answer)
@@ -387,7 +388,7 @@ class AnswersFile:
     def set_aside(
         self, questions: Iterable[Question], method: str, config_hash: str, where: str = ""
     ) -> list[dict[str, Any]]:
-        """Appends the failed rows of those of `questions` that have had their tries."""
+        """Append failed rows for those of `questions` that have used up their tries."""
         message = (
             f"the process died {TRIES} times over this question alone, or the engine named it as what killed it; "
             "add --retry-set-aside to have it asked again"
@@ -401,7 +402,7 @@ class AnswersFile:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """The lock beside an answers file, held: two jobs that append to one file would lose each other's rows."""
+    """The held lock of an answers file. Two jobs that append to one file would lose each other's rows."""
     file = path.with_name(path.name + ".lock").open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -423,7 +424,7 @@ def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
 
 
 class Tally:
-    """Counts by status and summed usage of rows, taken one by one; the first failures are kept."""
+    """Counts by status and summed usage of rows, added one by one. The first failures are kept."""
 
     N_FAILURES = 50
 
@@ -431,7 +432,7 @@ class Tally:
         self.n, self.statuses, self.usage = 0, dict.fromkeys(STATUSES, 0), vars(Usage())
         self.fallbacks: dict[str, int] = self.usage.pop("fallbacks")
         self.failures: list[dict[str, Any]] = []
-        self.rerank: dict[str, float] = {}  # what a reranker cost; empty without one
+        self.rerank: dict[str, float] = {}  # cost of a reranker; empty without one
 
     @classmethod
     def of(cls, answers: Iterable[Answer]) -> Tally:
@@ -442,7 +443,7 @@ class Tally:
         return tally
 
     def add(self, row: dict[str, Any]) -> None:
-        """One more row."""
+        """Add one row."""
         self.n += 1
         self.statuses[row["status"]] += 1
         for name in self.usage:
@@ -456,6 +457,6 @@ class Tally:
             self.failures.append({name: row[name] for name in ("id", "error")})
 
     def document(self) -> dict[str, Any]:
-        """{"n", a number for each status, "usage", "fallbacks" by step and kind}, and "rerank" where there was one."""
+        """{"n", a number for each status, "usage", "fallbacks" by step and kind}, and "rerank" if a reranker ran."""
         found = {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks_by_step(self.fallbacks)}
         return {**found, **({"rerank": self.rerank} if self.rerank else {})}

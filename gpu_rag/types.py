@@ -1,7 +1,8 @@
-"""The nouns of gpu-rag: frozen dataclasses that every room may import.
+"""Shared data types of gpu-rag: frozen dataclasses that every package may import.
 
 Axes: N nodes, E edges, B questions, K results, D dimensions, T ragged total.
-torch is imported for type checking only, so this module costs nothing to import.
+
+torch is imported for type checking only, so importing this module is cheap.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CSR:
-    """A sparse matrix by rows: rows sorted by column, no duplicates.
+    """A sparse matrix in compressed rows. Each row is sorted by column and has no duplicates.
 
     indptr: i64[N+1]; indices: i32[E]; weight: f32[E], or None where all weights are 1.
     """
@@ -73,8 +74,8 @@ class TopK:
 class Blocks:
     """B local subgraphs as one block-diagonal CSR.
 
-    csr: the block-diagonal matrix over all local nodes; offsets: i64[B+1], where the nodes of block b start;
-    global_ids: i32[offsets[B]], the node of the whole graph that each local node is.
+    csr: the block-diagonal matrix over all local nodes; offsets: i64[B+1], the first node of each block; global_ids:
+    i32[offsets[B]], for each local node its id in the whole graph.
     """
 
     csr: CSR
@@ -84,16 +85,16 @@ class Blocks:
 
 # --- text ------------------------------------------------------------------------------------------
 
-Scalar = str | int | float | bool  # a value of metadata
+Scalar = str | int | float | bool  # a metadata value
 
 
 @dataclass(frozen=True)
 class Document:
     """One document of a corpus. `file` and `line` (1-based, 0 for a whole file) say where it came from.
 
-    pages: where each page begins, as ascending character offsets into `text`, the first 0; empty when the source has
-    no pages. `index.index.page_of` turns an offset into a page number.
-    metadata: what the source says of the document beside its text, by name of column, see `sources.rows.metadata_of`.
+    pages: the start of each page, as ascending character offsets into `text`, the first 0; empty when the source has no
+    pages. `index.index.page_of` turns an offset into a page number.
+    metadata: other values that the source gives for the document, by column name; see `sources.rows.metadata_of`.
     """
 
     id: str
@@ -107,7 +108,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Reject:
-    """One row of input that could not be used, and why. Counted, written down, never lost."""
+    """One input row that could not be used, and the reason. Rejects are counted and written to a file."""
 
     file: str
     line: int
@@ -117,12 +118,12 @@ class Reject:
 
 @dataclass(frozen=True)
 class PageReject(Reject):
-    """A page that a question brings and that could not be used; the question itself is."""
+    """A page of a question that could not be used. The question itself is still used."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a passage says of the entity `name`: its other names, types such as "river", and a short description."""
+    """Facts that a passage states about the entity `name`: other names, types such as "river", a short description."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -132,9 +133,10 @@ class Profile:
 
 @dataclass(frozen=True)
 class Extraction:
-    """What extraction found in one passage: entity names, (subject, relation, object) triples, and profiles.
+    """The result of extraction from one passage: entity names, (subject, relation, object) triples, and profiles.
 
-    profiles: of those entities of which more than the name is known; patterns know aliases, imports nothing.
+    profiles: only for entities of which more than the name is known. Patterns find aliases only; imported triples have
+    no profiles.
     """
 
     entities: tuple[str, ...]
@@ -147,7 +149,7 @@ class Extraction:
 
 @dataclass(frozen=True)
 class Page:
-    """A web page that a question brings. text: its main text, or what a search said of it."""
+    """A web page that comes with a question. text: its main text, or the snippet of the search engine."""
 
     url: str
     title: str
@@ -156,9 +158,9 @@ class Page:
 
 @dataclass(frozen=True)
 class Question:
-    """What a program sees of a question. Gold ids and answers never reach it.
+    """The part of a question that a program sees. Gold ids and answers never reach it.
 
-    query_time: when it was put, as its source writes it; pages: of a web search for it, in that order.
+    query_time: when the question was asked, as its source writes it; pages: web search results for it, in their order.
     """
 
     id: str
@@ -171,7 +173,8 @@ class Question:
 class Evidence:
     """A passage that supports an answer. start, end: character offsets into the source document.
 
-    file, place: where that document lies, such as "report.pdf", "pages 3-4"; see `index.places`. metadata: its own.
+    file, place: the location of that document, such as "report.pdf", "pages 3-4"; see `index.places`.
+    metadata: the metadata of the document.
     """
 
     passage_id: str
@@ -188,7 +191,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a passage that bears on the question. start, end: characters of the passage's text."""
+    """A sentence of a passage that bears on the question. start, end: character offsets into the passage's text."""
 
     passage_id: str
     start: int
@@ -218,18 +221,18 @@ class TraceStep:
     s: float = 0.0
 
 
-# What became of a reply that was not in the form asked for: read leniently, in part, after one repair, or not at all,
-# so that the rule of the step decided.
+# How a reply that was not in the form asked for was handled: read leniently, read in part, read after one repair, or
+# replaced by the rule of the step.
 FALLBACKS = ("lenient", "salvaged", "repaired", "rule")
 
 
 @dataclass
 class Usage:
-    """What one question cost. Seconds of a shared batch are divided among its calls.
+    """The cost of one question. The seconds of a shared batch are divided among its calls.
 
-    malformed: replies that could not be read, even leniently; replies_read: those that code had to read, a repair and
-    what it repairs counted once; fallbacks: {"step/kind": number} of those that were not in the form asked for, see
-    `FALLBACKS`; reason_tokens: generated tokens that were reasons before a verdict, see `models.reason`.
+    malformed: replies that could not be read, even leniently; replies_read: replies that code had to read (a reply and
+    its repair count once); fallbacks: {"step/kind": count} of replies that were not in the form asked for, see
+    `FALLBACKS`; reason_tokens: generated tokens of reasons before a verdict, see `models.reason`.
     """
 
     llm_calls: int = 0
@@ -260,8 +263,8 @@ class RankedNode:
 
 @dataclass(frozen=True)
 class Pool:
-    """The paths that a search held at one moment, such as "initial beam": how many, and the names of all entities on
-    them. For evaluation: was the answer still there?"""
+    """The paths that a search held at one moment, such as "initial beam": their number, and the names of all entities
+    on them. Evaluation uses it to check whether the answer was still there."""
 
     name: str
     n_paths: int
@@ -270,8 +273,11 @@ class Pool:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a program returns. status: answered | retrieved | unsupported. nodes: of a knowledge base, best first;
-    pools: `Pool`; support: where it was asked for, see `program.support`; condensed, missing, source: see `Answer`."""
+    """The return value of a program.
+
+    status: answered | retrieved | unsupported. nodes: knowledge base nodes, best first; pools: `Pool`; support: only
+    where it was asked for, see `program.support`; condensed, missing, source: see `Answer`.
+    """
 
     text: str | None
     evidence: tuple[Evidence, ...] = ()
@@ -287,13 +293,13 @@ class Draft:
 
 @dataclass(frozen=True)
 class Answer:
-    """The recorded result of one question. status: answered | retrieved (evidence; no model was asked) | unsupported |
-    failed.
+    """The recorded result of one question.
 
-    grounding: whether the evidence states the text, see `text.grounding`; where it does not, status is unsupported.
+    status: answered | retrieved (evidence; no model was asked) | unsupported | failed.
+    grounding: whether the evidence states the text, see `text.grounding`. If it does not, status is unsupported.
     error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`. where: the filter of documents.
-    condensed: the question that was answered in place of one that only a history made clear, else "".
-    source: "model" where no source had anything and the model said what it knows by itself, else "".
+    condensed: the standalone question that was answered, if the asked one was clear only with its history; else "".
+    source: "model" if no source had anything and the model answered from its own knowledge; else "".
     missing: sources that failed while others answered, such as "web: the search server did not answer; ...".
     """
 
@@ -337,18 +343,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class Rank:
-    """Not generation: score each option as a continuation. Reply.text is the best option (ties: the earlier),
-    Reply.scores one mean log-probability per token of each option, in the order given."""
+    """Scoring instead of generation: each option is scored as a continuation. Reply.text is the best option (ties: the
+    earlier), Reply.scores the mean log-probability per token of each option, in the order given."""
 
     options: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request to an LLM. `system` is the static part that requests of a stage share; `prompt` differs.
+    """One request to an LLM. `system` is the static part that all requests of a stage share; `prompt` differs.
 
-    on_text: called while the reply comes, in a thread of the engine, with all of its text so far; a try that begins
-    anew begins with less. It is not called by an engine that cannot stream, nor for a kept reply.
+    on_text: called in a thread of the engine while the reply arrives, with its whole text so far. A new try starts with
+    a shorter text. Engines that cannot stream do not call it, and it is not called for a cached reply.
     """
 
     system: str
@@ -371,7 +377,7 @@ class Request:
 class Reply:
     """One reply. finish_reason: stop | length | rank | unscored (the engine cannot rank).
 
-    Token counts are the engine's own; estimated: they are not, since its server does not count them.
+    Token counts come from the engine. estimated: they are estimates, since the server reports no counts.
     """
 
     text: str
@@ -385,13 +391,13 @@ class Reply:
 
     @property
     def hash(self) -> str:
-        """The first 12 hexadecimal digits of sha1 of the text: what a trace shows of a reply."""
+        """The first 12 hexadecimal digits of the text's sha1, which a trace shows for a reply."""
         return sha1(self.text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Malformed:
-    """A reply that could not be read under its schema: why, and what it said."""
+    """A reply that could not be read under its schema: the reason, and the raw text."""
 
     reason: str
     raw: str

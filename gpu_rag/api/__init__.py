@@ -1,1 +1,1 @@
-"""The Python API: a function or method for each command, behind one gate that checks arguments."""
+"""The Python API: a function or method for each command. Arguments are checked at the entry."""

@@ -1,4 +1,4 @@
-"""The gate: arguments of the public functions, checked before anything is opened. What is called behind it trusts."""
+"""Checks of the arguments of public functions, before anything is opened. The code behind them trusts its arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SettingsLike = Settings | Mapping[str, Any] | None
 
 
 def checked_path(name: str, given: object) -> Path:
-    """A path. Raises UsageError for "" and for what is no path."""
+    """A path. Raises UsageError for "" and for other types."""
     if not isinstance(given, (str, Path)) or not str(given) or given == "":
         raise UsageError(f"{name} is no path", given=repr(given)[:80], expected="a path")
     return Path(given)
@@ -29,7 +29,7 @@ def checked_paths(name: str, given: object) -> tuple[Path, ...]:
 
 
 def checked_count(name: str, given: object) -> int | None:
-    """A whole number from 1, or None."""
+    """An integer from 1, or None. Raises UsageError."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_INTEGER:
@@ -38,14 +38,14 @@ def checked_count(name: str, given: object) -> int | None:
 
 
 def checked_text(name: str, given: object) -> str:
-    """A text."""
+    """A str. Raises UsageError for other types."""
     if not isinstance(given, str):
         raise UsageError(f"{name} is no text", given=repr(given)[:80], expected="a text")
     return given
 
 
 def checked_names(name: str, given: object) -> list[str]:
-    """Names of methods: a text with commas, or several texts; each once, in their order."""
+    """Names of methods from a comma-separated text or several texts, without duplicates, in order."""
     several = given.split(",") if isinstance(given, str) else given
     if not isinstance(several, (list, tuple)):
         raise UsageError(f"{name} are no names", given=repr(given)[:80], expected="a name, or a list of names")
@@ -53,7 +53,7 @@ def checked_names(name: str, given: object) -> list[str]:
 
 
 def checked_key(given: object) -> ApiKeys:
-    """A key of a model server, or keys by address."""
+    """The key of a model server, or {address: key}."""
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, Mapping) and all(isinstance(part, str) for item in given.items() for part in item):
@@ -64,9 +64,9 @@ def checked_key(given: object) -> ApiKeys:
 def checked_settings(
     settings: object, saved: Mapping[str, Any], *, llm: object = None, embedder: object = None
 ) -> tuple[Settings, LLM | None]:
-    """The settings with the models that are named beside them, and a language model that is an object.
+    """The settings with the models that are named beside them, and the language model if it is an object.
 
-    saved: settings of the index, weaker than what is given. Raises UsageError.
+    saved: settings of the index, which the given ones override. Raises UsageError.
     """
     models: dict[str, Any] = {}
     if isinstance(llm, str):

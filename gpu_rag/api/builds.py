@@ -1,4 +1,4 @@
-"""Builds of indexes, and what one will cost."""
+"""Builds of indexes, and the prediction of their cost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from gpu_rag.sources.named import all_sources, named_source
 
 
 class Building(TypedDict, total=False):
-    """The keywords of `build` that say what is built, of what and by whom."""
+    """The keyword arguments of `build`."""
 
     methods: str | Sequence[str] | None
     openie: PathLike | Sequence[PathLike]
@@ -60,19 +60,19 @@ class Building(TypedDict, total=False):
 def build(
     corpus: Any = (), out: PathLike = "", *, progress: Progress | None = None, **keywords: Unpack[Building]
 ) -> Index:
-    """Index a corpus into the folder `out`, with the stages that `methods` need; resumes what is there.
+    """Index a corpus into the folder `out`, with the stages that `methods` need. An interrupted build is resumed.
 
     corpus: a path (str or Path), a list of Path, a list of texts (str, or dict with text and maybe id, title and
-    metadata), or a pandas DataFrame with a column text. It may be () where there is a knowledge base.
-    methods: the default one where none is named; none for a knowledge base alone, whose tables are built in any case.
+    metadata), or a pandas DataFrame with a column text. It may be () if there is a knowledge base.
+    methods: by default the default method; none for a knowledge base alone, whose tables are always built.
     openie: ready extraction results; they switch the extractor to `import`. kg: files of triples; skb: folders of nodes
     and edges; sources: "NAME=kg|documents|web:PATH".
-    settings, llm, embedder, api_key: see `Index`; settings are over those that an index in `out` remembers.
-    strict: stop at the first bad row. fresh: from nothing, with the replies that are kept; forget_replies: without;
-    retry_unread: ask models again where a reply could not be read, in stages that stand too.
+    settings, llm, embedder, api_key: see `Index`. Given settings override those saved in an index in `out`.
+    strict: stop at the first bad row. fresh: build everything anew, with cached replies; forget_replies: also without
+    them; retry_unread: ask models again where a reply could not be read, also in finished stages.
 
-    Returns the index; its `report` says what each stage did. Raises UsageError and BadInput, IndexLocked, StorageError,
-    IndexMismatch (other models than those that made what is there, without fresh).
+    Returns the index; its `report` describes each stage. Raises UsageError and BadInput, IndexLocked, StorageError,
+    IndexMismatch (models other than those of the existing index, without fresh).
     """
     target = checked_path("out", out)
     if not (keywords.get("fresh") or keywords.get("forget_replies")):
@@ -111,7 +111,7 @@ def plan_build(
 ) -> dict[str, Any]:
     """The cost of `build` with the same arguments, predicted from a sample of n_sample passages that is really indexed.
 
-    The plan is written into the folder `out` too; a build then says how right it was.
+    The plan is also written into the folder `out`; a later build reports how accurate it was.
     """
     n_sample = checked_count("n_sample", n_sample) or DEFAULT_SAMPLE
     with _job(corpus, checked_path("out", out), changed=PLANNED, **keywords) as job:
@@ -138,7 +138,8 @@ def _job(
     embedder: str | None = None,
     api_key: ApiKeys = None,
 ) -> Iterator[BuildJob]:
-    """A build of these arguments, its models open inside the block. changed: strongest settings of [models]."""
+    """A build with these arguments; its models are open inside the block. changed: settings of [models] that override
+    all others."""
     fresh = fresh or forget_replies
     if openie and not isinstance(settings, Settings):
         settings = merge({"index": {"extractor": "import"}}, settings or {})
@@ -170,7 +171,7 @@ def sources_of(
     sources: Sequence[str] = (),
     strict: bool = False,
 ) -> Sources:
-    """The sources that `build` is given, as its stages take them. Raises BadInput, and UsageError for wrong names."""
+    """The sources for `build`, in the form that stages take. Raises BadInput, and UsageError for wrong names."""
     named = all_sources(checked_paths("kg", kg), checked_paths("skb", skb), [named_source(text) for text in sources])
     files = corpus_files(corpus, out)
     if not files and not named:
@@ -180,7 +181,7 @@ def sources_of(
         if not path.is_file():
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     documents = tuple(source.path for source in named if source.kind == "documents")
-    # sorted, so that the order on a command line changes no digest
+    # sorted, so that command line order does not change the digest
     return Sources(_sorted((*files, *documents)), _sorted(triples), strict, out / EDITS, named)
 
 
@@ -189,5 +190,5 @@ def _sorted(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:
-    """The methods where none is named: the default one; without a corpus none, and only the knowledge base is built."""
+    """The default methods: DEFAULT with a corpus; otherwise none, and only the knowledge base is built."""
     return (DEFAULT,) if sources.corpus or not sources.named else ()

@@ -1,4 +1,4 @@
-"""Checks of an index and of answers: nothing is asked, nothing written."""
+"""Checks of an index and of answers. No model is asked, and nothing is written."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from gpu_rag.methods.registry import ALL, check_stages, methods_over, stage_chec
 
 @dataclass(frozen=True)
 class Verified:
-    """broken: a line for each thing that is wrong; digest: equal for equal inputs, settings and replies, None where the
-    manifest cannot be read; unchecked: stages that no installed method checks beyond their checksums."""
+    """The result of `verify`.
+
+    broken: one line per fault; digest: equal for equal inputs, settings and replies, None if the manifest cannot be
+    read; unchecked: stages for which installed methods check only checksums.
+    """
 
     broken: list[str]
     digest: str | None = None
@@ -30,15 +33,15 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is broken."""
+        """Whether no fault was found."""
         return not self.broken
 
 
 def verify(index: PathLike, *, methods: str | Sequence[str] | None = None) -> Verified:
     """Check an index: checksums, tables against each other, graph invariants.
 
-    methods: check too that it has what these, or "all", need. Raises BadInput where there is no index, IndexMismatch
-    for one of another version, UsageError for an unknown method.
+    methods: also check that it has the stages that these methods, or "all", need. Raises BadInput if there is no index,
+    IndexMismatch for another version, UsageError for an unknown method.
     """
     folder, digest = checked_path("index", index), None
     try:
@@ -53,7 +56,7 @@ def verify(index: PathLike, *, methods: str | Sequence[str] | None = None) -> Ve
 
 
 def _lacking(folder: Path, methods: list[str]) -> Iterator[str]:
-    """The stages that the index lacks, a line a method. Raises UsageError for an unknown method."""
+    """The missing stages of the index, one line per method. Raises UsageError for an unknown method."""
     manifest = Manifest.read(folder)
     over = methods_over(bool(manifest.sources.get("corpus")))
     for method in (name for given in methods for name in (over if given == ALL else [given])):
@@ -65,8 +68,8 @@ def _lacking(folder: Path, methods: list[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class VerifiedAnswers:
-    """checker: how many rows, quotations and edges were checked; same_index: whether the answers were made with this
-    state of the index, None where that is not known."""
+    """checker: with the numbers of checked rows, quotations and edges; same_index: whether the answers were made with
+    this state of the index, None if unknown."""
 
     differences: list[Difference]
     checker: AnswerChecker
@@ -76,15 +79,16 @@ class VerifiedAnswers:
 def verify_answers(
     answers: PathLike, index: Index | PathLike, *, corpus: PathLike | Sequence[PathLike] = ()
 ) -> VerifiedAnswers:
-    """Check every quotation, offset, path and status of answers against the index, and the corpus where it is given.
+    """Check every quotation, offset, path and status of answers against the index, and against the corpus if it is
+    given.
 
-    Raises BadInput for what are no answers, and as `Index.open`.
+    Raises BadInput for a file that is not a file of answers, and as `Index.open`.
     """
     file, paths = checked_path("answers", answers), checked_paths("corpus", corpus)
     opened = index if isinstance(index, Index) else Index.open(checked_path("index", index))
     checker, differences = check_answers(read_pairs(file), opened, paths)
     beside = file.with_name(file.name + ".config.json")
-    config = read_json(beside) if beside.is_file() else None  # the settings, with the state of the index
+    config = read_json(beside) if beside.is_file() else None  # the settings, with the digest of the index
     same_index = config.get("index") == opened.manifest.digest() if isinstance(config, dict) else None
     return VerifiedAnswers(list(differences), checker, same_index)
 

@@ -1,4 +1,4 @@
-"""The corpus of a build: paths, or texts and tables in memory, which become a file beside the index."""
+"""The corpus of a build: paths, or texts and tables in memory, which are written to a file beside the index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ EXPECTED = "a path, a list of Path, a list of texts (str or dict with text), or 
 
 
 def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
-    """The files of a corpus. Texts are written to OUT.texts.jsonl. Raises UsageError, and BadInput for no file."""
+    """The files of a corpus. Texts are written to OUT.texts.jsonl. Raises UsageError, and BadInput for a missing
+    file."""
     if hasattr(corpus, "to_dict") and hasattr(corpus, "columns"):
         return (_written(_table_rows(corpus), out),)
     if isinstance(corpus, (str, Path)):
@@ -36,7 +37,7 @@ def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
 
 
 def _row(item: str | Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """The row of a text. Raises UsageError for a mapping without text, and for a name of a file."""
+    """The row of a text. Raises UsageError for a mapping without text, and for a str that names an existing file."""
     if isinstance(item, str):
         if len(item) < 256 and "\n" not in item and os.path.exists(item):
             raise UsageError("a list of str is a list of texts", given=item, do="pass files as pathlib.Path")
@@ -55,11 +56,11 @@ def _table_rows(table: Any) -> list[Mapping[str, Any]]:
         )
     rows = json.loads(table.to_json(orient="records", date_format="iso"))
     cells = ({name: value for name, value in row.items() if value is not None} for row in rows)
-    return [{"id": str(number), **row} for number, row in enumerate(cells, 1)]  # one without text becomes a reject
+    return [{"id": str(number), **row} for number, row in enumerate(cells, 1)]  # a row without text becomes a reject
 
 
 def _written(rows: Sequence[Mapping[str, Any]], out: Path) -> Path:
-    """The rows as a file of JSON Lines."""
+    """Write the rows as a JSON Lines file."""
     path = out.with_name(out.name + ".texts.jsonl")
     lines = []
     for number, row in enumerate(rows, 1):

@@ -1,4 +1,4 @@
-"""Methods compared on questions with known answers."""
+"""Comparison of methods on questions with known answers."""
 
 from __future__ import annotations
 
@@ -51,13 +51,15 @@ def evaluate(
     api_key: ApiKeys = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare methods on questions with gold ids or answers; `.document` is what `eval --json` prints.
+    """Compare methods on questions with gold ids or answers; `.document` is the output of `eval --json`.
 
-    questions: a file, or rows of `load_questions`; limit: only the first so many of a file. at: the cut-offs of recall.
-    ceiling: also where gold passages are lost, stage by stage, when a perfect chooser chooses. decider: rule, model, or
-    oracle:P, which knows the gold and is right with probability P; "" for the setting. judge: whether a model judges
-    the answers too (`eval.judge`, else the one that answers). replies, judge_replies: files that keep what models
-    replied. Other keywords: see `Index`.
+    questions: a file, or rows of `load_questions`; limit: use only the first rows of a file. at: the cut-offs of
+    recall.
+    ceiling: also report at which stage gold passages are lost if every choice is perfect. decider: rule, model, or
+    oracle:P, which knows the gold and is right with probability P; "" for the setting. judge: whether a model also
+    judges the answers (`eval.judge`, else the model that answers). replies, judge_replies: files that store the models'
+    replies. Other keywords: see `Index`.
+
     Raises UsageError, BadInput, MissingLayer before any method runs; ModelError.
     """
     chosen = index if isinstance(index, Index) else Index.open(checked_path("index", index))
@@ -70,7 +72,7 @@ def evaluate(
     else:
         rows = list(questions)
     names = checked_names("methods", methods)
-    for name in names:  # all of them before the first one runs
+    for name in names:  # check all methods before the first one runs
         checked_method(chosen, name)
     if judge and retrieval_only:
         raise UsageError("--retrieval-only leaves no answers to judge", given="--judge", do="leave out one of the two")
@@ -99,7 +101,7 @@ def _path(name: str, given: PathLike | None) -> Path | None:
 
 
 class _Bars:
-    """Progress of methods, then of verdicts."""
+    """Progress display of methods, then of verdicts."""
 
     def __init__(self, progress: Progress, n: int):
         self._progress, self._n = progress, n
@@ -125,7 +127,7 @@ class _Bars:
 
 
 def decider_of(given: str) -> tuple[str, float | None]:
-    """The setting `models.decider` ("" for that of the index), and the probability of an oracle. Raises UsageError.
+    """(setting `models.decider`, "" for that of the index; probability of an oracle). Raises UsageError.
 
     >>> decider_of("oracle:0.8"), decider_of("rule"), decider_of("")
     (('', 0.8), ('rule', None), ('', None))

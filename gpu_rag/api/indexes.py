@@ -1,4 +1,4 @@
-"""An index that answers: retrieve, ask, answer and their awaitable twins, jobs, exports."""
+"""An index that answers questions: retrieve, ask, answer and their async variants, jobs, exports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Retrieving(TypedDict, total=False):
-    """The keywords of a retrieval, see `Index`."""
+    """The keyword arguments of a retrieval, see `Index`."""
 
     method: str
     k: int | None
@@ -51,7 +51,7 @@ class Retrieving(TypedDict, total=False):
 
 
 class Asking(Retrieving, total=False):
-    """The keywords of a question to a language model, see `Index`."""
+    """The keyword arguments of a question to a language model, see `Index`."""
 
     llm: str | LLM | None
     api_key: ApiKeys
@@ -59,7 +59,7 @@ class Asking(Retrieving, total=False):
 
 @dataclass(frozen=True)
 class _Opened:
-    """Models that stay open, what they were opened by, and the function that closes them, once."""
+    """Open models, the arguments they were opened with, and a function that closes them once."""
 
     models: ModelSet
     by: Models
@@ -67,20 +67,20 @@ class _Opened:
 
 
 class Index(opened.Index):
-    """An index that answers: `Index.open(dir)`, then `retrieve`, `ask` and `answer`. Any thread may call it.
+    """An index that answers questions: `Index.open(dir)`, then `retrieve`, `ask` and `answer`. It is thread-safe.
 
-    Keywords of these:
+    Keyword arguments of these methods:
     method: a method by name; `auto` is the one that `tune` found best, else the best that the index was built for.
-    k: how many passages; the default is the setting `reader.passages`, 5.
+    k: number of passages; the default is the setting `reader.passages`, 5.
     where: a filter of documents by their metadata, such as "year >= 2020", in the language of `--where`.
-    settings: Settings, or sections such as {"reader": {"passages": 3}}, over those of the index.
+    settings: Settings, or sections such as {"reader": {"passages": 3}}; they override those of the index.
     llm: the language model: a name as in the setting `models.llm`, such as "http://HOST:PORT/v1#MODEL", or an object.
-    embedder: the embedder, as in the setting `models.embedder`; the one that the index was built with by default.
+    embedder: the embedder, as in the setting `models.embedder`; by default the one that the index was built with.
     api_key: the key of the model's server, or a mapping from address to key.
 
-    A wrong argument raises UsageError, which names it. The models of a call stay open for the next one, until a call
-    names other models or settings, `close`, the end of a `with` block, or the end of the index. report: of its build,
-    where `build` returned it.
+    A wrong argument raises UsageError, which names it. The models of a call stay open for the next one. They are closed
+    by a call with other models or settings, by `close`, at the end of a `with` block, or with the index. report: of the
+    build, if `build` returned the index.
     """
 
     report: BuildReport | None = None
@@ -88,8 +88,8 @@ class Index(opened.Index):
     def __init__(self, path: Path, manifest: Any, device: str):
         super().__init__(path, manifest, device)
         self._opened: _Opened | None = None
-        self._opening = threading.Lock()  # held while it is decided which models are open
-        self._models_lock = threading.Lock()  # held by whoever works with the models
+        self._opening = threading.Lock()  # held while deciding which models are open
+        self._models_lock = threading.Lock()  # held by the user of the models
         self._live = Live(self._models_lock)
         self._process = os.getpid()
 
@@ -107,9 +107,10 @@ class Index(opened.Index):
     def retrieve(self, question: Iterable[Asked], **keywords: Unpack[Retrieving]) -> Results: ...
 
     def retrieve(self, question: Any, **keywords: Unpack[Retrieving]) -> Result | Results:
-        """The k best passages, with scores and the paths that led to them; no language model is asked.
+        """The k best passages, with scores and the paths that led to them. No language model is asked.
 
-        One question gives one result, with the sentences that bear on it; several give a list, without these.
+        One question gives one result, with the sentences that bear on it. Several questions give a list, without
+        sentences.
         """
         single = _is_single(question)
         results = self._run(question, True, support=single, **keywords)
@@ -120,21 +121,22 @@ class Index(opened.Index):
         return self._run([question], False, support=True, **keywords)[0]
 
     def answer(self, questions: Asked | Iterable[Asked], **keywords: Unpack[Asking]) -> Results:
-        """The answers to questions, in their order."""
+        """The answers to questions, in order."""
         return self._run(questions, False, **keywords)
 
     async def aretrieve(self, question: Any, **keywords: Unpack[Retrieving]) -> Result | Results:
-        """`retrieve`, awaited: questions of all coroutines are batched together; cancelling gives the question up."""
+        """An awaitable `retrieve`. The questions of all coroutines are batched together; cancelling aborts the
+        question."""
         single = _is_single(question)
         results = await self._arun(question, True, support=single, **keywords)
         return results[0] if single else results
 
     async def aask(self, question: Asked, **keywords: Unpack[Asking]) -> Result:
-        """`ask`, awaited, see `aretrieve`."""
+        """An awaitable `ask`, see `aretrieve`."""
         return (await self._arun([question], False, support=True, **keywords))[0]
 
     async def aanswer(self, questions: Asked | Iterable[Asked], **keywords: Unpack[Asking]) -> Results:
-        """`answer`, awaited, see `aretrieve`."""
+        """An awaitable `answer`, see `aretrieve`."""
         return await self._arun(questions, False, **keywords)
 
     def answer_file(
@@ -148,11 +150,12 @@ class Index(opened.Index):
         progress: Progress | None = None,
         **keywords: Unpack[Asking],
     ) -> Job:
-        """Answer a file of questions into the file `out`, a durable row each; called again it continues.
+        """Answer a file of questions into the file `out`, with one durable row per question. A repeated call continues
+        the job.
 
-        limit: only the first so many questions. retry_set_aside: ask questions again over which the process died;
-        retry_unread: also those where a reply of the model could not be read.
-        Raises BadInput, IndexMismatch where `out` holds answers by other settings, IndexLocked, ModelError.
+        limit: only the first questions. retry_set_aside: ask questions again during which the process died;
+        retry_unread: also those for which a model reply could not be read. Raises BadInput, IndexMismatch if `out`
+        holds answers made with other settings, IndexLocked, ModelError.
         """
         from gpu_rag.api.job import answer_file
 
@@ -179,16 +182,16 @@ class Index(opened.Index):
     # --- files and other libraries -----------------------------------------------------------------
 
     def export(self, form: str, out: PathLike) -> list[Path]:
-        """Write the index as "parquet" or "pyg" (a folder) or "graphml" (a file). Returns the files written.
+        """Write the index as "parquet" or "pyg" (a folder) or "graphml" (a file). Returns the written files.
 
-        Raises UsageError for another form, and where `out` exists.
+        Raises UsageError for another form, and if `out` exists.
         """
         from gpu_rag.index.export import export
 
         return export(self, checked_text("form", form), checked_path("out", out))
 
     def to_pyg(self) -> Any:
-        """This index as torch_geometric.data.HeteroData; kinds and attributes are those of `index.hetero`.
+        """The index as torch_geometric.data.HeteroData, with the kinds and attributes of `index.hetero`.
 
         Raises MissingBackend.
         """
@@ -207,12 +210,13 @@ class Index(opened.Index):
         api_key: ApiKeys = None,
         retry_unread: bool = False,
     ) -> Engine:
-        """An engine with models of its own, which its user closes. replies: a file that keeps the model's replies."""
+        """An engine with its own models, which the caller must close. replies: a file that stores the model's
+        replies."""
         chosen, given = checked_settings(settings, self.manifest.defaults(), llm=llm)
         return open_engine(self, (chosen, given, api_key), replies, retry_unread)
 
     def close(self) -> None:
-        """Close the models that are open, when the questions that are asked have ended. The next call opens others."""
+        """Close the open models when all open questions have ended. The next call opens models again."""
         with self._opening:
             self._live.drain()
             with self._models_lock:
@@ -230,25 +234,26 @@ class Index(opened.Index):
             closed.close()
 
     def _engine(self, by: Models) -> Engine:
-        """An engine with the open models, where the last call named the same. The caller holds both locks."""
+        """An engine with the open models if the last call named the same, else with new ones. The caller holds both
+        locks."""
         if self._opened is None or self._live.failed or not _same(self._opened.by, by):
             self._close_models()
             self._live.failed = False
             models = open_models(by[0], llm=by[1], api_key=by[2])
-            # of the models alone: an engine knows the index, which would then never be let go at once
+            # keep only the models: an engine holds the index, which could then not be freed at once
             self._opened = _Opened(models, by, weakref.finalize(self, models.close))
         return engine_over(self, self._opened.models, by[0])
 
     @contextmanager
     def _working(self, by: Models) -> Iterator[Engine]:
-        """An engine that nobody else uses meanwhile."""
+        """Give exclusive use of an engine inside the block."""
         with self._opening:
             self._live.drain()
             self._models_lock.acquire()
         try:
             yield self._engine(by)
         except ModelError:
-            self._close_models()  # a model that died is opened anew by the next call
+            self._close_models()  # the next call opens a dead model again
             raise
         finally:
             self._models_lock.release()
@@ -268,7 +273,7 @@ class Index(opened.Index):
         api_key: ApiKeys = None,
         support: bool = False,
     ) -> tuple[Models, dict[str, Any]]:
-        """The keywords of a call, checked: the models that it names, and options of `Engine.run`."""
+        """The checked keyword arguments of a call: the models that it names, and options of `Engine.run`."""
         if os.getpid() != self._process:  # its threads and locks stayed in the parent
             do = "open it in this process: gpu_rag.Index.open(path); or start processes by spawn"
             raise UsageError("an index does not outlive a fork", given=repr(self), do=do)
@@ -299,11 +304,11 @@ class Index(opened.Index):
             outcomes = await asyncio.gather(*map(asyncio.wrap_future, futures))
         finally:
             for future in futures:
-                future.cancel()  # one that has ended stays as it is
+                future.cancel()  # no effect on a finished one
         return Results(Result(**vars(answer_of(outcome, method))) for outcome in outcomes)
 
     def _submit(self, by: Models, options: dict[str, Any], asked: list[Any], futures: list[Future[Outcome]]) -> Any:
-        """Have questions answered by the live engine. Returns the method that was prepared for them."""
+        """Submit questions to the live engine. Returns the method that was prepared for them."""
         while True:
             with self._opening:
                 with_llm = not options["retrieval_only"]
@@ -321,7 +326,7 @@ class Index(opened.Index):
                     prepared = engine.prepare(**options)
                     if asked:
                         self._live.start(engine, with_llm and engine.models.has_llm())
-                        started = True  # from here on the lock is the thread's
+                        started = True  # from here on the thread owns the lock
                 finally:
                     if not started:
                         self._models_lock.release()
@@ -330,7 +335,7 @@ class Index(opened.Index):
 
 
 def _is_single(question: object) -> bool:
-    """Whether it is one question and not several."""
+    """Whether the argument is one question and not several."""
     from gpu_rag.types import Question
 
     return isinstance(question, (str, Question, Mapping))
@@ -341,7 +346,7 @@ def _same(one: Models, other: Models) -> bool:
 
 
 def load_pyg(path: PathLike) -> Any:
-    """The torch_geometric.data.HeteroData that `gpu-rag export --format pyg` wrote; no pickle is read.
+    """The torch_geometric.data.HeteroData written by `gpu-rag export --format pyg`; no pickle is read.
 
     Raises BadInput, IndexCorrupt, MissingBackend.
     """

@@ -1,4 +1,4 @@
-"""Answers of a file of questions as a job: durable rows, exact resumption, and what it cost."""
+"""Answering a file of questions as a job: durable rows, exact resumption, and cost."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ Options = dict[str, Any]
 
 @dataclass
 class Job:
-    """The outcome of a job. rows: all of its questions; new: the questions `ids` of this run; kept: rows of earlier
-    runs; rejects: rows or pages of the questions file that could not be used; document: what `answer --json` prints;
-    notes: remarks for people."""
+    """The outcome of a job.
+
+    rows: all of its questions; new: the questions `ids` of this run; kept: rows of earlier runs; rejects: rows or pages
+    of the questions file that could not be used; document: the output of `answer --json`; notes: remarks for people.
+    """
 
     method: str
     config: dict[str, Any]
@@ -59,7 +61,7 @@ def answer_file(
     progress: Progress | None,
     retries: dict[str, bool],
 ) -> Job:
-    """See `Index.answer_file`. options: of `Engine.run`, and the method; retries: of `AnswersFile`."""
+    """Implements `Index.answer_file`. options: of `Engine.run`, and the method; retries: of `AnswersFile`."""
     started, target = time.perf_counter(), checked_path("out", out)
     rows, rejects = load_questions(checked_path("questions", questions), limit)
     asked = [row.question for row in rows]
@@ -70,7 +72,7 @@ def answer_file(
     engine = open_engine(index, models, replies, retries["retry_unread"])
     with closing(engine.models):
         if options["where"]:
-            engine.part_for(options["method"], options["where"])  # a wrong filter is found before a file is written
+            engine.part_for(options["method"], options["where"])  # finds a wrong filter before a file is written
         job = Job(options["method"], _config(engine, options), rejects)
         _write_rejects(_beside(target, ".rejects.jsonl"), job)
         with AnswersFile(target, job.config, style=rows[0].style, **retries) as answers:
@@ -91,7 +93,7 @@ def plan_answers(
     limit: int | None,
     n_sample: int | None,
 ) -> dict[str, Any]:
-    """See `Index.plan_answers`."""
+    """Implements `Index.plan_answers`."""
     target = checked_path("out", out)
     asked = [row.question for row in load_questions(checked_path("questions", questions), limit)[0]]
     check_unique(asked)
@@ -105,7 +107,7 @@ def plan_answers(
 
 @dataclass
 class _Run:
-    """The questions of a job that have no row yet, being answered."""
+    """The run that answers a job's questions without a row."""
 
     engine: Engine
     options: Options
@@ -114,7 +116,7 @@ class _Run:
     progress: Progress
 
     def answer(self, questions: Sequence[Question]) -> None:
-        """Answer them, the suspects of an earlier death last and fewer at a time."""
+        """Answer the questions. Suspects of an earlier death come last and fewer at a time."""
         job, answers, journal = self.job, self.answers, self.answers.journal
         ids = {question.id for question in questions}
         for row in read_rows(answers.path) if answers.done else ():
@@ -147,13 +149,13 @@ class _Run:
         self.progress.advance(1)
 
     def count(self, reply: Reply | RequestFailed) -> None:
-        """Tokens show that work goes on between finished questions."""
+        """Report tokens, which show progress between finished questions."""
         if isinstance(reply, Reply):
             self.progress.advance(0, reply.n_prompt + reply.n_generated)
 
 
 def _config(engine: Engine, options: Options) -> dict[str, Any]:
-    """Everything that the rows depend on; the number of passages where it is named."""
+    """Everything that the rows depend on, with the number of passages if it is given."""
     config = engine.config(options["method"], where=options["where"])
     return config if options["limit"] is None else {**config, "k": options["limit"]}
 

@@ -15,35 +15,36 @@ from gpu_rag.types import Question
 
 
 class Live:
-    """models: the lock of whoever works with the models; the thread holds it while it runs.
+    """Runs a live engine in a thread. models: the lock of the models' user; the thread holds it while it runs.
 
-    `submit` is called by one thread at a time.
+    Only one thread at a time may call `submit`.
     """
 
     def __init__(self, models: threading.Lock):
         self._models = models
         self._lock = threading.Lock()  # guards the fields below
-        self._driver: StreamingDriver | None = None  # takes questions
+        self._driver: StreamingDriver | None = None  # accepts questions
         self._engine: Engine | None = None
         self._with_llm = False
         self._n_open = 0
-        self.failed = False  # a run has ended by an error: its models are to be opened anew
+        self.failed = False  # a run ended with an error: its models must be reopened
 
     def engine(self, with_llm: bool) -> Engine | None:
-        """The engine that runs, where it can take more; retrieval runs beside answers, not the other way round."""
+        """The running engine if it can take more questions, else None. Retrieval can join a run with answers, but not
+        the reverse."""
         with self._lock:
             fits = self._driver is not None and self._with_llm >= with_llm
             return self._engine if fits else None
 
     def drain(self) -> None:
-        """Take no more questions: the thread ends, and frees the models, when all that are open have ended."""
+        """Take no more questions. When all open ones have ended, the thread ends and frees the models."""
         with self._lock:
             if self._driver is not None:
                 self._driver.close()
             self._driver = self._engine = None
 
     def start(self, engine: Engine, with_llm: bool) -> None:
-        """Begin to drive an engine. The caller holds the lock of the models; the thread releases it."""
+        """Start a thread that drives an engine. The caller holds the lock of the models; the thread releases it."""
         stats = RunStats()
         driver = engine.live(stats, with_llm=with_llm)
         with self._lock:
@@ -51,9 +52,9 @@ class Live:
         threading.Thread(target=self._drive, args=(engine, driver, stats), name="gpu-rag", daemon=True).start()
 
     def submit(self, prepared: Prepared, questions: Sequence[Question], futures: Sequence[Future[Outcome]]) -> bool:
-        """Have questions answered, each into its future; cancelling a future gives its question up.
+        """Submit questions, each with a future for its outcome. Cancelling a future aborts its question.
 
-        False, and nothing is submitted, where the driver has ended meanwhile.
+        Returns False and submits nothing if the driver has ended meanwhile.
         """
         with self._lock:
             driver = self._driver
@@ -74,14 +75,14 @@ class Live:
                         self._driver = self._engine = None
             if future.set_running_or_notify_cancel():
                 cause = outcome.error.__cause__ if isinstance(outcome.error, Cancelled) else None
-                if isinstance(cause, GpuRagError):  # such as a model that is down: no question can be answered
+                if isinstance(cause, GpuRagError):  # for example a dead model: no question can be answered
                     future.set_exception(cause)
                 else:
                     future.set_result(outcome)
 
         try:
             handle = driver.submit(question, prepared.bind(question), end)
-        except UsageError as error:  # it has died since the first of these questions
+        except UsageError as error:  # it died after the first of these questions
             if future.set_running_or_notify_cancel():
                 future.set_exception(
                     ModelError("the run has ended", do="ask again").with_traceback(error.__traceback__)
@@ -93,7 +94,7 @@ class Live:
         try:
             engine.drive(driver, stats)
         except GpuRagError:
-            self.failed = True  # each open question has the error as the cause of its end
+            self.failed = True  # each open question gets the error as its cause
         finally:
             with self._lock:
                 if self._driver is driver:

@@ -1,4 +1,4 @@
-"""The models that a call names, opened, and the engine that works with them."""
+"""Opens the models of a call, and the engine that uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet, OpenWorkers
 from gpu_rag.settings import Settings
 
-Models = tuple[Settings, LLM | None, ApiKeys]  # what names models, a model as an object, keys of servers
+Models = tuple[Settings, LLM | None, ApiKeys]  # settings that name models, a model as an object, keys of servers
 
 
 def open_models(
@@ -23,13 +23,13 @@ def open_models(
     api_key: ApiKeys = None,
     retry_unread: bool = False,
 ) -> ModelSet:
-    """The models that the settings name, loaded on first use. replies: a file that keeps the LLM's."""
+    """The models of the settings, loaded on first use. replies: a file that stores the LLM's replies."""
     placed: dict[str, Any] = {"vllm": settings.vllm, "workers": workers_of(settings)}
     return ModelSet(settings.models, replies, llm=llm, api_key=api_key, retry_unread=retry_unread, **placed)
 
 
 def workers_of(settings: Settings) -> OpenWorkers | None:
-    """The function that opens the workers that the settings ask for; None where models run in this process."""
+    """The function that opens the workers of the settings; None if models run in this process."""
     if settings.scale.address == "none":
         return None
     from gpu_rag.cluster import RayWorkers
@@ -38,13 +38,13 @@ def workers_of(settings: Settings) -> OpenWorkers | None:
 
 
 def engine_over(index: Index, models: ModelSet, settings: Settings) -> Engine:
-    """An engine; the vectors of the index move to the device of the models."""
+    """An engine. The vectors of the index are moved to the device of the models."""
     index.device = models.device
     return Engine(index, settings, models)
 
 
 def open_engine(index: Index, by: Models, replies: Path | None = None, retry_unread: bool = False) -> Engine:
-    """An engine with models of its own, which its user closes."""
+    """An engine with its own models, which the caller must close."""
     settings, llm, api_key = by
     return engine_over(
         index, open_models(settings, replies, llm=llm, api_key=api_key, retry_unread=retry_unread), settings

@@ -1,4 +1,4 @@
-"""Questions of a file, of texts, of mappings."""
+"""Questions from a file, from texts, or from mappings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Asked = str | Question | Mapping[str, Any]
 
 
 def load_questions(path: str | Path, limit: int | None = None) -> tuple[list[QuestionRow], list[Reject]]:
-    """(questions, rejects) of a file of questions; at most `limit` questions. Raises BadInput where there is none."""
+    """(questions, rejects) of a file of questions; at most `limit` questions. Raises BadInput if there is none."""
     from gpu_rag.sources.questions import read_questions
 
     rows: list[QuestionRow] = []
@@ -35,7 +35,7 @@ def load_questions(path: str | Path, limit: int | None = None) -> tuple[list[Que
 
 
 def checked_questions(given: object) -> list[Question]:
-    """One question or several, as Question objects; texts get the ids q1, q2, ... Raises UsageError."""
+    """One question or several, as Question objects. Texts get the ids q1, q2, ... Raises UsageError."""
     if isinstance(given, (str, Question, Mapping)):
         given = [given]
     if isinstance(given, bytes) or not isinstance(given, Iterable):

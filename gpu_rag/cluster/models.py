@@ -23,16 +23,16 @@ from gpu_rag.types import Reply, Request
 
 
 class RayEmbedder:
-    """Unit vectors by the embedder of the workers of `pool`, with its name, content hash and bits.
+    """Unit vectors by the embedder of a pool's workers, with its name, content hash and bits.
 
-    Texts are sorted by length, so that those of one padded length meet, and cut into lists of `batch`, each the task of
-    one worker. The shape in which a text is computed depends on that text alone (see `embed.batches`), so its vector
-    does not depend on the lists or on who embeds it; that workers compute the same bits is checked when they join.
-    At most two lists a worker are on their way.
+    Texts are sorted by length, so that texts of one padded length are together, and cut into lists of `batch`. Each
+    list is a task of one worker, and each worker has at most two lists at a time. A text's shape depends only on the
+    text (see `embed.batches`), so its vector does not depend on the lists or on the worker. Workers are checked when
+    they join, so that all compute the same bits.
     """
 
     def __init__(self, pool: Pool, batch: int):
-        """For a pool that runs already."""
+        """Use a pool that already runs."""
         about = pool.about
         self.name, self.content_hash, self.dim = about["name"], about["content_hash"], about["dim"]
         self.device, self.row_identical = about["device"], about["row_identical"]
@@ -49,8 +49,8 @@ class RayEmbedder:
         return out[index]
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
-        """(rows, f32[len(rows), D]) of distinct texts, a list as each is finished, in any order: a vector cache keeps
-        them at once. Raises ModelError."""
+        """(rows, f32[len(rows), D]) of distinct texts, one list at a time as it finishes, in any order. So a vector
+        cache can store them at once. Raises ModelError."""
         order = sorted(range(len(texts)), key=lambda row: (len(texts[row]), row))
         lists = [order[start : start + self._batch] for start in range(0, len(order), self._batch)]
         n_done = 0
@@ -68,22 +68,22 @@ class RayEmbedder:
                     on_batch(n_done)
 
 
-N_COUNTS = 4096  # token counts that are kept of a model without a tokenizer's files
+N_COUNTS = 4096  # cached token counts of a model without tokenizer files
 
 
 class RayLLM:
-    """Replies by the engine of the workers of `pool`, with its name and content hash: both faces of an engine.
+    """Replies by the engine of a pool's workers, with its name and content hash. It has both interfaces of an engine.
 
-    A worker has about twice what its engine runs together; the rest waits here. Requests of one system text, and of
-    like length, are given out together, so that a worker's batches and its prefix cache are used. Which worker answers
-    depends on time; where an engine's reply depends on its batch, keep replies (CachedLLM) or replay them. A request at
-    whose side workers died twice, the last time alone, is a RequestFailed. Tokens are counted here, by the tokenizer
-    of the workers. Replies are taken in the caller's thread: an engine goes on by itself, but what it has finished is
-    seen, and new requests are sent, in `complete` and `poll`.
+    A worker gets about twice the requests that its engine runs together; the rest waits here. Requests with the same
+    system text and similar length are sent together, so that batches and prefix caches are used well. The worker that
+    answers depends on timing; if an engine's reply depends on its batch, cache replies (CachedLLM) or replay them. A
+    request becomes a RequestFailed if workers died while they had it, twice or more and the last time with no other
+    request. Tokens are counted here with the workers' tokenizer. An engine continues by itself, but its finished
+    replies are taken, and new requests sent, only in `complete` and `poll`, in the caller's thread.
     """
 
     def __init__(self, pool: Pool):
-        """For a pool that runs already."""
+        """Use a pool that already runs."""
         about = pool.about
         self.name, self.content_hash = about["name"], about["content_hash"]
         self.context_tokens, self.capable = about["context_tokens"], about["capable"]
@@ -92,34 +92,35 @@ class RayLLM:
         self._chat = _chat_format(files) if files else None
         self._counted = lru_cache(maxsize=N_COUNTS)(partial(pool.ask, "count_tokens"))
         self._open: dict[int, Task] = {}
-        self._finished: deque[tuple[int, Reply | RequestFailed]] = deque()  # by the thread that pumps
+        self._finished: deque[tuple[int, Reply | RequestFailed]] = deque()  # filled by the thread that pumps
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text`, as the engine counts."""
+        """The number of tokens of `text`, as the engine counts."""
         return int(self._counted(text)) if self._chat is None else len(self._chat.prompt_ids([text])[0])
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in order. Raises ModelError when no worker is left; what came before is handed out."""
+        """One reply per request, in order. Raises ModelError when no worker is left; earlier replies are still passed
+        to `on_reply`."""
         order = sorted(range(len(requests)), key=lambda i: (requests[i].system, -len(requests[i].prompt), i))
         with closing(self._pool.run([replace(requests[i], on_text=None) for i in order])) as results:
             return in_order(len(requests), ((order[place], reply) for place, reply in results), on_reply)
 
-    # --- the streaming face ---
+    # --- the streaming interface ---
 
     @property
     def n_open(self) -> int:
-        """The number of keys that were submitted and not yet given out by `poll`."""
+        """The number of submitted keys that `poll` has not returned yet."""
         return len(self._open)
 
     def submit(self, key: int, request: Request) -> None:
-        """Hand over a request; it leaves at the next `poll`. Raises UsageError for a key that is open."""
+        """Submit a request; it is sent at the next `poll`. Raises UsageError for a key that is open."""
         check_key(key, self._open)
         sent = replace(request, on_text=None)  # a worker cannot call back
         task = self._open[key] = Task(sent, lambda reply: self._finished.append((key, reply)))
         self._pool.add([task])
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """Finished requests; see `StreamingLLM.poll`."""
+        """The finished requests; see `StreamingLLM.poll`."""
         if not self._open:
             return []
         until, error = time.monotonic() + timeout_s, self._pool.pumped(0.0)
@@ -136,7 +137,7 @@ class RayLLM:
         return found
 
     def abort(self, key: int) -> None:
-        """Give up a request; a key that is not open is ignored."""
+        """Abort a request; a key that is not open is ignored."""
         task = self._open.get(key)
         if task is not None:
             self._pool.abort(task)
@@ -148,7 +149,7 @@ class RayLLM:
 
 
 def _chat_format(files: dict[str, bytes]) -> ChatFormat:
-    """The chat format of a tokenizer, from its files. Raises ModelError."""
+    """The chat format of a tokenizer, built from its files. Raises ModelError."""
     from gpu_rag.models.pretrained import load_tokenizer
 
     with TemporaryDirectory(prefix="gpu-rag-tokenizer-") as folder:

@@ -1,6 +1,6 @@
-"""The workers of one model: started, compared with one another, at their tasks, started again when they die.
+"""The workers of one model: they are started, compared with one another, given tasks, and restarted when they die.
 
-All of it happens in `pump`, in the caller's thread: nothing runs beside it here, so Ctrl-C is always heard.
+All of this happens in `pump`, in the caller's thread. Nothing runs beside it, so Ctrl-C always works.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gpu_rag.cluster.worker import EmbedWorker, Facts, LLMWorker, installed_vers
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError
 from gpu_rag.settings.sections import ScaleSettings
 
-POLL_S = 0.05  # how long a worker waits for a reply, and so what is new for it
-CALLS = 2  # calls in flight to a worker: one that runs, one that is there when it ends
-WAIT_S = 1.0  # how long a wait for workers keeps the clock from being looked at
+POLL_S = 0.05  # time that a worker waits for a reply before it looks for new requests
+CALLS = 2  # calls in flight per worker: one that runs, one that waits
+WAIT_S = 1.0  # maximum wait for workers between two looks at the clock
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The workers that a pool shall have. role: embedder or llm; actor: their class; build: its argument, which loads
+    """The workers that a pool should have. role: embedder or llm; actor: their class; build: its argument, which loads
     the model."""
 
     role: str
@@ -40,10 +40,10 @@ class Plan:
 
 @dataclass(eq=False)
 class Worker:
-    """One place for a worker. handle: its actor; loading, calls: calls that it has not answered.
+    """One slot for a worker. handle: its actor; loading, calls: its unanswered calls.
 
-    facts: its answer when it was ready; joined: it was ready once; deaths: how often it died; gone: it is not started
-    again.
+    facts: its answer when it was ready; joined: whether it was ever ready; deaths: number of its deaths; gone: it is
+    not restarted.
     """
 
     number: int
@@ -58,18 +58,18 @@ class Worker:
 
 
 class Pool:
-    """Workers, and the tasks that they do. One thread at a time is in it; others wait.
+    """Workers and their tasks. Only one thread at a time works in it; others wait.
 
-    It works from the first worker that is ready on; those that come later join, if they hold the same model and compute
-    the same bits; one that differs stops the run, since the result would depend on who did what. A worker that dies is
-    started again, at most `scale.restarts` times each; its tasks go to others, see `TaskQueue`. When none is left
-    every task ends with the error that `pump` raises.
+    It works as soon as the first worker is ready. Later workers join if they hold the same model and compute the same
+    bits. A different worker stops the run, since the result would depend on the worker. A worker that dies is
+    restarted, each at most `scale.restarts` times; its tasks go to others, see `TaskQueue`. When none is left, every
+    task ends with the error that `pump` raises.
     """
 
     def __init__(self, settings: ScaleSettings, plan: Plan):
-        """Starts the workers and waits for the first. Raises MissingBackend, ModelError, and what loading raises."""
+        """Start the workers and wait for the first. Raises MissingBackend, ModelError, and the errors of loading."""
         self.plan, self._settings = plan, settings
-        self.about: dict[str, Any] = {}  # the facts of the model, on which all workers agree
+        self.about: dict[str, Any] = {}  # facts about the model, equal for all workers
         self.queue = TaskQueue()
         self.workers = [Worker(number) for number in range(plan.n_workers)]
         self._nodes, self._n_deaths, self._reason = set[str](), 0, object()
@@ -86,20 +86,20 @@ class Pool:
             raise
 
     def describe(self) -> dict[str, Any]:
-        """{"workers", "joined", "cpus", "gpus", "nodes", "deaths"}: for the record of a run.
+        """{"workers", "joined", "cpus", "gpus", "nodes", "deaths"} for the record of a run.
 
-        joined: how many were ever ready; fewer than workers where the cluster was too small for all.
+        joined: the number of workers that were ever ready; fewer than workers if the cluster was too small for all.
         """
         plan, joined = self.plan, sum(worker.joined for worker in self.workers)
         kind = {"workers": plan.n_workers, "joined": joined, "cpus": plan.cpus, "gpus": plan.gpus}
         return {**kind, "nodes": sorted(self._nodes), "deaths": self._n_deaths}
 
     def ready(self) -> list[Worker]:
-        """The workers that have loaded the model."""
+        """The workers whose model is loaded."""
         return [worker for worker in self.workers if worker.facts is not None]
 
     def add(self, tasks: Sequence[Task]) -> None:
-        """Have tasks done; nothing is sent before the next `pump`."""
+        """Add tasks. Nothing is sent before the next `pump`."""
         with self._lock:
             if self._dead is None:
                 self.queue.add(tasks)
@@ -108,11 +108,11 @@ class Pool:
             task.end(self._dead)
 
     def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
-        """Have all items done: (place, result) as each is finished, in any order; a result may be a RequestFailed.
+        """Do all items and yield (place, result) as each finishes, in any order. A result may be a RequestFailed.
 
-        Raises as `pump` does, after all that was finished before. Closing the generator gives up the rest.
+        Raises as `pump`, after everything that was finished before. Closing the generator aborts the rest.
         """
-        finished: deque[tuple[int, Any]] = deque()  # another thread that pumps may put something here
+        finished: deque[tuple[int, Any]] = deque()  # another thread that pumps may append here
 
         def keep(place: int, result: Any) -> None:
             finished.append((place, result))
@@ -130,20 +130,21 @@ class Pool:
                         yield place, result
                 if error is not None:
                     raise error
-        finally:  # a caller that was interrupted leaves nothing behind
+        finally:  # an interrupted caller leaves no tasks behind
             for task in tasks:
                 self.abort(task)
 
     def abort(self, task: Task) -> None:
-        """Give a task up; it ends now, or with what its worker says."""
+        """Abort a task. It ends now, or with the answer of its worker."""
         with self._lock:
             if not task.over:
                 self.queue.abort(task)
 
     def pump(self, timeout_s: float) -> None:
-        """Give workers new tasks, and take what they have done; waits up to timeout_s for the first.
+        """Send new tasks to workers and take their results; waits up to timeout_s for the first.
 
-        Raises ModelError, and what loading a model raises, when the pool cannot go on; then every task has ended so.
+        Raises ModelError, and the errors of loading a model, when the pool cannot continue. Then every task has ended
+        with the error.
         """
         with self._lock:
             if self._dead is not None:
@@ -158,7 +159,7 @@ class Pool:
                 raise
 
     def pumped(self, timeout_s: float) -> GpuRagError | None:
-        """`pump`; the error that it raises, or None."""
+        """Call `pump`. Returns the error that it raises, or None."""
         try:
             self.pump(timeout_s)
         except GpuRagError as error:
@@ -166,7 +167,7 @@ class Pool:
         return None
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """A worker's reply to a method of its own. Raises as `pump`."""
+        """The reply of a worker to one of its own methods. Raises as `pump`."""
         with self._lock:
             while True:
                 ready = self.ready()
@@ -181,7 +182,7 @@ class Pool:
                     self._restart(ready[0], first_line(death))
 
     def close(self) -> None:
-        """End the workers; tasks that are open end with Cancelled."""
+        """End the workers. Open tasks end with Cancelled."""
         with self._lock:
             if self._ray is None:
                 return
@@ -194,7 +195,7 @@ class Pool:
     # --- in pump -----------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Give out what waits, a call each or one call for all."""
+        """Send waiting tasks, one call each or one call for all."""
         free = {worker.number: worker for worker in self.ready() if len(worker.calls) < CALLS}
         for number, given in self.queue.shares(free):
             items = [(key, task.item) for key, task in given]
@@ -210,7 +211,7 @@ class Pool:
         worker.calls.add(worker.handle.work.remote(new, unwanted, POLL_S))
 
     def _take(self, timeout_s: float) -> None:
-        """Hear what has ended: calls, starts, and workers."""
+        """Process finished calls, finished starts, and dead workers."""
         owner = {call: worker for worker in self.workers for call in worker.calls}
         owner.update((worker.loading, worker) for worker in self.workers if worker.loading is not None)
         if not owner:
@@ -220,7 +221,7 @@ class Pool:
             first, _ = self._ray.wait(list(owner), num_returns=len(owner), timeout=0)
         for call in first:
             worker = owner[call]
-            if call is worker.loading or call in worker.calls:  # else its worker died a moment ago
+            if call is worker.loading or call in worker.calls:  # otherwise its worker died a moment ago
                 self._hear(worker, call)
 
     def _hear(self, worker: Worker, call: Any) -> None:
@@ -237,13 +238,13 @@ class Pool:
                 return
             for number, result in said:
                 self.queue.finish(worker.number, number, result)
-            worker.calls.discard(call)  # last: a call that Ctrl-C cut short here is heard again
+            worker.calls.discard(call)  # last, so that a call interrupted here by Ctrl-C is processed again
 
     def _failed(self, worker: Worker, raised: Any, loading: bool) -> None:
-        """A worker raised: an engine that gave up is a death like any other.
+        """Handle an error raised by a worker. An engine that gave up counts as a death.
 
-        So is one that could not be loaded once the run has begun, as where a dead one still holds the GPU's memory.
-        What else loading raises stops the run.
+        A model that could not be loaded after the run has begun counts as a death too: a dead worker may still hold the
+        GPU's memory. Other errors of loading stop the run.
         """
         cause = raised.cause
         if isinstance(cause, ModelError) and (not loading or self.about):
@@ -255,7 +256,7 @@ class Pool:
             raise ModelError(f"a worker of the {self.plan.role} failed", given=given) from raised
 
     def _restart(self, worker: Worker, reason: object) -> None:
-        """A worker died: others have its tasks, and it starts again while it may."""
+        """Handle the death of a worker: its tasks go to others, and it is restarted while allowed."""
         self._n_deaths += 1
         worker.deaths += 1
         self._reason = reason
@@ -276,13 +277,15 @@ class Pool:
     def _start(self, worker: Worker) -> None:
         plan = self.plan
         needs: dict[str, Any] = {"num_cpus": plan.cpus, "num_gpus": plan.gpus, "max_restarts": 0}
-        # One a node first: Ray would pack embedders with parts of GPUs into few, and leave no GPU for an LLM.
+        # One per node first: Ray would pack embedders with fractional GPUs onto few GPUs and leave no whole GPU for an
+        # LLM.
         needs["scheduling_strategy"] = "SPREAD"
         worker.handle = self._ray.remote(plan.actor).options(**needs).remote(plan.build)
         worker.loading, worker.since = worker.handle.load.remote(), time.monotonic()
 
     def _join(self, worker: Worker, facts: Facts) -> None:
-        """A worker has loaded the model. Raises ModelError for one that differs from the others or this process."""
+        """Add a worker that has loaded the model. Raises ModelError if it differs from the others or from this
+        process."""
         worker.loading = None
         said = {"gpu-rag": facts.version, **facts.about}
         for name, value in (self.about or {"gpu-rag": installed_version()}).items():
@@ -298,16 +301,16 @@ class Pool:
         self.queue.join(worker.number, facts.window)
 
     def _kill(self, worker: Worker) -> None:
-        """End its process and drop its calls."""
+        """End the worker's process and drop its calls."""
         worker.loading, worker.facts = None, None
         worker.calls.clear()
         if worker.handle is not None:
-            with suppress(self._ray.exceptions.RayError):  # it may be gone by itself, or its cluster may
+            with suppress(self._ray.exceptions.RayError):  # the worker or its cluster may be gone already
                 self._ray.kill(worker.handle)
             worker.handle = None
 
     def _check(self) -> None:
-        """Raises ModelError when no worker is left, or none has become ready for too long."""
+        """Raise ModelError when no worker is left, or when none has become ready for too long."""
         role, left = self.plan.role, [worker for worker in self.workers if not worker.gone]
         if not left:
             given = f"{self._reason}; {self._n_deaths} deaths, scale.restarts={self._settings.restarts}"

@@ -1,4 +1,4 @@
-"""A task queue for workers that may die. Bookkeeping only: no Ray, no model."""
+"""A task queue for workers that may die. It only keeps books: no Ray, no model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from gpu_rag.errors import GpuRagError, RequestFailed
 from gpu_rag.models.llm.interface import aborted
 
-# After a death the tasks that the worker had are tried again in about this many groups, one after the other.
+# After a death the worker's tasks are retried in about this many groups, one after the other.
 GROUPS = 16
 
 
 @dataclass(eq=False)
 class Task:
-    """One piece of work. done(result) is called once; the result is what the worker gave, or an error.
+    """One piece of work. done(result) is called once, with the worker's result or an error.
 
-    deaths: workers that died while they had it; at: (worker, number) while one has it.
+    deaths: number of workers that died while they had it; at: (worker, number) while a worker has it.
     """
 
     item: Any
@@ -30,7 +30,7 @@ class Task:
     unwanted: bool = False
 
     def end(self, result: Any) -> None:
-        """Hand the result out, once."""
+        """Deliver the result, once."""
         if not self.over:
             self.over = True
             self.done(result)
@@ -39,10 +39,10 @@ class Task:
 class TaskQueue:
     """Tasks in order of arrival, given to workers up to their windows.
 
-    The tasks of a worker that dies are suspects, since one of them may have killed it. Suspects are tried again before
-    anything new, a sixteenth of them at a time, on a worker that has nothing else; the suspects of another death are
-    split again. So a task is given up only when a worker died that had it alone, after another death before: one that
-    was merely near loses time and nothing else.
+    The tasks of a worker that dies are suspects, since one of them may have killed it. Suspects are retried before new
+    tasks, a sixteenth of them at a time, on a worker without other tasks. The suspects of another death are split
+    again. A task is given up only when a worker died that had only this task, and an earlier death was recorded for the
+    task. So an innocent task loses only time.
     """
 
     def __init__(self) -> None:
@@ -50,26 +50,27 @@ class TaskQueue:
         self._groups: deque[list[Task]] = deque()
         self._running: dict[int, dict[int, Task]] = {}
         self._windows: dict[int, int] = {}
-        self._trials: set[int] = set()  # workers that have suspects
-        self._abort: dict[int, list[int]] = {}  # by worker: numbers that it does not know of yet
+        self._trials: set[int] = set()  # workers with suspects
+        self._abort: dict[int, list[int]] = {}  # by worker: numbers that it has not been told yet
         self._n_given = 0
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """Have tasks done."""
+        """Add tasks."""
         self._waiting.extend(tasks)
 
     def join(self, worker: int, window: int) -> None:
-        """A worker is ready for up to `window` tasks at once."""
+        """Add a worker that takes up to `window` tasks at once."""
         self._running[worker], self._windows[worker], self._abort[worker] = {}, window, []
 
     def n_running(self, worker: int) -> int:
-        """Tasks that this worker has."""
+        """The number of tasks that this worker has."""
         return len(self._running[worker])
 
     def shares(self, reachable: Iterable[int]) -> list[tuple[int, list[tuple[int, Task]]]]:
-        """The tasks to give to each worker of `reachable` now, the emptiest first: (worker, [(number, task)]).
+        """The tasks to give now to each worker of `reachable`, the one with fewest tasks first: (worker, [(number,
+        task)]).
 
-        Numbers are new for each giving. What waits is spread over the workers, so that none idles behind a full one.
+        Each giving uses new numbers. Waiting tasks are spread over the workers, so that none is idle beside a full one.
         """
         workers = sorted(set(reachable) & self._running.keys(), key=lambda worker: (len(self._running[worker]), worker))
         return [(w, self._give(w, math.ceil(len(self._waiting) / (len(workers) - i)))) for i, w in enumerate(workers)]
@@ -87,8 +88,8 @@ class TaskQueue:
             self._trials.add(worker)
             return self._numbered(worker, group)
         freest = min(self._running, key=lambda other: (len(self._running[other]), other))
-        if self._groups and not self._trials and worker == freest:  # one on trial takes the next group itself
-            return []  # let it run empty: nobody else will soon
+        if self._groups and not self._trials and worker == freest:  # a worker on trial takes the next group itself
+            return []  # let it run empty for the suspects: no other worker will soon
         chosen: list[Task] = []
         limit = min(most, self._windows[worker] - len(running))
         while self._waiting and len(chosen) < limit:
@@ -106,13 +107,14 @@ class TaskQueue:
         return numbered
 
     def finish(self, worker: int, number: int, result: Any) -> None:
-        """A worker has done a task. One that it had done before is left as it is: a call may be heard twice."""
+        """Record the result of a task. A task that was finished before is ignored, since a call may be processed
+        twice."""
         task = self._running[worker].pop(number, None)
         if task is not None:
             task.end(result)
 
     def abort(self, task: Task) -> None:
-        """A task is wanted no more: it ends now where no worker has it; else its worker may end it."""
+        """Abort a task that is no longer needed. It ends now if no worker has it; else its worker may end it."""
         task.unwanted = True
         if task.at is None:
             task.end(aborted())
@@ -121,12 +123,12 @@ class TaskQueue:
             self._abort[worker].append(number)
 
     def to_abort(self, worker: int) -> list[int]:
-        """The numbers that this worker shall abort; each once."""
+        """The numbers that this worker should abort, each returned once."""
         numbers, self._abort[worker] = self._abort[worker], []
         return [number for number in numbers if number in self._running[worker]]
 
     def leave(self, worker: int, why: object) -> None:
-        """A worker died. Tasks given up end with a RequestFailed that says why."""
+        """Remove a worker that died. Tasks that are given up end with a RequestFailed that says why."""
         running = self._running.pop(worker, {})
         self._windows.pop(worker, None)
         self._abort.pop(worker, None)

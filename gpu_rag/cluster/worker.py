@@ -1,7 +1,7 @@
-"""A model in a worker's process, behind `load` and `work`: plain classes, which `pool` turns into Ray actors.
+"""A model in a worker's process, with `load` and `work`: plain classes, which `pool` turns into Ray actors.
 
-Models are loaded in `load`, not when a worker is made: so an error of loading comes back as itself, and nothing heavy
-is imported before the environment is set.
+Models are loaded in `load`, not on construction. So an error of loading is returned as itself, and no heavy module is
+imported before the environment is set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpu_rag.models.stored import model_folder
 from gpu_rag.settings import ModelSettings
 from gpu_rag.settings.sections import VllmSettings
 
-# Texts of several lengths whose vectors tell whether two workers compute the same bits.
+# Texts of several lengths; their vectors show whether two workers compute the same bits.
 PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one two three four five six seven " * 12)
 
 
@@ -35,7 +35,7 @@ def installed_version() -> str:
 
 @dataclass(frozen=True)
 class Facts:
-    """A worker's description of itself. about: name, content hash and whatever else all workers must agree on."""
+    """A worker's description of itself. about: name, content hash and all else that must be equal for all workers."""
 
     window: int
     about: dict[str, Any]
@@ -45,26 +45,26 @@ class Facts:
 
 
 class EmbedWorker:
-    """An embedder. build: loads it."""
+    """An embedder in a worker. build: loads it."""
 
-    streams = False  # each task is a call of its own
+    streams = False  # each task is a separate call
 
     def __init__(self, build: Callable[[], Embedder]):
         prepare_environment()
         self._build = build
 
     def load(self) -> Facts:
-        """Load the model. Raises what `build` raises."""
+        """Load the model. Raises the errors of `build`."""
         self._embedder = model = self._build()
         about = {"name": model.name, "content_hash": model.content_hash, "dim": model.dim, "device": model.device}
         bits = hashlib.sha256(model.embed(PROBE).tobytes()).hexdigest()
-        # two calls: the next texts are there when the worker has finished those before
+        # a window of two: the next texts are there when the previous ones are finished
         return Facts(2, {**about, "row_identical": model.row_identical, "bits": bits})
 
     def work(
         self, new: Sequence[tuple[int, list[str]]], unwanted: Sequence[int], wait_s: float
     ) -> list[tuple[int, Any]]:
-        """(number, (f32[n, D], texts cut)) of each list of texts."""
+        """(number, (f32[n, D], number of truncated texts)) for each list of texts."""
         found = []
         for number, texts in new:
             before = self._embedder.n_truncated
@@ -75,7 +75,7 @@ class EmbedWorker:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A language model. window: requests that it is given at once; tokenizer: its files, where it has some."""
+    """A language model. window: number of requests that it gets at once; tokenizer: its files, if it has some."""
 
     llm: LLM
     window: int
@@ -83,16 +83,16 @@ class Loaded:
 
 
 class LLMWorker:
-    """A language model behind its streaming face. build: loads it."""
+    """A language model in a worker, with its streaming interface. build: loads it."""
 
-    streams = True  # a call gives all that is new and brings what is finished
+    streams = True  # a call brings all new requests and returns the finished ones
 
     def __init__(self, build: Callable[[], Loaded]):
         prepare_environment()
         self._build = build
 
     def load(self) -> Facts:
-        """Load the model. Raises what `build` raises."""
+        """Load the model. Raises the errors of `build`."""
         from gpu_rag.models.llm.service import as_streaming
 
         self._loaded = self._build()
@@ -101,7 +101,7 @@ class LLMWorker:
         return Facts(self._loaded.window, {**about, "context_tokens": llm.context_tokens, "capable": llm.capable})
 
     def work(self, new: Sequence[tuple[int, Any]], unwanted: Sequence[int], wait_s: float) -> list[tuple[int, Any]]:
-        """(number, reply) of the requests that have finished; waits up to wait_s for the first. Raises ModelError."""
+        """(number, reply) of the finished requests; waits up to wait_s for the first. Raises ModelError."""
         for number, request in new:
             self._llm.submit(number, request)
         for number in unwanted:
@@ -109,27 +109,27 @@ class LLMWorker:
         return self._llm.poll(wait_s)
 
     def tokenizer(self) -> dict[str, bytes]:
-        """The files of the tokenizer, by name; {} where the model has none."""
+        """{name: content} of the tokenizer's files; {} if the model has none."""
         return self._loaded.tokenizer
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text`, as the engine counts."""
+        """The number of tokens of `text`, as the engine counts."""
         return self._llm.count_tokens(text)
 
 
 TOKENIZER_SUFFIXES = frozenset({".json", ".txt", ".model", ".jinja"})
 LARGEST_FILE = 64 * 2**20
-WINDOW = 64  # requests that an engine without batches of its own is given at once
+WINDOW = 64  # requests at once for an engine without batches
 
 
 def build_embedder(settings: ModelSettings, device: str, cache: str) -> Embedder:
-    """The embedder that `settings` name. cache: where the packaged models of this node are kept."""
+    """The embedder of the settings. cache: the folder of packaged models on this node."""
     set_cache_dir(cache)
     return plain_embedder(settings, device)
 
 
 def build_llm(settings: ModelSettings, vllm: VllmSettings, device: str, cache: str) -> Loaded:
-    """The language model that `settings` name, with its tokenizer's files and how much it takes at once."""
+    """The language model of the settings, with its tokenizer's files and its window."""
     set_cache_dir(cache)
     spec = settings.llm
     llm = plain_llm(settings, vllm, device)
@@ -145,6 +145,6 @@ def build_llm(settings: ModelSettings, vllm: VllmSettings, device: str, cache: s
 
 
 def tokenizer_files(folder: Path) -> dict[str, bytes]:
-    """The files in a model folder that make up its tokenizer, and what it is found by: all but the weights."""
+    """The tokenizer files of a model folder and other small text files: all but the weights."""
     files = (path for path in sorted(folder.iterdir()) if path.suffix in TOKENIZER_SUFFIXES and path.is_file())
     return {path.name: path.read_bytes() for path in files if path.stat().st_size <= LARGEST_FILE}

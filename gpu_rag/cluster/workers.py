@@ -1,4 +1,4 @@
-"""The workers of one run: which models are on workers, opened on first use, closed together."""
+"""The workers of one run: the models on workers, opened on first use and closed together."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _HEAD = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
 
 
 class RayWorkers:
-    """Models on workers, as `models.set.Workers`. A role with 0 workers is None: it stays in this process."""
+    """Models on workers, as `models.set.Workers`. A role with 0 workers is None and stays in this process."""
 
     def __init__(self, scale: ScaleSettings, models: ModelSettings, vllm: VllmSettings):
-        """Checks the settings; Ray is touched when a model is asked for. Raises UsageError, MissingBackend."""
+        """Check the settings. Ray is not used before a model is requested. Raises UsageError, MissingBackend."""
         check_scale(scale, models)
         self._scale, self._models, self._vllm = scale, models, vllm
         self._pools: dict[str, Pool] = {}
 
     def embedder(self) -> RayEmbedder | None:
-        """The embedder. Raises what starting its workers raises."""
+        """The embedder. Raises the errors of starting its workers."""
         pool = self._pool("embedder", "embed", partial(build_embedder, self._models), EmbedWorker)
         return RayEmbedder(pool, self._scale.embed_batch) if pool is not None else None
 
     def llm(self) -> RayLLM | None:
-        """The language model. Raises what starting its workers raises."""
+        """The language model. Raises the errors of starting its workers."""
         pool = self._pool("llm", "llm", partial(build_llm, self._models, self._vllm), LLMWorker)
         return RayLLM(pool) if pool is not None else None
 
     def _pool(self, role: str, prefix: str, build: Callable[..., Any], actor: Any) -> Pool | None:
-        """The workers of a role, with `scale.PREFIX_workers` and so on; None without any."""
+        """The workers of a role, with the settings `scale.PREFIX_workers` and so on; None without workers."""
         n_workers, cpus, gpus = (getattr(self._scale, f"{prefix}_{name}") for name in ("workers", "cpus", "gpus"))
         if n_workers and role not in self._pools:
             build = partial(build, _device(prefix, self._models.device, gpus), str(cache_dir()))
@@ -49,18 +49,18 @@ class RayWorkers:
         return self._pools.get(role)
 
     def describe(self) -> dict[str, Any]:
-        """By role that was asked for: `Pool.describe`."""
+        """{role: `Pool.describe`} of the roles that were used."""
         return {role: pool.describe() for role, pool in self._pools.items()}
 
     def close(self) -> None:
-        """End all workers, and a local Ray with the last that uses it."""
-        with ExitStack() as stack:  # one that cannot be closed leaves no other open
+        """End all workers, and a local Ray with its last user."""
+        with ExitStack() as stack:  # a pool that cannot be closed does not keep others open
             for pool in self._pools.values():
                 stack.callback(pool.close)
 
 
 def check_scale(scale: ScaleSettings, models: ModelSettings) -> None:
-    """Raises UsageError for settings that contradict each other, MissingBackend without ray."""
+    """Raise UsageError for settings that contradict each other, MissingBackend without ray."""
     if scale.address not in ("local", "auto") and not _HEAD.fullmatch(scale.address):
         raise UsageError("not the address of a Ray cluster", given=f"scale.address={scale.address}", expected=ADDRESSES)
     if not scale.embed_workers and not scale.llm_workers:

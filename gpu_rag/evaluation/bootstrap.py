@@ -1,7 +1,7 @@
 """Percentile bootstrap over questions: intervals of a mean, and of a paired difference of two methods.
 
-Source: Efron and Tibshirani 1993, chapters 13 and 16. The resamples are fixed by the seed, and one set of resamples
-serves all methods, so differences are paired by question.
+Source: Efron and Tibshirani 1993, chapters 13 and 16. The seed fixes the resamples. All methods use the same resamples,
+so differences are paired by question.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 N_RESAMPLES = 10_000
-BLOCK = 4_000_000  # entries of one matrix of draws: 32 MB
+BLOCK = 4_000_000  # entries per matrix of draws: 32 MB
 
 
 def resample_means(scores: np.ndarray, seed: int, n_resamples: int = N_RESAMPLES) -> np.ndarray:
     """Means of resamples: f64[n_resamples, M] for scores f64[n, M] (questions by measures)."""
     n = len(scores)
     generator = np.random.default_rng(seed)
-    # how often each question is drawn: matrix products of bounded size instead of n_resamples gathers
+    # Draw counts per question: matrix products of bounded size instead of n_resamples gathers.
     size = max(1, BLOCK // n)
     blocks = []
     for start in range(0, n_resamples, size):
@@ -34,7 +34,7 @@ def interval(means: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 
 
 def intervals(per_method: Mapping[str, Sequence[float]], seed: int = 0) -> dict[str, tuple[float, float]]:
-    """The 95 % interval of each method's mean. All methods have the same questions in the same order."""
+    """The 95 % interval of each method's mean. All methods must have the same questions in the same order."""
     names = list(per_method)
     means = resample_means(np.stack([np.asarray(per_method[name], float) for name in names], axis=1), seed)
     return {name: interval(means[:, column]) for column, name in enumerate(names)}

@@ -1,17 +1,16 @@
-"""The ceiling of a method's retrieval: which gold is still there, stage by stage, when a perfect chooser chooses.
+"""The ceiling of a method's retrieval: the gold that remains at each stage if every choice is perfect.
 
 An oracle (`program.oracle`) decides with the gold passages of each question: it takes the options that lead to gold,
-or none. A decision without gold, such as the wording of keywords, is by rule. Of each question's gold documents, the
-share that is
-
-index     in the index, and let through by `--where`
+or none. A decision without gold, such as the wording of keywords, is made by rule. Each stage is the share of a
+question's gold documents that are
+index     in the index, and match `--where`
 graph     among the passages that the method's own structure reached, such as a walk, evidence graphs, or the
-          neighbourhood of seeds; a method without choices has none
+          neighbourhood of seeds; a method without choices has no such stage
 reached   there, or among the first REACHED of the ranking
 recall@k  among the first k passages that are kept
-prompt    among the passages that the shared reader shows, whole and within the model's context where one is named
+prompt    among the passages that the shared reader shows, whole and within the model's context if a model is given
 
-A walk from all passages sees all of them: `reached` is then what its ranking leaves within reach.
+A walk from all passages sees all of them, so `reached` is then determined by its ranking.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ REACHED = 100
 
 
 def oracle_of(rows: Sequence[QuestionRow], p: float = 1.0, base: KbGold | None = None, **options: Any) -> Oracle:
-    """An oracle for questions with what is known of their answers, right with probability p. base: knows the nodes of a
-    knowledge base that answer them; options: others of the oracle. Raises UsageError."""
+    """An oracle for questions with known answers, right with probability p. base: knows the answer nodes of a knowledge
+    base; options: further arguments of the oracle. Raises UsageError."""
 
     def gold_of(row: QuestionRow) -> Gold:
         nodes = tuple(base.nodes(row)) if base is not None and base.is_skb(row) else ()
@@ -49,7 +48,7 @@ def oracle_of(rows: Sequence[QuestionRow], p: float = 1.0, base: KbGold | None =
 
 
 def check_ceiling(method: str) -> None:
-    """Raises UsageError for a method that ranks nodes of a knowledge base."""
+    """Raise UsageError for a method that ranks nodes of a knowledge base."""
     if "kb" in needs(method):
         raise UsageError(
             "gold passages do not tell what is right to choose",
@@ -68,8 +67,8 @@ def ceiling_scores(
     retrieval_only: bool = True,
     where: str = "",
 ) -> dict[str, list[float]]:
-    """Scores by stage of the rows with gold passages, see the module; `choices`, how often the oracle chose, and
-    `failed`, 1 for a question that failed, whose shares are 0 from `graph` on. Raises UsageError as `check_ceiling`."""
+    """Scores by stage of the rows with gold passages, see the module. `choices` is the number of the oracle's choices.
+    `failed` is 1 for a question that failed; its shares are 0 from `graph` on. Raises UsageError as `check_ceiling`."""
     check_ceiling(method)
     rows = [row for row in rows if row.gold_ids]
     gold_of = {row.question.id: frozenset(row.gold_ids) for row in rows}
@@ -107,7 +106,7 @@ def ceiling_scores(
 
 
 def n_shown(engine: Engine, answer: Answer, llm: LLM | None) -> int:
-    """How many passages of an answer the shared reader shows whole."""
+    """The number of an answer's passages that the shared reader shows whole."""
     evidence = answer.evidence[: engine.settings.reader.passages]
     if llm is None:
         return len(evidence)

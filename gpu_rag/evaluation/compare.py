@@ -1,4 +1,4 @@
-"""Methods side by side on one index: scores with bootstrap intervals, paired differences, and costs."""
+"""Comparison of methods on one index: scores with bootstrap intervals, paired differences, and costs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SECONDS = ("llm_s", "embed_s", "graph_s")
 
 @dataclass(frozen=True)
 class Comparison:
-    """The document of `eval --json`, and every answer and per-question score behind it."""
+    """The document of `eval --json`, with all answers and per-question scores."""
 
     document: dict[str, Any]
     answers: dict[str, list[Answer]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Comparison:
 
 
 def check_gold(rows: Sequence[QuestionRow], known_documents: set[str]) -> None:
-    """Raises BadInput where a gold id is no document of the index: recall would silently be too low."""
+    """Raise BadInput if a gold id is not a document of the index, since recall would silently be too low."""
     if not rows:
         raise BadInput("no question to evaluate")
     check_unique([row.question for row in rows])
@@ -72,22 +72,24 @@ def compare(
     ceiling: bool = False,
     p_oracle: float | None = None,
 ) -> Comparison:
-    """Runs each method over the same questions and scores it.
+    """Run each method over the same questions and score it.
 
-    recall@k is over gold_ids per document (a document counts where its best passage ranks), whole@k the share of
-    questions with all of them; questions without gold_ids are left out, of em / f1 those without answers. Questions
-    over a knowledge base: see `evaluation.kb`; with web pages: `truthful` beside em and f1, see `metrics.truthfulness`.
+    recall@k is over gold_ids per document (a document has the rank of its best passage); whole@k is the share of
+    questions with all of them. Questions without gold_ids are left out; em / f1 leave out questions without answers.
+    For questions over a knowledge base see `evaluation.kb`; questions with web pages also get `truthful`, see
+    `metrics.truthfulness`.
+
     where: a filter of documents, see `index.where`; gold that it excludes is missed.
-    ceiling: whether the document has that of each method, see `evaluation.ceiling`.
-    p_oracle: where an oracle decides that is right with this probability; decisions without gold are listed then.
-    judge: what judges the answers of all methods, after the last one has run; see `evaluation.judge`.
+    ceiling: whether the document includes the ceiling of each method, see `evaluation.ceiling`.
+    p_oracle: lets an oracle decide that is right with this probability; decisions without gold are then listed.
+    judge: judges the answers of all methods after the last one has run; see `evaluation.judge`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
     if judge is not None:
         check_rows(rows)
         if retrieval_only:
             raise UsageError("there are no answers to judge", given="retrieval only", do="leave out one of the two")
-    for method in methods:  # all of them before the first one runs
+    for method in methods:  # check all methods before the first one runs
         if ceiling:
             check_ceiling(method)
         if where:
@@ -143,7 +145,7 @@ def compare(
 
 
 def _resample(comparison: Comparison) -> None:
-    """Adds the intervals of every measure, and its paired differences."""
+    """Add the interval of every measure, and its paired differences."""
     document, methods = comparison.document, list(comparison.scores)
     for method in methods:
         document["methods"][method]["ci95"] = {}
@@ -167,9 +169,9 @@ def score(
     retrieval_only: bool,
     gold: KbGold,
 ) -> dict[str, list[float]]:
-    """Per-question scores by measure. A failed question scores 0: a failure is never left out of a mean.
+    """Per-question scores by measure. A failed question scores 0, so a failure is never left out of a mean.
 
-    Which questions a measure has depends on the questions alone, so that methods can be compared in pairs.
+    The questions of a measure do not depend on the method, so methods can be compared in pairs.
     """
     document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
     names = [f"{measure}@{k}" for measure in RETRIEVED for k in at]
@@ -195,8 +197,8 @@ def score(
 def truthful(
     answers: Sequence[Answer], rows: Sequence[QuestionRow], judged: Sequence[float] | None = None
 ) -> list[float]:
-    """The three-way scores of questions that bring web pages and have answers. judged: of all with answers, by a
-    judge."""
+    """The three-way scores of questions with answers and web pages. judged: a judge's scores of all questions with
+    answers."""
     with_answers = [(answer, row) for answer, row in zip(answers, rows) if row.answers]
     right = [found == 1.0 for found in judged] if judged else [None] * len(with_answers)
     return [
@@ -207,7 +209,7 @@ def truthful(
 
 
 def _three_ways(scores: Sequence[float]) -> dict[str, float]:
-    """The mean of three-way scores, and the share of each."""
+    """The mean of three-way scores, and the share of each value."""
     shares = {name: scores.count(value) / len(scores) for name, value in WAYS.items()}
     return {TRUTHFUL: sum(scores) / len(scores), **shares}
 
@@ -215,7 +217,7 @@ def _three_ways(scores: Sequence[float]) -> dict[str, float]:
 def _details(
     answers: Sequence[Answer], rows: Sequence[QuestionRow], gold: KbGold, scores: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """More of the entry of a method, where there are KG questions: shares by pool, scores by hops."""
+    """Further entries of a method for KG questions: shares by pool, scores by hops."""
     pairs = [(answer, row) for answer, row in zip(answers, rows) if gold.is_kg(row)]
     if not pairs:
         return {}

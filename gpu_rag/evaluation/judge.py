@@ -1,8 +1,8 @@
-"""An LLM as judge of answers: does an answer say the same as one of the gold answers? And is the judge right itself?
+"""An LLM as judge of answers: does an answer mean the same as one of the gold answers? Controls check the judge itself.
 
-It writes a short reason and then the verdict, under a JSON schema. Equal answers to a question are judged once,
-whichever methods gave them; a reply that is no verdict stays without one. A model that does not count as capable is
-asked nothing. Papers call the share of correct answers by such a judge "accuracy".
+The judge writes a short reason and then the verdict, under a JSON schema. Equal answers to a question are judged once,
+whichever methods gave them. An unreadable reply gives no verdict. A model that does not count as capable is not asked.
+Papers call the share of correct answers by such a judge "accuracy".
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from gpu_rag.settings.sections import EvalSettings
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer, Malformed, Reply, Request
 
-LEAST_RIGHT = 0.8  # of a kind of control: below it the verdicts are not to be trusted
+LEAST_RIGHT = 0.8  # minimum share of a kind of control; below it the verdicts cannot be trusted
 KINDS = {
     "planted_right": "planted right answers",
     "planted_wrong": "planted wrong answers",
     "exact": "answers equal to a gold answer",
 }
 _TOKENS = {"prompt_tokens": "n_prompt", "cached_tokens": "n_cached", "generated_tokens": "n_generated"}
-MOST_GOLD = 50  # gold answers that are shown: those nearest to the answer by token F1
+MOST_GOLD = 50  # gold answers shown: those nearest to the answer by token F1
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim to judge: an answer to a question, beside the gold answers."""
+    """A claim to judge: an answer to a question, with the gold answers."""
 
     question: str
     gold: tuple[str, ...]
@@ -56,7 +56,7 @@ class Judgement(Struct, frozen=True):
 
 
 def by_match(claim: Claim) -> Judgement:
-    """Correct where the answer equals a gold answer after normalisation (em = 1)."""
+    """Correct if the answer equals a gold answer after normalisation (em = 1)."""
     equal = exact_match(claim.answer, claim.gold)
     return Judgement("compared by their words", "correct" if equal else "incorrect")
 
@@ -66,7 +66,7 @@ JUDGE = Ask(
     Judgement,
     rule=by_match,
     prompt="gpu_rag.evaluation.prompts:judge",
-    show=lambda claim: {  # each text on one line, so that none of them looks like the next field
+    show=lambda claim: {  # one line per text, so that no text looks like the next field
         "question": _line(claim.question),
         "gold": "\n".join(_line(text) for text in _shown(claim)),
         "answer": _line(claim.answer),
@@ -76,8 +76,8 @@ JUDGE = Ask(
 
 @dataclass(frozen=True)
 class Verdict:
-    """The judge's word on a claim. correct: None where it gave no verdict. problem: then malformed (its reply cannot
-    be read) or failed (no reply came, or the engine refused it), else empty."""
+    """The judge's verdict on a claim. correct: None if there is no verdict. problem: then malformed (unreadable reply)
+    or failed (no reply, or refused by the engine); else empty."""
 
     correct: bool | None
     problem: str = ""
@@ -85,7 +85,7 @@ class Verdict:
 
 
 class Judge:
-    """A model that judges claims. n_asked, n_from_cache, s: of all its calls. on_reply: hears of each reply."""
+    """A model that judges claims. n_asked, n_from_cache, s: totals of its calls. on_reply: called with each reply."""
 
     def __init__(self, llm: LLM, settings: EvalSettings | None = None):
         self.llm, self.settings = llm, settings or EvalSettings()
@@ -100,9 +100,9 @@ class Judge:
         return JUDGE.request({"claim": claim, "max_tokens": self.settings.judge_tokens}, self.llm)
 
     def verdicts(self, claims: Sequence[Claim]) -> list[Verdict]:
-        """A verdict for each claim, in their order; equal claims are asked once, all of them in one call of the engine.
+        """A verdict for each claim, in their order. Equal claims are asked once, and all in one call of the engine.
 
-        Raises ModelError when the engine as a whole cannot go on; the replies that came until then are in its cache.
+        Raises ModelError when the whole engine fails; the replies received until then are in its cache.
         """
         distinct = list(dict.fromkeys(claims))
         if not distinct:
@@ -117,7 +117,7 @@ class Judge:
 
 
 def read_verdict(reply: Reply | RequestFailed) -> Verdict:
-    """The verdict of a reply; never a guess from what is no verdict."""
+    """The verdict of a reply. An unreadable reply is never guessed."""
     if isinstance(reply, RequestFailed):
         return Verdict(None, "failed")
     judgement, _ = JUDGE.read(reply, {})
@@ -131,34 +131,34 @@ def _line(text: str) -> str:
 
 
 def _shown(claim: Claim) -> Sequence[str]:
-    """The gold answers that fit a prompt; of very many (a graph's) the nearest to the answer, best first."""
+    """The gold answers that fit a prompt: of very many (in a graph) the nearest to the answer, best first."""
     if len(claim.gold) <= MOST_GOLD:
         return claim.gold
     return sorted(claim.gold, key=lambda gold: -token_f1(claim.answer, [gold]))[:MOST_GOLD]
 
 
 def claim_order(claim: Claim) -> str:
-    """A fixed order of claims that has nothing to do with the order of a file."""
+    """A fixed sort key of claims that does not depend on file order."""
     return sha256("\n".join((claim.question, claim.answer, *claim.gold)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @contextmanager
 def open_judge(engine: Engine, *, replies: Path | None = None, api_key: ApiKeys = None) -> Iterator[Judge]:
-    """The judge that the engine's settings name: `eval.judge`, or the model that answers.
+    """The judge of the engine's settings: `eval.judge`, or else the model that answers.
 
-    replies: a file that keeps its replies. Raises UsageError (no model), MissingBackend, ModelError, StorageError.
+    replies: a file that stores its replies. Raises UsageError (no model), MissingBackend, ModelError, StorageError.
     """
     settings = engine.settings.eval
     with ExitStack() as stack:
         if engine.models.has_llm() and not settings.judge:
-            llm = engine.models.llm()  # which the engine closes
+            llm = engine.models.llm()  # the engine closes it
             if replies is not None and not isinstance(llm, CachedLLM):
                 llm = CachedLLM(llm, replies)
                 stack.callback(llm.file.close)
         else:
             spec = settings.judge or engine.settings.models.llm
             of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable, revision="")
-            workers = None if spec.startswith("http") else engine.models.open_workers  # a server is nobody's worker
+            workers = None if spec.startswith("http") else engine.models.open_workers  # a server needs no workers
             models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm, workers=workers)
             stack.enter_context(closing(models))
             llm = models.llm()
@@ -173,12 +173,12 @@ Controls = dict[str, list[Claim]]
 def judge_answers(
     judge: Judge, answers: Mapping[str, Sequence[Answer]], rows: Sequence[QuestionRow]
 ) -> tuple[dict[str, list[float]], dict[str, dict[str, Any]], dict[str, Any]]:
-    """(scores by method, costs and counts by method, what is known of the judge).
+    """(scores by method, costs and counts by method, facts about the judge).
 
-    Scores are of the questions with answers, in their order: 1 correct, else 0. Two kinds of answers need no judge: one
-    that equals a gold answer after normalisation (em = 1) is correct, and a question that was not answered is not. A
-    claim without a verdict scores 0 and is counted. All claims and controls are asked together. A judge that is not
-    capable is asked nothing and gives no scores. Raises UsageError, ModelError.
+    Scores are of the questions with answers, in their order: 1 for correct, else 0. Two kinds of answers need no judge:
+    an answer equal to a gold answer after normalisation (em = 1) is correct, and an unanswered question is not. A claim
+    without a verdict scores 0 and is counted. All claims and controls are asked together. A judge that is not capable
+    is not asked and gives no scores. Raises UsageError, ModelError.
     """
     check_rows(rows)
     if not judge.capable:
@@ -198,13 +198,13 @@ def judge_answers(
 
 
 def check_rows(rows: Sequence[QuestionRow]) -> None:
-    """Raises UsageError where no question says its answer."""
+    """Raise UsageError if no question has an answer."""
     if not any(row.answers for row in rows):
         raise UsageError("there is nothing to judge by", given="questions without answers", do="leave out --judge")
 
 
 def _claim(answer: Answer, row: QuestionRow) -> Claim | float:
-    """The claim to be judged, or the score where a rule settles it."""
+    """The claim to judge, or the score if a rule decides it."""
     if answer.status != "answered" or answer.text is None or not answer.text.strip():
         return 0.0
     claim = Claim(row.question.text, tuple(row.answers), answer.text)
@@ -212,10 +212,10 @@ def _claim(answer: Answer, row: QuestionRow) -> Claim | float:
 
 
 def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
-    """Claims whose verdict is known: a question's own first gold answer, and that of another question.
+    """Claims with a known verdict: a question's own first gold answer, and the first gold answer of another question.
 
-    At most n of each kind, chosen by hash: the same for equal questions, in whatever order. A planted wrong answer has
-    no word in common with any gold answer of its question; a question for which the set has none gets none.
+    At most n of each kind, chosen by hash, so the choice does not depend on order. A planted wrong answer has no word
+    in common with any gold answer of its question; a question without such an answer in the set gets none.
     """
     own = [Claim(row.question.text, tuple(row.answers), row.answers[0]) for row in rows if row.answers]
     own = sorted(own, key=claim_order)
@@ -230,7 +230,7 @@ def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
 
 
 def exact_claims(answers: Mapping[str, Sequence[Answer]], rows: Sequence[QuestionRow], n: int) -> list[Claim]:
-    """At most n answers with em = 1, chosen by hash: no call is needed to score them, but the judge should agree."""
+    """At most n answers with em = 1, chosen by hash. They need no judge, but the judge should agree."""
     found = {
         Claim(row.question.text, tuple(row.answers), answer.text)
         for given in answers.values()
@@ -256,7 +256,7 @@ def _entry(claims: Sequence[Claim | float], verdicts: Mapping[Claim, Verdict], n
 
 
 def _about(judge: Judge, controls: Controls, verdicts: Mapping[Claim, Verdict]) -> dict[str, Any]:
-    """The judge: which model, how it was asked, and how it did on the controls."""
+    """Facts about the judge: its model, how it was asked, and its results on the controls."""
     check = {kind: _checked([verdicts[c] for c in claims], kind) for kind, claims in controls.items()}
     return {
         "model": judge.llm.name,
@@ -272,7 +272,7 @@ def _about(judge: Judge, controls: Controls, verdicts: Mapping[Claim, Verdict]) 
 
 
 def _checked(verdicts: Sequence[Verdict], kind: str) -> dict[str, int]:
-    """{"n", "right": verdicts as they should be, "unread": controls without one}."""
+    """{"n", "right": right verdicts, "unread": controls without a verdict}."""
     wanted = kind != "planted_wrong"
     return {
         "n": len(verdicts),
@@ -282,7 +282,7 @@ def _checked(verdicts: Sequence[Verdict], kind: str) -> dict[str, int]:
 
 
 def _doubts(judge: Judge, check: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Why the verdicts are not to be trusted; empty where nothing speaks against them."""
+    """Reasons not to trust the verdicts; empty if there are none."""
     if not judge.capable:
         do = "set eval.judge to a model that is, or eval.judge_capable=true"
         return [f"{judge.llm.name} is not held to be capable of judging and was not asked: {do}"]
@@ -306,17 +306,17 @@ def unread(document: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def words_of(answer: str) -> frozenset[str]:
-    """The words by which `metrics.token_f1` compares an answer: two share one exactly where their F1 is not 0.
+    """The words that `metrics.token_f1` compares. Two answers share a word exactly if their F1 is not 0.
 
     >>> sorted(words_of("The Port of Rome")), sorted(words_of("Yes.")), sorted(words_of("a"))
     (['of', 'port', 'rome'], ['=yes'], [])
     """
     text = normalise_answer(answer)
-    return frozenset([f"={text}"] if text in SPECIAL else text.split())  # no word holds "=": it is punctuation
+    return frozenset([f"={text}"] if text in SPECIAL else text.split())  # "=" is punctuation, so no word contains it
 
 
 class Negatives:
-    """n answers in a circle, to find behind each the next one that shares no word with some gold answers."""
+    """n answers in a circle. For each place it finds the next answer that shares no word with given gold answers."""
 
     def __init__(self, answers: Sequence[str]):
         words = [words_of(answer) for answer in answers]
@@ -327,7 +327,8 @@ class Negatives:
         self._said = np.array([bool(said) for said in words], bool)
 
     def after(self, place: int, gold: Sequence[str]) -> int | None:
-        """The place of the first answer behind `place`, and then from the first on, without a word of `gold`."""
+        """The place of the next answer after `place`, in the circle, that has no word of `gold`; None if there is
+        none."""
         free = self._said.copy()
         free[place] = False
         for word in frozenset[str]().union(*map(words_of, gold)) & self._having.keys():

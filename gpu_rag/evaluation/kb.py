@@ -18,18 +18,19 @@ from gpu_rag.types import Answer
 
 SKB_MEASURES = ("hit@1", "hit@5", "recall@20", "mrr")
 KG_MEASURES = ("hits@1", "answer_on_path", "answer_on_path_pruned")
-DEPTH = 20  # nodes, or passages that stand for them, that SKB questions are scored on
+DEPTH = 20  # nodes, or passages in their place, that score SKB questions
 
 
 class KbGold:
-    """The gold answers of questions over an index with a knowledge base; other questions are neither.
+    """The gold answers of questions over an index with a knowledge base.
 
-    An SKB question has `answer_ids`, a KG question answers but neither `answer_ids` nor `gold_ids`.
-    An answer id is the id of a node in its source; a decimal one N is also that of the node "nN" where none is called
-    N, as the tables of PrimeKG are. `answer_types`, where a row has them, are the types of nodes that may be answers:
-    others are left out of rankings, as STaRK's evaluation ranks products alone on Amazon and papers alone on MAG.
-    Gold that is no node is missed by every method, and counted in `missed`: a knowledge base may lack it. Raises
-    BadInput where no gold of the set is a node, which is then of another base, and where an answer is of none of these
+    An SKB question has `answer_ids`; a KG question has answers but neither `answer_ids` nor `gold_ids`. Other questions
+    are neither. An answer id is the id of a node in its source. A decimal id N also means the node "nN" if no node is
+    called N, as in the tables of PrimeKG. `answer_types`, if a row has them, are the types that answers may have. Other
+    nodes are left out of rankings, as STaRK's evaluation ranks only products on Amazon and only papers on MAG.
+
+    Every method misses gold that is not a node; it is counted in `missed`, since a knowledge base may lack it. Raises
+    BadInput if no gold of the set is a node (it then belongs to another base), and if an answer has none of these
     types: scores would silently be too low.
     """
 
@@ -50,11 +51,11 @@ class KbGold:
         return self._index.loaded("kb", load_kb)
 
     def is_skb(self, row: QuestionRow) -> bool:
-        """Whether nodes are the answers of a question."""
+        """Whether the answers of a question are nodes."""
         return self.is_kb and bool(row.meta.get("answer_ids"))
 
     def is_kg(self, row: QuestionRow) -> bool:
-        """Whether the answers of a question are to be found on paths."""
+        """Whether the answers of a question are expected on paths."""
         return self.is_kb and bool(row.answers) and not row.gold_ids and not row.meta.get("answer_ids")
 
     def nodes(self, row: QuestionRow) -> list[str]:
@@ -62,7 +63,7 @@ class KbGold:
         return [id for nodes in self._gold[row.question.id] for id in sorted(nodes)]
 
     def _records(self) -> dict[str, set[str]]:
-        """The nodes of each id, as the sources have it."""
+        """The nodes of each id, as in the sources."""
         table = tables.read_table(self._index.folder("kb") / "kb_records.parquet", KB_RECORDS)
         known: dict[str, set[str]] = defaultdict(set)
         for id, node in zip(table["id"].to_pylist(), table["node"].to_pylist()):
@@ -70,9 +71,9 @@ class KbGold:
         return known
 
     def _missed(self, rows: Sequence[QuestionRow]) -> dict[str, int]:
-        """{"questions": how many have gold that is no node, "answers": how much gold that is}, {} where there is none.
+        """{"questions": number with gold that is not a node, "answers": amount of such gold}; {} if there is none.
 
-        An answer of a KG question is a node where one has its name or alias.
+        An answer of a KG question is a node if a node has its name or alias.
         """
         found = []
         for row in rows:
@@ -86,7 +87,7 @@ class KbGold:
         return bool(self._kb.named(answer) or self._kb.named(normalise_answer(answer)))
 
     def _nodes(self, row: QuestionRow) -> list[set[str]]:
-        """The node ids of each answer id, none of one that is no node."""
+        """The node ids of each answer id; an empty set for an id that is not a node."""
         found = []
         for given in dict.fromkeys(map(str, row.meta["answer_ids"])):
             nodes = self._known.get(given) or self._known.get(f"n{given}" if given.isdecimal() else given) or set()
@@ -95,7 +96,7 @@ class KbGold:
         return found
 
     def _answer_types(self, row: QuestionRow) -> frozenset[str] | None:
-        """The types that answers of a question may have, None for all."""
+        """The types that answers of a question may have; None for all."""
         given = row.meta.get("answer_types")
         if given is None:
             return None
@@ -111,28 +112,28 @@ class KbGold:
         return types
 
     def _of_types(self, nodes: Collection[str], types: Collection[str]) -> list[str]:
-        """The nodes whose type is one of these, in their order."""
+        """The nodes whose type is one of `types`, in their order."""
         kb = self._kb
         rows = ((node, kb.row_of(node)) for node in nodes)
         return [node for node, row in rows if row is not None and kb.type_names[kb.node_type[row]] in types]
 
     def ranking(self, answer: Answer) -> list[str]:
-        """Node ids, best first: the answer's nodes, otherwise those whose own documents its evidence is of."""
+        """Node ids, best first: the answer's nodes, otherwise the nodes that own the documents of its evidence."""
         if answer.nodes:
             return list(dict.fromkeys(node.id for node in answer.nodes))
         own = self._index.loaded("owners of passages", lambda index: owners(self._kb))
         return list(dict.fromkeys(own[e.passage_id] for e in answer.evidence if e.passage_id in own))
 
     def scores(self, answer: Answer, row: QuestionRow) -> dict[str, float]:
-        """SKB_MEASURES or KG_MEASURES of one question; {} of others."""
+        """SKB_MEASURES or KG_MEASURES of one question; {} for other questions."""
         if self.is_skb(row):
             return self.score_nodes(answer, row)
         return score_paths(answer, row.answers) if self.is_kg(row) else {}
 
     def score_nodes(self, answer: Answer, row: QuestionRow) -> dict[str, float]:
-        """SKB_MEASURES of one question, as STaRK defines them; where no gold node is ranked, the reciprocal rank is 0.
+        """SKB_MEASURES of one question, as STaRK defines them. If no gold node is ranked, the reciprocal rank is 0.
 
-        Several nodes under one answer id (of two sources) count once, at the best of their places.
+        Several nodes under one answer id (from two sources) count once, at the best of their ranks.
         """
         gold = self._gold[row.question.id]
         named = {node: str(number) for number, nodes in enumerate(gold) for node in nodes}
@@ -153,7 +154,7 @@ def _bad(what: str, row: QuestionRow, given: str, **parts: str) -> BadInput:
 
 
 def owners(kb: KnowledgeBase) -> dict[str, str]:
-    """{passage id: id of the node whose own document it is of}."""
+    """{passage id: id of the node that owns its document}."""
     found: dict[str, str] = {}
     first, rows = kb.node_passages.offsets.tolist(), kb.node_passages.values
     for node in kb.n_own.nonzero()[0].tolist():
@@ -163,10 +164,10 @@ def owners(kb: KnowledgeBase) -> dict[str, str]:
 
 
 def score_paths(answer: Answer, gold: Sequence[str]) -> dict[str, float]:
-    """KG_MEASURES of one question. A name is a gold answer when both are equal after normalisation (as for em).
+    """KG_MEASURES of one question. A name is a gold answer if both are equal after normalisation (as for em).
 
-    hits@1: the first ranked node, or without any the answer text, is one. answer_on_path_pruned: one is on a path of
-    the answer; answer_on_path: on one of those, or of any pool of the search.
+    hits@1: the first ranked node (or the answer text if there are no nodes) is a gold answer. answer_on_path_pruned: a
+    path of the answer has one; answer_on_path: one of these paths, or any pool of the search, has one.
     """
     wanted = {normalise_answer(name) for name in gold}
     said = answer.nodes[0].name if answer.nodes else answer.text
@@ -185,7 +186,8 @@ def on_path(entities: Sequence[str], wanted: set[str]) -> bool:
 
 
 def pool_shares(pairs: Sequence[tuple[Answer, QuestionRow]]) -> dict[str, dict[str, float]]:
-    """{name of a pool: {"n": questions that had it, "share" of these with a gold answer in it, "paths" on average}}."""
+    """{name of a pool: {"n": questions with the pool, "share": of these, with a gold answer in it, "paths": on
+    average}}."""
     counts: dict[str, list[tuple[bool, int]]] = {}
     for answer, row in pairs:
         wanted = {normalise_answer(name) for name in row.answers}
@@ -202,7 +204,7 @@ def pool_shares(pairs: Sequence[tuple[Answer, QuestionRow]]) -> dict[str, dict[s
 
 
 def by_hops(rows: Sequence[QuestionRow], scores: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
-    """{hops: {"n", measures}} of KG questions that say their hops. scores: of these questions, by measure."""
+    """{hops: {"n", measures}} of KG questions that state their hops. scores: of these questions, by measure."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
         if (hops := row.meta.get("hops")) is not None:

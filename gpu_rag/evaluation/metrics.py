@@ -1,4 +1,4 @@
-"""Scores of one question: of retrieved documents or nodes, exact match and token F1 of an answer."""
+"""Scores of one question: of retrieved documents or nodes, and exact match and token F1 of an answer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
-SPECIAL = frozenset({"yes", "no", "noanswer"})  # answers that are right as a whole or not at all
+SPECIAL = frozenset({"yes", "no", "noanswer"})  # answers that are right only as a whole
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def ranked_documents(doc_ids: Sequence[str]) -> list[str]:
-    """The documents of a passage ranking, each at its best passage's place."""
+    """The documents of a passage ranking, each at the rank of its best passage."""
     return list(dict.fromkeys(doc_ids))
 
 
@@ -24,7 +24,7 @@ def recall_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
 
 
 def whole_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
-    """1 when the top k hold every gold document, the whole chain of a question of several hops; else 0."""
+    """1 when the top k contain every gold document (the whole chain of a multi-hop question), else 0."""
     return float(set(gold) <= set(ranking[:k]))
 
 
@@ -34,7 +34,7 @@ def hit_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
 
 
 def reciprocal_rank(ranking: Sequence[str], gold: Sequence[str]) -> float:
-    """1 / the place of the first gold item, from 1; 0 where none is ranked. Its mean is STaRK's MRR."""
+    """1 / the rank of the first gold item, from 1; 0 if none is ranked. Its mean is STaRK's MRR."""
     wanted = set(gold)
     return next((1 / place for place, item in enumerate(ranking, 1) if item in wanted), 0.0)
 
@@ -64,10 +64,10 @@ def token_f1(answer: str | None, gold: Sequence[str]) -> float:
 
 
 def truthfulness(answer: str | None, answered: bool, gold: Sequence[str], right: bool | None = None) -> float:
-    """CRAG's three-way score: 1 for a right answer, 0 where there is none, -1 for a wrong one.
+    """CRAG's three-way score: 1 for a right answer, 0 for a missing one, -1 for a wrong one.
 
-    answered: whether the answer stands (an unsupported one is missing). right: a judge's word; without one an answer is
-    right that equals a gold answer after normalisation.
+    answered: whether the answer counts (an unsupported one is missing). right: a judge's verdict; without one an answer
+    is right if it equals a gold answer after normalisation.
     """
     if not answered or answer is None or not answer.strip():
         return 0.0

@@ -1,4 +1,4 @@
-"""Answers checked offline against their index and, where it is given, the corpus: nothing is asked, nothing written."""
+"""Offline check of answers against their index and, if given, the corpus. No model is asked, and nothing is written."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gpu_rag.types import Document
 
 Row = dict[str, Any]
 _QUOTED = ("title", "text", "start", "end")
-_MOST_NAMED = 5  # citations listed for one span that the corpus does not have
+_MOST_NAMED = 5  # citations listed per span that the corpus lacks
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A place where a row of answers differs from the index or the corpus. where: "row", "evidence 2", ..."""
+    """A difference between a row of answers and the index or the corpus. where: "row", "evidence 2", ..."""
 
     id: str
     where: str
@@ -37,13 +37,13 @@ class Difference:
 
 
 class AnswerChecker:
-    """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count what was checked.
+    """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count the checked items.
 
-    A row: its status, answer and error fit together, and its id is its own. Evidence: the passage is in the index,
-    with this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the passage
-    named states it; of an edge of a knowledge base, the file and line that it was read from. A node: it is in the
-    index, with this name and type. `against_corpus`, last: the characters start:end of the source documents are the
-    text quoted.
+    A row: its status, answer and error fit together, and its id is unique. Evidence: the passage is in the index, with
+    this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the named passage
+    states it; for an edge of a knowledge base, it comes from the named file and line. A node: it is in the index, with
+    this name and type. `against_corpus`, called last: the characters start:end of the source documents are the quoted
+    text.
     """
 
     def __init__(self, index: Index):
@@ -100,7 +100,7 @@ class AnswerChecker:
             return
         passage = self._index.passages.slice(row, 1).to_pylist()[0]
         yield from _differing(f"passage {name}", item, {key: passage[key] for key in _QUOTED})
-        if "place" in item:  # rows of before places were recorded have none
+        if "place" in item:  # older rows have no place
             file, place = self._index.places([row])[0]
             if (item.get("file"), item["place"]) != (file, place):
                 yield f"passage {name}: it stands in {file} {place}, not in {item.get('file')} {item['place']}"
@@ -115,8 +115,8 @@ class AnswerChecker:
 
     @cached_property
     def _stated(self) -> dict[tuple[str, str, str], set[str]]:
-        """The ids of the passages that state each relation, by its names normalised: under a filter they are written as
-        the documents that fit it write them."""
+        """{normalised names of a relation: ids of the passages that state it}. Names are normalised, since under a
+        filter they are written as in the matching documents."""
         stated: dict[tuple[str, str, str], set[str]] = {}
         if "entities" in self._index.stages:
             ids = self._index.passage_ids
@@ -170,7 +170,7 @@ class AnswerChecker:
     # --- the corpus --------------------------------------------------------------------------------
 
     def against_corpus(self, paths: Sequence[Path]) -> Iterator[Difference]:
-        """Reads the corpus again and compares the characters of every span that the rows checked so far quote."""
+        """Read the corpus again and compare the characters of every span that the checked rows quote."""
         limit = self._index.manifest.stages["passages"].params["max_document_chars"]
         left_out = are_of_nodes(self._index.folder("passages"), pa.chunked_array([list(self._spans)], pa.string()))
         waiting = {name: spans for (name, spans), of in zip(self._spans.items(), left_out) if not of}
@@ -188,7 +188,8 @@ class AnswerChecker:
 def check_answers(
     pairs: Iterable[tuple[Row, Row]], index: Index, corpus: Sequence[Path] = ()
 ) -> tuple[AnswerChecker, list[Difference]]:
-    """(checker with its counts, all differences) of an answers file, in the order of its rows; of the corpus last."""
+    """(checker with its counts, all differences) of an answers file, in row order; differences from the corpus come
+    last."""
     checker = AnswerChecker(index)
     found = [difference for raw, row in pairs for difference in checker.check(raw, row)]
     if corpus:
@@ -201,23 +202,23 @@ def _normal(subject: str, label: str, object_: str) -> tuple[str, str, str]:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [None]  # which is then no evidence and no edge
+    return value if isinstance(value, list) else [None]  # None is then reported as no evidence or no edge
 
 
 def _of_a_page(path: Any) -> bool:
-    """Whether a path stands for what a page says that the question brought; no index has it."""
+    """Whether a path quotes a web page that came with the question; no index has such pages."""
     return isinstance(path, dict) and path.get("source") == "pages" and bool(path.get("text"))
 
 
 def _is_made_from(raw: Row, row: Row) -> bool:
-    """Whether a batch row is the one that `row` makes; its time and model are its own."""
+    """Whether `raw` is the batch row that `row` produces; its time and model may differ."""
     body = raw["response"]["body"]
     created, model = body.get("created", 0), body.get("model", row["method"])
     return isinstance(created, int) and bool(raw == openai_row(row, str(model), created))
 
 
 def _differing(what: str, item: Row, expected: Row) -> Iterator[str]:
-    """The keys of an item that are not as in the index, and a score that is no number."""
+    """The keys of an item that differ from the index, and a score that is not a number."""
     for key, ours in expected.items():
         given = item.get(key)
         if key == "text" and isinstance(given, str) and given != ours:

@@ -1,1 +1,2 @@
-"""The methods, a folder each; `registry` finds them. A method imports no other, and its program no torch."""
+"""Retrieval methods, one folder each; `registry` finds them. No method imports another, and no program imports
+torch."""

@@ -1,4 +1,4 @@
-"""The registry: every method by name, what it needs, and its hooks, loaded when they are asked for.
+"""The registry of methods: every method by name, the stages it needs, and its hooks, loaded on demand.
 
 The methods of this package are the folders beside this file. Other packages add methods by the entry point group
 "gpu_rag.methods", whose values are packages with METHODS in their `__init__`, like these folders.
@@ -18,18 +18,18 @@ from gpu_rag.methods.method import Hook, Method
 from gpu_rag.settings import CORE
 from gpu_rag.settings.check import FINDERS, SECTIONS, unknown_name
 
-if TYPE_CHECKING:  # `--help` imports this file, and should import little else
+if TYPE_CHECKING:  # `--help` imports this file, so it should import little
     from gpu_rag.index.index import Index
     from gpu_rag.index.stage import Stage
     from gpu_rag.index.work import Sources
 
 GROUP = "gpu_rag.methods"
-ALL = "all"  # in place of a method: every one
-AUTO = "auto"  # in place of a method: the best one of an index
+ALL = "all"  # instead of a method name: every method
+AUTO = "auto"  # instead of a method name: the best method for an index
 
 
 class Program(Protocol):
-    """The names that the program module of a method defines; it may define more, see `Method`."""
+    """The names that a method's program module must define. It may define more, see `Method`."""
 
     Params: type
     retrieve: Any
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     method: Method
 
     def load(self, hook: Hook) -> Any:
-        """The object of a hook, imported here where it is a name. Raises UsageError where its module lacks it."""
+        """The object of a hook; a name is imported here. Raises UsageError if the module lacks the attribute."""
         if not isinstance(hook, str):
             return hook
         name, _, attribute = hook.partition(":")
@@ -61,7 +61,7 @@ def _built_in() -> list[str]:
 
 
 def _declared(package: str) -> list[Entry]:
-    """The methods of a package; the sections of their settings become known, and are imported when they are used."""
+    """The methods of a package. This registers the sections of their settings, which are imported on use."""
     found = [Entry(package, method) for method in importlib.import_module(package).METHODS]
     for entry in found:
         for name, cls in entry.method.settings.items():
@@ -71,7 +71,7 @@ def _declared(package: str) -> list[Entry]:
 
 @cache
 def _installed() -> dict[str, Entry]:
-    """{name: entry} in the order of lists. Raises UsageError for an entry point that is no package of methods."""
+    """{name: entry} in list order. Raises UsageError for an entry point that is not a package of methods."""
     found = [entry for package in _built_in() for entry in _declared(package)]
     for point in {point.value: point for point in entry_points(group=GROUP)}.values():
         try:
@@ -99,24 +99,24 @@ def _installed() -> dict[str, Entry]:
 
 
 def hooks(field: str) -> list[Any]:
-    """The objects of a hook of all methods that have it, in order."""
+    """The objects of one hook, of all methods that have it, in order."""
     given = ((entry, getattr(entry.method, field)) for entry in _installed().values())
     return [entry.load(hook) for entry, hook in given if hook is not None]
 
 
 def named_hooks(field: str) -> dict[str, Callable[[], Any]]:
-    """{name: a function that loads it} of a field that maps names to hooks, such as `commands`."""
+    """{name: function that loads the hook} for a field that maps names to hooks, such as `commands`."""
     entries = _installed().values()
     return {name: partial(entry.load, hook) for entry in entries for name, hook in getattr(entry.method, field).items()}
 
 
 def joined_hooks(field: str) -> dict[str, Any]:
-    """The hooks of all methods whose object is a mapping, such as `verify`, as one."""
+    """One mapping that joins the mappings of all methods for a hook such as `verify`."""
     return {name: value for found in hooks(field) for name, value in found.items()}
 
 
 def profiles() -> dict[str, Path]:
-    """The files of the profiles that methods bring, by name."""
+    """{name: file} of the profiles that methods bring."""
     return {
         name: Path(str(importlib.import_module(entry.package).__file__)).parent / file
         for entry in _installed().values()
@@ -130,7 +130,7 @@ def marked(field: str) -> list[str]:
 
 
 def made_for(kind: str) -> list[str]:
-    """The methods that are made for a kind of knowledge base, kg or skb."""
+    """The methods made for a kind of knowledge base, kg or skb."""
     return [name for name, entry in _installed().items() if entry.method.made_for == kind]
 
 
@@ -140,7 +140,7 @@ def method_names() -> list[str]:
 
 
 def _entry(name: str) -> Entry:
-    """Raises UsageError listing the methods that exist."""
+    """The entry of a method. Raises UsageError listing the methods that exist."""
     if name not in _installed():
         raise unknown_name("method", name, method_names())
     return _installed()[name]
@@ -175,12 +175,12 @@ def all_stages() -> dict[str, Stage]:
 
 
 def stage_checks() -> dict[str, Any]:
-    """The checks of `verify` of the stages that one method alone has, by stage."""
+    """{stage: check} of `verify`, for stages that belong to one method."""
     return joined_hooks("verify")
 
 
 def stage_narrowers() -> dict[str, Any]:
-    """{stage: what makes it for a part of the documents}, of knowledge bases and of methods."""
+    """{stage: function that rebuilds it for a part of the documents}, of knowledge bases and of methods."""
     from gpu_rag.index.stages.knowledge_base.narrow import NARROW
 
     return NARROW | joined_hooks("narrow")
@@ -192,16 +192,16 @@ def uses_graph(method: str) -> bool:
 
 
 def methods_over(corpus: bool) -> list[str]:
-    """Every method; without a corpus those over a knowledge base."""
+    """All methods; without a corpus only those over a knowledge base."""
     return [name for name in method_names() if corpus or "kb" in needs(name)]
 
 
 def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
-    """The stages that the methods need, with all that those need, in building order.
+    """The stages that the methods need and their dependencies, in building order.
 
-    methods: names; "all" stands for every method over a corpus, else for those over a knowledge base. sources: what
-    is to be built from; with named ones the knowledge base is built whatever the methods. Without sources stages that
-    read the corpus too, where there is one, do.
+    methods: names; "all" means every method if there is a corpus, else every method over a knowledge base. sources: the
+    inputs of the build; with named sources the knowledge base is always built. None counts as a corpus, so stages that
+    read a corpus only if there is one read it too.
     """
     from gpu_rag.index.work import Sources
 
@@ -214,7 +214,7 @@ def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[S
 
 
 def _with_needs(first: Iterable[str], needs_of: Callable[[Stage], Iterable[str]]) -> set[str]:
-    """Stages with all that they need, theirs included."""
+    """The given stages and all their direct and indirect dependencies."""
     found: set[str] = set()
     stack = list(first)
     while stack:
@@ -226,10 +226,10 @@ def _with_needs(first: Iterable[str], needs_of: Callable[[Stage], Iterable[str]]
 
 
 def check_stages(method: str, present: Sequence[str], folder: str, sources: Mapping[str, Any]) -> None:
-    """Raises MissingLayer, with the methods that can run and the line to run, when a stage of the method is missing.
+    """Raise MissingLayer if a stage of the method is missing. The error names usable methods and the command to run.
 
-    What a stage was made of is there when the stage is: `kb` of a knowledge base alone has no extraction.
-    sources: what the index was built from, as its manifest has it.
+    Inputs of a present stage are not required: the `kb` of a knowledge base alone has no extraction.
+    sources: the sources of the index, as in its manifest.
     """
     missing = lacks(method, present)
     if missing:
@@ -245,7 +245,7 @@ def check_stages(method: str, present: Sequence[str], folder: str, sources: Mapp
 
 
 def build_line(method: str, folder: str, sources: Mapping[str, Any]) -> str:
-    """The command that builds what a method needs into the index `folder`, of sources as its manifest has them.
+    """The command that builds the stages of a method into the index `folder`. sources: as in the manifest.
 
     >>> build_line("hydrarag", "ix", {"corpus": [], "openie": [], "named": [["facts", "kg", "facts.tsv"]]})
     'gpu-rag index --kg FILE --out ix --for hydrarag'
@@ -258,7 +258,7 @@ def build_line(method: str, folder: str, sources: Mapping[str, Any]) -> str:
 
 
 def lacks(method: str, present: Sequence[str]) -> set[str]:
-    """The stages that a method needs and that are not there, with what is missing under these."""
+    """The stages that a method needs and that are missing, with their own missing inputs."""
 
     def absent(names: Iterable[str]) -> list[str]:
         return [name for name in names if name not in present]
@@ -267,8 +267,8 @@ def lacks(method: str, present: Sequence[str]) -> set[str]:
 
 
 def check_passages(method: str, n_passages: int, stages: Collection[str], folder: str) -> None:
-    """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents,
-    and without the texts (stage `kb_text_vectors`) by which some rank nodes in their place."""
+    """Raise MissingLayer for a method that ranks passages if there are none. This is the case for a knowledge base
+    without documents, unless the method can rank nodes by their texts (stage `kb_text_vectors`) and these exist."""
     standins = "kb_text_vectors" in stages and method_of(method).standins
     if not n_passages and "kb" not in needs(method) and not standins:
         over = [name for name in method_names() if "kb" in needs(name)]
@@ -280,9 +280,10 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
 
 
 def best_method(index: Index) -> str:
-    """The best method that an index was built for, by their `auto`; without a corpus those over a knowledge base first.
+    """The best method that an index was built for, by `Method.auto`. Without a corpus, methods over a knowledge base
+    first.
 
-    Raises MissingLayer where it was built for none, with the line to run.
+    Raises MissingLayer, with the command to run, if the index was built for none.
     """
     methods = [entry.method for entry in _installed().values() if entry.method.auto]
     over_corpus = bool(index.manifest.sources.get("corpus"))
@@ -298,10 +299,11 @@ def best_method(index: Index) -> str:
 
 
 def _default() -> str:
-    """The method where none is named, "" without any. Of this package alone: what is installed beside it may fail."""
+    """The default method, "" if there is none. Only this package is searched, since another package may fail to
+    load."""
     methods = [entry.method for package in _built_in() for entry in _declared(package)]
     return next((method.name for method in sorted(methods, key=lambda m: (not m.default, m.order))), "")
 
 
 FINDERS.append(_installed)
-DEFAULT = _default()  # also declares the sections of these methods, which a profile may name
+DEFAULT = _default()  # also registers these methods' settings sections, which a profile may name

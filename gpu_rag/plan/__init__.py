@@ -1,1 +1,1 @@
-"""Plans: what a build or an answer job will cost, predicted from a sample, and later compared with what it did cost."""
+"""Plans: the predicted cost of a build or an answer job, from a sample; later compared with the actual cost."""

@@ -1,4 +1,4 @@
-"""The cost of an answer job: tokens and seconds by service, from questions that are really answered."""
+"""The cost of an answer job: tokens and seconds by service, predicted from questions that are really answered."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpu_rag.plan.compare import KINDS, Comparison, compared, read_plan, write_p
 from gpu_rag.types import Question, Reply
 
 DEFAULT_SAMPLE = 5
-PLANNED = {"vector_cache_gib": 0.0}  # of [models]: with vectors from the cache, embedding would look free
-REPLY_BYTES = 300  # what the cache stores with a reply's text
+PLANNED = {"vector_cache_gib": 0.0}  # changes to [models]: with cached vectors embedding would look free
+REPLY_BYTES = 300  # stored in the cache besides a reply's text
 SERVICES = {"llm": "llm_s", "embedding": "embed_s", "graph": "graph_s"}
 SECONDS = tuple(SERVICES.values())
 COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")
@@ -32,12 +32,12 @@ def plan_path(answers: Path) -> Path:
 
 
 def _plain(config: Mapping[str, Any]) -> Any:
-    """A configuration as it is read back from JSON: a tuple is a list."""
+    """A configuration as read back from JSON, where tuples are lists."""
     return json.loads(canonical_json(config))
 
 
 def predict(plan: Mapping[str, Any], ids: Sequence[str]) -> dict[str, float]:
-    """The cost of the questions with these ids by a plan. Those that the plan answered cost the LLM no time again."""
+    """The predicted cost of the questions with these ids. Questions that the plan answered cost no LLM time again."""
     each, first_use, n = plan["per_question"], plan["first_use"] if ids else {}, len(ids)
     n_new = len(set(ids) - set(plan["asked_ids"]))
     counts = {name: round(each[name] * n) for name in (*COUNTS, "disk_bytes")}
@@ -57,12 +57,12 @@ def plan_answers(
     n_sample: int = DEFAULT_SAMPLE,
     where: str = "",
 ) -> dict[str, Any]:
-    """The plan of a job that answers those of `questions` that have no row in the answers file `out`; also written
-    beside it.
+    """The plan of a job that answers those of `questions` without a row in the answers file `out`. It is also written
+    beside `out`.
 
-    n_sample questions, drawn at random, are answered through the engine's reply cache, so the job does not ask them
-    again; questions that an earlier plan asked are not chosen. `engine` must embed afresh (no vector cache), or
-    embedding looks free.
+    A random sample of n_sample questions is answered through the engine's reply cache, so the job does not ask them
+    again. Questions that an earlier plan asked are not chosen. `engine` must embed without a vector cache, or embedding
+    looks free.
     """
     reset_peak_memory()
     started = time.perf_counter()
@@ -92,7 +92,7 @@ def plan_answers(
         notes.append("all replies of the sample were in the cache, so the LLM's time is not known")
     each = {name: float(done.usage[name]) / max(done.n, 1) for name in (*COUNTS, *SECONDS)}
     each["other_s"] = max(0.0, result.wall_s / max(done.n, 1) - sum(each[name] for name in SECONDS))
-    each["llm_s"] *= len(replies) / n_fresh if n_fresh else 1  # the cache took no time
+    each["llm_s"] *= len(replies) / n_fresh if n_fresh else 1  # cached replies took no time
     texts = [json.dumps(row_of(answer), ensure_ascii=False) for answer in result.answers]
     texts += [reply.text for reply in replies if isinstance(reply, Reply)]
     stored = sum(len(text.encode("utf-8", "replace")) for text in texts) + REPLY_BYTES * len(replies)
@@ -116,10 +116,10 @@ def plan_answers(
 
 
 class PlannedAnswers:
-    """The plan of a job of answers, where there is one, and the job's memory and disk from here on."""
+    """The plan of an answer job, if there is one, and the job's memory and disk use from here on."""
 
     def __init__(self, out: Path, replies: Path):
-        """Reads the plan beside `out`. Raises BadInput where that is no plan."""
+        """Read the plan beside `out`. Raises BadInput if it is not a plan."""
         self.path, self._files = plan_path(out), (out, replies)
         self._plan = read_plan(self.path, KEYS)
         self._before = self._bytes()
@@ -131,9 +131,10 @@ class PlannedAnswers:
     def compare(
         self, ids: Sequence[str], config: Mapping[str, Any], usage: Mapping[str, float], wall_s: float
     ) -> tuple[Comparison | None, str]:
-        """The questions of this run and their summed cost against the plan, by service, and a remark.
+        """The comparison of this run's questions and summed cost with the plan, by service, and a remark.
 
-        None where nothing was planned or answered, or the plan is another job's; the remark says so then.
+        The comparison is None if nothing was planned or answered, or if the plan belongs to another job; the remark
+        says so.
         """
         if self._plan is None or not ids:
             return None, ""

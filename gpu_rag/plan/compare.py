@@ -1,4 +1,5 @@
-"""Plans on disk (plan.json in an index folder, ANSWERS.plan.json beside answers), and predicted against actual."""
+"""Plans on disk (plan.json in an index folder, ANSWERS.plan.json beside answers), and their comparison with actual
+cost."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ Pair = tuple[float, float]  # predicted and actual
 
 
 def write_plan(path: Path, document: Mapping[str, Any]) -> None:
-    """Writes a plan atomically."""
+    """Write a plan atomically."""
     write_atomic(path, sealed({"format": FORMAT, **document}))
 
 
 def read_plan(path: Path, keys: Iterable[str]) -> dict[str, Any] | None:
-    """The plan at `path`, None where there is none. Raises BadInput for a file that is no plan with these keys,
-    IndexCorrupt for one that is altered."""
+    """The plan at `path`; None if there is no file. Raises BadInput for a file that is not a plan with these keys,
+    IndexCorrupt for an altered one."""
     if not path.is_file():
         return None
     found = read_json(path)
@@ -37,9 +38,10 @@ def read_plan(path: Path, keys: Iterable[str]) -> dict[str, Any] | None:
 
 
 def compared(seconds: Mapping[str, Pair], tokens: Mapping[str, Pair], memory: Pair, disk: Pair) -> Comparison:
-    """{"predicted_s", "actual_s", "ratio": actual / predicted} by name, then of tokens, memory and disk (in bytes).
+    """{"predicted_s", "actual_s", "ratio": actual / predicted} by name, then the same for tokens, memory and disk
+    (bytes).
 
-    A ratio is null where nothing was predicted.
+    A ratio is None if nothing was predicted.
     """
 
     def against(pair: Pair, unit: str = "") -> dict[str, float | None]:
@@ -56,12 +58,12 @@ def compared(seconds: Mapping[str, Pair], tokens: Mapping[str, Pair], memory: Pa
 
 
 def compared_build(plan: Mapping[str, Any] | None, report: BuildReport) -> tuple[Comparison | None, str]:
-    """A build against its plan, and a remark where there is a plan that is not of this build."""
+    """The comparison of a build with its plan, and a remark if the plan is not of this build."""
     if plan is None:
         return None, ""
     try:
         comparison = compare_index(plan, report)
-    except (LookupError, TypeError, ValueError, AttributeError):  # of a plan that --plan has not written
+    except (LookupError, TypeError, ValueError, AttributeError):  # a plan that --plan has not written
         comparison = None
     if comparison is None and not all(stage.skipped for stage in report.stages.values()):
         return None, f"{report.out}/plan.json is of another corpus or other settings: not compared"
@@ -69,10 +71,8 @@ def compared_build(plan: Mapping[str, Any] | None, report: BuildReport) -> tuple
 
 
 def compare_index(plan: Mapping[str, Any], report: BuildReport) -> Comparison | None:
-    """Each stage that ran, then wall, tokens, memory and disk; stages of other settings than the plan's are left out.
-
-    None for a plan of another corpus, and where no planned stage ran.
-    """
+    """The comparison of each stage that ran, then of wall time, tokens, memory and disk. Stages with other settings
+    than in the plan are left out. None for a plan of another corpus, and if no planned stage ran."""
     records, planned, actual = report.manifest.stages, plan["stages"], report.stages
     made = {name: fingerprint_of(record, {}, record.params, record.models) for name, record in records.items()}
     same = {name for name in records if plan["identity"].get(name) == made[name]}

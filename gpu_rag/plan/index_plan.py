@@ -1,8 +1,9 @@
-"""The cost of a build: tokens, seconds and memory by stage, disk, from two samples that are really indexed.
+"""The cost of a build: tokens, seconds and memory by stage, and disk, predicted from two samples that are really
+indexed.
 
-A cost is a straight line through the smaller and the larger sample, in what the stage grows with. Names found grow by a
-power of the passages (Heaps' law). Two stages compare everything with everything: pairs over the pairs a second that
-this machine compares are added to their line.
+A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. The number
+of names grows by a power of the passages (Heaps' law). Two stages compare all pairs; for them the number of pairs,
+divided by this machine's pairs per second, is added to the line.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from gpu_rag.plan.compare import write_plan
 from gpu_rag.plan.trial import BuildJob, Passages, RepeatingLLM
 
 DEFAULT_SAMPLE = 64
-N_TRIPLES = 100_000  # of each source of a knowledge base, that are really read, linked and written
-N_ASKED = 8  # passages of the sample where an LLM works for the build
-N_FRESH = 4  # replies that must be new, to tell how long one takes
-MIN_SHARE = 0.2  # of a cost that is taken to grow, however flat two noisy measurements look
+N_TRIPLES = 100_000  # triples of each knowledge base source that are really read, linked and written
+N_ASKED = 8  # passages of the sample when an LLM is used
+N_FRESH = 4  # new replies needed to measure the time of one
+MIN_SHARE = 0.2  # minimum share of a cost that grows, however flat two noisy measurements look
 FOUND = ("entities", "relations", "mentions")
-_GROWTH: dict[str, tuple[str, float, float]] = {  # (what it grows with, smallest and largest exponent)
+_GROWTH: dict[str, tuple[str, float, float]] = {  # (size that it grows with, smallest and largest exponent)
     "entities": ("extracted", 0.0, 1.0),
     "relations": ("extracted", 0.0, 1.0),
     "mentions": ("passages", 1.0, 1.5),
@@ -45,13 +46,13 @@ _GROWTH: dict[str, tuple[str, float, float]] = {  # (what it grows with, smalles
     "kinds of relation": ("triples", 0.0, 1.0),
 }
 _COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "failures")
-_QUERIES, _BASE = 128, 65536  # vectors that the rate of pairs is measured on
+_QUERIES, _BASE = 128, 65536  # vectors used to measure the rate of pairs
 
 
 def on_line(size_a: float, cost_a: float, size_b: float, cost_b: float, size: float) -> float:
-    """The cost at a size, on the line through two measured costs, size_a < size_b, kept sane against noise.
+    """The cost at a size, on the line through two measured costs, size_a < size_b, with limits against noise.
 
-    The line goes through the larger measurement; at least a fifth of that and at most all of it grows with the size.
+    The line goes through the larger measurement. At least a fifth and at most all of that cost grows with the size.
     """
     if size_b <= 0:
         return max(cost_b, 0.0)
@@ -63,7 +64,7 @@ def on_line(size_a: float, cost_a: float, size_b: float, cost_b: float, size: fl
 def growth(n_a: float, count_a: float, n_b: float, count_b: float, low: float, high: float) -> dict[str, float]:
     """{"k", "beta"} of count = k * n ** beta through (n_b, count_b) and near (n_a, count_a), beta from `low` to `high`.
 
-    Where two sizes or counts say nothing about growth, beta is 1.
+    If the two sizes or counts do not show growth, beta is 1.
     """
     beta = 1.0
     if 0 < n_a < n_b and count_a > 0 and count_b > 0:
@@ -72,11 +73,11 @@ def growth(n_a: float, count_a: float, n_b: float, count_b: float, low: float, h
 
 
 def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progress | None = None) -> dict[str, Any]:
-    """The plan of a build, also written to `out`/plan.json; beside it only the reply cache is written.
+    """The plan of a build, also written to `out`/plan.json. Besides it only the reply cache is written.
 
-    The whole corpus is read and cut, so documents, passages and rejects are exact. The stages run on n_sample passages
-    and on the first 100,000 triples of each source, below a temporary folder; stages whose input nothing can count
-    are left out, and a note says so. Raises everything that the build raises before and in its first stage.
+    The whole corpus is read and cut, so documents, passages and rejects are exact. The stages run in a temporary folder
+    on n_sample passages and on the first 100,000 triples of each source. Stages whose input cannot be counted are left
+    out, and a note says so. Raises all errors that the build raises before and in its first stage.
     """
     progress = progress or Silent()
     started = time.perf_counter()
@@ -109,12 +110,13 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
 
 
 def _tried(job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], drawn: Passages, folder: Path) -> _Plan:
-    """The plan of a build by five runs. Where an LLM works, its sample is 8 passages that were not asked about before.
+    """The plan of a build, from five runs. If an LLM is used, the sample is 8 passages that were not asked about
+    before.
 
-    first: of the larger sample, as the first run in this process, with the LLM really asked; small, full: of both,
-    warm; small_traced, full_traced: their memory.
+    first: the larger sample, as the first run in this process, with real LLM requests; small, full: both samples, warm;
+    small_traced, full_traced: the same, measuring memory.
     """
-    settings = job.settings.changed("index", min_yield=0.0)  # a bad yield is reported
+    settings = job.settings.changed("index", min_yield=0.0)  # a low yield is only reported
     n_triples = trial.count_triples(job.sources.of_kind("kg", "skb"))
 
     def part(divisor: int) -> BuildJob:
@@ -122,7 +124,7 @@ def _tried(job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], d
         return replace(job, settings=settings, sources=replace(job.sources, named=tuple(named)))
 
     n_extracted, step = drawn.n_extracted, len(drawn) if llm is None else N_ASKED
-    place = np.concatenate([np.arange(n_extracted), np.arange(len(drawn) - n_extracted)])  # in its kind
+    place = np.concatenate([np.arange(n_extracted), np.arange(len(drawn) - n_extracted)])  # position within its kind
     for start in range(0, max(n_extracted, 1), max(step, 1)):
         sample = drawn.take(np.flatnonzero((place >= start) & (place < start + step)))
         first = trial.run_stages(part(1), llm, folder / f"first-{start}", sample)
@@ -142,10 +144,10 @@ def _tried(job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], d
 
 @dataclass
 class _Plan:
-    """The plan that trials add up to. counts: of the corpus; sample: the passages that they ran on; small, full: sizes
-    of both samples.
+    """A plan built from trial runs. counts: of the corpus; sample: the passages of the runs; small, full: sizes of both
+    samples.
 
-    times: how many times as many triples the knowledge base has; 0 where it has no source but the corpus.
+    times: the ratio of all triples of the knowledge base to those read; 0 if its only source is the corpus.
     """
 
     job: BuildJob
@@ -158,7 +160,7 @@ class _Plan:
     times: float
 
     def __post_init__(self) -> None:
-        """Predicts the sizes of the index."""
+        """Predict the sizes of the index."""
         small, full = self.small, self.full
         sizes = self.sizes = dict[str, float](self.counts)
         self.laws = dict[str, dict[str, float]]()
@@ -167,13 +169,13 @@ class _Plan:
                 sizes["triples"] = round(full["triples"] * self.times) if self.times else sizes["relations"]
             law = self.laws[name] = growth(small[by], small[name], full[by], full[name], *ends)
             sizes[name] = round(law["k"] * sizes[by] ** law["beta"])
-        for name in full.keys() - sizes.keys():  # counts of stages of methods: they grow with the passages
+        for name in full.keys() - sizes.keys():  # counts of method stages grow with the passages
             sizes[name] = round(full[name] / max(full["passages"], 1) * sizes["passages"])
         sizes["links"] = sizes["mentions"] + sizes["relations"]
         sizes["stand-ins"] = max(sizes["nodes"] - sizes["documents"], 0)  # most nodes with documents are in passages
 
     def document(self, read_s: float, load_s: float) -> dict[str, Any]:
-        """The plan as JSON."""
+        """The plan as a JSON document."""
         sizes, stages = self.sizes, self._stages(read_s)
         running = [stage for stage in stages.values() if not stage["skipped"]]
         kb = {name: sizes[name] for name in ("triples", "nodes")}
@@ -231,8 +233,8 @@ class _Plan:
         return stages
 
     def _stage(self, stage: Stage) -> dict[str, Any]:
-        """One stage of an index of these sizes, if all LLM calls took no time. Its memory is that of Python objects and
-        NumPy's arrays alone."""
+        """The prediction for one stage at these sizes, if LLM calls took no time. Memory counts only Python objects and
+        NumPy arrays."""
         name, settings, sizes = stage.name, self.job.settings, self.sizes
         grows_with = stage.size
         n_small, n_full, n = (of[grows_with] for of in (self.small, self.full, sizes))
@@ -242,7 +244,7 @@ class _Plan:
         grown = max(traced[1].peak_memory_bytes - traced[0].peak_memory_bytes, 0)
         pairs = 0.0
         if name == "extraction" and settings.index.extractor == "import":
-            grows_with, seconds = "the file of --openie", full.s  # which is read whole for any sample
+            grows_with, seconds = "the file of --openie", full.s  # read whole for any sample
         elif stage.pairs is not None:
             grows_with, pairs = stage.pairs.name, stage.pairs.number(settings, sizes)
         if pairs:
@@ -259,7 +261,7 @@ class _Plan:
         }
 
     def _statuses(self) -> dict[str, int]:
-        """Passages of the trial by the status of their extraction."""
+        """The number of passages of the trial by extraction status."""
         counts = self.runs["full"]["extraction"].counts if "extraction" in self.runs["full"] else {}
         return {name.removeprefix("extraction_"): n for name, n in counts.items()}
 
@@ -288,11 +290,12 @@ class _Plan:
 
 
 def pairs_per_second(dim: int, k: int) -> float:
-    """Pairs of vectors that this machine compares a second, the best k of each kept: 128 against 65,536 drawn ones."""
+    """The pairs of vectors that this machine compares per second, keeping the best k: 128 against 65,536 random
+    ones."""
     generator = np.random.default_rng(0)
     base = torch.from_numpy(generator.standard_normal((_BASE, dim), np.float32).astype(np.float16))
     queries = base[:_QUERIES].float()
-    nearest(queries, base, k)  # the first call warms up
+    nearest(queries, base, k)  # warm up
     started = time.perf_counter()
     nearest(queries, base, k)
     return _QUERIES * _BASE / max(time.perf_counter() - started, 1e-9)

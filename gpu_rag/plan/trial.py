@@ -1,5 +1,5 @@
-"""A build tried on a sample: passages drawn from the whole corpus and the first triples of each source, run through all
-stages for their seconds, disk, memory, calls, and what they find."""
+"""A trial build on a sample: passages drawn from the whole corpus and the first triples of each source. It runs all
+stages and measures their seconds, disk, memory, calls, and counts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from gpu_rag.sources.knowledge_base import read_edge_blocks
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.types import Reject, Reply, Request
 
-MAX_TEXTS = 1024  # that a stage of a trial really embeds
-Sizes = dict[str, float]  # of a corpus or a sample: passages, characters, entities, relations, mentions, ...
-COUNTED = {  # the stages that count what a cost may grow with, and what they call it
+MAX_TEXTS = 1024  # texts that a trial stage really embeds
+Sizes = dict[str, float]  # of a corpus or sample: passages, characters, entities, relations, mentions, ...
+COUNTED = {  # {size: (stage that counts it, its key there)}
     "entities": ("entities", "entities"),
     "relations": ("entities", "relations"),
     "mentions": ("mentions", "mentions"),
@@ -44,7 +44,7 @@ COUNTED = {  # the stages that count what a cost may grow with, and what they ca
 
 @dataclass(frozen=True)
 class BuildJob:
-    """Everything that `build_index` takes."""
+    """The arguments of `build_index`."""
 
     out: Path
     stages: Sequence[Stage]
@@ -61,8 +61,8 @@ class BuildJob:
 
 @dataclass(frozen=True)
 class Passages:
-    """Passages, the first n_extracted of which are extracted from (texts of nodes may be left out), and all documents
-    of their corpus."""
+    """Passages and all documents of their corpus. Only the first n_extracted passages are extracted from (texts of
+    nodes may be left out)."""
 
     documents: pa.Table
     origins: pa.Table
@@ -73,17 +73,17 @@ class Passages:
         return int(self.passages.num_rows)
 
     def take(self, rows: np.ndarray) -> Passages:
-        """Some of the passages, by ascending row."""
+        """The passages with the given ascending rows."""
         n_extracted = int((rows < self.n_extracted).sum())
         return replace(self, passages=self.passages.take(pa.array(rows)), n_extracted=n_extracted)
 
     def sizes(self) -> dict[str, int]:
-        """The number of passages, of their characters, and of those that are extracted from."""
+        """The number of passages, of their characters, and of passages that are extracted from."""
         characters = pc.sum(pc.utf8_length(self.passages["text"])).as_py() or 0
         return {"passages": len(self), "characters": characters, "extracted": self.n_extracted}
 
     def write(self, work: Work) -> dict[str, int]:
-        """Writes the tables of the first stage. Rows are made anew, as reading them does."""
+        """Write the tables of the first stage. Rows are converted again, as in reading."""
         ids = self.passages["doc_id"]
         documents = self.documents.filter(pc.is_in(self.documents["id"], ids))
         origins = self.origins.filter(pc.is_in(self.origins["document"], ids))
@@ -96,11 +96,11 @@ class Passages:
 
 
 def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress) -> tuple[dict[str, int], Passages]:
-    """Counts all of a corpus, read and cut as the build will, and draws n passages; of both kinds as far as there are.
+    """Count the whole corpus, read and cut as in the build, and draw n passages, of both kinds if there are any.
 
-    Returns the numbers of documents, passages, characters (overlaps counted twice), passages that are extracted from,
-    and rejects. Raises BadInput where there is no passage, but for a knowledge base without documents. Memory: the
-    text, as the build has it.
+    Returns the numbers of documents, passages, characters (overlaps count twice), passages that are extracted from, and
+    rejects. Raises BadInput if there is no passage, except for a knowledge base without documents. Memory: the text, as
+    in the build.
     """
     parts, n_rejects, first = [], 0, None
     progress.start("reading", None, "documents")
@@ -126,7 +126,7 @@ def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress
 
 
 def count_triples(sources: Sequence[NamedSource]) -> dict[NamedSource, int]:
-    """The triples of each source of kind kg or skb that can be used. Reads all of them."""
+    """The number of usable triples of each source of kind kg or skb. Reads all of them."""
     read = {"kg": read_kg_blocks, "skb": read_edge_blocks}
     return {source: sum(block.n for block in read[source.kind](source.path)) for source in sources}
 
@@ -135,7 +135,7 @@ def count_triples(sources: Sequence[NamedSource]) -> dict[NamedSource, int]:
 
 
 class CappedEmbedder:
-    """An embedder that embeds at most 1,024 texts: others get copies of their vectors, and `owed_s` counts the seconds
+    """An embedder that embeds at most 1,024 texts. Other texts get copies of vectors, and `owed_s` adds up the seconds
     that they would have taken."""
 
     def __init__(self, inner: Embedder):
@@ -154,7 +154,7 @@ class CappedEmbedder:
 
 
 class RepeatingLLM:
-    """An LLM that is sent everything once. A reply that it repeats counts as new: as in a build without a cache."""
+    """An LLM that sends every request once. A repeated reply counts as new, as in a build without a cache."""
 
     def __init__(self, inner: LLM):
         self.inner, self.name, self.content_hash = inner, inner.name, inner.content_hash
@@ -163,7 +163,7 @@ class RepeatingLLM:
         self._known: dict[Request, Reply | RequestFailed] = {}
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """The replies, in order."""
+        """The replies in order."""
         unknown = [request for request in requests if request not in self._known]
         new = dict(zip(unknown, self.inner.complete(unknown))) if unknown else {}
         for request, reply in new.items():
@@ -176,8 +176,8 @@ class RepeatingLLM:
 
 @dataclass
 class Cost(StageReport):
-    """The cost of one stage on a sample. s: without the LLM's; peak_memory_bytes: of Python's objects and NumPy's
-    arrays, 0 where it was not traced."""
+    """The cost of one stage on a sample. s: without LLM time; peak_memory_bytes: of Python objects and NumPy arrays, 0
+    if not traced."""
 
     disk_bytes: int = 0
 
@@ -185,9 +185,9 @@ class Cost(StageReport):
 def run_stages(
     job: BuildJob, llm: RepeatingLLM | None, folder: Path, sample: Passages, *, traced: bool = False
 ) -> dict[str, Cost]:
-    """Runs every stage of a job on these passages, in order, below `folder`.
+    """Run every stage of a job on these passages, in order, below `folder`.
 
-    traced: measures the peak of Python's memory; its seconds are not true.
+    traced: measure Python's peak memory; the seconds are then not meaningful.
     """
     costs: dict[str, Cost] = {}
     for stage in job.stages:
@@ -196,7 +196,7 @@ def run_stages(
         out.mkdir(parents=True)
         embedder = CappedEmbedder(job.models.embedder()) if "embedder" in stage.roles(job.settings) else None
         models: Any = SimpleNamespace(describe=job.models.describe, embedder=lambda one=embedder: one, llm=lambda: llm)
-        if name.startswith("kb") and sources.named:  # a base is tried without the triples of the corpus
+        if name.startswith("kb") and sources.named:  # a trial of a knowledge base leaves out the corpus triples
             sources = replace(sources, corpus=())
         inputs = {need: folder / need for need in stage.needs_of(sources)}
         work = Work(out, folder / "work" / name, inputs, job.settings, sources, models, Silent(), cost)
@@ -215,8 +215,8 @@ def run_stages(
 
 
 def sizes_of(costs: Mapping[str, Cost], sample: Passages) -> Sizes:
-    """Everything that a cost may grow with in a run on a sample, 0 where no stage counts it, and the counts of each
-    stage by their own names."""
+    """All sizes that a cost may grow with in a run on a sample, 0 if no stage counts them, and the counts of each
+    stage."""
     counts = {name: costs[stage].counts[key] if stage in costs else 0 for name, (stage, key) in COUNTED.items()}
     own = {name: n for cost in costs.values() for name, n in cost.counts.items()}
     return {**own, **sample.sizes(), **counts, "links": counts["mentions"] + counts["relations"]}

@@ -3,8 +3,9 @@
 by_labels   a constrained choice of labels ("A".."Z", or zero-padded numbers beyond 26 options). k = 1 is a Choice,
             k > 1 a JSON list of labels, best first.
 by_rank     for models that are not capable: the options are scored as continuations by mean log-probability per token,
-            best k first; where none is allowed only those that score above the option "none of these".
-The prompt says what makes an option good; the list of options and the form of the reply are written here.
+            best k first. If an empty choice is allowed, only options that score above "none of these" are taken.
+
+The prompt says what makes an option good. This module writes the list of options and the form of the reply.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NONE_TEXT = "none of these"
 ONE_FORM = "Reply with the label of the best option, and nothing else."
 LIST_FORM = "Reply as JSON with the labels of {least} to {most} options, the best first, as in {example}"
 _LABEL_TOKENS = 8
-ROOM = 128  # tokens kept free beside the packed texts of a choice
+ROOM = 128  # tokens kept free beside packed texts
 
 Slots = Mapping[str, str]
 
@@ -44,9 +45,10 @@ def best(scores: Sequence[float] | np.ndarray, k: int, least: float | None = Non
 
 
 def whole(run: Run, prompt: Prompt, slots: Mapping[str, str | Packed], options: Options) -> Slots | None:
-    """The slots, a packed one with its texts that fit whole beside the options: half a text cannot be judged.
+    """The slots; a packed slot has only its texts that fit as a whole beside the options, since half a text cannot be
+    judged.
 
-    None where not one of them fits.
+    None if not even one text fits.
     """
     plain = {name: value for name, value in slots.items() if isinstance(value, str)}
     beside, room = {**plain, OPTIONS: "\n".join(options.texts)}, ROOM + reason_room(run.models)
@@ -62,7 +64,7 @@ def whole(run: Run, prompt: Prompt, slots: Mapping[str, str | Packed], options: 
 
 
 async def by_rank(run: Run, prompt: Prompt, slots: Slots, options: Options) -> tuple[list[int], Reply] | None:
-    """The options that a model scores best, and its reply; None where its engine gives no scores."""
+    """The options that a model scores best, and its reply; None if its engine gives no scores."""
     longest = max(run.models.language_model.count_tokens(text) for text in options.texts)
     listed = [f"- {' '.join(text.split())}" for text in options.texts]
     text, n_shown = _listed(run, prompt, slots, listed, "", max(longest, 1))
@@ -81,7 +83,7 @@ async def by_rank(run: Run, prompt: Prompt, slots: Slots, options: Options) -> t
 
 
 async def by_labels(run: Run, prompt: Prompt, slots: Slots, options: Options) -> tuple[list[int], Reply] | None:
-    """The options that a model names and its reply, or None after two replies that could not be read."""
+    """The options that a model names, and its reply; None after two unreadable replies."""
     labels = option_labels(len(options.texts))
     k, single = min(options.k, len(labels)), options.k == 1
     max_tokens = _LABEL_TOKENS * (1 if single else k + 4)
@@ -106,7 +108,7 @@ async def by_labels(run: Run, prompt: Prompt, slots: Slots, options: Options) ->
 
 
 def _labelled(options: Mapping[str, str], text: str) -> str:
-    """A reply that writes options out, as it writes their labels."""
+    """The text of a reply in which written-out options are replaced by their labels."""
     for label, option in options.items():
         for form in (" ".join(option.split()), f"{label}. {' '.join(option.split())}"):
             if text.strip(" \n`\"'.") == form:
@@ -127,7 +129,7 @@ def _listed(run: Run, prompt: Prompt, slots: Slots, listed: list[str], ending: s
 
 
 def option_labels(n: int) -> list[str]:
-    """Labels of one length, so that none is the beginning of another: letters, or numbers beyond 26."""
+    """Labels of equal length, so that none is a prefix of another: letters, or numbers beyond 26."""
     if n <= len(ascii_uppercase):
         return list(ascii_uppercase[:n])
     return [f"{i:0{len(str(n))}d}" for i in range(1, n + 1)]

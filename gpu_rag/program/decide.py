@@ -1,18 +1,20 @@
-"""`decide`: the one road of every decision of a program, whoever takes it.
+"""`decide`: the single entry point for every decision of a program, whoever makes it.
 
     chain = await decide(run, ANALYSE, question=question.text, topics=topics)
     (edge,) = await decide(run, HOP, question=question.text, options=texts, scores=scores)
 
-A decider is a value of the run:
-Rule      the rule of the Ask; of a Choose the best options by score or by cosine with the query.
-Model     the language model: a typed reply under the schema of the Ask, or a choice, see `program.choose`. A reply that
-          cannot be read gets one repair; one that cannot be used is replaced by `unread` of the Ask, else by its rule,
-          and is counted. A model that is not capable makes choices alone, by scores of its own.
-Oracle    a perfect decider that errs with a given probability, see `program.oracle`; for evaluation alone.
-Where a run has a bound of model requests (`Run.most_calls`) and they are spent, rules decide, and nothing is read.
+The decider is a value of the run:
+Rule      the rule of the Ask; for a Choose the best options by score or by cosine with the query.
+Model     the language model: a typed reply under the schema of the Ask, or a choice, see `program.choose`. An
+          unreadable reply gets one repair. An unusable reply is replaced by `unread` of the Ask, else by its rule, and
+          is counted. A model that is not capable only makes choices, by its own scores.
+Oracle    a perfect decider that errs with a given probability, see `program.oracle`; for evaluation only.
+
+A run may limit its model requests (`Run.most_calls`). When they are used up, rules decide, and nothing is read.
+
 Each decision is one note in the trace: "name/by", with `by` = rule, model, rank, oracle, only (there is one option) or
-fallback (the rule, in place of a reply that cannot be used); reading is noted as "name". A rule that takes none of the
-options, or has no words, is not noted.
+fallback (the rule, in place of an unusable reply); reading is noted as "name". A rule that takes none of the options,
+or has no words, is not noted.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ async def decide(run: Run, ask: Ask[R], /, **fields: Any) -> R: ...
 async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
     """The reply to an Ask, or the positions of a Choose, by the decider of the run; noted in the trace.
 
-    Raises ContextOverflow when a prompt does not fit, RequestFailed when a request failed, UsageError for fields that
-    do not fit a Choose.
+    Raises ContextOverflow when a prompt does not fit, RequestFailed when a request failed, UsageError for invalid
+    fields of a Choose.
     """
     decider = decider_in(run, ask.reads if isinstance(ask, Ask) else "")
     if isinstance(ask, Choose):
@@ -70,7 +72,7 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
 
 
 def decider_in(run: Run, reads: str) -> Decider:
-    """The decider of a decision: rules where the run has no requests left for a reply and its repair."""
+    """The decider of a decision. Rules decide if too few requests are left for a reply and its repair."""
     if run.most_calls is not None and run.ctx.usage.llm_calls + DECISION_CALLS > run.most_calls:
         return RULE
     if reads:
@@ -82,7 +84,7 @@ def decider_in(run: Run, reads: str) -> Decider:
 def options_of(run: Run, choose: Choose, fields: Fields) -> Options:
     """The options of a choice, checked. Raises UsageError."""
     texts, scores = tuple(fields["options"]), fields.get("scores")
-    choose.slots(fields)  # a wrong field is an error whoever decides
+    choose.slots(fields)  # report a wrong field, whoever decides
     k: int = fields.get("k", choose.k)
     if k < 1:
         raise UsageError("a choice takes at least one option", given=f"{choose.name} with k={k}", expected=">= 1")
@@ -105,14 +107,14 @@ async def _chosen(run: Run, decider: Decider, choose: Choose, options: Options, 
 
 @dataclass(frozen=True)
 class Rule:
-    """The rules decide."""
+    """The decider that applies the rules."""
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The reply of the rule."""
         return Taken(await awaited(call(ask.rule, fields)), "rule")
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
-        """The positions of the rule, else the best by score."""
+        """The positions that the rule gives, else the best by score."""
         if choose.rule is not None:
             return Taken(list(await awaited(call(choose.rule, fields))), "rule")
         scores: Sequence[float] | np.ndarray | None = options.scores
@@ -123,7 +125,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Model:
-    """The language model decides, rules where it cannot."""
+    """The decider that asks the language model; rules decide if it cannot."""
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The typed reply of the model."""
@@ -146,7 +148,7 @@ class Model:
         return Taken((await RULE.reply(run, ask, fields)).value, "fallback", reply)
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
-        """The positions that the model takes; those of the rule where no packed text of the prompt fits whole."""
+        """The positions that the model takes; those of the rule if no packed text of the prompt fits."""
         prompt = choose.prompt_of(fields)
         slots = whole(run, prompt, choose.slots(fields), options)
         if slots is None:
@@ -168,7 +170,7 @@ RULE, MODEL = Rule(), Model()
 
 
 def decider_of(name: str, llm: LLM | None) -> Decider:
-    """The decider of a setting: auto is the model where a capable one answers, else the rules.
+    """The decider of a setting. auto is the model if a capable one answers, else the rules.
 
     Raises UsageError for an unknown name, and for `model` without a language model.
     """
@@ -181,5 +183,5 @@ def decider_of(name: str, llm: LLM | None) -> Decider:
 
 
 async def awaited(value: Any) -> Any:
-    """The value, or what it comes to where it is awaitable."""
+    """The value itself, or its result if it is awaitable."""
     return await value if inspect.isawaitable(value) else value

@@ -1,4 +1,4 @@
-"""`embed` texts from within a program."""
+"""The function `embed`, which embeds texts from within a program."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from gpu_rag.program.steps import embed_texts
 
 
 async def embed(texts: Sequence[str]) -> np.ndarray:
-    """f32[n, D], row i the unit vector of texts[i]. Raises UsageError or BadInput for what is no text."""
+    """f32[n, D]: row i is the unit vector of texts[i]. Raises UsageError for a value that is not a string, BadInput for
+    invalid Unicode."""
     check_texts(texts)
     return await embed_texts(tuple(texts))
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Refuse here what a tokenizer would choke on later, with the whole batch."""
+    """Refuse invalid texts here, before a tokenizer fails on them with the whole batch."""
     for text in texts:
         if not isinstance(text, str):
             raise UsageError("a model reads text", given=type(text).__name__, expected="str")

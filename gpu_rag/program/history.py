@@ -1,8 +1,9 @@
-"""A question that comes after others, made one that can be understood alone: searches and readers see nothing else.
+"""Rewrites a question that follows earlier turns so that it stands alone. Searches and readers see only the new
+question.
 
-A model that decides rewrites it (prompt `condense`). By rule, without one: where the question begins with a pronoun for
-something that it does not name, or has at most three words and no name, the names of the last turns are put behind it,
-in brackets. The rule does not know which of them is meant, nor does it find what was not named.
+A model that decides rewrites it (prompt `condense`). Otherwise a rule applies: if the question begins with a pronoun
+for something that it does not name, or has at most three words and no name, the names of the last turns are appended in
+brackets. The rule does not know which of them is meant, and it finds only things that were named.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from gpu_rag.program.questions import MAX_TOKENS_QUESTION, Rewritten
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import written_names
 
-Turn = tuple[str, str]  # who spoke (user or assistant), and the text
+Turn = tuple[str, str]  # speaker (user or assistant), and text
 
-TURNS, CHARS = 6, 400  # the last turns that are looked at, and of each so many characters
+TURNS, CHARS = 6, 400  # the last turns that are used, and the characters of each
 MOST_NAMES, FEW_WORDS = 3, 3
 _PRONOUN = re.compile(r"\b(?:he|him|his|she|hers?|it|its|they|them|theirs?)\b", re.IGNORECASE)
 _SPEAKERS = {"user": "Question", "assistant": "Answer"}
 
 
 async def condensed(run: Run, question: str, history: Sequence[Turn]) -> str:
-    """The question as it reads without its history. history: oldest first."""
+    """The question in a form that needs no history. history: oldest first."""
     turns = [(who, " ".join(text.split())[:CHARS]) for who, text in history[-TURNS:] if text.strip()]
     if not turns:
         return question
@@ -34,7 +35,7 @@ async def condensed(run: Run, question: str, history: Sequence[Turn]) -> str:
 
 
 def with_names(question: str, turns: Sequence[Turn]) -> str:
-    """The question, with the names of the last turns behind it where it seems to speak of them.
+    """The question, followed by the names of the last turns if it seems to refer to them.
 
     >>> with_names("Where was he born?", [("user", "Who founded the city of Loss?"), ("assistant", "Hugo Brandt")])
     'Where was he born? (Hugo Brandt; Loss)'
@@ -71,6 +72,6 @@ CONDENSE = Ask(
 
 
 def _named(who: str, text: str) -> list[str]:
-    """The names in a turn; a short answer with a capital letter is one."""
+    """The names in a turn. A short answer with a capital letter counts as a name."""
     is_name = who == "assistant" and len(text.split()) <= FEW_WORDS and any(map(str.isupper, text))
     return written_names(text) or ([text.strip(" .")] if is_name else [])

@@ -1,4 +1,4 @@
-"""The kinds of steps: which service each one is, when it runs, and what a driver gives to it."""
+"""The kinds of steps: the service that answers each kind, when it runs, and the resource that a driver passes to it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from gpu_rag.runtime.step import RANK_EMBED, RANK_GRAPH, RANK_LLM, RANK_TEXT, RA
 
 TEXT: Kind[Index] = Kind("index", "text", RANK_TEXT)
 GRAPH: Kind[Index] = Kind("index", "graph", RANK_GRAPH)
-WALK: Kind[Index] = Kind("index", "graph", RANK_WALK)  # over the whole graph: dear, and last in most programs
+WALK: Kind[Index] = Kind("index", "graph", RANK_WALK)  # over the whole graph: expensive, and last in most programs
 EMBED: Kind[Models] = Kind("models", "embed", RANK_EMBED)
 LLM: Kind[Models] = Kind("models", "llm", RANK_LLM, max_batch=8192)

@@ -1,4 +1,4 @@
-"""The models of a run: `decide` and `embed` work with them, and their steps are given them."""
+"""The models of a run. `decide` and `embed` use them, and their steps receive them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_rag.models.embed.interface import Embedder
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.types import Reply
 
-if TYPE_CHECKING:  # it imports torch
+if TYPE_CHECKING:  # imports torch
     from gpu_rag.models.rerank import CrossEncoder
 
 
@@ -19,10 +19,9 @@ if TYPE_CHECKING:  # it imports torch
 class Models:
     """The models of a run.
 
-    llm: None where none answers. threshold: least score of a choice that may be empty, where it does not bring its own.
-    temperature: of every request. reason: whether replies begin with a reason, see `program.reason`. on_reply: called
-    with each reply as it is finished, for progress. reranks_by: encoder | llm, or "" where evidence stays in its order;
-    encoder: the cross-encoder.
+    llm: None if none answers. threshold: default minimum score for choices that may be empty. temperature: default of
+    requests. reason: whether replies begin with a reason, see `program.reason`. on_reply: called with each finished
+    reply, for progress. reranks_by: encoder | llm, or "" for no reranking; encoder: the cross-encoder.
     """
 
     llm: LLM | None
@@ -42,14 +41,14 @@ class Models:
 
     @property
     def cross_encoder(self) -> CrossEncoder:
-        """The cross-encoder. Raises UsageError where none is configured."""
+        """The cross-encoder. Raises UsageError if none is configured."""
         if self.encoder is None:
             raise UsageError("this step needs a cross-encoder", do="name its folder: --set models.reranker=FOLDER")
         return self.encoder
 
     @property
     def language_model(self) -> LLM:
-        """The language model. Raises UsageError where none is configured."""
+        """The language model. Raises UsageError if none is configured."""
         if self.llm is None:
             raise UsageError(
                 "this step needs a language model and none is configured", do="choose one with --set models.llm=MODEL"

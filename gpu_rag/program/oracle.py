@@ -1,10 +1,10 @@
-"""A decider that knows the gold of each question and errs with a given probability: for evaluation alone.
+"""A decider that knows the gold of each question and errs with a given probability; for evaluation only.
 
-Of the options of a Choose it takes those that lead to gold, the earlier first; none where none does and none may be
-taken, else the first. An Ask is answered with its `gold`. With probability 1 - p the decision is wrong: a choice takes
-random options that do not lead to gold, an Ask has the reply of its rule. What is drawn depends on the run's seed, the
-question and the place in the program, so that a run can be repeated. A decision without gold is left to another
-decider, the rule unless one is given.
+For a Choose it takes the options that lead to gold, earlier ones first. If there are none it takes nothing, or the
+first option if the choice may not be empty. An Ask is answered with its `gold`. With probability 1 - p the decision is
+wrong: a choice takes random options that do not lead to gold, and an Ask gets the reply of its rule. Draws depend on
+the run's seed, the question and the place in the program, so runs are reproducible. A decision without gold is left to
+another decider, by default the rule.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from gpu_rag.runtime.gather import gather
 
 @dataclass(frozen=True)
 class Gold:
-    """The gold of one question. documents: ids; answers: accepted ones; meta: other keys of its row, such as
-    `decomposition`, `topic_entity` and `path`; nodes: ids of the nodes of a knowledge base that answer it."""
+    """The gold of one question.
+
+    documents: ids; answers: accepted ones; meta: other keys of its row, such as `decomposition`, `topic_entity` and
+    `path`; nodes: ids of knowledge base nodes that answer it.
+    """
 
     documents: frozenset[str] = frozenset()
     answers: tuple[str, ...] = ()
@@ -37,7 +40,7 @@ class Gold:
 
 @dataclass(frozen=True)
 class Known:
-    """The gold of one question in the index of its run, as `Ask.gold` and `Choose.helps` get it. passages: rows."""
+    """The gold of one question in the index of its run, as passed to `Ask.gold` and `Choose.helps`. passages: rows."""
 
     index: Index
     passages: frozenset[int]
@@ -46,9 +49,12 @@ class Known:
 
 @dataclass(frozen=True)
 class Oracle:
-    """gold: by question id; p: probability of a right decision; otherwise: decides what has no gold. n_decisions: by
-    question id, of those with gold; by_rule: names of the decisions that have no gold. watch: called with each choice
-    that gold settles: the question's gold, name, fields, right positions, positions that `otherwise` would take."""
+    """A decider that knows the gold and is right with probability p.
+
+    gold: by question id. otherwise: the decider for decisions without gold. n_decisions: {question id: number of
+    decisions with gold}; by_rule: names of decisions without gold. watch: called with each choice that gold settles:
+    the question's gold, name, fields, right positions, and the positions that `otherwise` would take.
+    """
 
     gold: Mapping[str, Gold]
     p: float = 1.0
@@ -62,7 +68,7 @@ class Oracle:
             raise UsageError("an oracle is right with a probability", given=self.p, expected="0 to 1")
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
-        """The gold reply to an Ask, or that of its rule."""
+        """The gold reply to an Ask, or the reply of its rule."""
         gold = self._known(run)
         right = None if ask.gold is None or gold is None else await awaited(call(ask.gold, fields, gold))
         if right is None:
@@ -107,7 +113,7 @@ class Oracle:
 
 
 def _passages_of(index: Index) -> dict[str, list[int]]:
-    """Rows of the passages of each document."""
+    """{document id: rows of its passages}."""
     rows: dict[str, list[int]] = {}
     for passage, document in enumerate(index.passage_doc_ids):
         rows.setdefault(document, []).append(passage)

@@ -1,6 +1,6 @@
-"""A question before it is answered: clarified, and taken apart into a plan of sub-questions.
+"""Preparation of a question: it is clarified, and decomposed into a plan of sub-questions.
 
-The model is shown the linguistic features of the question; the rules are those of `text.rules.decomposition`.
+The model sees the linguistic features of the question. The rules are those of `text.rules.decomposition`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpu_rag.text.rules.decomposition import MAX_STEPS, Plan, PlanStep, features
 from gpu_rag.text.rules.decomposition.phrases import AUX, QUESTION_WORDS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS
 
-_LETTERS = re.compile(r"[^\W\d_]+")  # "what's" is "what" and "s"
+_LETTERS = re.compile(r"[^\W\d_]+")  # "what's" gives "what" and "s"
 MAX_TOKENS_QUESTION, MAX_TOKENS_PLAN = 128, 512
 
 
@@ -29,7 +29,7 @@ class Rewritten(Struct, frozen=True):
 
 
 class PlannedStep(Struct, frozen=True):
-    """A sub-question, and the ids of the steps whose answers stand as "#id" in it."""
+    """A sub-question, and the ids of the steps whose answers it refers to as "#id"."""
 
     id: Annotated[int, Meta(ge=1, le=99)]
     subquestion: Annotated[str, Meta(min_length=3, max_length=500)]
@@ -44,7 +44,8 @@ class Planned(Struct, frozen=True):
 
 
 def is_question(text: str) -> bool:
-    """Whether a text begins like a question: a question word, also behind a preposition, or an auxiliary."""
+    """Whether a text begins like a question: with a question word, possibly after a preposition, or with an
+    auxiliary."""
     words = _LETTERS.findall(text.casefold())[:2]
     if not words:
         return False
@@ -62,7 +63,7 @@ CLARIFY = Ask(
 
 
 async def clarified(run: Run, question: str) -> str:
-    """The question; rewritten where it does not begin like one."""
+    """The question, rewritten if it does not begin like one."""
     if is_question(question):
         return question
     return " ".join((await decide(run, CLARIFY, question=question)).question.split())
@@ -79,8 +80,8 @@ def _by_rules(rules: Plan) -> Planned:
 
 
 def _checked(reply: Planned) -> Planned | Refused:
-    """The reply with white space folded and dependencies that stand in its texts; refused unless ids differ and each
-    step depends on earlier ones alone."""
+    """The reply with white space folded, and with the dependencies that its texts refer to. It is refused unless ids
+    differ and each step depends only on earlier ones."""
     steps: list[PlannedStep] = []
     for step in reply.plan:
         text = " ".join(step.subquestion.split())
@@ -93,14 +94,14 @@ def _checked(reply: Planned) -> Planned | Refused:
 
 
 def _plan(reply: Planned, rules: Plan) -> Plan:
-    """The plan of a reply. What the rules know beside (phrases, a comparison) stays where the steps are theirs."""
+    """The plan of a reply. If its steps equal those of the rules, the rules' phrases and comparison are kept."""
     if reply.plan == _by_rules(rules).plan:
         return Plan(reply.subject, rules.steps, rules.compared)
     return Plan(reply.subject, tuple(PlanStep(step.id, step.subquestion, step.depends_on) for step in reply.plan))
 
 
 def _of_gold(gold: Known) -> Planned | None:
-    """The decomposition of a question as a plan; None where it brings none that can be followed."""
+    """The gold decomposition of a question as a plan; None if it has no usable one."""
     given = gold.gold.meta.get("decomposition")
     steps = given if isinstance(given, list) else []
     texts = [step.get("question") if isinstance(step, dict) else None for step in steps]

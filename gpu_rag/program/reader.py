@@ -1,4 +1,4 @@
-"""The shared reader: passages in rank order, packed into one prompt, one short answer."""
+"""The shared reader: passages in rank order are packed into one prompt, which gives one short answer."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _LABELS = ("Short answer:", "Answer:")
 READ = Ask(
     "read",
     str,
-    rule=lambda: "",  # rules find evidence, and read nothing in it
+    rule=lambda: "",  # rules find evidence but do not read it
     prompt="gpu_rag.program.prompts:reader",
     show=lambda question, blocks: {"question": question, "passages": Packed(blocks)},
     unread=lambda: "",
     reads="any",
 )
-_MARKUP = ("<", "◁", "`")  # a thought or a fence may begin so
+_MARKUP = ("<", "◁", "`")  # a thought or a fence may begin with these
 
 
 @dataclass(frozen=True)
 class Support:
-    """What a method retrieved: evidence best first, and the paths that led to it."""
+    """The evidence that a method retrieved, best first, and the paths that led to it."""
 
     evidence: tuple[Evidence, ...]
     paths: tuple[Path, ...] = ()
 
 
 def passage_block(number: int, evidence: Evidence) -> str:
-    """One passage as the reader sees it."""
+    """One passage in the format of the prompt."""
     return f"[{number}] {evidence.title}\n{evidence.text}"
 
 
@@ -48,8 +48,8 @@ def clean_answer(text: str) -> str:
 
 
 def begun_answer(text: str) -> str:
-    """The beginning of the answer in a reply that has come so far: whatever follows, `clean_answer` of it begins so,
-    and it is an answer. "" while that is open.
+    """The part of the answer that is certain while a reply is still arriving. Whatever follows, `clean_answer` will
+    begin with it and will be an answer. "" while that is open.
 
     >>> [begun_answer(text) for text in ("Ans", "Answer: unk", "Answer: Tam", "Tamsin.", "Tamsin. It is a port")]
     ['', '', 'Tam', 'Tamsin', 'Tamsin. It is a port']
@@ -58,7 +58,7 @@ def begun_answer(text: str) -> str:
     if not said or said.startswith(_MARKUP):
         return ""
     line = said.splitlines()[0]
-    if len(line) < len(said):  # it has ended
+    if len(line) < len(said):  # the line has ended
         answer = clean_answer(said)
         return answer if is_answer(answer) else ""
     line = _unlabelled(line)
@@ -74,14 +74,14 @@ def _unlabelled(line: str) -> str:
 
 
 class AnswerText:
-    """Hands on the pieces of an answer as its reply grows; what was handed on is never said twice."""
+    """Passes on the pieces of an answer as its reply grows. Nothing is passed on twice."""
 
     def __init__(self, on_piece: Callable[[str], None]):
         self._on_piece, self._said = on_piece, ""
 
     def __call__(self, text: str) -> None:
-        """All of the reply so far. Less than before, or another text, comes of a try that begins anew: it waits until
-        it says more of the same."""
+        """Take the whole reply so far. A shorter or different text comes from a new try; it waits until the new text
+        continues what was passed on."""
         answer = begun_answer(text)
         if len(answer) > len(self._said) and answer.startswith(self._said):
             piece, self._said = answer[len(self._said) :], answer
@@ -89,13 +89,13 @@ class AnswerText:
 
 
 def is_answer(text: str) -> bool:
-    """Whether a reply says something: not empty, and none of the ways to say that nothing was found."""
+    """Whether a reply is an answer: not empty, and not a phrase for "nothing found"."""
     return text.casefold().strip(" .") not in _NO_ANSWER
 
 
 async def read(run: Run, question: str, support: Support) -> Draft:
-    """The answer to a question from its evidence, in the order of the reranker where there is one; `unsupported` when
-    the reader finds none there."""
+    """The answer to a question from its evidence, reranked if there is a reranker; `unsupported` if the reader finds
+    none."""
     support = Support(*await reranked(run, question, support.evidence, support.paths, run.keep))
     shown: Sequence[Evidence] = support.evidence[: run.reader.passages]
     if not shown:
@@ -107,8 +107,10 @@ async def read(run: Run, question: str, support: Support) -> Draft:
 
 
 async def read_blocks(run: Run, question: str, blocks: Sequence[str], *, final: bool = True) -> str | None:
-    """The short answer to a question from texts, best first; None where they do not hold it, and where no model reads.
-    final: whether that is the answer of the program, so that it may be handed on as it comes."""
+    """The short answer to a question from texts, best first; None if the texts do not contain it, or if no model reads.
+
+    final: whether this is the answer of the program, so that it may be streamed.
+    """
     on_text = AnswerText(run.on_text) if final and run.on_text is not None else None
     reply = await decide(run, READ, question=question, blocks=blocks, max_tokens=run.reader.max_tokens, on_text=on_text)
     answer = clean_answer(reply)

@@ -1,8 +1,8 @@
-"""A reason before the verdict: with `models.reason` every reply to a step of a question begins with one.
+"""A reason before the verdict: with `models.reason` every model reply to a step of a question begins with a reason.
 
-An object gets a first property `reason`; a choice and a text become an object of a reason and what was asked for. A
-model that has written down why tends to decide better, and slower: the tokens of reasons are counted apart. A reply
-whose object begins with reasoning anyway is left as it is.
+An object gets a first property `reason`. A choice or a text becomes an object of a reason and the reply. Writing the
+reason first tends to improve decisions, but takes time; the tokens of reasons are counted separately. A reply whose
+object already begins with reasoning is left unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Choice, JsonSchema
 
 REASON_TOKENS = 96
-REASONS = ("reason", "evidence")  # properties that are reasoning, where a schema begins with one
+REASONS = ("reason", "evidence")  # properties that are reasoning, if a schema begins with one
 REASON = {"type": "string", "maxLength": 400}
 _REPLY = "reply"
 OBJECT_FORM = 'Begin the JSON object with "reason": one or two short sentences that lead to the rest.'
@@ -23,14 +23,14 @@ REPLY_FORM = 'Reply as JSON: {"reason": one or two short sentences that lead to 
 
 
 def reason_room(models: Models) -> int:
-    """Tokens that a reason takes, with the words that ask for it; 0 without `models.reason`."""
+    """Tokens for a reason and for the words that ask for it; 0 without `models.reason`."""
     return REASON_TOKENS + models.language_model.count_tokens(f"\n{REPLY_FORM}") if models.reason else 0
 
 
 def reasoned(
     models: Models, text: str, constraint: JsonSchema | Choice | None, max_tokens: int
 ) -> tuple[str, JsonSchema | Choice | None, int]:
-    """A request (user text, constraint, max_tokens) that asks for a reason first."""
+    """The request (user text, constraint, max_tokens), extended to ask for a reason first."""
     if isinstance(constraint, JsonSchema):
         form, properties = OBJECT_FORM, json.loads(constraint.schema)["properties"]
         if _reasoning(properties):
@@ -43,7 +43,7 @@ def reasoned(
 
 
 def split_reason(value: Any, asked: JsonSchema | Choice | None) -> tuple[str, Any]:
-    """The reason in what was read, and the value under the constraint that the step has."""
+    """The reason in a parsed reply, and the value under the step's own constraint."""
     if not isinstance(asked, JsonSchema):
         return value["reason"], value[_REPLY].strip()
     own = _reasoning(json.loads(asked.schema)["properties"])
@@ -51,6 +51,6 @@ def split_reason(value: Any, asked: JsonSchema | Choice | None) -> tuple[str, An
 
 
 def _reasoning(properties: dict[str, Any]) -> str | None:
-    """The first property, where it is reasoning."""
+    """The name of the first property if it is reasoning, else None."""
     first = next(iter(properties))
     return first if first in REASONS else None

@@ -1,4 +1,4 @@
-"""Requests to a language model from within a program: a reply is read leniently, with one repair, and counted."""
+"""Requests to a language model from within a program. A reply is parsed leniently, with one repair, and counted."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from gpu_rag.types import Choice, JsonSchema, Malformed, Reply, Request
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a reply. name: of the decision, in the counts. rewrite: another text that a reply may stand for, read
-    as lenient. on_text: called with the text so far of a plain reply; an object is not handed on in pieces."""
+    """The form of a reply.
+
+    name: of the decision, in the counts. rewrite: rewrites a reply; if only the new text can be parsed, it counts as
+    lenient. on_text: called with the text so far of a plain reply; objects are not streamed.
+    """
 
     name: str
     constraint: JsonSchema | Choice | None
@@ -30,9 +33,9 @@ class Form:
 
 
 async def reply_to(run: Run, prompt: Prompt, text: str, form: Form) -> tuple[Read | Malformed, Reply]:
-    """The content of a reply, or Malformed after one repair with a larger budget; and the reply that was read.
+    """The content of a reply, or Malformed after one repair with a larger budget; and the reply that was parsed.
 
-    Raises RequestFailed when the request failed, UsageError where no language model is configured.
+    Raises RequestFailed when the request failed, UsageError if no language model is configured.
     """
     slot, models, constraint, max_tokens = run.ctx.slot, run.models, form.constraint, form.max_tokens
     if models.reason:
@@ -49,7 +52,7 @@ async def reply_to(run: Run, prompt: Prompt, text: str, form: Form) -> tuple[Rea
     note_malformed(run, form.name, reply)
     tries = repairs(text, max_tokens, read)
     text, max_tokens = next((one for one in tries if fits(models.language_model, prompt.system, *one)), tries[-1])
-    # Text is malformed only where nothing was said, so that nothing is said twice.
+    # A text is malformed only if it is empty, so nothing is streamed twice.
     reply = await sent(run, replace(request, prompt=text, max_tokens=max_tokens, attempt=1), slot)
     read = _read(reply, constraint, form.rewrite)
     if isinstance(read, Read):
@@ -71,7 +74,7 @@ def _read(
 
 
 def _without_reason(run: Run, read: Read, asked: JsonSchema | Choice | None) -> Read:
-    """The reply under the constraint that the step has; its reason is counted and left out."""
+    """The reply under the step's own constraint. Its reason is counted and removed."""
     if not run.models.reason:
         return read
     reason, value = split_reason(read.value, asked)
@@ -80,20 +83,20 @@ def _without_reason(run: Run, read: Read, asked: JsonSchema | Choice | None) -> 
 
 
 async def sent(run: Run, request: Request, slot: Slot | None = None) -> Reply:
-    """The reply to a request, with the seed of a slot: that of the first try for a repair."""
+    """The reply to a request, with the seed of a slot. A repair uses the slot of its first try."""
     check_texts([request.system, request.prompt])
-    _ = run.models.language_model  # refused here where there is none
+    _ = run.models.language_model  # raises if there is none
     seed = run.ctx.request_seed(run.ctx.slot if slot is None else slot, request.attempt)
     return await llm(replace(request, seed=seed))
 
 
 def count(run: Run, name: str, kind: str) -> None:
-    """Count a reply that was not in the form asked for: one of `types.FALLBACKS`."""
+    """Count a reply that was not in the form asked for. kind: one of `types.FALLBACKS`."""
     fallbacks, key = run.ctx.usage.fallbacks, f"{name}/{kind}"
     fallbacks[key] = fallbacks.get(key, 0) + 1
 
 
 def note_malformed(run: Run, name: str, reply: Reply) -> None:
-    """Count and note a reply that could not be read."""
+    """Count and note a reply that could not be parsed."""
     run.ctx.usage.malformed += 1
     run.note(f"{name}/malformed", 0, (), reply)

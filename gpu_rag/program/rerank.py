@@ -1,11 +1,11 @@
-"""Evidence ordered anew by a reranker, after any method's retrieval and before the reader: `models.reranker`.
+"""Reranking of evidence, after any method's retrieval and before the reader: `models.reranker`.
 
 A folder    a cross-encoder scores every passage and every fact with the question, by (-score, earlier place).
 llm         the language model takes the best SHOWN / 2 of the first SHOWN of each, best first, by `choose`; the rest
-            follows in its order. A reply that cannot be read leaves the order as it was.
+            follows in its order. After an unreadable reply the order stays as it was.
 
-A method is made to retrieve DEPTH passages then, or more where more are to be kept. Each ordering is one request of
-the reranker and is noted as "rerank_passages" or "rerank_facts", with the number of pairs as that of candidates.
+With a reranker a method retrieves DEPTH passages, or more if more are to be kept. Each ranking is one request to the
+reranker and is noted as "rerank_passages" or "rerank_facts", with the number of pairs as the number of candidates.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gpu_rag.program.steps import Texts
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import Evidence, Path
 
-DEPTH = 50  # passages that are ordered anew
-SHOWN = 20  # of these, and of facts, that a language model is shown
+DEPTH = 50  # passages that are reranked
+SHOWN = 20  # passages, and facts, shown to a language model
 
 
 RERANK = Choose(
     "rerank",
     "gpu_rag.program.prompts:rerank",
-    rule=lambda k: range(k),  # as it was
+    rule=lambda k: range(k),  # order unchanged
 )
 
 
@@ -45,7 +45,8 @@ def rerank(models: Models, queries: list[tuple[str, Texts]]) -> list[np.ndarray]
 async def reranked(
     run: Run, question: str, passages: Sequence[Evidence], facts: Sequence[Path], keep: int = 0
 ) -> tuple[tuple[Evidence, ...], tuple[Path, ...]]:
-    """Passages and facts in the order of the reranker, at most `keep` passages (0: all); as they are without one."""
+    """Passages and facts in the order of the reranker, at most `keep` passages (0: all). Unchanged without a
+    reranker."""
     if not run.models.reranks_by:
         return tuple(passages), tuple(facts)
     order, scores = await _order(run, question, [f"{e.title}\n{e.text}" for e in passages], "passages")
@@ -55,7 +56,7 @@ async def reranked(
 
 
 async def _order(run: Run, question: str, texts: Sequence[str], name: str) -> tuple[list[int], list[float]]:
-    """Places of the texts, best first, and by place the scores of a cross-encoder."""
+    """Positions of the texts, best first, and the scores of a cross-encoder by position."""
     if len(texts) < 2:
         return list(range(len(texts))), []
     if run.models.reranks_by == "llm":
@@ -64,6 +65,6 @@ async def _order(run: Run, question: str, texts: Sequence[str], name: str) -> tu
         first = await decide(by_model, RERANK, question=question, options=shown, k=k, step=name)
         return [*first, *(i for i in range(len(texts)) if i not in set(first))], []
     scores = (await rerank((question, tuple(texts)))).tolist()
-    order = sorted(range(len(texts)), key=lambda i: -scores[i])  # stable: equal ones keep their order
+    order = sorted(range(len(texts)), key=lambda i: -scores[i])  # stable: ties keep their order
     run.note(f"rerank_{name}/encoder", len(texts), tuple(" ".join(texts[i].split())[:120] for i in order))
     return order, scores

@@ -1,4 +1,4 @@
-"""One question's run: its context, the index and models it is answered with, and the evidence it notes."""
+"""The run of one question: its context, its index and models, and the notes of its evidence."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from gpu_rag.types import Evidence, Reply
 
 
 class Decider(Protocol):
-    """Who decides, see `program.decide`."""
+    """The interface of deciders, see `program.decide`."""
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
-        """The reply to an Ask."""
+        """Return the reply to an Ask."""
         ...
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
-        """Positions among at least one option."""
+        """Return positions among one or more options."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One question over one index. limit: how many passages `retrieve` is to return; keep: how many of them a reranker
-    leaves, 0 for all. on_text: called with each new piece of the answer while a model says it, in a thread of it.
-    on_saw: called with the passages that the structure of a method reached, for evaluation. most_calls: model requests
-    of the question; where one more decision would exceed them, rules take it.
+    """One question over one index.
+
+    limit: number of passages that `retrieve` returns; keep: how many of them a reranker keeps, 0 for all. on_text:
+    called in a thread of the model with each new piece of the answer. on_saw: called with the passages that the
+    structure of a method reached, for evaluation. most_calls: limit of model requests for the question; rules take a
+    decision that would exceed it.
     """
 
     ctx: Context
@@ -47,7 +49,7 @@ class Run:
     most_calls: int | None = None
 
     def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply: Reply | None = None) -> None:
-        """Note a decision in the trace, with the hash of the reply that it came from."""
+        """Note a decision in the trace, with the hash of its reply."""
         self.ctx.note(name, n_candidates, chosen, "" if reply is None else reply.hash)
 
     def evidence(self, ranking: Ranking, why: str, name: str = "search") -> tuple[Evidence, ...]:
@@ -57,7 +59,8 @@ class Run:
         return found
 
     def saw(self, passages: Callable[[], Iterable[int]]) -> None:
-        """Tell an evaluation which passages the structure of a method reached, by row; else compute nothing."""
+        """Report the passage rows that the structure of a method reached, for evaluation. Otherwise nothing is
+        computed."""
         if self.on_saw is not None:
             self.on_saw(passages())
 

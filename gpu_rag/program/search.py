@@ -1,4 +1,4 @@
-"""Search for passages, by vector, by words and by both: steps that answer with row numbers and scores, at most k."""
+"""Passage search by vector, by words and by both. The steps return row numbers and scores, at most k."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def search_hybrid(
 
 
 def nearest_rows(index: Index, stage: str, queries: torch.Tensor, k: int) -> TopK:
-    """The k rows of a stage's vectors with the largest dot product with each query f32[B, D]: see `NearestRows`.
+    """The k rows of a stage's vectors with the largest dot product with each query f32[B, D], see `NearestRows`.
 
-    Not wider than the stage has rows, so a k without bound takes no more memory than all of them.
+    The result is never wider than the number of rows, so a huge k takes no more memory than all rows.
     """
     rows = stage_rows(index, stage)
     return rows.search(queries, min(k, rows.base.shape[0]))
 
 
 def stage_rows(index: Index, stage: str) -> NearestRows:
-    """The vectors of a stage, ready to be searched."""
+    """The vectors of a stage, prepared for search."""
     return index.loaded(f"rows of {stage}", lambda _: NearestRows(index.vectors(stage)))
 
 
 def rankings(top: TopK) -> list[Ranking]:
-    """The rows of a TopK as Rankings without padding."""
+    """The rows of a TopK as Rankings, without padding."""
     top = on_host(top)
     ids, scores = top.ids.numpy(), top.scores.numpy()
     return [Ranking(tuple(i[i >= 0].tolist()), tuple(s[i >= 0].tolist())) for i, s in zip(ids, scores)]

@@ -1,8 +1,8 @@
-"""Names in questions: the entities and passages that a question names, found the same way for every method.
+"""Names in questions: the entities and passages that a question names, found in the same way for every method.
 
-Question and names are compared word by word, without case, accents and punctuation, so that "Bluetooth's" is Bluetooth
-and "12-Mile" is "12- Mile". At each word the longest name counts, and the words in it are passed over.
-  m(e) = g / passages that name e, for the entities that the question names, scaled to sum to 1; g is COMMON where the
+Questions and names are compared word by word, without case, accents and punctuation, so that "Bluetooth's" matches
+Bluetooth and "12-Mile" matches "12- Mile". At each word the longest name counts, and the words in it are skipped.
+  m(e) = g / passages that name e, for the entities that the question names, scaled to sum to 1; g is COMMON if the
          question writes the name without a capital, else 1: "the spouse" says little, however rare it is
   t(p) = the passages whose titles the question names, a title's share divided among its passages, scaled to sum to 1
 """
@@ -24,22 +24,22 @@ from gpu_rag.program.walk import Listed, scaled
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.tokens import STOP_WORDS
 
-COMMON = 0.1  # of a name without a capital in the question
+COMMON = 0.1  # weight of a name without a capital in the question
 _WORD = re.compile(r"[^\W_]+")
 _BRACKET = re.compile(r"\s*\(([^()]*)\)\s*$")
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a text, folded, and which of them begin with a capital or a digit: all, where the text has no
-    capital behind its first word."""
+    """The folded words of a text, and which of them begin with a capital or a digit. All count as capitalised if no
+    word after the first has a capital."""
 
     folded: list[str]
     capital: list[bool]
 
 
 def words_of(text: str) -> Words:
-    """Letters and digits in a row are a word."""
+    """The words of a text: runs of letters and digits."""
     if not text.isascii():
         text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     words = _WORD.findall(text)
@@ -48,7 +48,7 @@ def words_of(text: str) -> Words:
 
 
 class NameTable:
-    """Rows by the words of their names."""
+    """A look-up of rows by the words of their names."""
 
     def __init__(self, names: Iterable[tuple[str, int]]) -> None:
         found: dict[str, dict[int, None]] = defaultdict(dict)
@@ -61,7 +61,7 @@ class NameTable:
         self._rows = {key: tuple(rows) for key, rows in found.items()}
 
     def found(self, text: Words) -> list[tuple[tuple[int, ...], bool]]:
-        """(rows, whether it has a capital) of each name in a text, in its order."""
+        """(rows, whether it has a capital) of each name in a text, in text order."""
         words, first = text.folded, 0
         found: list[tuple[tuple[int, ...], bool]] = []
         while first < len(words):
@@ -77,7 +77,7 @@ class NameTable:
 
 
 def _says_something(words: Sequence[str]) -> bool:
-    """Not stop words alone, nor one or two letters, nor a number below 1000."""
+    """Whether a name is informative: not only stop words, not one or two letters, not a number below 1000."""
     text = " ".join(words)
     return len(text) >= (4 if text.isdigit() else 3) and any(word not in STOP_WORDS for word in words)
 
@@ -86,12 +86,11 @@ def _says_something(words: Sequence[str]) -> bool:
 
 
 def entity_names(index: Index) -> NameTable:
-    """The index's entities by name, without what stands in brackets at its end, and by the aliases that one entity
-    alone has."""
+    """The index's entities by name, by name without a final bracket, and by aliases that belong to only one entity."""
 
     def load(index: Index) -> NameTable:
         rows = index.entity_rows
-        path = index.folder("extraction") / "profiles.parquet"  # indexes built before there were profiles have none
+        path = index.folder("extraction") / "profiles.parquet"  # older indexes have no profiles
         profiles = tables.read_table(path, tables.PROFILES) if path.exists() else tables.PROFILES.empty_table()
         named = (rows.get(normalise_name(name)) for name in profiles["name"].to_pylist())
         aliases = zip(named, profiles["aliases"].to_pylist())
@@ -103,7 +102,7 @@ def entity_names(index: Index) -> NameTable:
 
 
 def of_one(names: Iterable[tuple[str, int]], taken: Container[str]) -> Iterator[tuple[str, int]]:
-    """The further names that one row alone has. taken: the first names, normalised."""
+    """The further names that belong to only one row. taken: the first names, normalised."""
     rows: dict[str, set[int]] = defaultdict(set)
     for name, row in names:
         rows[normalise_name(name)].add(row)
@@ -111,7 +110,7 @@ def of_one(names: Iterable[tuple[str, int]], taken: Container[str]) -> Iterator[
 
 
 def entity_seeds(table: NameTable, texts: Sequence[Words], counts: np.ndarray) -> list[dict[int, float]]:
-    """m of each text, not scaled. counts: i64[N], the passages of each entity."""
+    """Unscaled m of each text. counts: i64[N], the number of passages of each entity."""
     found = []
     for text in texts:
         weights: dict[int, float] = {}
@@ -128,8 +127,8 @@ def entity_seeds(table: NameTable, texts: Sequence[Words], counts: np.ndarray) -
 
 @dataclass(frozen=True)
 class Titles:
-    """Passages by the words of their titles, whole, and without what stands in brackets at the end. hints: the words
-    in these brackets."""
+    """Passages by the words of their titles, in full and without a final bracket. hints: the words in these
+    brackets."""
 
     table: NameTable
     hints: dict[int, frozenset[str]]
@@ -154,8 +153,8 @@ def title_names(index: Index) -> Titles:
 
 
 def title_seeds(titles: Titles, texts: Sequence[Words]) -> list[dict[int, float]]:
-    """t of each text, not scaled: of titles that it writes with a capital. Of titles that differ in their brackets
-    alone those count that have most words of the question in them, else those without."""
+    """Unscaled t of each text, for titles that it writes with a capital. Among titles that differ only in brackets,
+    those whose bracket shares most words with the question count; if none shares any, those without a bracket."""
     found = []
     for text in texts:
         weights: dict[int, float] = {}
@@ -172,7 +171,7 @@ def title_seeds(titles: Titles, texts: Sequence[Words]) -> list[dict[int, float]
 
 
 def spread(lists: Sequence[Mapping[int, float]]) -> Listed:
-    """The weights of each list at their places, rows scaled to sum to 1, filled up with the first."""
+    """The weights of each list, scaled to sum to 1 per row, and their rows; rows are padded with the first entry."""
     width = max(map(len, lists), default=0)
     rows, weights = np.zeros((len(lists), width), np.int64), np.zeros((len(lists), width))
     for row, weight, found in zip(rows, weights, lists):

@@ -1,5 +1,5 @@
-"""The steps that models answer: requests to replies, texts to vectors, options to similarities; and an LLM that takes
-requests one by one as a slow service of the streaming driver."""
+"""The steps that models answer: requests to replies, texts to vectors, options to similarities. Also an adapter that
+makes an LLM with single requests a slow service of the streaming driver."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def embed_texts(models: Models, queries: list[Texts]) -> list[np.ndarray]:
 def similarity(models: Models, queries: list[tuple[str, Texts]]) -> list[np.ndarray]:
     """The cosines f32[n] of each text with its options."""
     vectors = _vectors(models.embedder, [(text, *options) for text, options in queries])
-    # In float64: the rounded cosine then does not depend on the order of summation.
+    # In float64 the rounded cosine does not depend on the order of summation.
     exact = (rows.astype(np.float64) for rows in vectors)
     return [(rows[1:] @ rows[0]).astype(np.float32) for rows in exact]
 
 
 @batched(LLM)
 def llm(models: Models, queries: list[Request]) -> Sequence[Reply | Metered[Reply]]:
-    """The replies to requests; those that share a system part reach the engine next to each other."""
+    """The replies to requests. Requests with the same system part are passed to the engine next to each other."""
     engine, on_reply = models.language_model, models.on_reply
     place: dict[str, int] = {}
     for request in queries:
         place.setdefault(request.system, len(place))
     order = sorted(range(len(queries)), key=lambda i: place[queries[i].system])
     ordered = [queries[i] for i in order]
-    # only an engine that is asked to report needs to know how
+    # an engine need not support reporting unless it is used
     replies = engine.complete(ordered, lambda _, reply: on_reply(reply)) if on_reply else engine.complete(ordered)
     if len(replies) != len(queries):
         raise RequestFailed(f"{engine.name} lost replies", given=len(replies), expected=f"{len(queries)} replies")
@@ -51,16 +51,16 @@ def llm(models: Models, queries: list[Request]) -> Sequence[Reply | Metered[Repl
 
 
 def _vectors(embedder: Embedder, groups: list[Texts]) -> list[np.ndarray]:
-    """The vectors of each group of texts; a text that occurs twice in the batch is embedded once."""
+    """The vectors of each group of texts. A text that occurs twice in the batch is embedded once."""
     row = {text: i for i, text in enumerate(dict.fromkeys(text for group in groups for text in group))}
     vectors = embedder.embed(list(row)) if row else np.zeros((0, embedder.dim), dtype=np.float32)
     return [vectors[np.array([row[text] for text in group], dtype=np.intp)] for group in groups]
 
 
 class LLMCalls:
-    """A `StreamingLLM` as what answers the step `llm` in the streaming driver (a `gpu_rag.runtime.SlowService`).
+    """An adapter from a `StreamingLLM` to the step `llm` in the streaming driver (a `gpu_rag.runtime.SlowService`).
 
-    on_reply: called in the driver's thread with each reply as it is taken, for progress.
+    on_reply: called in the driver's thread with each reply that arrives, for progress.
     """
 
     def __init__(self, llm: StreamingLLM, on_reply: Callable[[Reply | RequestFailed], None] | None = None):
@@ -68,11 +68,11 @@ class LLMCalls:
         self._aborted: set[int] = set()
 
     def submit(self, key: int, query: Request) -> None:
-        """Hand over the request of one call."""
+        """Submit the request of one call."""
         self._llm.submit(key, query)
 
     def poll(self, timeout_s: float) -> list[tuple[int, Metered[Reply]]]:
-        """What has come, metered as by the step; an aborted request without a reply is no LLM call.
+        """The replies that arrived, metered as in the step. An aborted request without a reply counts as no LLM call.
 
         Raises ModelError when the engine is dead.
         """
@@ -90,13 +90,13 @@ class LLMCalls:
         return _metered(reply, n_calls)
 
     def abort(self, key: int) -> None:
-        """The reply is wanted no more."""
+        """Abort a request; its reply is no longer needed."""
         self._aborted.add(key)
         self._llm.abort(key)
 
     @property
     def n_open(self) -> int:
-        """Requests without a reply."""
+        """The number of requests without a reply."""
         return self._llm.n_open
 
 

@@ -1,4 +1,4 @@
-"""The sentences of the evidence that bear on a question: a reader checks an answer against them at a glance."""
+"""The sentences of the evidence that bear on a question, so that a reader can check an answer quickly."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from gpu_rag.program.embed import embed
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Draft, Evidence, Sentence
 
-PASSAGES, SENTENCES = 5, 3  # of the first passages the best sentences
+PASSAGES, SENTENCES = 5, 3  # passages searched, sentences returned
 
 
 async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
-    """The sentences nearest to the question, best first: at most three, of the first five passages.
+    """The sentences nearest to the question, best first: at most three, from the first five passages.
 
-    By cosine of their vectors with the question's, titles in front of sentences; ties to the earlier.
+    They are ranked by the cosine of their vectors and the question's, with titles in front of sentences; ties to the
+    earlier.
     """
     spans = [(e, start, end) for e in draft.evidence[:PASSAGES] for start, end in split_sentences(e.text)]
     if not spans:

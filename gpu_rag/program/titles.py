@@ -1,4 +1,5 @@
-"""Heavy edges between passages and what their titles name: such a passage is about it, others only mention it."""
+"""Heavy edges between passages and the nodes that their titles name. A passage is about its title; others only mention
+it."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from gpu_rag.index.index import Index
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import CSR
 
-MOST_PASSAGES = 10  # of one title; a title of more does not tell what a passage is about
+MOST_PASSAGES = 10  # per title; a title of more passages does not tell their topic
 _BRACKET = re.compile(r"\s*\([^()]*\)\s*$")
 
 
 def titled(index: Index, csr: CSR, known: Mapping[str, int], first: int, weight: float) -> CSR:
     """`csr`, symmetric, with `weight` added between each passage and the node that its title names.
 
-    known: nodes by normalised name; first: the node of passage 0. The same `csr` where no title names a node.
+    known: nodes by normalised name; first: the node of passage 0. The same `csr` is returned if no title names a node.
     """
     found = title_edges(index, known)
     if not weight or not found:
@@ -36,8 +37,8 @@ def titled(index: Index, csr: CSR, known: Mapping[str, int], first: int, weight:
 
 
 def title_edges(index: Index, known: Mapping[str, int]) -> list[tuple[int, int]]:
-    """(node, passage) of each passage whose title is a known name, with what stands in brackets at its end or without,
-    and the title of at most MOST_PASSAGES."""
+    """(node, passage) of each passage whose title is a known name, with or without its final bracket. Titles of more
+    than MOST_PASSAGES passages are skipped."""
     titles = index.passages["title"].to_pylist()
     shared = Counter(titles)
     found = []

@@ -1,5 +1,5 @@
-"""Passages ranked by a random walk with restart: the parts that graph methods share. What has a number for each node of
-the graph is on the device of the index alone: a tile of questions goes there in one copy.
+"""Passages ranked by a random walk with restart: shared parts of graph methods. Data with one number per graph node
+stays on the device of the index; a tile of questions is copied there at once.
 
 For a question with text t and unit vector q, and x(p) its nearness to each passage (a temperature times a cosine):
   f(e)      = the mean cosine (not below 0) with q of those of its n_facts nearest facts that have e as an end, scaled
@@ -7,7 +7,7 @@ For a question with text t and unit vector q, and x(p) its nearness to each pass
   l(p)      = BM25(t, p)^2 over the n_words best passages by BM25, scaled to sum to 1
   d(p)      = softmax of x over all passages
   r(p)      = (1 - word_share) d + word_share l, the restart on passages; d alone without a passage of BM25 above 0;
-              where titles are named, (1 - TITLE_SHARE) of it and TITLE_SHARE t, see program.seeds
+              if titles are named, (1 - TITLE_SHARE) of it and TITLE_SHARE t, see program.seeds
   pi        = mass * w on other nodes, for their weights w, (1 - mass) * r on passages; r alone without w
   score(p)  = minmax(log max(rank(p), 1e-12)) + fusion * minmax(near(p)), both over all passages of the question
 """
@@ -32,9 +32,9 @@ from gpu_rag.program.search import Ranking, rankings, stage_rows
 from gpu_rag.types import TopK
 
 TILE = 64  # questions that are ranked together
-TITLE_SHARE = 0.5  # of the restart on passages, for those whose titles a question names
-_ROWS = 1 << 16  # of f16 vectors that are in f32 at a time
-_FLOOR = 1e-12  # of a probability, before its logarithm
+TITLE_SHARE = 0.5  # share of the restart on passages for titles that a question names
+_ROWS = 1 << 16  # f16 vectors converted to f32 at a time
+_FLOOR = 1e-12  # minimum of a probability before its logarithm
 
 
 Listed = tuple[Array, Array]
@@ -43,18 +43,21 @@ Listed = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Seeds:
-    """Weights of few nodes of each question, on the device: nodes i64[B, S] ascending, weights f64[B, S], all of a node
-    where it stands first, 0 elsewhere; a row sums to 1, or to 0."""
+    """Weights of a few nodes of each question, on the device.
+
+    nodes: i64[B, S], ascending; weights: f64[B, S]. If a node repeats, its whole weight is at its first place and the
+    others are 0. A row sums to 1, or to 0.
+    """
 
     nodes: torch.Tensor
     weights: torch.Tensor
 
 
 def passage_cosines(index: Index, queries: torch.Tensor) -> torch.Tensor:
-    """f32[B, P]: the cosines of B <= TILE questions, f32[B, D], with all passages. As exact as products in f32, also of
-    rows in f16: a cosine rounded to f16 is off by up to 2^-12."""
+    """f32[B, P]: the cosines of B <= TILE questions, f32[B, D], with all passages. They are as exact as f32 products,
+    even for f16 rows; a cosine rounded to f16 would be off by up to 2^-12."""
     padded = torch.zeros((TILE, queries.shape[1]), dtype=torch.float32, device=queries.device)
-    padded[: len(queries)] = queries  # of one shape: same bits in any batch
+    padded[: len(queries)] = queries  # fixed shape: same bits in any batch
     base = index.vectors("passage_vectors")
     return torch.cat([products(padded, rows) for rows in base.split(_ROWS)], 1)[: len(queries)]
 
@@ -69,7 +72,8 @@ def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> Liste
 
 
 def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
-    """The given rows, each once, weighted by 1 / its count (1 for 0), filled up with the first."""
+    """The given rows, each weighted by 1 / its count (1 for a count of 0). Shorter lists are padded with their first
+    entry."""
     width = max(map(len, lists), default=0)
     rows = np.array([[*one, *[one[0] if len(one) else 0] * (width - len(one))] for one in lists], np.int64)
     rows = rows.reshape(len(lists), width)
@@ -86,8 +90,8 @@ def restart(
     near: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float = 0.2,
     of: tuple[torch.Tensor, int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """r f32[B, P], rows sum to 1. near: x f32[B, P]; rows, weights: l. of: i64[P], the row of l that each one of P has,
-    where that is not its own, and how many there are."""
+    """r f32[B, P]; rows sum to 1. near: x f32[B, P]; rows, weights: l. of: (i64[P], n) if l is over n other rows: the
+    row of l for each of P."""
     return blended(torch.softmax(near, dim=1), rows, weights, share, of)
 
 
@@ -95,7 +99,7 @@ def blended(
     found: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float,
     of: tuple[torch.Tensor, int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """(1 - share) found + share of a list, in the memory of `found`; where a row of the list is empty, it stays. See
+    """(1 - share) found + share of a list, in place in `found`. A row whose list is empty stays unchanged. See
     `restart`."""
     if not rows.shape[1]:
         return found
@@ -103,7 +107,7 @@ def blended(
     by_words, at = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
     found.mul_((1 - share_of).float())
     first = (weights > 0) & (torch.arange(rows.shape[1], device=found.device) > 0)
-    kept = torch.where(first, rows, rows[:, :1])  # filling writes what the first has written
+    kept = torch.where(first, rows, rows[:, :1])  # padding repeats the first write
     by_words = torch.where(first, by_words, by_words[:, :1])
     if of is None:
         found[at, kept] = found[at, kept] + by_words
@@ -116,8 +120,11 @@ def blended(
 def near_facts(
     index: Index, stage: str, queries: torch.Tensor, n_facts: int, proved: bool
 ) -> tuple[TopK, torch.Tensor]:
-    """The nearest facts of each question, on the device, by the vectors of a stage, and whether they are proved to be,
-    bool[B]. proved: they must be, which the host waits for; else nobody waits."""
+    """(nearest facts of each question by the vectors of a stage, bool[B] whether they are proved nearest), on the
+    device.
+
+    proved: they must be proved, which makes the host wait; otherwise nothing waits.
+    """
     rows = stage_rows(index, stage)
     n_facts = min(n_facts, rows.base.shape[0])
     if proved or not n_facts:
@@ -127,7 +134,7 @@ def near_facts(
 
 
 def ends_of(index: Index, stage: str, ends: tuple[Array, Array]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ends of the facts of a stage, i64[R] each, on the device; sent there once."""
+    """The ends of the facts of a stage, i64[R] each, on the device; copied once."""
 
     def load(index: Index) -> tuple[torch.Tensor, torch.Tensor]:
         subjects, objects = to_device(index.device, *ends)
@@ -137,8 +144,8 @@ def ends_of(index: Index, stage: str, ends: tuple[Array, Array]) -> tuple[torch.
 
 
 def fact_weights(ends: tuple[torch.Tensor, torch.Tensor], found: TopK) -> Seeds:
-    """f. ends: i64[R] entities of each fact; found: the nearest facts of each question, on the device. Sums in a fixed
-    order, so they repeat to the bit."""
+    """f of each question. ends: i64[R] entities of each fact; found: the nearest facts, on the device. Sums have a
+    fixed order, so the bits are reproducible."""
     facts, cosine = found.ids.long(), found.scores.double().clamp(min=0)
     subjects, objects = (side[facts] for side in ends)
     once = (objects != subjects).double()
@@ -154,36 +161,36 @@ def seeds_of(nodes: torch.Tensor, weights: torch.Tensor) -> Seeds:
 
 
 def mixed(first: Seeds, second: Seeds, share: float) -> Seeds:
-    """(1 - share) first + share second; where one row is empty, the other alone."""
+    """(1 - share) first + share second; if one row is empty, the other alone."""
     weights = torch.cat([(1 - share) * first.weights, share * second.weights], 1)
     return seeds_of(torch.cat([first.nodes, second.nodes], 1), weights)
 
 
 def restarts_of(seeds: Seeds, passages: torch.Tensor, mass: float) -> Restarts:
-    """pi: `mass` on the seeds of a question that has any, the rest on passages r f32[B, P], the last nodes, in their
-    memory."""
+    """pi: `mass` on the seeds of a question (if it has any), the rest on passages r f32[B, P], which are the last
+    nodes. r is changed in place."""
     masses = torch.where(row_sums(seeds.weights)[:, None] > 0, mass, 0.0)
     return Restarts(seeds.nodes, (masses * seeds.weights).float(), passages.mul_((1 - masses).float()))
 
 
 def ranked(ranks: torch.Tensor, near: torch.Tensor, fusion: float, k: int) -> TopK:
-    """The k passages of highest score for each question, on the device. ranks, near: f32[B, P]. No wait: a score that
-    is not a number comes first, and `passages_of` sees it."""
+    """The k passages of highest score for each question, on the device. ranks, near: f32[B, P]. Nothing waits: a NaN
+    score comes first, and `passages_of` detects it."""
     scores = minmax_of(ranks.clamp_min(_FLOOR).log()) + fusion * minmax_of(near)
     columns, values = selected(scores, min(k, ranks.shape[1]))
     return topk_of(values, columns, min(k, ranks.shape[1]))
 
 
 def passages_of(ids: torch.Tensor, scores: torch.Tensor) -> list[Ranking]:
-    """Rankings of what `ranked` found, on the host. Raises BadInput where a score is not a number."""
+    """Rankings from the result of `ranked`, on the host. Raises BadInput if a score is NaN."""
     if bool(scores.isnan().any()):
         raise BadInput("a score is not a number", given="NaN", expected="finite vectors of questions and passages")
     return rankings(TopK(ids, scores))
 
 
 def summed(nodes: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Nodes i64[B, S] ascending in each row, and each f64[B, S] summed over the places of a node, in their order, at
-    its first place; 0 at the others. No wait."""
+    """Nodes i64[B, S], ascending in each row, and each weight f64[B, S] summed over equal nodes, in order. The sum is
+    at the node's first place, 0 at the others. Nothing waits."""
     if not nodes.numel():
         return nodes, *weights
     nodes, order = nodes.sort(dim=1, stable=True)
@@ -191,7 +198,7 @@ def summed(nodes: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, .
     place = torch.arange(batch * width, device=nodes.device).view(batch, width)
     leads = torch.ones_like(nodes, dtype=torch.bool)
     leads[:, 1:] = nodes[:, 1:] != nodes[:, :-1]
-    # where the run of each place ends: the next place that leads one
+    # end of the run of each place: the next place that starts one
     ahead = torch.where(leads, place, batch * width).flatten()
     ends = torch.cat([ahead[1:], ahead.new_full((1,), batch * width)]).flip(0).cummin(0).values.flip(0)
     starts = torch.where(leads.flatten(), place.flatten(), ends)

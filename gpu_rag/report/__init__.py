@@ -1,1 +1,2 @@
-"""Reports: one HTML file each, no script, no network; tables and plots of a comparison, an answer job or a build."""
+"""Reports, one HTML file each, without scripts or network: tables and plots of a comparison, an answer job or a
+build."""

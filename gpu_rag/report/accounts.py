@@ -1,4 +1,4 @@
-"""The time and tokens of a run: by stage, and when the LLM had nothing to do; for --json, a line, and a page."""
+"""The time and tokens of a run, by stage and with the LLM's idle time: for --json, as a line, and for a page."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ SERVER_HEADER += ["preempted"]
 
 
 def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
-    """The share of prompt tokens that the engine found in its prefix cache; None without prompts."""
+    """The share of prompt tokens found in the engine's prefix cache; None without prompts."""
     return cached_tokens / prompt_tokens if prompt_tokens else None
 
 
 def places(workers: Mapping[str, Any], servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
-    """{"workers", "servers"}: where models ran, and the share of `wall_s` that a server was busy; no empty ones."""
+    """{"workers", "servers"}: where models ran, and the share of `wall_s` that a server was busy; empty ones are left
+    out."""
     busy = [{**asdict(one), "busy_share": one.busy_s / wall_s if wall_s else 0.0} for one in servers]
     return {name: found for name, found in (("workers", dict(workers)), ("servers", busy)) if found}
 
 
 def places_lines(document: Mapping[str, Any]) -> list[str]:
-    """The servers of the language model and the workers of a cluster that ran models, a line each."""
+    """Lines about the servers of the language model and the cluster workers that ran models."""
     lines = [
         f"{name}: " + ", ".join(f"{what} {value}" for what, value in zip(SERVER_HEADER[1:], values))
         for name, *values in server_rows(document)
@@ -59,21 +60,21 @@ def places_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def rerank_lines(entry: Mapping[str, Any], whose: str = "") -> list[str]:
-    """The cost of a reranker, where there was one."""
+    """The cost of a reranker as a line; [] without one."""
     if not (cost := entry.get("rerank")):
         return []
     return [f"{whose}reranked: {cost['requests']:,} requests, {cost['pairs']:,} pairs, {cost['s']:.1f} s"]
 
 
 def servers_section(document: Mapping[str, Any]) -> list[str]:
-    """The servers of the language model, as a section of a report; nothing where it has none."""
+    """A report section about the servers of the language model; [] if there are none."""
     rows = server_rows(document)
     remark = "Busy: with a request there. Wait: for a place there, the mean of a request. Preempted: - where unknown."
     return [heading("Servers of the model"), table(SERVER_HEADER, rows), paragraph(remark, "dim")] if rows else []
 
 
 def server_rows(document: Mapping[str, Any]) -> list[list[str]]:
-    """A line for each server of the language model, under SERVER_HEADER."""
+    """A row for each server of the language model, under SERVER_HEADER."""
     return [
         [
             one["name"],
@@ -94,7 +95,7 @@ def graph_ops_line(ops: Mapping[str, str]) -> str:
 
 
 def joined_ops(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """One record of what ran each graph op out of those of several methods or stages."""
+    """One record of the implementations of graph ops, joined from several methods or stages."""
     found: dict[str, set[str]] = {}
     for record in records:
         for op, names in record.items():
@@ -103,7 +104,7 @@ def joined_ops(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def llm_account(stats: RunStats) -> dict[str, Any]:
-    """The LLM over the time of a run: idle and why, open requests over time, the hit rate of prefixes."""
+    """LLM statistics of a run: idle time and its causes, open requests over time, prefix hit rate."""
     llm: Occupancy = stats.llm
     prompt = sum(cost.prompt_tokens for cost in stats.stages.values())
     cached = sum(cost.cached_tokens for cost in stats.stages.values())
@@ -125,13 +126,13 @@ def llm_account(stats: RunStats) -> dict[str, Any]:
 
 
 def second_server_saves_s(busy_s: float, mean_open: float) -> float:
-    """Seconds that a second server like the first would save at most: half of the time with a request open, less where
-    fewer than two were open on average, since one request alone is no faster on two."""
+    """Upper bound of the seconds that a second, equal server would save: half of the busy time; less if fewer than two
+    requests were open on average, since a single request is no faster on two servers."""
     return busy_s * (1 - 1 / min(max(mean_open, 1.0), 2.0))
 
 
 def idle_line(account: Mapping[str, Any]) -> str:
-    """ "LLM idle 12.0 % of 25.3 s, because: ..." in one line; what took under 0.1 % of the time is left out."""
+    """A line such as "LLM idle 12.0 % of 25.3 s, because: ...". Causes under 0.1 % of the time are left out."""
     if account["idle_share"] is None:
         return "LLM: nothing was asked in this run"
     wall = account["busy_s"] + sum(account["idle_s"].values())
@@ -147,7 +148,7 @@ def idle_line(account: Mapping[str, Any]) -> str:
 
 
 def fallbacks_line(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> str:
-    """ "replies: 120 read; lenient 3, rule 1 (plan 3, choose 1)" in one line."""
+    """A line such as "replies: 120 read; lenient 3, rule 1 (plan 3, choose 1)"."""
     kinds = {kind: sum(counts[kind] for counts in fallbacks.values()) for kind in FALLBACKS}
     shown = ", ".join(f"{kind} {n:,}" for kind, n in kinds.items() if n) or "all in the form asked for"
     steps = ", ".join(f"{step} {sum(counts.values()):,}" for step, counts in fallbacks.items())
@@ -155,7 +156,7 @@ def fallbacks_line(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> s
 
 
 def fallbacks_section(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> list[str]:
-    """The replies that were not in the form asked for, as a section of a report; nothing where none was read."""
+    """A report section about replies that were not in the form asked for; [] if none was read."""
     if not n_read:
         return []
     rows = [[step, *(f"{counts[kind]:,}" for kind in FALLBACKS)] for step, counts in fallbacks.items()]
@@ -165,7 +166,7 @@ def fallbacks_section(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -
 
 
 def account_sections(document: Mapping[str, Any]) -> list[str]:
-    """The sections of a report of a run with "stages" and "llm" in its document."""
+    """Report sections of a run whose document has "stages" and "llm"."""
     return [
         heading("Stages of this run"),
         stage_table({document["method"]: document["stages"]}),
@@ -177,7 +178,7 @@ def account_sections(document: Mapping[str, Any]) -> list[str]:
 
 
 def stage_table(stages: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """{method: {stage: costs}} as a table and a remark."""
+    """A table of {method: {stage: costs}}, with a remark."""
     header = ["method", "stage", "times", "calls", "LLM requests", "prompt", "cached", "generated"]
     header += ["LLM s", "embedding s", "graph s", "waiting s"]
     counts = ("n_notes", "n_calls", "llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")

@@ -1,4 +1,4 @@
-"""Answers as a notebook shows them, and as tables of pandas."""
+"""Display of answers in a notebook, and as pandas tables."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpu_rag.types import Answer, Evidence
 if TYPE_CHECKING:
     import pandas
 
-MOST_SHOWN, MOST_PATHS, MOST_CHARS = 10, 5, 280  # results of a list, paths, characters of a passage without a mark
+MOST_SHOWN, MOST_PATHS, MOST_CHARS = 10, 5, 280  # results per list, paths, characters of a passage without a mark
 _SAID = {"stated": "stated in the evidence", "unstated": "unsupported: the evidence does not state it"}
 
 
 class Result(Answer):
-    """The answer to one question, or where no model was asked its evidence alone."""
+    """The answer to one question, or only its evidence if no model was asked."""
 
     def __repr__(self) -> str:
         passages = f"{len(self.evidence)} passages"
@@ -26,14 +26,14 @@ class Result(Answer):
         return f"Result({self.question_id}, {self.method}, {self.status}:{text} {passages})"
 
     def _repr_html_(self) -> str:
-        """Paths, supporting sentences, the answer with its grounding, passages: what a notebook shows."""
+        """The notebook view: paths, supporting sentences, the answer with its grounding, passages."""
         titles = {item.passage_id: item.title for item in self.evidence}
         passages = [(item, list(self._parts(item))) for item in self.evidence]
         shown = {"titles": titles, "passages": passages, "paths": self.paths[:MOST_PATHS], "most": MOST_SHOWN}
         return str(_template().render(answer=self, words=self._words(), **shown))
 
     def _words(self) -> str:
-        """The words behind the answer, or in its place."""
+        """The remark after the answer, or in its place."""
         if self.error is not None:
             return "failed, {type}: {message}".format(**self.error)
         if self.text is None:
@@ -41,7 +41,7 @@ class Result(Answer):
         return _SAID.get(self.grounding, "")
 
     def _parts(self, item: Evidence) -> Iterator[tuple[str, bool]]:
-        """A passage as (text, whether it is marked); the text between and behind marked sentences is cut."""
+        """A passage as (text, whether it is marked); text outside marked sentences is shortened."""
         end = 0
         spans = [(s.start, s.end) for s in self.support if s.passage_id == item.passage_id]
         for start, stop in sorted(spans):
@@ -51,7 +51,7 @@ class Result(Answer):
         yield _cut(item.text[end:]), False
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a passage, best first; rank counts from 1. Raises MissingBackend."""
+        """One row per passage, best first; rank counts from 1. Raises MissingBackend."""
         return _frame(_passage_rows(self), _PASSAGE)
 
 
@@ -63,14 +63,14 @@ class Results(list[Result]):
         return f"Results({', '.join(f'{n} {status}' for status, n in counts.items()) or 'none'})"
 
     def _repr_html_(self) -> str:
-        """The first ten."""
+        """The notebook view of the first ten results."""
         more = f"<div>and {len(self) - MOST_SHOWN} more</div>" if len(self) > MOST_SHOWN else ""
         return "<hr>".join(result._repr_html_() for result in self[:MOST_SHOWN]) + more
 
     def to_pandas(self, *, passages: bool = False) -> pandas.DataFrame:
-        """A row a question, with the ids of its passages, best first, its cost and its error.
+        """One row per question, with the ids of its passages (best first), its cost and its error.
 
-        passages: a row a passage instead, as in `Result.to_pandas`. Raises MissingBackend.
+        passages: one row per passage instead, as in `Result.to_pandas`. Raises MissingBackend.
         """
         if passages:
             return _frame([row for result in self for row in _passage_rows(result)], _PASSAGE)
@@ -108,7 +108,7 @@ def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pandas.DataF
 
 
 def _cut(text: str) -> str:
-    """The text, of a long one its two ends."""
+    """The text; a long one is cut to its two ends."""
     return text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS // 2]} … {text[-MOST_CHARS // 2 :]}"
 
 

@@ -1,6 +1,6 @@
-"""The chain of a question: its gold passages, the facts that join them, and where each method ranks them.
+"""The chain of a question: its gold passages, the facts that connect them, and their rank in each method.
 
-As a tree for a terminal (`chain_text`) and as an SVG (`chain_svg`). For questions whose gold passages are known.
+It is shown as a tree for a terminal (`chain_text`) and as an SVG (`chain_svg`). The gold passages must be known.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from gpu_rag.types import Answer
 if TYPE_CHECKING:
     from gpu_rag.index.index import Index
 
-Fact = tuple[int, str, int]  # rows of the entity table, and a label
+Fact = tuple[int, str, int]  # entity row, label, entity row
 
-_COLUMNS = 100  # of a line in the terminal
-_LETTERS = 108  # of a line in the picture, whose text has about 7 pixels a letter
+_COLUMNS = 100  # per line in the terminal
+_LETTERS = 108  # per line in the picture, with about 7 pixels per letter
 _WIDTH, _INDENT, _LINE = 860, 34, 18  # pixels
-DEPTH = 5  # passages of each method that are looked at
+DEPTH = 5  # passages of each method that are searched
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A passage of the chain: the stop that leads to it (-1: the question), the facts that do, and what bears on it.
+    """A passage of the chain: its parent stop (-1: the question), the facts that lead to it, and its relevant
+    sentences.
 
-    ranks: by method, from 1; None where the method did not bring the passage.
+    ranks: by method, from 1; None if the method did not return the passage.
     """
 
     title: str
@@ -42,13 +43,12 @@ class Stop:
 def chain_of(
     index: Index, gold_ids: Sequence[str], gold_answers: Sequence[str], answers: Mapping[str, Answer]
 ) -> list[Stop]:
-    """The stops of a question in the order of its gold documents. answers: by method.
+    """The stops of a question, in the order of its gold documents. answers: by method.
 
-    The sentences of a stop are those that support the first method's answer, and those with a gold answer.
-
-    A stop hangs on the latest stop before it with a fact about something that both passages mention: best what names
-    this stop and not that one, then what joins their titles, then what fewest passages mention. Without
-    such a fact it hangs on the question.
+    The sentences of a stop are those that support the first method's answer, and those with a gold answer. The parent
+    of a stop is the latest earlier stop with a fact about an entity that both passages mention. Preferred are entities
+    that name this stop and not the parent, then those whose facts reach the titles, then rare ones. Without such a fact
+    the parent is the question.
     """
     rows = [index.passage_doc_ids.index(gold) for gold in gold_ids]
     titles = [index.passages["title"][row].as_py() for row in rows]
@@ -72,7 +72,7 @@ def chain_of(
 
 
 def _facts(index: Index, rows: Sequence[int]) -> list[list[Fact]]:
-    """The facts that were extracted from each passage."""
+    """The facts extracted from each passage."""
     found: dict[int, list[Fact]] = {row: [] for row in rows}
     for fact in index.relations.to_pylist():
         for row in found.keys() & set(fact["passages"]):
@@ -97,11 +97,12 @@ def _joining(
     parent: int,
     at: int,
 ) -> tuple[str, ...]:
-    """The facts that lead from one passage to another by something that both mention; none where there is none."""
+    """The facts that lead from one passage to another through an entity that both mention; () if there are none."""
     names = index.entity_names
 
     def about(entity: int, where: int) -> list[tuple[bool, str]]:
-        """The fact of a passage about an entity, first those that join it to the title; False where one does."""
+        """The best fact of a passage about an entity; False if it connects the entity to the title, and such facts come
+        first."""
         ends = [(fact, {fact[0], fact[2]} - {entity}) for fact in facts[where] if entity in (fact[0], fact[2])]
         found = [(not any(names[e] in titles[where] for e in others), fact) for fact, others in ends]
         return [(apart, f"{names[s]} - {label} - {names[o]}") for apart, (s, label, o) in sorted(found)[:1]]
@@ -129,7 +130,7 @@ def _depth(stops: Sequence[Stop], at: int) -> int:
 
 
 def chain_text(question: str, answer: str, stops: Sequence[Stop]) -> str:
-    """The chain as a tree."""
+    """The chain as a text tree."""
     lines = textwrap.wrap(question, _COLUMNS)
     for at, stop in enumerate(stops):
         indent = "   " * _depth(stops, at)
@@ -145,7 +146,7 @@ def chain_text(question: str, answer: str, stops: Sequence[Stop]) -> str:
 
 
 def chain_svg(question: str, answer: str, stops: Sequence[Stop]) -> str:
-    """The chain as a picture: one file, nothing fetched."""
+    """The chain as an SVG picture, self-contained."""
     parts: list[str] = []
     y, ends = 12, {}
 

@@ -1,4 +1,5 @@
-"""The report of a comparison: a verdict, scores, differences, costs, breakdowns, and where methods disagree."""
+"""The report of a comparison: a verdict, scores, differences, costs, breakdowns, and questions where methods
+disagree."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Evidence
 
 N_EXAMPLES = 8
-MAX_ALL_PAIRS = 4  # methods; above it the pairs are too many to read, and those with the first one are shown
+MAX_ALL_PAIRS = 4  # methods; with more, only pairs with the first one are shown
 _SHARES = ("judge_exact", "judge_unanswered")
 _COUNTS = ("judge_malformed", "judge_failed")
 _COSTS = ("judge_llm_calls", "judge_prompt_tokens", "judge_cached_tokens", "judge_generated_tokens")
@@ -24,7 +25,8 @@ KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 
 def verdict(document: dict[str, Any], measure: str) -> str:
-    """In plain words: did the graph help here, and by how much, by the best graph method against the best other."""
+    """A verdict in words: whether and by how much the graph helped, comparing the best graph method with the best
+    other."""
     scored = {name: entry[measure] for name, entry in document["methods"].items() if entry.get(measure) is not None}
     graph = [name for name in scored if uses_graph(name)]
     others = [name for name in scored if name not in graph]
@@ -47,14 +49,17 @@ def verdict(document: dict[str, Any], measure: str) -> str:
 
 
 def main_measure(document: dict[str, Any], of_all: Sequence[str] = ()) -> str:
-    """recall@5 where it was measured, else the middle cut-off, else f1. Over a knowledge base hit@1 or answer_on_path,
-    where all questions have it: of_all are the measures of which that holds."""
+    """The main measure: recall@5 if measured, else the middle cut-off, else f1. Over a knowledge base it is hit@1 or
+    answer_on_path, if all questions have it.
+
+    of_all: the measures that all questions have.
+    """
     first = next(iter(document["methods"].values()))
     for name in ("hit@1", "answer_on_path"):
         if name in of_all:
             return name
     recalls = [name for name, value in first.items() if name.startswith("recall@") and value is not None]
-    if "hit@1" in first:  # then recall@20 is of some questions' nodes
+    if "hit@1" in first:  # recall@20 is then of nodes
         recalls = [name for name in recalls if name not in KB_MEASURES]
     if not recalls:
         return "f1"
@@ -64,7 +69,7 @@ def main_measure(document: dict[str, Any], of_all: Sequence[str] = ()) -> str:
 def evaluation_page(
     comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], title: str
 ) -> str:
-    """The page as HTML. document_of: passage id -> document id."""
+    """The page as HTML. document_of: {passage id: document id}."""
     document = comparison.document
     first = next(iter(comparison.scores.values()))
     measure = main_measure(document, [name for name, scores in first.items() if len(scores) == len(rows)])
@@ -96,7 +101,7 @@ def evaluation_page(
 
 
 def score_cell(entry: dict[str, Any], name: str) -> str:
-    """A measure of a method with its interval, or "-" where it has none. entry: a method of the document of `eval`."""
+    """A measure of a method with its interval, or "-" if it has none. entry: a method in the document of `eval`."""
     value, ci = entry.get(name), entry["ci95"].get(name)
     if value is None:
         return "-"
@@ -104,14 +109,14 @@ def score_cell(entry: dict[str, Any], name: str) -> str:
 
 
 def score_rows(document: dict[str, Any], measures: Sequence[str]) -> list[list[str]]:
-    """A method and its measures a row."""
+    """One row per method with its measures."""
     return [[m, *(score_cell(entry, name) for name in measures)] for m, entry in document["methods"].items()]
 
 
 def difference_rows(document: dict[str, Any], measures: Sequence[str]) -> tuple[list[list[str]], str]:
-    """(a pair of methods and its paired differences a row, the caption's words on which pairs these are).
+    """(one row per pair of methods with its paired differences, words for the caption about the pairs shown).
 
-    Above MAX_ALL_PAIRS methods the pairs with the first one alone.
+    With more than MAX_ALL_PAIRS methods, only pairs with the first one are shown.
     """
     (first, *others), pairs, which = document["methods"], list(document["paired"]), ""
     if len(others) >= MAX_ALL_PAIRS:
@@ -172,7 +177,7 @@ def _costs(document: dict[str, Any], measure: str) -> str:
 
 
 def _scores_of(comparison: Comparison, rows: Sequence[QuestionRow], measure: str) -> dict[str, list[float]]:
-    """The measure of each question by method; 0 where it has no gold (those are left out by the callers)."""
+    """The measure of each question by method; 0 for questions without gold, which the callers leave out."""
     if measure in KB_MEASURES:
         return {method: scores[measure] for method, scores in comparison.scores.items()}
     scored = [bool(row.gold_ids if measure.startswith("recall@") else row.answers) for row in rows]
@@ -223,7 +228,7 @@ def _titled(evidence: Evidence) -> str:
 
 
 def _judge_section(document: Mapping[str, Any]) -> list[str]:
-    """The section, from the document of `eval --json`; nothing without a judge."""
+    """The section about the judge, from the document of `eval --json`; [] without a judge."""
     if "judge" not in document:
         return []
     judge = document["judge"]

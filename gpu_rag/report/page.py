@@ -1,6 +1,6 @@
-"""The parts of a report page: headings, tables, and plots as inline SVG, by the templates in parts.html.
+"""The parts of a report page: headings, tables, and plots as inline SVG, from the templates in parts.html.
 
-Every text is escaped there. A part is a string of HTML.
+The templates escape every text. A part is a string of HTML.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ COLOURS = (
     "#2a6f97", "#c8553d", "#588157", "#7b5ea7", "#b08900", "#4a4e69", "#9c6644", "#00798c", "#d1568a", "#111111",
 )  # fmt: skip
 
-_GLYPH = 7.2  # pixels that a character of a plot's 12-pixel text takes at most, on average over a label
-_LEFT = 170  # the least space for labels, so that the plots of a page stand in line
+_GLYPH = 7.2  # average pixels per character of a plot's 12-pixel text, at most
+_LEFT = 170  # minimum space for labels, so that the plots of a page are aligned
 _PLOT = 400  # pixels of the axis
 
 
@@ -31,12 +31,12 @@ def _parts() -> Any:
 
 
 def heading(title: str) -> str:
-    """A section's heading."""
+    """The heading of a section."""
     return str(_parts().heading(title))
 
 
 def paragraph(words: str, kind: str = "") -> str:
-    """A paragraph, of a style class if given."""
+    """A paragraph, with a style class if given."""
     return str(_parts().paragraph(words, kind))
 
 
@@ -48,7 +48,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def intervals(
     caption: str, rows: Sequence[tuple[str, float, float, float]], low: float = 0.0, high: float = 1.0
 ) -> str:
-    """A dot and an interval a row: (label, mean, low, high) on the axis [low, high]; zero is marked when inside."""
+    """A plot with a dot and an interval per row: (label, mean, low, high) on the axis [low, high]; zero is marked if
+    inside."""
     left = _space([row[0] for row in rows], _LEFT)
 
     def x(value: float) -> float:
@@ -59,9 +60,9 @@ def intervals(
 
 
 def stacked_bars(caption: str, rows: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> str:
-    """A bar a row, of parts by name: (label, {part: amount}); the legend names the parts.
+    """A stacked bar per row: (label, {part: amount}). The legend names the parts.
 
-    An int is a count and is printed whole; a float has two decimals.
+    An int is a count and is printed as a whole number; a float has two decimals.
     """
     names = list(dict.fromkeys(name for _, parts in rows for name in parts))
     totals = [sum(parts.values()) for _, parts in rows]
@@ -72,27 +73,27 @@ def stacked_bars(caption: str, rows: Sequence[tuple[str, Mapping[str, float]]], 
 
 
 def _space(words: Sequence[str], least: int) -> int:
-    """Pixels that hold the longest of the words, with a gap of 10 on either side; at least `least`."""
+    """Pixels for the longest of the words, with a gap of 10 on both sides; at least `least`."""
     return max(least, round(_GLYPH * max(map(len, words), default=0)) + 20)
 
 
 def timeline(queue: Mapping[str, Any]) -> str:
-    """Open LLM requests over time, and the share of time without any."""
+    """A plot of open LLM requests over time, and of the share of time without any."""
     return str(_parts().timeline(queue["open"], queue["idle"], queue["bin_s"])) if queue["open"] else ""
 
 
 def example(question: str, gold: str, measure: str, methods: Sequence[tuple[Any, ...]]) -> str:
-    """A question and its evidence: (method, score, answer, [(title, text, whether it is gold)]) of each method."""
+    """A question with its evidence: (method, score, answer, [(title, text, whether it is gold)]) of each method."""
     return str(_parts().example(question, gold, measure, methods))
 
 
 def page(title: str, subtitle: str, sections: Sequence[str]) -> str:
-    """The whole document: one file, no script, nothing fetched. sections: parts."""
+    """The whole document: one self-contained file without scripts. sections: parts."""
     return str(_parts().page(title, subtitle, sections))
 
 
 def write(path: Path, document: str) -> None:
-    """Writes a page. Raises StorageError where the disk refuses."""
+    """Write a page. Raises StorageError if the disk cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(document, encoding="utf-8", errors="replace")

@@ -13,7 +13,7 @@ from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
 
 SIDES = ("predicted", "actual")
 STAGE_HEADER = ("stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "prompt", "generated", "failed", "LLM idle")
-OTHERS = ("wall", "tokens", "memory", "disk")  # of a comparison; its other keys are stages or services
+OTHERS = ("wall", "tokens", "memory", "disk")  # keys of a comparison that are not stages or services
 
 
 def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> str:
@@ -45,7 +45,7 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
 
 
 def stage_rows(document: Mapping[str, Any]) -> list[list[str]]:
-    """A line for each stage of a build, under STAGE_HEADER."""
+    """A row for each stage of a build, under STAGE_HEADER."""
     thousands, rows = max(document["passages"], 1) / 1000, []
     for name, stage in document["stages"].items():
         if stage["skipped"]:
@@ -76,7 +76,7 @@ def _rejects(rejects: Sequence[dict[str, Any]]) -> str:
 
 
 def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> str:
-    """The report of `gpu-rag answer`, from its --json document and the first rows that failed."""
+    """The report of `gpu-rag answer`, from its --json document and the first failed rows."""
     usage = document["usage"]
     n = max(document["n"], 1)
     counts = [
@@ -121,12 +121,12 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
 
 
 def plan_header(what: str) -> list[str]:
-    """The heads of `plan_rows`. what: "stage" or "service"."""
+    """The header of `plan_rows`. what: "stage" or "service"."""
     return [what, *SIDES, "actual / predicted"]
 
 
 def plan_rows(plan: Mapping[str, Any]) -> list[list[str]]:
-    """A line for each stage or service of a comparison, then for wall time, tokens, memory and disk."""
+    """A row for each stage or service of a comparison, then for wall time, tokens, memory and disk."""
     timed = [name for name in plan if name not in OTHERS]
     rows = [[f"{name} s", *_cells(plan[name], "_s", ",.2f")] for name in [*timed, "wall"]]
     rows += [[f"{kind} tokens", *_cells(found, "", ",.0f")] for kind, found in plan["tokens"].items()]
@@ -140,7 +140,7 @@ def _cells(found: Mapping[str, Any], ending: str, form: str, unit: int = 1) -> l
 
 
 def _plan_section(document: Mapping[str, Any], what: str) -> list[str]:
-    """The section of a run that was planned; nothing for one that was not."""
+    """The section about a run's plan; [] for a run without a plan."""
     if "plan" not in document:
         return []
     plan = document["plan"]

@@ -1,7 +1,6 @@
-"""The HTTP server: one index, one engine, the questions of all clients batched together.
+"""The HTTP server: one index and one engine; the questions of all clients are batched together.
 
-live.py the engine in a thread of its own; admission.py takes questions to it and rows back; bodies.py reads what
-clients send; api.py answers them; guard.py stands before all of it; refusal.py what is refused, and how;
-metrics.py the counts; explorer/ the page at /; server.py the process.
-uvicorn, starlette and prometheus-client are in the extra `serve`.
+live.py runs the engine in its own thread; admission.py passes questions to it and rows back; bodies.py reads requests;
+api.py answers them; guard.py checks every request first; refusal.py defines refusals; metrics.py counts; explorer/
+holds the page at /; server.py is the process. uvicorn, starlette and prometheus-client are in the extra `serve`.
 """

@@ -1,4 +1,4 @@
-"""Admission: takes questions of clients to the engine, and rows back; all of it in the event loop's thread."""
+"""Admission passes questions of clients to the engine, and rows back. All of it runs in the event loop's thread."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LONGEST_RETRY_S = 60
 
 
 class Batch:
-    """The questions of one request. Closing gives up those that are open.
+    """The questions of one request. Closing cancels those that are open.
 
-    pieces: whether `rows` gives the pieces of answers too, as they come. history: of the one question that has one.
-    seconds: that the client gives it, beside the limit of the settings.
+    pieces: whether `rows` also gives the pieces of answers as they arrive. history: of the request's only question.
+    seconds: the client's time limit, in addition to the limit of the settings.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Batch:
         history: Sequence[Turn] = (),
         seconds: float | None = None,
     ):
-        """Submits them. Raises Refusal."""
-        self.handles: dict[int, Handle] = {}  # of the questions that are open
+        """Submit the questions. Raises Refusal."""
+        self.handles: dict[int, Handle] = {}  # handles of open questions
         self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, len(questions), shape
-        self._death: GpuRagError | None = None  # what ended the engine before a question of it
+        self._death: GpuRagError | None = None  # error that ended the engine before one of the questions
         self._rows: asyncio.Queue[tuple[int, dict[str, Any] | str] | None] = asyncio.Queue()  # None: the client is gone
         self._began, self._loop = time.perf_counter(), asyncio.get_running_loop()
         limit_s = min(admission.settings.serve.question_seconds or math.inf, seconds or math.inf)
@@ -72,12 +72,12 @@ class Batch:
                 admission.batches.add(self)
 
     def _ends(self, place: int, outcome: Outcome) -> None:
-        """A question ends, in the engine's thread."""
-        with suppress(RuntimeError):  # the loop is closed: the server has ended meanwhile
+        """Handle the end of a question, in the engine's thread."""
+        with suppress(RuntimeError):  # the loop is closed: the server has ended
             self._loop.call_soon_threadsafe(self._ended, place, outcome)
 
     def _says(self, place: int, piece: str) -> None:
-        """A piece of an answer comes, in a thread of a model."""
+        """Handle a piece of an answer, in a thread of a model."""
         with suppress(RuntimeError):  # as above
             self._loop.call_soon_threadsafe(self._said, place, piece)
 
@@ -100,8 +100,8 @@ class Batch:
         self._rows.put_nowait((place, row))
 
     async def rows(self, receive: Receive) -> AsyncGenerator[tuple[int, dict[str, Any] | str], None]:
-        """(place of the question, its row) in the order in which questions end, pieces of its answer before it. Raises
-        ClientGone when `receive`, from which the body has been read, says so first."""
+        """(place of the question, its row) in the order in which questions end, and the pieces of an answer before its
+        row. Raises ClientGone when `receive` reports a disconnect first; the body must have been read from it."""
         watching = asyncio.ensure_future(self._watch(receive))
         try:
             n_open = self._n_questions
@@ -129,7 +129,7 @@ class Batch:
         return [rows[place] for place in sorted(rows)]
 
     def close(self, reason: BaseException | None = None) -> None:
-        """Give up what is still open."""
+        """Cancel all open questions."""
         if self._timer is not None:
             self._timer.cancel()
         for handle in self.handles.values():
@@ -137,8 +137,8 @@ class Batch:
 
 
 class Streamed(Response):
-    """What `form` makes of each row of a batch as its question ends, and of each piece of an answer; a client that goes
-    away gives it up."""
+    """A streamed response: the result of `form` for each row of a batch as its question ends, and for each piece of an
+    answer. If the client disconnects, the batch is cancelled."""
 
     def __init__(self, batch: Batch, form: Callable[[Any], bytes], media_type: str):
         super().__init__(media_type=f"{media_type}; charset=utf-8")
@@ -146,7 +146,7 @@ class Streamed(Response):
         self._batch, self._form = batch, form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends what there is, piece by piece."""
+        """Send the items one by one."""
         with closing(self._batch):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with aclosing(self._batch.rows(receive)) as rows:
@@ -156,18 +156,18 @@ class Streamed(Response):
 
 
 class Admission:
-    """Admits questions up to a limit, and knows all that are open. counts: see `Counts`."""
+    """Admits questions up to a limit and tracks all open ones. counts: see `Counts`."""
 
     def __init__(self, live: Live, settings: Settings):
         self.live, self.settings, self.counts = live, settings, Counts()
-        self.batches: set[Batch] = set()  # with questions that are open
+        self.batches: set[Batch] = set()  # with open questions
         self.closed = False
-        self.ends: deque[float] = deque(maxlen=N_RECENT)  # of the last questions
+        self.ends: deque[float] = deque(maxlen=N_RECENT)  # times of the last ends
         self._limit = settings.runtime.max_live + settings.serve.max_queue
 
     @property
     def n_open(self) -> int:
-        """Questions that are open."""
+        """Number of open questions."""
         return sum(len(batch.handles) for batch in self.batches)
 
     async def ask(
@@ -175,10 +175,11 @@ class Admission:
         params: Given = None, where: str = "", support: bool = False, shape: Shape = dict, pieces: bool = False,
         history: Sequence[Turn] = (), seconds: float | None = None,
     ) -> Batch:  # fmt: skip
-        """Submit questions to a method as `Live.prepare` gives it. shape: makes of a row what the client gets; pieces,
+        """Submit questions to a method, prepared by `Live.prepare`. shape: turns a row into the client's form; pieces,
         history, seconds: see `Batch`.
 
-        Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping; and what preparing raises.
+        Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping. Also raises the errors of
+        `prepare`.
         """
         chosen = (method, retrieval, passages, params, where, support)
         prepared = self.live.cached(*chosen)
@@ -190,7 +191,7 @@ class Admission:
         n_over = n_open + len(questions) - self._limit
         if n_over > 0:
             self.counts.refused.labels("overloaded").inc(len(questions))
-            # seconds after which as many questions may have ended, by the rate of the last ones
+            # Seconds until enough questions may have ended, by the rate of the last ones.
             each_s = (time.monotonic() - self.ends[0]) / len(self.ends) if self.ends else 0.0
             later = {"Retry-After": str(min(max(math.ceil(n_over * each_s), 1), LONGEST_RETRY_S))}
             given, expected = f"{n_open} open, {len(questions)} more", f"at most {self._limit}"
@@ -198,7 +199,7 @@ class Admission:
         return Batch(self, prepared, questions, shape, pieces, history, seconds)
 
     async def close(self, grace_s: float) -> None:
-        """Take no more questions; give those that are open some time, then fail the rest."""
+        """Take no more questions. Wait for the open ones up to grace_s seconds, then fail the rest."""
         self.closed = True
         until = time.monotonic() + grace_s
         while self.batches and time.monotonic() < until:
@@ -206,7 +207,7 @@ class Admission:
         self.fail_all()
 
     def fail_all(self) -> None:
-        """Fail what is open, now."""
+        """Fail all open questions now."""
         self.closed = True
         for batch in list(self.batches):
             batch.close(Cancelled("the server was stopped", do="ask again when it is back"))

@@ -1,4 +1,4 @@
-"""The routes: what clients can ask, and the application that answers them."""
+"""The routes of the server, and the application that answers them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
 def make_app(
     admission: Admission, step_words: StepWords, host: str, keys: Keys | None, audit: Audit | None = None
 ) -> ASGIApp:
-    """The application behind its guard. step_words(step, n_candidates): words for a step of a trace, or None where its
-    name has to do. host: the address bound; keys, audit: as of `Guard`."""
+    """The application behind its guard. step_words(step, n_candidates): words for a step of a trace, or None to show
+    its name. host: the bound address; keys, audit: as in `Guard`."""
     api = _Api(admission, step_words)
     served: dict[str, Endpoint] = {
         "/v1/models": api.models,
@@ -73,7 +73,7 @@ def _page(name: str, media_type: str) -> Endpoint:
 
 
 class _Api:
-    """The endpoints. The ids of passages are loaded when this is made."""
+    """The endpoints. Passage ids are loaded on creation."""
 
     def __init__(self, admission: Admission, step_words: StepWords):
         self._admission, self._live, self._settings = admission, admission.live, admission.settings.serve
@@ -85,7 +85,7 @@ class _Api:
         admission.counts.registry.register(EngineMetrics(self._live, lambda: admission.n_open))
 
     async def ask(self, request: Request, *, retrieval: bool = False) -> Response:
-        """Rows as `gpu-rag answer` writes them. retrieval: evidence alone; no reader runs."""
+        """Rows in the format of `gpu-rag answer`. retrieval: only evidence; no reader runs."""
         raw = await read_body(request, self._settings)
         body, questions, single = read_ask(raw, self._settings.params, retrieval=retrieval)
         batch = await self._admission.ask(
@@ -99,7 +99,7 @@ class _Api:
         return Json(rows[0] if single else {"answers": rows})
 
     def _shaped(self, retrieval: bool, words: bool, row: dict[str, Any]) -> dict[str, Any]:
-        """The row for its client: a retrieval has no answer; `words`: the steps of the trace in words too."""
+        """The row in the client's form: a retrieval has no answer; `words` adds the steps of the trace in words."""
         if retrieval:
             row = {name: value for name, value in row.items() if name not in ("answer", "grounding")}
         if words:
@@ -108,7 +108,8 @@ class _Api:
         return row
 
     async def chat(self, request: Request) -> Response:
-        """A chat completion: the model is a method, the last user message the question, with what was said before."""
+        """A chat completion. The model is a method, the last user message the question, earlier messages its
+        history."""
         body, question, history = read_chat(await read_body(request, self._settings))
         batch = await self._admission.ask(
             self._method_of(body.model), [question], where=body.where, support=True, pieces=bool(body.stream),
@@ -120,7 +121,7 @@ class _Api:
         return Json(chat_completion(row, body.model))
 
     def _method_of(self, model: str) -> str:
-        """The method that a model stands for. Raises Refusal (404)."""
+        """The method that a model name stands for. Raises Refusal (404)."""
         names, method = self._live.answering, model.removeprefix("gpu-rag/")
         if method not in names:
             expected = " | ".join(names) or "none: this server has no language model"
@@ -135,13 +136,13 @@ class _Api:
         return Json({"object": "list", "data": [self._described(name) for name in self._live.answering]})
 
     async def model(self, request: Request) -> Response:
-        """One of them."""
+        """One of these models."""
         self._method_of(name := request.path_params["name"])
         return Json(self._described(name))
 
     async def methods(self, request: Request) -> Response:
-        """Every method: whether it retrieves and answers here, why not, the line that builds what it lacks, and its
-        parameters as they are set."""
+        """Every method: whether it retrieves and answers here, the reason if not, the command that builds what it
+        lacks, and its current parameters."""
         found = []
         for name, lack in self._live.lacking.items():
             answers, line = name in self._live.answering, None
@@ -154,8 +155,8 @@ class _Api:
         return Json({"methods": found})
 
     def index(self, request: Request) -> Response:
-        """The content of the index, and the models that answer; counted in a thread, as starlette runs what is not
-        async."""
+        """The content of the index, and the models that answer. Starlette runs this function in a thread, since it is
+        not async."""
         engine = self._live.engine
         index, manifest = engine.index, engine.index.manifest
         found = {
@@ -183,16 +184,16 @@ class _Api:
         return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
 
     async def health(self, request: Request) -> Response:
-        """Whether the process is worth keeping: not once its engine has ended for good."""
+        """Whether the process should be kept alive: not after its engine has ended for good."""
         return Json({"live": not self._live.gone}, 503 if self._live.gone else 200)
 
     async def ready(self, request: Request) -> Response:
-        """Whether questions are taken."""
+        """Whether questions are accepted."""
         live = self._live
         ready = live.state == READY and not self._admission.closed
         state = live.state if ready or live.state == DEAD else "stopping"
         return Json({"ready": ready, "state": state, "reason": live.reason or None}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Counts for Prometheus."""
+        """Counts in the Prometheus format."""
         return Response(generate_latest(self._admission.counts.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -1,4 +1,5 @@
-"""One line a request in a JSON Lines file: when, who, what, how it ended, how long; no word of a question."""
+"""An audit log: one JSON line per request with time, client, path, status and duration. It contains no text of a
+question."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _ID = re.compile(r"[\w.:/+=-]{1,100}", re.ASCII)
 
 
 class Audit:
-    """The lines of a server, appended to a file that its owner alone can read. say(line): told when one cannot be
-    written, and when that is over; the server goes on."""
+    """The audit log of a server, appended to a file that only its owner can read. say(line): called when a line cannot
+    be written, and when writing works again; the server continues."""
 
     def __init__(self, path: Path, say: Callable[[str], None]):
         """Open or create `path`. Raises StorageError."""
@@ -29,7 +30,7 @@ class Audit:
             raise StorageError("the audit cannot be written", given=f"{path}: {error.strerror}") from error
 
     def write(self, key: str | None, method: str, path: str, status: int, ms: float, request_id: str) -> None:
-        """A request has ended. key: the name of its client, None where there is none."""
+        """Record the end of a request. key: the name of its client, None if there is none."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         row = {"time": time, "key": key, "method": method, "path": path[:LONGEST_PATH], "status": status}
         line = json.dumps({**row, "ms": round(ms, 3), "request_id": request_id}).encode() + b"\n"
@@ -47,5 +48,5 @@ class Audit:
 
 
 def request_id(given: str | None) -> str:
-    """The id of a request: what its client gave, where that is a short word, else one made up."""
+    """The id of a request: the client's own if it is a short word, else a random one."""
     return given if given and _ID.fullmatch(given) else secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON that is read strictly, then checked by the types below before any of it is used."""
+"""Request bodies: JSON that is parsed strictly, then checked against the types below before any of it is used."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ _UNSERVED = ("tools", "tool_choice", "functions", "function_call", "response_for
 
 
 class AskedQuestion(Struct):
-    """A question as clients write it."""
+    """A question as clients send it."""
 
     question: Annotated[str, Meta(max_length=ServeSettings.max_question_chars)]
     id: str | int | None = None
 
 
 class AskBody(Struct, forbid_unknown_fields=True):
-    """The body of /v1/answer and /v1/retrieve. passages: of a retrieval. words: the trace in words too. where: a filter
-    of documents, see `index.where`. support: the sentences that bear on the question too; without the field those of
-    answers, not of retrievals."""
+    """The body of /v1/answer and /v1/retrieve.
+
+    passages: only for retrieval. words: adds the trace in words. where: a filter of documents, see `index.where`.
+    support: adds the sentences that bear on the question; by default for answers and not for retrieval.
+    """
 
     questions: Annotated[list[AskedQuestion], Meta(min_length=1, max_length=ServeSettings.max_questions)]
     method: str = DEFAULT
@@ -48,13 +50,13 @@ class AskBody(Struct, forbid_unknown_fields=True):
 
 
 class StreamOptions(Struct):
-    """Options of a streamed chat completion. include_usage: a last event with its tokens."""
+    """Options of a streamed chat completion. include_usage: adds a last event with the token counts."""
 
     include_usage: bool | None = None
 
 
 class ChatBody(Struct):
-    """The body of /v1/chat/completions. Settings of sampling in it are ignored: they are those of the server."""
+    """The body of /v1/chat/completions. Sampling settings in it are ignored; the server's settings apply."""
 
     model: str
     messages: list[Any]
@@ -64,9 +66,9 @@ class ChatBody(Struct):
 
 
 def read_ask(raw: bytes, settable: Collection[str], *, retrieval: bool) -> tuple[AskBody, tuple[Question, ...], bool]:
-    """(the body, its questions, whether it is one question whose row is the whole response). Raises Refusal (400).
+    """(body, its questions, whether it is one question whose row is the whole response). Raises Refusal (400).
 
-    settable: parameters of methods that a client may set.
+    settable: method parameters that a client may set.
     """
     given = _object(raw)
     if not retrieval and "passages" in given:
@@ -86,7 +88,7 @@ def read_ask(raw: bytes, settable: Collection[str], *, retrieval: bool) -> tuple
 
 
 def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
-    """(the body, the last user message as a question, what user and assistant said before it).
+    """(body, the last user message as a question, the user and assistant turns before it).
 
     Options that would change the form of the reply are refused. Raises Refusal (400).
     """
@@ -98,12 +100,12 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
         raise _bad("a question has one answer", given=f"n={str(given['n'])[:20]}", expected="1")
     body = _as(ChatBody, given)
     said = [m for m in body.messages if isinstance(m, dict) and m.get("role") in ("user", "assistant")]
-    while said and said[-1]["role"] != "user":  # what is said behind the question is not read
+    while said and said[-1]["role"] != "user":  # messages after the last question are ignored
         said.pop()
     if not said:
         raise _bad("messages has no user message")
     text = said.pop().get("content")
-    if isinstance(text, list):  # parts, which stand one below the other
+    if isinstance(text, list):  # parts are joined by line ends
         if not all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in text):
             raise _bad(f"{LAST} has parts that are not text")
         text = "\n".join(part["text"] for part in text)
@@ -116,7 +118,7 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
 
 
 def _text_of(content: Any) -> str:
-    """The text of an earlier message: of parts those that are text, one below the other."""
+    """The text of an earlier message; text parts are joined by line ends."""
     parts = content if isinstance(content, list) else [{"text": content}]
     found = (part.get("text") for part in parts if isinstance(part, dict))
     return "\n".join(text for text in found if isinstance(text, str))
@@ -133,9 +135,9 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _as(shape: type[T], given: dict[str, Any], place: str = "") -> T:
-    """`given` as the type says. Raises Refusal, such as "Expected str, got int - at questions[0].question".
+    """`given` converted to a type. Raises Refusal, such as "Expected str, got int - at questions[0].question".
 
-    place: named instead of the one in `given`.
+    place: named in the error instead of the place in `given`.
     """
     try:
         return msgspec.convert(given, shape)
@@ -153,8 +155,8 @@ def _question(row: AskedQuestion, name: str = "question") -> Question:
 
 
 def _check_settable(method: str, given: Collection[str], allowed: Collection[str]) -> None:
-    """Refuses parameters that a client may not set. "METHOD.*" allows numbers and switches: a text may name a file or a
-    server, and must be allowed by its own name. Types and ranges are checked where the method is prepared."""
+    """Refuse parameters that a client may not set. "METHOD.*" allows numbers and switches. A text may name a file or a
+    server, so it must be allowed by its own name. Types and ranges are checked when the method is prepared."""
     known = declared(load_method(method).Params) if given else {}
     texts = {name for name, setting in known.items() if setting.type not in (int, float, bool)}
     for name in given:

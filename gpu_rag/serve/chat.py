@@ -1,4 +1,4 @@
-"""OpenAI's protocol: rows as chat completions, and as the events of streamed ones."""
+"""OpenAI's protocol: rows as chat completions, and as the events of streamed completions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpu_rag.serve.refusal import Refusal, error_body
 
 
 def chat_completion(row: dict[str, Any], model: str) -> dict[str, Any]:
-    """The chat completion of a row; the answer is the message's content, the row stands under `gpu_rag`.
+    """The chat completion of a row. The answer is the message's content; the row is under `gpu_rag`.
 
-    Raises Refusal (500) for a failed row: a client of that protocol looks for failures in the status alone.
+    Raises Refusal (500) for a failed row, since clients of that protocol look for failures only in the status.
     """
     if row["status"] == "failed":
         status = 503 if row["error"]["type"] == "ModelError" else 500
@@ -26,8 +26,8 @@ def chat_completion(row: dict[str, Any], model: str) -> dict[str, Any]:
 class ChatEvents:
     """The server-sent events of one completion: the answer in pieces, an event with the end and the row, then [DONE].
 
-    A failure is an event with `error`, after which nothing but [DONE] comes. Pieces cannot be taken back: where the
-    model was asked again and the answer does not begin with what was sent, it follows whole, on a line of its own.
+    A failure is an event with `error`, followed only by [DONE]. Sent pieces cannot be taken back. If the model was
+    asked again and the answer does not begin with the sent text, the whole answer follows on a new line.
     """
 
     def __init__(self, body: ChatBody):
@@ -44,7 +44,7 @@ class ChatEvents:
         self._begun = False
 
     def __call__(self, item: dict[str, Any] | str) -> bytes:
-        """The events of a piece of the answer, or of the row at its end."""
+        """The events of a piece of the answer, or of the final row."""
         if isinstance(item, str):
             return _events(self._content(item))
         try:
@@ -78,4 +78,4 @@ def _name() -> str:
 def _events(*values: dict[str, Any]) -> bytes:
     return b"".join(
         f"data: {json.dumps(value, allow_nan=False)}\n\n".encode() for value in values
-    )  # ASCII: no line end
+    )  # ASCII, so no line end inside

@@ -1,4 +1,4 @@
-"""The guard before every route: who may ask, how much, how slowly; errors as responses; counts."""
+"""The guard before every route: access checks, limits of size and time, errors as responses, and counts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, error_body, refusal_of
 from gpu_rag.settings.sections import ServeSettings
 
-# Without a key: whether it lives, and the page, which holds nothing of the index and asks for the key.
+# Paths that need no key: health checks, and the page, which contains nothing of the index and asks for the key.
 OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/health", "/ready"})
-CLIENT_GONE = 499  # in audit lines, of a client that left before its response began
+CLIENT_GONE = 499  # in audit lines: the client left before its response began
 DEADLINE = "x-deadline-seconds"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 POLICY = (
@@ -44,7 +44,7 @@ HEADERS = {
 
 
 class Json(JSONResponse):
-    """A JSON document in UTF-8; half a surrogate pair, which UTF-8 cannot hold, becomes a question mark."""
+    """A JSON response in UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes a question mark."""
 
     def render(self, content: Any) -> bytes:
         """The bytes of the document."""
@@ -54,9 +54,9 @@ class Json(JSONResponse):
 class Guard:
     """The ASGI application: routes behind checks of Host and Origin, the API key and the form of a body.
 
-    host: the address bound; on loopback, or where settings name hosts, a Host header must be one of ours: a page whose
-    name was rebound to this address is refused. keys: of which clients must send one as `Authorization: Bearer KEY`, or
-    None. audit: gets a line for each request, or None.
+    host: the bound address. On loopback, or if the settings name hosts, the Host header must be an allowed name; this
+    refuses pages whose name was rebound to this address. keys: clients must send one of them as `Authorization: Bearer
+    KEY`; None for no keys. audit: gets a line for each request, or None.
     """
 
     def __init__(
@@ -68,27 +68,27 @@ class Guard:
         counts: Counts,
         audit: Audit | None = None,
     ):
-        self._router = Router(routes, redirect_slashes=False)  # a redirect repeats the Host header
+        self._router = Router(routes, redirect_slashes=False)  # a redirect would repeat the Host header
         self._paths: dict[object, str] = {route.endpoint: route.path for route in routes}
         self._settings, self._counts, self._hosts = settings, counts, allowed_hosts(host, settings.hosts)
         self._keys, self._audit = keys, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         begun, status = False, CLIENT_GONE
         client: Client | None = None
         began, name, headers = time.perf_counter(), "", Headers(scope=scope)
         this = request_id(headers.get("x-request-id"))
 
         async def counted(message: Message) -> None:
-            """`send` with our headers and counts; a client that does not read for too long is taken to be gone."""
+            """`send` with our headers and counts. A client that does not read for too long counts as gone."""
             nonlocal begun, status
             if message["type"] == "http.response.start":
                 begun, status = True, message["status"]
                 sent = MutableHeaders(scope=message)
                 for header, value in {**HEADERS, "X-Request-Id": this}.items():
                     sent.setdefault(header, value)
-                path = self._paths.get(scope.get("endpoint"), "none")  # a label that clients cannot make up
+                path = self._paths.get(scope.get("endpoint"), "none")  # a label that clients cannot choose
                 self._counts.requests.labels(path, message["status"]).inc()
             try:
                 async with asyncio.timeout(self._settings.client_seconds):
@@ -96,7 +96,7 @@ class Guard:
             except TimeoutError as error:
                 raise ClientGone from error
 
-        scope["app"] = self  # then the router raises what it would answer itself
+        scope["app"] = self  # makes the router raise instead of answering
         try:
             try:
                 self._check(scope, headers)
@@ -118,8 +118,8 @@ class Guard:
                 said = Json(error_body(refusal, scope["path"]), refusal.status, headers=refusal.headers)
                 await said(scope, receive, counted)
                 if not isinstance(error, (GpuRagError, HTTPException)):
-                    raise  # a bug is told to the operator
-        except ClientGone:  # nobody is there to read anything
+                    raise  # a bug is reported to the operator
+        except ClientGone:  # nobody is left to read a response
             self._counts.refused.labels("client gone").inc()
         finally:
             if client is not None:
@@ -131,7 +131,7 @@ class Guard:
     def _check(self, scope: Scope, headers: Headers) -> None:
         framed = "transfer-encoding" in headers
         if framed and ("content-length" in headers or scope["http_version"] == "1.0"):
-            # a proxy that reads the one where we read the other would take a part of a body for the next request
+            # A proxy that uses the other header would take a part of the body for the next request.
             expected, ends = "Transfer-Encoding without Content-Length, in HTTP/1.1", {"Connection": "close"}
             raise Refusal(400, "the length of the body is not certain", expected=expected, headers=ends)
         host = headers.get("host", "")
@@ -142,13 +142,13 @@ class Guard:
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Refusal(403, "pages of other sites may not ask this server", given=f"Origin: {origin[:80]}")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] == "POST" and kind != "application/json":  # what a page can post without asking is no JSON
+        if scope["method"] == "POST" and kind != "application/json":  # a page cannot post JSON without asking
             do = "Content-Type: application/json"
             raise Refusal(415, "a body is JSON here", given=kind[:80] or "none", expected=do)
 
 
 def allowed_hosts(host: str, more: Collection[str]) -> frozenset[str] | None:
-    """The names that a Host header may have, in lower case without a port; None where any will do."""
+    """The names that a Host header may have, in lower case without a port; None if any is allowed."""
     if not more and not is_loopback(host):
         return None
     own = f"[{host}]" if ":" in host else host
@@ -156,7 +156,7 @@ def allowed_hosts(host: str, more: Collection[str]) -> frozenset[str] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is one that only this machine reaches."""
+    """Whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -166,7 +166,7 @@ def is_loopback(host: str) -> bool:
 async def read_body(request: Request, settings: ServeSettings) -> bytes:
     """The body of a request.
 
-    Raises Refusal: 413 for one that is too large, 408 for one that comes too slowly; ClientGone in the middle of one.
+    Raises Refusal: 413 if it is too large, 408 if it arrives too slowly. Raises ClientGone if the client disconnects.
     """
     body, ends = bytearray(), {"Connection": "close"}
     try:
@@ -185,7 +185,7 @@ async def read_body(request: Request, settings: ServeSettings) -> bytes:
 
 
 def deadline_s(request: Request) -> float | None:
-    """The seconds that a client gives its questions, None where it does not say. Raises Refusal (400)."""
+    """The deadline of a client in seconds; None if it gives none. Raises Refusal (400)."""
     if (given := request.headers.get(DEADLINE)) is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Keys of clients: who sends them, what each may do, and how much of it."""
+"""Keys of clients, with the rights and limits of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class KeySettings(Declared):
-    """A key in a file of keys: itself, or the environment variable that has it."""
+    """A key in a file of keys: the key itself, or the environment variable that holds it."""
 
     key: Annotated[str, "8 to 1000 ASCII letters"] = ""
     variable: Annotated[str, "the environment variable that has it"] = ""
@@ -34,14 +34,14 @@ class KeySettings(Declared):
 
 
 class Client:
-    """Who sends a key. name: as audit lines have it; n_open: its requests under way."""
+    """The owner of a key. name: for audit lines; n_open: its open requests."""
 
     def __init__(self, name: str, settings: KeySettings):
         self.name, self.n_open, self._settings = name, 0, settings
-        self._begun: deque[float] = deque()  # the requests of the last minute
+        self._begun: deque[float] = deque()  # requests of the last minute
 
     def begin(self, method: str, path: str) -> None:
-        """One request more, until `end`. Raises Refusal: 403 without the right to it, 429 beyond a limit."""
+        """Count a new request, until `end`. Raises Refusal: 403 without the needed right, 429 beyond a limit."""
         rights, limits = rights_for(method, path), self._settings
         if not rights & set(limits.rights):
             expected = f"one with the right {' or '.join(sorted(rights))}"
@@ -58,7 +58,7 @@ class Client:
         self.n_open += 1
 
     def end(self) -> None:
-        """A request has ended."""
+        """Count the end of a request."""
         self.n_open -= 1
 
 
@@ -68,7 +68,7 @@ def _too_many(of_what: str, limit: int, wait_s: float) -> Refusal:
 
 
 def rights_for(method: str, path: str) -> set[str]:
-    """The rights of which a request needs one."""
+    """The rights that allow a request; one of them is enough."""
     if path == "/metrics":
         return {"metrics"}
     if method == "POST":
@@ -77,7 +77,7 @@ def rights_for(method: str, path: str) -> set[str]:
 
 
 class Keys:
-    """The keys that are taken. clients: by key."""
+    """The accepted keys. clients: by key."""
 
     def __init__(self, clients: Mapping[str, Client]):
         self._clients = [(_digest(key), client) for key, client in clients.items()]
@@ -86,7 +86,7 @@ class Keys:
         """The client behind an Authorization header. Raises Refusal (401)."""
         scheme, _, given = authorization.partition(" ")
         digest, found = _digest(given.strip()), None
-        for known, client in self._clients:  # all of them: the time tells nothing
+        for known, client in self._clients:  # compare with all of them, so that the time reveals nothing
             if hmac.compare_digest(digest, known):
                 found = client
         if found is None or scheme.lower() != "bearer":
@@ -98,7 +98,7 @@ class Keys:
 
 
 def read_keys(file: Path, environment: Mapping[str, str]) -> Keys:
-    """The keys of a file: of FILE.toml a section for each client, see `KeySettings`; any other file is one key with all
+    """The keys of a file. FILE.toml has a section per client, see `KeySettings`; any other file holds one key with all
     rights. Raises BadInput, UsageError."""
     try:
         text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The engine of a server: a live streaming driver in a thread of its own, opened again when its models die."""
+"""The engine of a server: a live streaming driver in its own thread, which is reopened when its models die."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from gpu_rag.types import Question
 WARM = Question("warm", "Which method answers first?")
 READY, DEAD, STOPPING = "ready", "dead", "stopping"
 LONGEST_PAUSE_S = 60.0
-STOP_S = 5.0  # how long the end waits for a batch that runs, and for models to close
-N_PREPARED = 256  # methods with parameters of clients that are kept
+STOP_S = 5.0  # maximum wait at the end for a running batch, and for models to close
+N_PREPARED = 256  # prepared methods that are cached
 
 
 class Live:
-    """Questions of any thread, answered together in one.
+    """Answers questions of any thread together in one thread.
 
-    open_engine: gives an engine, whose models open at `start`; called again after models died, which ends all open
-    questions. say(line): a line for each death and revival. Stats are those of all engines together.
+    open_engine: returns an engine whose models open at `start`. It is called again after models died, which ends all
+    open questions. say(line): called with a line for each death and revival. The stats are totals over all engines.
     """
 
-    _driver: StreamingDriver  # from `start` on
+    _driver: StreamingDriver  # set by `start`
 
     def __init__(self, open_engine: Callable[[], Engine], settings: ServeSettings, say: Callable[[str], None]):
         self._open_engine, self._settings, self._say = open_engine, settings, say
-        self.engine = open_engine()  # that answers, or answered last
+        self.engine = open_engine()  # the current or the last engine
         self.stats = RunStats()
         self.state, self.reason = STOPPING, "the server has not begun"
-        self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None where it can
+        self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None if it can
         self.answering: list[str] = []  # methods that answer
-        self.llm: dict[str, Any] | None = None  # what the language model is, where there is one
-        self.gone = False  # dead, and nobody tries to change that
-        self._lock = threading.Lock()  # guards the methods that are prepared
+        self.llm: dict[str, Any] | None = None  # description of the language model, if there is one
+        self.gone = False  # dead, and not to be revived
+        self._lock = threading.Lock()  # guards the prepared methods
         self._prepared: dict[Hashable, Prepared] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
 
     @property
     def n_running(self) -> int:
-        """Questions that are open in the driver."""
+        """Number of open questions in the driver."""
         return self._driver.n_running
 
     def start(self) -> None:
-        """Begin to drive. Raises what the models, or the index, raise."""
+        """Start the thread. Raises the errors of the models and of the index."""
         self._adopt(self.engine)
         self._thread.start()
 
@@ -67,10 +67,10 @@ class Live:
         where: str = "",
         support: bool = False,
     ) -> Prepared:
-        """`Engine.prepare`, cached. For any thread; may load files. Raises as it does, and Refusal."""
+        """`Engine.prepare`, cached. Thread-safe; may load files. Raises its errors, and Refusal."""
         self._check_ready()
         with self._lock:
-            self._check_ready()  # its models may be closed meanwhile: preparing would open them again
+            self._check_ready()  # models may have been closed meanwhile, and preparing would reopen them
             return self._prepare(method, retrieval_only, passages, params, where, support)
 
     def _prepare(
@@ -86,7 +86,7 @@ class Live:
         if found is None:
             options: dict[str, Any] = {"retrieval_only": retrieval_only, "params": params}
             found = self.engine.prepare(method, limit=passages, where=where, support=support, **options)
-            # one with a filter keeps a part of the index in memory
+            # a filtered method keeps a part of the index in memory
             like = [key for key, prepared in self._prepared.items() if bool(prepared.where) == bool(where)]
             if len(like) >= (MOST_PARTS if where else N_PREPARED):
                 del self._prepared[like[0]]
@@ -96,7 +96,7 @@ class Live:
     def cached(
         self, method: str, retrieval_only: bool, passages: int | None, params: Given, where: str, support: bool
     ) -> Prepared | None:
-        """The result of `prepare` for the same arguments, if it is cached; never waits."""
+        """The cached result of `prepare` for the same arguments, or None; never waits."""
         return self._prepared.get(_key(method, retrieval_only, passages, params, where, support))
 
     def _check_ready(self) -> None:
@@ -113,35 +113,35 @@ class Live:
         on_text: OnText = None,
         history: Sequence[Turn] = (),
     ) -> Handle:
-        """Have a question answered; on_end is called in the engine's thread. Groups take turns where questions wait.
+        """Submit a question; on_end is called in the engine's thread. Groups take turns when questions wait.
 
-        on_text, history: as of `engine.Prepared`. Raises Refusal when it cannot be taken.
+        on_text, history: as in `engine.Prepared`. Raises Refusal when the question cannot be taken.
         """
         self._check_ready()
         try:
             return self._driver.submit(question, prepared.bind(question, on_text, history), on_end, group)
-        except UsageError as error:  # it has died, or was closed, a moment ago
+        except UsageError as error:  # it died or was closed a moment ago
             raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
 
     def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
-        """Give up a question; the driver ignores one that has ended, or that another driver took."""
+        """Cancel a question. The driver ignores questions that ended or that another driver took."""
         self._driver.cancel(handle, reason)
 
     def stop(self) -> None:
-        """End the thread, after the batch that runs, and close the models."""
+        """End the thread after the running batch, and close the models."""
         self.state, self.reason = STOPPING, "the server is stopping"
         self._end.set()
         if self._thread.ident is not None:
             self._driver.close()
             self._thread.join(STOP_S)
         closing = threading.Thread(target=self.engine.models.close, name="closing", daemon=True)
-        closing.start()  # a model in the middle of a batch cannot be stopped
+        closing.start()  # a model cannot be stopped in the middle of a batch
         closing.join(STOP_S)
 
     # --- the engine's thread -----------------------------------------------------------------------
 
     def _adopt(self, engine: Engine) -> None:
-        """Take a new engine: load what its methods need, so that the first question waits for nothing."""
+        """Take a new engine and load what its methods need, so that the first question does not wait."""
         with self._lock:
             self._prepared.clear()
             self.engine, models = engine, engine.models
@@ -151,13 +151,14 @@ class Live:
         self.lacking, self.answering = lacking, answering
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
             (answer,) = engine.run(method, [WARM], retrieval_only=True).answers
-            if answer.error is not None:  # said now, not to the first client alone
+            if answer.error is not None:  # report it now, not only to the first client
                 self._say(f"{method} fails: {answer.error['message']}")
         self._driver = engine.live(self.stats)
         self.state, self.reason = READY, ""
 
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
-        """Why a method cannot be served, if it cannot: a stage, a language model, a package, a setting."""
+        """The reason why a method cannot be served (a stage, a language model, a package, a setting); None if it
+        can."""
         try:
             self._prepare(method, retrieval_only)
         except UsageError as error:
@@ -165,7 +166,7 @@ class Live:
         return None
 
     def _work(self) -> None:
-        """Answers questions until the end; opens dead models again, after pauses that grow."""
+        """Answer questions until the end. Dead models are reopened after growing pauses."""
         pause_s = first_s = self._settings.revive_seconds
         try:
             while not self._end.is_set():
@@ -180,13 +181,13 @@ class Live:
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                     self._revive()
         finally:
-            if not self._end.is_set():  # also by an error that nobody foresaw, which the thread prints
+            if not self._end.is_set():  # also for unexpected errors, which the thread prints
                 self.state, self.gone = DEAD, True
                 self.reason = self.reason or "the engine has ended; see the server's output"
 
     def _revive(self) -> None:
         try:
-            with self._lock:  # while a method is prepared its models stay open
+            with self._lock:  # models stay open while a method is being prepared
                 self.engine.models.close()
             self._adopt(self._open_engine())
             self._say("the engine answers again")

@@ -1,4 +1,4 @@
-"""Counts of the server's work, in the text form that Prometheus reads."""
+"""Counts of the server's work, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the moment when a 
 
 
 class Counts:
-    """Counts made in the event loop's thread; labels come from names of ours, never from a client."""
+    """Counts made in the event loop's thread. Labels are fixed names, never taken from a client."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -36,7 +36,7 @@ class Counts:
         self.seconds = Histogram("gpu_rag_question_seconds", said, ["method"], buckets=SECONDS, registry=self.registry)
 
     def ended(self, row: Mapping[str, Any], seconds: float) -> None:
-        """A question ended with this row, so long after it came."""
+        """Count a question that ended with this row after so many seconds."""
         usage = row["usage"]
         self.questions.labels(row["method"], row["status"]).inc()
         self.llm_calls.inc(usage["llm_calls"])
@@ -46,14 +46,14 @@ class Counts:
 
 
 class EngineMetrics(Collector):
-    """The state of the engine, its time and batches, and the LLM's queue, as they are when they are read: totals are a
-    moment apart."""
+    """The state of the engine, its time and batches, and the LLM's queue, read on demand. Totals may be a moment
+    apart."""
 
     def __init__(self, live: Live, n_open: Callable[[], int]):
         self._live, self._n_open, self._began = live, n_open, time.monotonic()
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
+        """Yield the metric families one by one."""
         stats, llm, steps = self._live.stats, self._live.stats.llm, self._live.stats.steps.copy()
         n_open, running = self._n_open(), self._live.n_running
         services: dict[str, float] = defaultdict(float)
@@ -78,7 +78,8 @@ class EngineMetrics(Collector):
 
 
 def buckets(sizes: Mapping[int, int]) -> list[tuple[str, float]]:
-    """(upper bound, batches up to it) in ascending order; the last bound is infinite. sizes: batches of each size."""
+    """(upper bound, number of batches up to it) in ascending order; the last bound is infinite. sizes: {size:
+    batches}."""
     found = [(str(bound), sum(n for size, n in sizes.items() if size <= bound)) for bound in SIZES]
     return [*found, ("+Inf", sum(sizes.values()))]
 

@@ -1,4 +1,4 @@
-"""A request that is not served: its HTTP status, and the error as its client reads it."""
+"""A refused request: its HTTP status, and the error that its client reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ClientGone(Exception):
 
 
 class Refusal(GpuRagError):
-    """A request that is refused with an HTTP status. kind: what the client reads as `error.type`."""
+    """A request that is refused with an HTTP status. kind: the value of `error.type` for the client."""
 
     def __init__(self, status: int, what: str, *, kind: str = "", headers: dict[str, str] | None = None, **parts: Any):
         super().__init__(what, **parts)
@@ -24,8 +24,8 @@ class Refusal(GpuRagError):
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """The refusal that an error is: 409 for a stage that is missing, 400 for what a client got wrong, 503 for models
-    that are down, 500 for other errors; of a bug nothing but its type is said."""
+    """The refusal for an error: 409 for a missing stage, 400 for a client's mistake, 503 for models that are down, 500
+    for other errors. Of a bug only the type is shown."""
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, GpuRagError):
@@ -37,7 +37,7 @@ def refusal_of(error: Exception) -> Refusal:
 
 
 def error_body(error: Refusal, path: str) -> dict[str, Any]:
-    """{"error": {"type", "message"}}; at the paths of OpenAI's protocol in the shape that its clients read."""
+    """{"error": {"type", "message"}}; on the paths of OpenAI's protocol in the form that its clients read."""
     if not path.startswith(("/v1/chat/", "/v1/models")):
         return {"error": {"type": error.kind, "message": str(error)}}
     usual = "invalid_request_error" if 400 <= error.status < 500 else "server_error"

@@ -1,4 +1,4 @@
-"""The process of a server: its socket, its signals, and its end."""
+"""The process of a server: its socket, its signals, and its shutdown."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gpu_rag.serve.admission import Admission
 from gpu_rag.settings.sections import ServeSettings
 
 BACKLOG = 512
-LAST_ROWS_S = 5  # for the rows of questions that the end has failed
-SPARE = 64  # connections beyond the limit that get an answer that says so; more are cut off
-OTHER_FILES = 256  # that the engine may have open beside the connections
-LEAST_BYTES = 64 * 1024  # that a client has to take, of what waits for it, while a client is waited for
+LAST_ROWS_S = 5  # time for the rows of questions failed at shutdown
+SPARE = 64  # connections beyond the limit that get an error response; more are cut off
+OTHER_FILES = 256  # files that the engine may have open beside the connections
+LEAST_BYTES = 64 * 1024  # bytes that a waiting client must read within the time limit
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, so that a port that is taken is found before models are loaded.
+    """A socket bound to the address, so that a port in use is noticed before models are loaded.
 
-    Raises UsageError for a name that is no address, GpuRagError where the system refuses.
+    Raises UsageError for a name that is not an address, GpuRagError if the system refuses.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:  # the latter of a name that cannot be one
+    except (OSError, UnicodeError) as error:  # UnicodeError: an impossible name
         why = getattr(error, "strerror", None) or "not a name of a host"
         raise UsageError("no such address", given=f"{host[:80]}: {why}", expected="such as 127.0.0.1") from error
     bound = socket.socket(family, kind)
@@ -47,9 +47,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def allow_files(n_connections: int) -> None:
-    """Lets this process open as many files as its connections and its engine need. Raises UsageError where it may not.
+    """Raise the limit of open files to what connections and engine need. Raises UsageError if that is not allowed.
 
-    Without them a full server could no longer read its own index.
+    Otherwise a full server could no longer read its own index.
     """
     others = SPARE + BACKLOG + OTHER_FILES  # a whole backlog may be accepted before any of it is cut off
     needed = n_connections + others
@@ -64,7 +64,7 @@ def allow_files(n_connections: int) -> None:
 
 
 def check_tls(settings: ServeSettings) -> bool:
-    """Whether https is spoken. Raises BadInput for files by which it cannot be, before models are loaded."""
+    """Whether https is used. Raises BadInput for unusable files, before models are loaded."""
     cert, key = settings.tls_cert, settings.tls_key
     if not cert and not key:
         return False
@@ -72,22 +72,23 @@ def check_tls(settings: ServeSettings) -> bool:
         given, expected = f"serve.tls_{'cert' if cert else 'key'} alone", "serve.tls_cert and serve.tls_key"
         raise BadInput("https needs a certificate and its key", given=given, expected=expected)
     try:
-        # an empty password: one with a password is refused, not asked for on the terminal
+        # The empty password makes a protected key fail instead of asking on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
-    except (OSError, ValueError) as error:  # of ssl too
+    except (OSError, ValueError) as error:  # also of ssl
         given = f"{cert}, {key}: {error}"
         raise BadInput("the certificate or its key cannot be used", given=given, expected="PEM files") from error
     return True
 
 
 def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serves until SIGINT or SIGTERM, then ends as the settings say; a second signal fails all that is open at once."""
+    """Serve until SIGINT or SIGTERM, then shut down as set in the settings. A second signal fails all open questions at
+    once."""
     server = _Server(config_of(app, admission.settings.serve), admission, on_ready)
     asyncio.run(server.serve(sockets=[bound]))
 
 
 def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
-    """The configuration by which uvicorn serves the application."""
+    """The uvicorn configuration of the application."""
     PatientProtocol.client_s = settings.client_seconds
     return uvicorn.Config(
         app,
@@ -97,7 +98,7 @@ def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
         lifespan="off",
         access_log=False,
         log_config=None,
-        log_level="error",  # what clients do wrong they read themselves, and it is counted; it must not fill our log
+        log_level="error",  # clients see their own errors, which are counted and must not fill the log
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
@@ -109,7 +110,7 @@ def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which a signal ends as the settings say."""
+    """uvicorn's server, with a shutdown on signals as set in the settings."""
 
     def __init__(self, config: uvicorn.Config, admission: Admission, on_ready: Callable[[], None]):
         super().__init__(config)
@@ -117,7 +118,7 @@ class _Server(uvicorn.Server):
         self._ending: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
+        """Start to accept connections."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
@@ -125,7 +126,7 @@ class _Server(uvicorn.Server):
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End: connections first, then what still waits for questions."""
+        """Shut down: connections first, then whatever still waits for questions."""
         await super().shutdown(sockets)
         if self._ending is not None:
             await self._ending
@@ -139,16 +140,16 @@ class _Server(uvicorn.Server):
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP on one connection, which is cut off where its client does not send all headers of a request within
-    `client_s`, or takes less than LEAST_BYTES of a response that waits for it in that time."""
+    """HTTP on one connection. It is cut off if its client does not send all headers of a request within `client_s`, or
+    reads less than LEAST_BYTES of a waiting response in that time."""
 
     client_s = 30.0
     _deadline: asyncio.TimerHandle | None = None
     _look: asyncio.TimerHandle | None = None
-    _stuck = 0  # bytes that could not be sent when it was looked at last
+    _stuck = 0  # unsent bytes at the last check
 
     def connection_made(self, transport: Any) -> None:
-        """A connection is open: its first request is awaited."""
+        """A connection is open: wait for its first request."""
         super().connection_made(transport)
         if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency + SPARE:
             transport.abort()
@@ -157,12 +158,12 @@ class PatientProtocol(H11Protocol):
         self._look = self.loop.call_later(self.client_s, self._look_at_client)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come: are the headers complete?"""
+        """Bytes have arrived: check whether the headers are complete."""
         super().data_received(data)
         self._await_headers()
 
     def resume_writing(self) -> None:
-        """The client has taken what waited for it."""
+        """The client has read all waiting data."""
         self._stuck = 0
         super().resume_writing()
 
@@ -183,8 +184,8 @@ class PatientProtocol(H11Protocol):
             self._deadline = self.loop.call_later(self.client_s, self.transport.close)
 
     def _look_at_client(self) -> None:
-        """Closing alone would wait for good for a client that does not read. Nothing is added to what waits while
-        writing is paused or the connection closes, so that there is less of it later means that the client reads."""
+        """Cut off a client that does not read, since closing alone would wait for it forever. While writing is paused
+        or the connection is closing, no data is added, so a smaller buffer means that the client reads."""
         waits = self.transport.get_write_buffer_size()
         if self._stuck and waits > self._stuck - LEAST_BYTES:
             self.transport.abort()

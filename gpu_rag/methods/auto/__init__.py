@@ -1,4 +1,4 @@
-"""`auto`: the method that answers where none is named."""
+"""`auto`: the default method."""
 
 from gpu_rag.methods.method import Method
 

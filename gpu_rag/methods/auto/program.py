@@ -1,4 +1,4 @@
-"""`auto`: the method that `gpu-rag tune` found best for an index; without that the best one that it was built for."""
+"""`auto`: the method that `gpu-rag tune` found best for an index, else the best one that the index was built for."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpu_rag.settings.check import Declared
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """None: the method that it stands for has its own."""
+    """No parameters. The method that `auto` stands for has its own."""
 
 
 def stands_for(index: Index) -> str:
-    """The method that answers. Raises MissingLayer where the index was built for none, with the line to run."""
+    """The method that answers. Raises MissingLayer, with the command to run, if the index was built for none."""
     name = tuned(index.path).get("auto", {}).get("method")
     return name if isinstance(name, str) and name != AUTO else best_method(index)

@@ -12,7 +12,7 @@ from gpu_rag.types import Draft, Question
 
 @dataclass(frozen=True)
 class Params:
-    """No parameter (k1 and b belong to the index)."""
+    """No parameters (k1 and b belong to the index)."""
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:

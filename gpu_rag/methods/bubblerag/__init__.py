@@ -1,4 +1,4 @@
-"""BubbleRAG (Pan et al. 2026): small trees that join what a question speaks of, found by growing bubbles."""
+"""BubbleRAG (Pan et al. 2026): small trees that connect the concepts of a question, found by growing bubbles."""
 
 from gpu_rag.methods.method import Method
 

@@ -1,9 +1,10 @@
-"""Steps 2 and 3 of BubbleRAG: what to look for in the graph, and weighted groups of anchors.
+"""Steps 2 and 3 of BubbleRAG: keywords to find in the graph, and weighted groups of anchors.
 
-Keywords are listed; with `specialise` those that say too little alone are tied to the others; with `relax` they are
-worded as the pre-retrieved passages word things. Candidates are the k entities and the k relations nearest to a
-keyword. Those of an OPEN keyword are, with `relax`, the nearest relations around the anchors of the others: "was born"
-is said everywhere, and meant there. Where there are none around, those of everywhere stay.
+Keywords are listed first. With `specialise`, keywords that are too vague alone are tied to others. With `relax`, they
+are reworded in the words of the pre-retrieved passages. Candidates are the k entities and the k relations nearest to a
+keyword. With `relax`, the candidates of an OPEN keyword are the nearest relations around the anchors of the others,
+since a phrase such as "was born" occurs everywhere but is meant there. If there are none around, the global candidates
+stay.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ async def find_keywords(run: Run, question: str, passages: Sequence[str], params
 
 
 async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], params: Params) -> tuple[list[Group], bool]:
-    """Groups, heaviest first; and whether their weights are others than those of the rules."""
+    """The groups, heaviest first, and whether they differ from those of the rules."""
     vectors = await embed([keyword.text for keyword in keywords])
     pools = await _candidates(run, keywords, vectors, params)
-    numbers: dict[int, list[str]] = {}  # of the keywords that a candidate was found for
+    numbers: dict[int, list[str]] = {}  # the keywords that a candidate was found for
     for number, pool in enumerate(pools, 1):
         for v in pool.rows:
             numbers.setdefault(v, []).append(str(number))
@@ -92,6 +93,6 @@ def _numbered(groups: Sequence[Group], candidates: Sequence[int]) -> Grouping:
 
 
 def _line(index: Index, node: int, numbers: Sequence[str]) -> str:
-    """A candidate for the prompt: with its kind, a title that it comes from, and the keywords that it was found for."""
+    """A candidate as a line of the prompt: text, kind, a title that it comes from, and its keywords."""
     kind = "relation" if is_relation(index, node) else "entity"
     return " | ".join((node_text(index, node), kind, node_title(index, node), ", ".join(numbers)))

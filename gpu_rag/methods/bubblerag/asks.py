@@ -1,4 +1,4 @@
-"""The decisions of BubbleRAG: keywords and their wording, groups of anchors, growth, and what is read."""
+"""The decisions of BubbleRAG: keywords and their wording, groups of anchors, growth, and reading."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Number = Annotated[int, Meta(ge=1)]
 
 
 class Listed(Struct, frozen=True):
-    """What to look for, the most important first."""
+    """Keywords to look for, the most important first."""
 
     keywords: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=MOST_CHARS)], ...], Meta(max_length=MOST)]
 
 
 class Change(Struct, frozen=True):
-    """Another wording of the keyword of a number, from 1."""
+    """A new wording for the keyword of a number, from 1."""
 
     number: Annotated[int, Meta(ge=1, le=MOST)]
     keyword: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class Rewording(Struct, frozen=True):
-    """The keywords that get another wording."""
+    """The keywords that get a new wording."""
 
     changes: Annotated[tuple[Change, ...], Meta(max_length=MOST)]
 
@@ -59,7 +59,7 @@ class Grouping(Struct, frozen=True):
 
 
 def numbered(keywords: Sequence[Keyword]) -> str:
-    """Keywords as a prompt lists them, from 1."""
+    """The keywords as a prompt lists them, from 1."""
     return "\n".join(f"{i}. {keyword.text}" for i, keyword in enumerate(keywords, 1))
 
 
@@ -67,13 +67,13 @@ def numbered(keywords: Sequence[Keyword]) -> str:
 
 
 def as_keywords(reply: Listed, rules: Sequence[Keyword]) -> list[Keyword]:
-    """The keywords of a reply; one that the rules know too is of the kind that they give it."""
+    """The keywords of a reply. A keyword that the rules know has the kind that they give it."""
     kinds = {keyword.text: keyword for keyword in rules}
     return once(kinds.get(text, Keyword(text)) for text in reply.keywords)
 
 
 def reworded(reply: Rewording, keywords: Sequence[Keyword]) -> list[Keyword]:
-    """The keywords with the changes of a reply; numbers and texts that say nothing change nothing."""
+    """The keywords with the changes of a reply. Invalid numbers and empty texts are ignored."""
     changed = list(keywords)
     for change in reply.changes:
         text = " ".join(change.keyword.split())
@@ -97,7 +97,7 @@ def _changes(reply: Rewording, keywords: Sequence[Keyword]) -> list[str]:
 
 
 def _rewording(name: str) -> Ask[Rewording]:
-    """A step that changes the wording of keywords; without a model they stay as they are."""
+    """A step that rewords keywords; without a model they stay as they are."""
     return Ask(
         name,
         Rewording,
@@ -128,7 +128,7 @@ SPECIALISE, RELAX = _rewording("specialise"), _rewording("relax")
 
 
 def as_groups(reply: Grouping, candidates: Sequence[int]) -> list[Group]:
-    """The groups of a reply, heaviest first, with weights scaled to sum to 1; equal ones where all are 0."""
+    """The groups of a reply, heaviest first, with weights scaled to sum to 1; equal weights if all are 0."""
     ordered = sorted(reply.groups, key=lambda group: -group.weight)
     total = sum(group.weight for group in ordered)
     return [
@@ -149,7 +149,7 @@ def _groups_in_words(reply: Grouping, index: Index, candidates: Sequence[int]) -
 
 
 def _sorted(reply: Grouping, shown: Sequence[int]) -> Grouping | Refused:
-    """The groups without candidates that the prompt does not show, and without empty ones."""
+    """The groups without candidates that the prompt did not show; empty groups are removed."""
     seen = {position + 1 for position in shown}
     kept = (
         Sorted(" ".join(group.concept.split()), group.weight, tuple(n for n in group.candidates if n in seen))
@@ -162,7 +162,7 @@ def _sorted(reply: Grouping, shown: Sequence[int]) -> Grouping | Refused:
 def _of_gold(
     gold: Known, keywords: Sequence[Keyword], pools: Sequence[Ranking], candidates: Sequence[int]
 ) -> Grouping | None:
-    """A group a keyword of its candidates that a gold passage holds; None where there are none."""
+    """One group per keyword, of its candidates that occur in a gold passage; None if there are none."""
     right = {v: i for i, v in enumerate(candidates, 1) if not gold.passages.isdisjoint(passages_of(gold.index, [v]))}
     numbers = [tuple(right[v] for v in pool.rows if v in right)[:MOST_CANDIDATES] for pool in pools]
     named = zip(keywords, numbers)
@@ -187,7 +187,7 @@ GROUPS = Ask(
 
 
 def stated_by_gold(gold: Known, position: int, relations: Sequence[int]) -> bool:
-    """Whether a gold passage states a relation."""
+    """Whether a gold passage states the relation."""
     return not gold.passages.isdisjoint(passages_of(gold.index, [relations[position]]))
 
 
@@ -198,7 +198,7 @@ EXPAND = Choose("expand", f"{PROMPTS}:expand", none=True, helps=stated_by_gold)
 
 
 def told_rightly(gold: Known, position: int, rows: Sequence[int]) -> bool:
-    """Whether an option says what is so: passages tell the answer where all gold documents are among them."""
+    """Whether an option is right. The passages suffice if they include all gold documents."""
     documents = {gold.index.passage_doc_ids[row] for row in rows}
     return (position == 1) == (bool(gold.gold.documents) and gold.gold.documents <= documents)
 

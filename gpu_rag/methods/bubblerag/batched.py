@@ -6,13 +6,13 @@ For a question with unit vector q and groups of anchors, over the nodes [entitie
   T_1, ...  = the first `budget` candidate trees of `graph.bubble.bubble_expansion` in G' with w
   Cost_sem  = the mean of 1 - cos(q, v) over the entities of T (of T itself where it is one relation); BubbleRAG's
               semantic dissonance
-All local graphs of a batch are blocks of one block-diagonal graph. Nodes that have to be ranked are ranked by w, ties
-to the lower node, so that the order is the same on every machine and in any batch; scores are the exact cosines.
+All local graphs of a batch are blocks of one block-diagonal graph. Nodes are ranked by w, ties to the lower node, so
+the order is the same on every machine and in any batch; scores are the exact cosines.
 
 The random walk of a question with text t from the nodes S of its evidence graphs and the anchors A of its groups, over
 [entities | relations | passages], see `graph.walk_graph` and program.walk:
   u(v, X)   = 1 / (passages of v) for v in X, scaled to sum to 1
-  g(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A): what no tree joins is spoken of too
+  g(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A); anchors outside all trees count too
   w(v)      = (1 - NAME_SHARE) g(v) + NAME_SHARE m(v), with m the entities that t names, see program.seeds
   pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p), BM25, and titles that t
               names
@@ -64,12 +64,12 @@ from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 from gpu_rag.types import Ragged, TopK
 
-MOST_ALPHA = 100  # its exponential is a number
-PARTS = 1 << 40  # that a weight is counted in
-SEED_MASS, TEMPERATURE, WALK_FUSION = 0.5, 30.0, 0.05  # of the random walk
+MOST_ALPHA = 100  # limit for which exp stays finite
+PARTS = 1 << 40  # resolution of a weight
+SEED_MASS, TEMPERATURE, WALK_FUSION = 0.5, 30.0, 0.05  # parameters of the random walk
 ANCHOR_SHARE, NAME_SHARE = 2 / 3, 0.4
-WALK_DAMPING = 0.9  # more than elsewhere: from one entity to another it takes two steps
-TOL = 1e-6  # L1 error of PageRank
+WALK_DAMPING = 0.9  # higher than elsewhere: two steps lead from one entity to another
+TOL = 1e-6  # L1 error bound of PageRank
 
 
 @dataclass(frozen=True)
@@ -97,24 +97,26 @@ class Params(Declared):
     ] = "walk"
     n_passages: Annotated[int, COUNT, "retrieved, and read by a capable model"] = 15
 
-    n_before: ClassVar[int] = 5  # pre-retrieved passages that a model checks, and words keywords by
-    n_anchors: ClassVar[int] = 10  # candidates of a keyword
-    near: ClassVar[int] = 4  # steps around the others' anchors within which an open sub-question is looked for
-    hops: ClassVar[int] = 6  # steps around the anchors that the local graph has
-    max_local: ClassVar[int] = 20_000  # nodes of a local graph
+    n_before: ClassVar[int] = 5  # pre-retrieved passages, which a model checks and rewords keywords by
+    n_anchors: ClassVar[int] = 10  # candidates per keyword
+    near: ClassVar[int] = 4  # steps around the other anchors in which an open sub-question is searched
+    hops: ClassVar[int] = 6  # radius of the local graph around the anchors
+    max_local: ClassVar[int] = 20_000  # nodes in a local graph
     cost_on: ClassVar[str] = "nodes"  # the cost of a tree is the mean over its entities
     intra_penalty: ClassVar[float] = 0.9  # factor for a tree that joins two anchors of one group
-    n_neighbours: ClassVar[int] = 40  # relations shown at a hop, the nearest to the question
-    max_picks: ClassVar[int] = 5  # of these taken
-    pick_threshold: ClassVar[float] = 0.45  # by similarity: least cosine with the question of one that is taken
+    n_neighbours: ClassVar[int] = 40  # relations shown per hop, nearest to the question
+    max_picks: ClassVar[int] = 5  # relations taken per hop
+    pick_threshold: ClassVar[float] = 0.45  # by similarity: minimum cosine of a taken relation and the question
     fusion_constant: ClassVar[float] = 3.0
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A candidate. nodes: ascending; groups: bit g is set where an anchor of group g is among them; cost: Cost_sem;
-    distance: of the event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see
-    `graph.bubble`."""
+    """A candidate tree.
+
+    nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem; distance: of the event
+    that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see `graph.bubble`.
+    """
 
     nodes: tuple[int, ...]
     groups: int
@@ -124,18 +126,20 @@ class Tree:
 
 
 Nodes = tuple[int, ...]
-Around = tuple[np.ndarray, Nodes]  # unit vectors f32[m, D] of keywords, and nodes around which relations are looked for
+Around = tuple[np.ndarray, Nodes]  # unit vectors f32[m, D] of keywords, and nodes around which to search relations
 Growing = tuple[np.ndarray, tuple[Nodes, ...]]  # a question's unit vector, and the anchors of each of its groups
-Frontier = tuple[np.ndarray, Nodes, Nodes]  # its unit vector, the entities of its frontier, and the relations it has
-FromTrees = tuple[str, np.ndarray, Nodes, Nodes]  # its text and unit vector, nodes of its evidence graphs, its anchors
-OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and the number of the first tree that has each node
+Frontier = tuple[np.ndarray, Nodes, Nodes]  # its unit vector, the entities of its frontier, and its relations
+FromTrees = tuple[str, np.ndarray, Nodes, Nodes]  # text, unit vector, nodes of its evidence graphs, and its anchors
+OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and {node: number of its first tree}
 
 
 @dataclass(frozen=True)
 class TreePassage:
-    """A passage of an evidence graph. tree: the first tree with a node of it, from 0; n_nodes: how many nodes of all
-    trees are its; weight: the sum of 1 / (passages of the node) over these, each rounded down to 2^-40; cosine: with
-    the question."""
+    """A passage of an evidence graph.
+
+    tree: the first tree with a node of it, from 0; n_nodes: number of its nodes in all trees; weight: the sum of 1 /
+    (passages of the node) over these, each term rounded down to 2^-40; cosine: with the question.
+    """
 
     row: int
     tree: int
@@ -159,8 +163,8 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
 @batched(GRAPH, tile=TILE)
 @trusted()
 def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
-    """For each vector the k relations of highest cosine within `radius` steps of the query's nodes (of a
-    ball with more than `limit` nodes the first ones by (steps, node))."""
+    """For each vector the k relations of highest cosine within `radius` steps of the query's nodes. A ball with more
+    than `limit` nodes is cut to the first ones by (steps, node)."""
     graph, each = bubble_graph(index), [len(vectors) for vectors, _ in queries]
     lists = [nodes for (_, nodes), m in zip(queries, each) for _ in range(m)]
     if not lists:
@@ -176,8 +180,8 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
 @batched(GRAPH, tile=TILE)
 @trusted()
 def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
-    """The candidate trees that join the groups of anchors, at most MOST_GROUPS, in the order of `bubble_expansion`;
-    none without anchors."""
+    """The candidate trees that join the groups of anchors, in the order of `bubble_expansion`; none without anchors. At
+    most MOST_GROUPS groups."""
     graph = bubble_graph(index)
     cosines = Cosines(graph, stacked([vector for vector, _ in queries], index.device))
     anchors = ragged_of_lists([[v for group in groups for v in group] for _, groups in queries], index.device)
@@ -197,7 +201,7 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
 @batched(GRAPH, tile=TILE)
 @trusted()
 def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ranking]:
-    """The k relations nearest to each question that end at an entity of its frontier and are not its own yet."""
+    """The k relations nearest to each question that end at an entity of its frontier and that it does not have yet."""
     graph = bubble_graph(index)
     frontier = ragged_of_lists([entities for _, entities, _ in queries], index.device)
     present = ragged_of_lists([relations for _, _, relations in queries], index.device)
@@ -214,8 +218,8 @@ def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ran
 
 @batched(GRAPH, tile=TILE)
 def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) -> list[list[TreePassage]]:
-    """The k first passages of each query's nodes, by (tree, then -weight where `order` is "fused" and -n_nodes where it
-    is "trees", then -cosine, then row)."""
+    """The k first passages of each query's nodes, by (tree, -weight for order "fused" or -n_nodes for "trees", -cosine,
+    row)."""
     graph, vectors = bubble_graph(index), index.vectors("passage_vectors")
     n = max(vectors.shape[0], 1)
     nodes = ragged_of_lists([list(tree_of) for _, tree_of in queries], index.device)
@@ -231,7 +235,7 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     of = torch.repeat_interleave(torch.arange(len(cell), device=cell.device), counts, output_size=len(place))
     first = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, of, tree[place], "amin")
     share = PARTS // of_node.offsets.diff()[nodes.values[place]]
-    weight = torch.zeros_like(cell).index_add_(0, of, share).double() / PARTS  # integers: equal sums are equal
+    weight = torch.zeros_like(cell).index_add_(0, of, share).double() / PARTS  # integer sums: equal sums are equal
     rows = stacked([vector for vector, _ in queries], index.device)
     cosine = exact_dots(rows, cell // n, vectors, cell % n)
     whole, real = torch.stack([cell // n, cell % n, first, counts]), torch.stack([weight, cosine])
@@ -241,7 +245,7 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
 @batched(WALK, tile=TILE)
 @halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
-    """The k passages of highest score by the random walk from the nodes of each query, see the module."""
+    """The k best passages by the random walk from the nodes of each query, see the module."""
     texts = [text for text, *_ in queries]
     said, sizes = [words_of(text) for text in texts], n_passages_of(index)
     names = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
@@ -265,14 +269,14 @@ def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]
 
 
 def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
-    """The best k entities and the best k relations of each query as one TopK of 2k nodes by (-cosine, node)."""
+    """The best k entities and the best k relations of each query as one TopK of 2k nodes, by (-cosine, node)."""
     nodes = torch.where(relations.ids >= 0, relations.ids + n_entities, -1)
     scores, order = torch.cat([entities.scores, relations.scores], 1).sort(dim=1, descending=True, stable=True)
     return TopK(torch.cat([entities.ids, nodes], 1).gather(1, order), scores)
 
 
 def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
-    """The trees of each question. A sum of cosines has no rounding (see `graph.dots`), so no order matters."""
+    """The trees of each question. Sums of cosines have no rounding (see `graph.dots`), so the order does not matter."""
     n_trees, tree_of = found.kind.shape[0], row_of_value(found.nodes)
     question = row_of_value(Ragged(found.distance, found.offsets))[tree_of]
     cosine = cosines.of(question, found.nodes.values.long())
@@ -304,7 +308,7 @@ def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -
 
 
 def _ranked(cosines: Cosines, owner: torch.Tensor, node: torch.Tensor, batch: int, k: int) -> list[Ranking]:
-    """The k nodes of each owner that cost least, ties to the lower node. owner ascends, node within it."""
+    """The k nodes of lowest cost for each owner, ties to the lower node. owner ascends, and node ascends within it."""
     order = lexsort(cosines.costs(owner, node), owner)
     begin = torch.searchsorted(owner, owner)
     order = order[torch.arange(len(order), device=order.device) - begin < k]

@@ -1,4 +1,4 @@
-"""BubbleRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
+"""Wording of BubbleRAG's trace steps, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
     "pre_retrieval": "passages nearest to the question, before the graph is asked, of {n}",

@@ -1,8 +1,8 @@
-"""The graph that BubbleRAG grows in: entities and relations as nodes, made of stages that `ppr` has too; and the one
-table of cosines behind its expansion and ranking.
+"""The graph in which BubbleRAG grows trees, with entities and relations as nodes. It is built from stages that `ppr`
+has too. Also the one table of cosines for expansion and ranking.
 
-Components lie on the grid of `graph.common.dots`, where an f64 sum of their products has no rounding: a matrix product
-over all nodes and single products of the wanted pairs give the same numbers, whichever is cheaper.
+Components are rounded to the grid of `graph.common.dots`, where an f64 sum of their products has no rounding. So a
+matrix product over all nodes and single products of the wanted pairs give the same numbers; the cheaper one is used.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from gpu_rag.index.index import Index
 from gpu_rag.program.titles import titled
 from gpu_rag.types import Ragged
 
-ROWS = 4096  # nodes of one product
+ROWS = 4096  # nodes per product
 TITLE_WEIGHT = 15.0
 Pairs = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-MOST = 1 << 26  # entries of a table at most, 256 MiB
+MOST = 1 << 26  # entries of a table, 256 MiB
 
 
 @dataclass(frozen=True)
 class BubbleGraph:
     """N entities and R relations as the nodes [entities | relations] of one graph: relation r is node N + r.
 
-    graph: an entry joins a relation with its subject and with its object, both directions stored; no weights. So the
-    way from one entity to another has two steps. A relation of an entity with itself has one neighbour.
-    passages: N + R lists of i32, ascending: for an entity the passages that mention it, for a relation those that
-    state it. entity_vectors f32|f16[N, D], relation_vectors f32|f16[R, D]: unit rows, of the written name and of
-    "subject label object"; see `Index.vectors`. On the device of the index.
+    graph: an entry joins a relation with its subject and with its object, in both directions; no weights. So one entity
+    is two steps from another. A relation of an entity with itself has one neighbour.
+    passages: N + R lists of i32, ascending: for an entity the passages that mention it, for a relation those that state
+    it. entity_vectors f32|f16[N, D], relation_vectors f32|f16[R, D]: unit rows, of the written name and of "subject
+    label object"; see `Index.vectors`. All are on the device of the index.
     """
 
     graph: CheckedGraph
@@ -48,7 +48,7 @@ class BubbleGraph:
 
     @property
     def n_entities(self) -> int:
-        """Number of entities N: relation row r is node N + r."""
+        """Number of entities N. Relation row r is node N + r."""
         return int(self.entity_vectors.shape[0])
 
     @property
@@ -84,8 +84,9 @@ def _passages(index: Index) -> Ragged:
 
 
 def walk_graph(index: Index) -> PageRankGraph:
-    """The nodes [entities | relations | passages] for random walks, made once: the edges of `BubbleGraph`, one between
-    a node and each of its passages, and TITLE_WEIGHT more to a passage from the entity that its title names."""
+    """The graph over [entities | relations | passages] for random walks, made once. It has the edges of `BubbleGraph`
+    and an edge between a node and each of its passages. TITLE_WEIGHT is added to an edge from an entity to a passage
+    with its name as title."""
 
     def load(index: Index) -> PageRankGraph:
         graph = bubble_graph(index)
@@ -111,7 +112,7 @@ def node_text(index: Index, node: int) -> str:
 
 
 def node_title(index: Index, node: int) -> str:
-    """The title of the first passage that mentions or states a node; "" where none does."""
+    """The title of the first passage that mentions or states a node; "" if none does."""
     passages, first = _places(index)
     at = int(first[node])
     return str(index.passages["title"][int(passages[at])].as_py()) if at < int(first[node + 1]) else ""
@@ -125,13 +126,13 @@ def passages_of(index: Index, nodes: Iterable[int]) -> set[int]:
 
 
 def rarity(index: Index, node: int) -> float:
-    """log(1 + passages / passages of the node): the fewer there are, the more a node says."""
+    """log(1 + passages / passages of the node): rare nodes carry more information."""
     _, first = _places(index)
     return math.log1p(index.n_passages / max(int(first[node + 1] - first[node]), 1))
 
 
 def _places(index: Index) -> tuple[np.ndarray, np.ndarray]:
-    """(values, offsets) of `BubbleGraph.passages` in the memory of the processor."""
+    """(values, offsets) of `BubbleGraph.passages` on the host."""
 
     def load(index: Index) -> tuple[np.ndarray, np.ndarray]:
         passages = bubble_graph(index).passages
@@ -141,7 +142,7 @@ def _places(index: Index) -> tuple[np.ndarray, np.ndarray]:
 
 
 def n_passages_of(index: Index) -> np.ndarray:
-    """i64[N + R]: how many passages each node has."""
+    """i64[N + R]: the number of passages of each node."""
     return index.loaded("bubble passages of nodes", lambda _: np.diff(_places(index)[1]))
 
 
@@ -158,7 +159,7 @@ class Cosines:
         return self._each(exact_dots, question, node, torch.float64)
 
     def costs(self, question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
-        """i32[P]: what entering a node costs, 1 + floor((1 - cos) * 2^14), see `node_costs`."""
+        """i32[P]: the cost of entering a node, 1 + floor((1 - cos) * 2^14), see `node_costs`."""
         size = self._queries.shape[0] * self._graph.n
         if self._table is None and node.shape[0] >= self._graph.n and size <= MOST:
             self._table = self._costs_of_all()
@@ -173,8 +174,8 @@ class Cosines:
     def _each(self, of: Pairs, question: torch.Tensor, node: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """of(queries, question, vectors, rows) of entities and relations, each from its own vectors.
 
-        On a device every node is looked up in both, since the host would wait to learn how many there are of each: the
-        row that stands for nodes of the other kind is read once.
+        On a GPU every node is looked up in both tables, with row 0 in place of nodes of the other kind. Splitting them
+        would make the host wait for their number.
         """
         n, found = self._graph.n_entities, torch.empty(node.shape[0], dtype=dtype, device=node.device)
         for vectors, mine, first in (
@@ -189,7 +190,7 @@ class Cosines:
         return found
 
     def _costs_of_all(self) -> torch.Tensor:
-        """i32[B, N + R], by products of ROWS nodes."""
+        """i32[B, N + R], computed in products of ROWS nodes."""
         queries = on_grid(self._queries)
         table = torch.empty((queries.shape[0], self._graph.n), dtype=torch.int32, device=queries.device)
         first = 0

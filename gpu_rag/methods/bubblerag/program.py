@@ -1,15 +1,15 @@
-"""BubbleRAG (Pan et al. 2026): small trees that join what a question speaks of, found by growing bubbles in the graph.
+"""BubbleRAG (Pan et al. 2026): small trees that connect a question's concepts, found by growing bubbles in the graph.
 
-Pre-retrieval by dense search, and whether it suffices; keywords, and groups of anchors, entities and relations
-(`anchors`); candidate trees by bubble expansion (`batched`); ranking and hop by hop growth (`trees`); passages, paths
-and the answer. The decisions stand in `asks`, what they are without a model in `rules`.
+The steps: pre-retrieval by dense search, and a check whether it suffices; keywords, and groups of anchors, which are
+entities and relations (`anchors`); candidate trees by bubble expansion (`batched`); ranking, and growth hop by hop
+(`trees`); passages, paths and the answer. The decisions are in `asks`, their rules without a model in `rules`.
 
 Passages by `order`:
   walk    a random walk with restart over entities, relations and passages, from the nodes of the graphs, from the
           anchors, from names in the question and from passages near it, see `batched`.
-  fused   reciprocal rank fusion, 1 / (constant + rank) summed, of two rankings: the passages of the graphs by (best
-          graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and those of the pre-retrieval.
-          A node that half of the corpus mentions says little of any one passage, so rare nodes count.
+  fused   reciprocal rank fusion, the sum of 1 / (constant + rank), of two rankings: the passages of the graphs by (best
+          graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and the pre-retrieval. A node
+          in half of the corpus says little about one passage, so rare nodes count more.
   trees   BubbleRAG's specification: by (best graph, number of nodes, cosine), then the pre-retrieved ones.
 """
 
@@ -36,12 +36,12 @@ from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Draft, Evidence, Path, Question
 
-DEPTH = 100  # of each ranking that is fused
+DEPTH = 100  # places of each fused ranking
 
 
 @dataclass(frozen=True)
 class Before:
-    """The pre-retrieval: the question's vector, passages best first, and those of them that are shown."""
+    """The result of the pre-retrieval: the question's vector, passages best first, and the shown ones."""
 
     vector: np.ndarray
     ranking: Ranking
@@ -50,7 +50,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Grown:
-    """Evidence graphs, best first, and the anchors of all groups that they were to join."""
+    """Evidence graphs, best first, and the anchors of all groups that they should join."""
 
     graphs: list[EvidenceGraph]
     anchors: tuple[int, ...]
@@ -89,7 +89,7 @@ def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> st
 
 
 async def supported_by(run: Run, question: str, before: Before, grown: Grown, params: Params, limit: int) -> Support:
-    """Evidence and paths of evidence graphs."""
+    """The evidence and paths of evidence graphs."""
     evidence = await read_passages(run, question, before, grown, params.passages, limit)
     return Support(evidence, paths(run, grown.graphs, evidence))
 
@@ -101,14 +101,14 @@ async def _found(run: Run, question: Question, before: Before, params: Params, l
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
-    """The run.limit passages that come first; without the early end of step 1."""
+    """The first run.limit passages. Step 1 never ends the search early here."""
     before = await pre_retrieval(run, question, params, run.limit)
     support, _ = await _found(run, question, before, params, run.limit)
     return support
 
 
 async def ranking(question: Question, run: Run, params: Params) -> Ranking:
-    """The passages of `retrieve` with passages=walk as rows and scores alone, for `fused`."""
+    """The passages of `retrieve` with passages=walk, as rows and scores only, for `fused`."""
     before = await pre_retrieval(run, question, params, run.limit)
     grown = await evidence_graphs(run, question.text, before, params)
     nodes = dict.fromkeys(v for graph in grown.graphs for v in (*graph.entities, *graph.relations))
@@ -116,7 +116,7 @@ async def ranking(question: Question, run: Run, params: Params) -> Ranking:
 
 
 async def _enough(run: Run, question: str, before: Before) -> Draft | None:
-    """The answer of the pre-retrieved passages, where they are said to suffice and the reader finds one."""
+    """The answer from the pre-retrieved passages; None if they do not suffice or the reader finds none."""
     if not before.shown:
         return None
     rows = before.ranking.rows[: len(before.shown)]
@@ -127,7 +127,8 @@ async def _enough(run: Run, question: str, before: Before) -> Draft | None:
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """The pre-retrieved passages where they suffice; else evidence graphs, and one reading of facts and passages."""
+    """The answer from the pre-retrieved passages if they suffice; else evidence graphs, and one reading of facts and
+    passages."""
     before = await pre_retrieval(run, question, params, params.n_passages)
     early = await _enough(run, question.text, before)
     if early is not None:
@@ -180,7 +181,7 @@ def fused(found: Sequence[TreePassage], before: Ranking, constant: float, limit:
 
 
 def appended(found: Sequence[TreePassage], before: Ranking, limit: int) -> list[tuple[int, float]]:
-    """The first `limit` (passage row, cosine): those of the graphs, then of the pre-retrieval."""
+    """The first `limit` (passage row, cosine): passages of the graphs, then of the pre-retrieval."""
     cosines = {passage.row: passage.cosine for passage in found}
     for row, value in zip(before.rows, before.scores):
         cosines.setdefault(row, value)
@@ -196,12 +197,12 @@ def _why(passage: TreePassage | None, n_graphs: int, order: str) -> str:
 
 
 def facts(run: Run, graphs: Sequence[EvidenceGraph]) -> list[str]:
-    """The relations of all graphs as "A - R - B", each once."""
+    """The relations of all graphs as "A - R - B", without duplicates."""
     return [node_text(run.index, v) for v in dict.fromkeys(v for graph in graphs for v in graph.relations)]
 
 
 def paths(run: Run, graphs: Sequence[EvidenceGraph], evidence: Sequence[Evidence]) -> tuple[Path, ...]:
-    """Each graph with relations as a path; of the passages that state a relation, one in the evidence if any is."""
+    """Each graph with relations as a path. For a relation, a passage in the evidence that states it is preferred."""
     shown = {e.passage_id for e in evidence}
     found = []
     for graph in graphs:

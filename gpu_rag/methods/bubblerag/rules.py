@@ -1,12 +1,12 @@
-"""Keywords and groups of anchors without a model: what BubbleRAG's rules say.
+"""Rules of BubbleRAG without a model: keywords, and groups of anchors.
 
-Keywords: the names in the question, extended to entities of the graph whose names hold them, and beside them
-- with `specialise` the sub-questions of the question's plan (`text.rules.decomposition`): one that needs no other
-  answer is a BOUND keyword, one that does is OPEN: what it asks about is not known yet. Without a plan the question;
-- without it the content words of the question, each bound to nothing (CONCEPT).
+Keywords: the names in the question, extended to entities of the graph whose names contain them, and also
+- with `specialise` the sub-questions of the question's plan (`text.rules.decomposition`). One that needs no other
+  answer is a BOUND keyword; one that needs another answer is OPEN. Without a plan, the question itself;
+- without `specialise` the content words of the question, each on its own (CONCEPT).
 Groups, by similarity:
-- a group a keyword: the nearest entity of a NAME, the nearest relation of a BOUND one, the two nearest relations of
-  an OPEN one, the nearest node of any other;
+- one group per keyword: the nearest entity of a NAME, the nearest relation of a BOUND keyword, the two nearest
+  relations of an OPEN one, the nearest node of any other;
 - groups that share more than half of the smaller one are merged;
 - the weight of a group is the rarity of its first anchor, log(1 + passages / passages of it), scaled to at most 1.
 """
@@ -26,15 +26,15 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.decomposition import plan_by_rules
 
 NAME, BOUND, OPEN, CONCEPT = "name", "bound", "open", "concept"
-MOST, MOST_CHARS = 12, 1000  # keywords, and characters of one
-N_OPEN = 2  # anchors of an open keyword
-MOST_CANDIDATES, CONCEPT_CHARS = 10, 120  # of a group
+MOST, MOST_CHARS = 12, 1000  # keywords, and characters per keyword
+N_OPEN = 2  # anchors per open keyword
+MOST_CANDIDATES, CONCEPT_CHARS = 10, 120  # limits per group
 _REFERENCE = re.compile(r"#\d{1,3}(?!\w)")
 
 
 @dataclass(frozen=True)
 class Keyword:
-    """What to look for. kind: a NAME, a sub-question that is BOUND or OPEN, or any CONCEPT."""
+    """A text to look for. kind: a NAME, a sub-question that is BOUND or OPEN, or any CONCEPT."""
 
     text: str
     kind: str = CONCEPT
@@ -42,7 +42,7 @@ class Keyword:
 
 @dataclass(frozen=True)
 class Group:
-    """Anchors that realise one concept. weight: 0 to 1 as it is made; of all groups that are used they sum to 1."""
+    """Anchors for one concept. weight: 0 to 1 at first; the weights of all used groups sum to 1."""
 
     concept: str
     anchors: tuple[int, ...]
@@ -50,7 +50,7 @@ class Group:
 
 
 def keywords_by_rules(question: str, entities: Sequence[str], *, specialise: bool) -> list[Keyword]:
-    """The keywords of a question, at most MOST; entities: the written names of those that it names.
+    """The keywords of a question, at most MOST. entities: the written names of entities that the question names.
 
     >>> [k.text for k in keywords_by_rules("Where was the director of Jaws born?", ["Jaws"], specialise=True)]
     ['Jaws', 'Who is the director of Jaws?', 'Where was born?']
@@ -68,7 +68,7 @@ def keywords_by_rules(question: str, entities: Sequence[str], *, specialise: boo
 
 
 def _names(question: str, entities: Sequence[str]) -> list[str]:
-    """The names, longest first, without those inside others; an entity whose name holds one of them stands for it."""
+    """The names, longest first, without names inside others. An entity whose name contains one replaces it."""
     spoken = names(question)
     written = {name: name for name in spoken}
     for entity in entities:
@@ -83,7 +83,7 @@ def _names(question: str, entities: Sequence[str]) -> list[str]:
 
 
 def once(keywords: Iterable[Keyword]) -> list[Keyword]:
-    """Each text at its first place, at most MOST."""
+    """Distinct keywords, each text at its first place, at most MOST."""
     first: dict[str, Keyword] = {}
     for keyword in keywords:
         if keyword.text:
@@ -101,7 +101,7 @@ def anchors_of(index: Index, keyword: Keyword, pool: Ranking) -> tuple[int, ...]
 
 
 def groups_by_rules(index: Index, keywords: Sequence[Keyword], pools: Sequence[Ranking]) -> list[Group]:
-    """The groups by similarity, at most one a keyword, in their order. pools: the candidates of each keyword."""
+    """The groups by similarity, at most one per keyword, in their order. pools: the candidates of each keyword."""
     merged: list[tuple[str, tuple[int, ...]]] = []
     for keyword, pool in zip(keywords, pools):
         anchors = anchors_of(index, keyword, pool)

@@ -1,14 +1,15 @@
-"""Steps 5 and 6 of BubbleRAG: candidate evidence graphs ranked, and the best of them grown hop by hop.
+"""Steps 5 and 6 of BubbleRAG: ranking of candidate evidence graphs, and growth of the best ones hop by hop.
 
 Score(T) = 1 / (Cost_sem(T) * exp(alpha * r_miss) + 1e-6), r_miss = the sum of the weights of groups not met in T;
-times `intra_penalty` where T joins two anchors of one group. alpha is the dial from OR (0) to AND (5). `rank`:
+times `intra_penalty` if T joins two anchors of one group. alpha ranges from OR (0) to AND (5). `rank`:
   score   the trees of highest score
   first   the first connected trees, which are the shortest ways to join most groups, or to join any
-  auto    score where the groups are weighed otherwise than by the rules, else first: rarity does not say what the
-          question needs, so the mean cost would decide, and it prefers long trees through names near the question
+  auto    score if the group weights differ from those of the rules, else first. Rarity does not tell what the question
+          needs, so the mean cost would decide, and it prefers long trees through names near the question.
 A hop shows the decider at most `n_neighbours` relations that end at the frontier, the nearest to the question, as
-"A - R - B", and takes at most `max_picks`; by similarity those of a cosine of `pick_threshold` or more. What is taken
-brings both its entities along; the new ones are the next frontier. It ends where there is none, or after `depth` hops.
+"A - R - B". At most `max_picks` are taken; by similarity, only those with a cosine of at least `pick_threshold`. Taken
+relations add both their entities; the new ones form the next frontier. Growth ends without a frontier, or after
+`depth` hops.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ EPSILON = 1e-6
 
 
 def missing(tree: Tree, groups: Sequence[Group]) -> float:
-    """r_miss: the weights of the groups that have no anchor in the tree, summed."""
+    """r_miss: the summed weights of the groups without an anchor in the tree."""
     return math.fsum(group.weight for g, group in enumerate(groups) if not tree.groups >> g & 1)
 
 
@@ -45,8 +46,8 @@ def score(tree: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: f
 def best_trees(
     trees: Sequence[Tree], groups: Sequence[Group], n: int, *, alpha: float, intra_penalty: float, rank: bool = True
 ) -> list[tuple[Tree, float]]:
-    """The n best with their scores, ties to the earlier; without `rank` the first n that are connected, or else the
-    first n."""
+    """The n best trees with their scores, ties to the earlier. Without `rank` the first n connected trees; if there are
+    none, the first n."""
     scores = [score(tree, groups, alpha=alpha, intra_penalty=intra_penalty) for tree in trees]
     if rank:
         order = sorted(range(len(trees)), key=lambda i: (-scores[i], i))
@@ -57,7 +58,7 @@ def best_trees(
 
 @dataclass
 class EvidenceGraph:
-    """A tree and what it was grown by. entities, relations: nodes in the order in which they came."""
+    """A tree and its growth. entities, relations: nodes in the order they were added."""
 
     entities: dict[int, None] = field(default_factory=dict)
     relations: dict[int, None] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class EvidenceGraph:
         return graph
 
     def add(self, relations: Sequence[int], index: Index) -> list[int]:
-        """Takes relations in; returns the entities that they bring along."""
+        """Add relations. Returns the new entities at their ends."""
         ends = ((int(side[r - index.n_entities]) for side in index.relation_ends) for r in relations)
         fresh = dict.fromkeys(v for both in ends for v in both if v not in self.entities)
         self.relations.update(dict.fromkeys(relations))
@@ -78,14 +79,14 @@ class EvidenceGraph:
         return list(fresh)
 
     def lines(self, index: Index) -> list[str]:
-        """Its relations as "A - R - B", or the entities of a graph without any."""
+        """The relations as "A - R - B", or the entities of a graph without relations."""
         return [node_text(index, v) for v in (self.relations or self.entities)]
 
 
 async def expanded(
     run: Run, question: str, vector: np.ndarray, number: int, tree: Tree, params: Params
 ) -> EvidenceGraph:
-    """The evidence graph of the tree of rank `number` (from 1)."""
+    """The evidence graph grown from the tree of rank `number` (from 1)."""
     graph = EvidenceGraph.of(tree, run.index)
     frontier = list(graph.entities)
     for hop in range(1, params.depth + 1):

@@ -1,6 +1,6 @@
 """Dense retrieval: the passages of highest cosine to the question, then the shared reader. A baseline.
 
-Of a knowledge base without passages it ranks nodes, by the texts that stand in for them, and the reader reads these.
+For a knowledge base without passages it ranks nodes by the texts that stand in for them, and the reader reads these.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gpu_rag.types import Draft, Path, Question
 
 @dataclass(frozen=True)
 class Params:
-    """No parameter."""
+    """No parameters."""
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support | Draft:
-    """The run.limit nearest passages, or nodes where there are none."""
+    """The run.limit nearest passages, or nodes if there are no passages."""
     (vector,) = await embed([question.text])
     if run.index.n_passages:
         return Support(run.evidence(await search_dense(vector, run.limit), "nearest by vector", "search_dense"))

@@ -1,4 +1,4 @@
-"""Fused: the first passages of `ppr` ranked anew by a small model over what several methods say of each."""
+"""Fused: the first passages of `ppr`, reranked by a small model over features from several methods."""
 
 from gpu_rag.methods.method import Method
 

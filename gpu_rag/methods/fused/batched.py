@@ -1,22 +1,24 @@
-"""The step behind `fused`: what is known of each of a question's first passages, as numbers.
+"""The step behind `fused`: numeric features of each question's first passages.
 
 For a question with text t and unit vector q, over the nodes [entities | passages] of the graph that `ppr` walks on:
   f, m      = the seeds by its nearest facts and by the names in it, r = the restart on passages, as in `ppr`
-  F, M, R   = PageRank with restart on f alone, on m alone, on r alone, one run of three columns; A = their mixture in
-              the shares of `ppr`
+  F, M, R   = PageRank with restart on f, on m, or on r only, computed as three columns of one run; A = their mixture
+              with the shares of `ppr`
   s(p)      = minmax(log A(p)) + fusion * minmax(cos(q, p)), the score of `ppr`
-The candidates are the DEPTH passages of highest s; its first ANCHORS are the anchors a. NAMES lists the numbers:
+The candidates are the DEPTH passages of highest s; the first ANCHORS of them are the anchors a. NAMES lists the
+features:
   score, walk, facts, names, passages, cosine, words
-            = s, log A, log F, log M, log R, cos(q, p), BM25, each less its highest among the candidates
-  ... rank  = log(1 + the place by it, from 0); BM25 is in parts of the highest of all passages
+            = s, log A, log F, log M, log R, cos(q, p), BM25, each minus its maximum over the candidates
+  ... rank  = log(1 + the place by this feature, from 0); BM25 is divided by the highest of all passages
   first N   = 1 for the first N by s
-  named     = the sum of m(e) over the entities e of p; named entities: how many; named title: whether m has that of p
+  named     = the sum of m(e) over the entities e of p; named entities: their number; named title: 1 if m has the
+              title of p
   fact ends = the sum of f(e) over the entities of p
-  links     = anchors that mention the title of p
-  shared a  = the sum of 1 / (passages of e) over the entities of p and of anchor a, at most 2; new: without those of m
-  near a    = cos(a, p); beyond a = cos(q, p) - cos(q, a) cos(a, p), nearness to what of q is not in a
-  LIST      = the score of p in the list of another method, less its highest; its lowest where the list lacks p
-  LIST rank = log(1 + the place in it), log(1 + ABSENT) where the list lacks p
+  links     = the number of anchors that mention the title of p
+  shared a  = the sum of 1 / (passages of e) over entities shared by p and anchor a, at most 2; new: without those of m
+  near a    = cos(a, p); beyond a = cos(q, p) - cos(q, a) cos(a, p), nearness to the part of q that is not in a
+  LIST      = the score of p in the list of another method, minus its maximum; its minimum if the list lacks p
+  LIST rank = log(1 + the place in it), log(1 + ABSENT) if the list lacks p
 An anchor has 0 with itself.
 """
 
@@ -54,9 +56,9 @@ from gpu_rag.program.walk import (
 from gpu_rag.runtime.step import batched
 
 DEPTH, ANCHORS, ABSENT = 50, 3, 60
-N_FACTS, DAMPING, TITLE_WEIGHT, MASS, TEMPERATURE, FUSION = 5, 0.85, 15.0, 0.5, 30.0, 0.1  # those of `ppr`
-TOL = 1e-5  # L1 error of PageRank
-_FLOOR, _LEAST = 1e-12, 1e-9  # of a probability before its logarithm: in s, and in other numbers
+N_FACTS, DAMPING, TITLE_WEIGHT, MASS, TEMPERATURE, FUSION = 5, 0.85, 15.0, 0.5, 30.0, 0.1  # as in `ppr`
+TOL = 1e-5  # L1 error bound of PageRank
+_FLOOR, _LEAST = 1e-12, 1e-9  # minimum of a probability before its logarithm: in s, and in other features
 
 _RANKED = ("score", "walk", "names", "facts", "passages", "cosine", "words")  # in the order of `_walks`
 _FIRST = (1, 2, 5, 10)
@@ -79,8 +81,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A question's passages by the score of `ppr`. values: f32[c, n] for the first c <= DEPTH, by the columns NAMES and
-    two for each list."""
+    """The passages of a question by the score of `ppr`. values: f32[c, n], features of the first c <= DEPTH, with the
+    columns NAMES and two for each list."""
 
     ranking: Ranking
     values: np.ndarray
@@ -88,9 +90,11 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Links:
-    """Passages and entities. graph: that of `ppr`, with titles. The entities of passage p are
-    entities[offsets[p]:offsets[p + 1]]; title: the entity that its title names, -1 without; rarity: 1 / (passages of
-    each entity)."""
+    """Passages and entities.
+
+    graph: of `ppr`, with titles. The entities of passage p are entities[offsets[p]:offsets[p + 1]]; title: the entity
+    that its title names, -1 for none; rarity: 1 / (passages of each entity).
+    """
 
     graph: PageRankGraph
     offsets: np.ndarray
@@ -106,9 +110,8 @@ def columns(lists: Sequence[str]) -> tuple[str, ...]:
 
 @batched(WALK, tile=TILE)
 def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -> list[Candidates]:
-    """At least k passages of each question, where there are so many, and the numbers of the first, see the module.
-
-    n_lists: how many lists each query brings."""
+    """At least k passages of each question (if there are enough), and the features of the first ones, see the module.
+    n_lists: the number of lists that each query brings."""
     links, texts = index.loaded("fused links", _links), [query.text for query in queries]
     said = [words_of(text) for text in texts]
     names = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
@@ -180,7 +183,7 @@ def _walks(index: Index, links: Links, facts: Seeds, named: Seeds, passages: tor
 
 
 def _dense(seeds: Seeds, n: int) -> np.ndarray:
-    """f64[B, n]: the weights at their nodes."""
+    """f64[B, n]: the seed weights as dense rows."""
     rows = np.zeros((len(seeds.nodes), n))
     np.add.at(rows, (np.arange(len(rows))[:, None], seeds.nodes.cpu().numpy()), seeds.weights.cpu().numpy())
     return rows
@@ -189,7 +192,8 @@ def _dense(seeds: Seeds, n: int) -> np.ndarray:
 def _numbers(
     links: Links, rows: np.ndarray, facts: np.ndarray, named: np.ndarray, vectors: np.ndarray, near: np.ndarray
 ) -> list[np.ndarray]:
-    """The columns from `first 1` on, f[B, c] each. rows: i64[B, c]; vectors: f32[B, c, D]; near: cosines f32[B, c]."""
+    """The feature columns from `first 1` on, f[B, c] each. rows: i64[B, c]; vectors: f32[B, c, D]; near: cosines f32[B,
+    c]."""
     batch, width = rows.shape
     of = np.repeat(np.arange(batch), width)  # the question of each candidate
     at, entities = _entities(links, rows.ravel())
@@ -230,7 +234,7 @@ def _entities(links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:
-    """The two columns of a list."""
+    """The two feature columns of a list."""
     scores, ranks = np.zeros(rows.shape), np.full(rows.shape, np.log1p(ABSENT))
     for row, ranking in enumerate(lists):
         place = {passage: at for at, passage in enumerate(ranking.rows[:DEPTH])}
@@ -242,7 +246,7 @@ def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:
 
 
 def _places(values: np.ndarray) -> np.ndarray:
-    """log(1 + place) of each value in its row, the highest first, equal ones in their order."""
+    """log(1 + place) of each value in its row, highest value first, ties in row order."""
     order = np.argsort(-values, axis=1, kind="stable")
     places = np.empty_like(order)
     np.put_along_axis(places, order, np.broadcast_to(np.arange(values.shape[1]), values.shape), 1)

@@ -1,7 +1,7 @@
-"""The model of `fused`: weights of a candidate's numbers, read from JSON, and how they are fitted.
+"""The model of `fused`: weights of a candidate's features, read from JSON, and their fitting.
 
-The rank of a candidate is by w . clip((x - mean) / scale, -CLIP, CLIP). `fit` makes w of questions with gold passages:
-  loss(w) = the mean over questions of -log softmax(scores) at their gold candidates, and
+Candidates are ranked by w . clip((x - mean) / scale, -CLIP, CLIP). `fit` finds w from questions with gold passages:
+  loss(w) = the mean over questions of -log softmax(scores) at their gold candidates, plus
             pull / 2 * |w - w0|^2, so that few questions change little
 """
 
@@ -26,7 +26,8 @@ _STEPS = 200
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """names: the columns of the candidates, see `batched`; lists: the methods whose lists are among them."""
+    """The weights of the model. names: the feature columns, see `batched`; lists: the methods whose lists are among
+    them."""
 
     lists: tuple[str, ...]
     names: tuple[str, ...]
@@ -35,16 +36,17 @@ class Model:
     weights: np.ndarray
 
     def standard(self, values: np.ndarray) -> np.ndarray:
-        """Numbers f[..., n] as the weights take them, f64."""
+        """Features f[..., n] standardised and clipped, f64."""
         return np.clip((values.astype(np.float64) - self.mean) / self.scale, -CLIP, CLIP)
 
     def scores(self, values: np.ndarray) -> np.ndarray:
-        """f64[...] of numbers f[..., n]. Summed one candidate by one, so the same in any company."""
+        """f64[...]: the scores of features f[..., n]. Each candidate is summed alone, so its score does not depend on
+        others."""
         found: np.ndarray = (self.standard(values) * self.weights).sum(-1)
         return found
 
     def ranked(self, first: Ranking, values: np.ndarray, k: int) -> Ranking:
-        """The k best: candidates by their scores, then the passages without numbers in their order."""
+        """The k best passages: candidates by their scores, then the passages without features in their order."""
         scores = self.scores(values).tolist()
         order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
         found = [(first.rows[at], scores[at]) for at in order]
@@ -54,13 +56,13 @@ class Model:
         return Ranking(tuple(row for row, _ in found[:k]), tuple(score for _, score in found[:k]))
 
     def document(self) -> dict[str, Any]:
-        """The model for JSON."""
+        """The model as a JSON document."""
         columns = zip(self.names, self.mean.tolist(), self.scale.tolist(), self.weights.tolist())
         return {"lists": list(self.lists), "columns": {name: list(numbers) for name, *numbers in columns}}
 
 
 def model_of(document: Mapping[str, Any], names: Sequence[str], whose: Path) -> Model:
-    """A model of its JSON. names: the columns that it has to have. Raises BadInput."""
+    """A model from its JSON document. names: the required columns. Raises BadInput."""
     try:
         columns = document["columns"]
         mean, scale, weights = (np.array([float(columns[name][i]) for name in names]) for i in range(3))
@@ -77,14 +79,14 @@ def model_of(document: Mapping[str, Any], names: Sequence[str], whose: Path) -> 
 
 @cache
 def shipped() -> Mapping[str, Any]:
-    """The file of weights in the package."""
+    """The weights file of the package."""
     found: Mapping[str, Any] = json.loads(SHIPPED.read_text("utf-8"))
     return found
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """Questions with gold. values: f[Q, c, n]; gold: bool[Q, c]; weight: f[Q], what a question counts."""
+    """Questions with gold. values: f[Q, c, n]; gold: bool[Q, c]; weight: f[Q], the weight of each question."""
 
     values: np.ndarray
     gold: np.ndarray
@@ -96,7 +98,7 @@ class Learnt:
 
 
 def fit(start: Model, learnt: Learnt, pull: float, only: Sequence[str] = ()) -> Model:
-    """The weights of least loss, see the module, from and around those of `start`. only: columns whose weights move."""
+    """The weights of lowest loss, see the module, starting from `start`. only: the columns whose weights change."""
     from scipy.optimize import minimize
 
     learnt = learnt.part(np.flatnonzero(learnt.gold.any(1)))
@@ -121,12 +123,12 @@ def fit(start: Model, learnt: Learnt, pull: float, only: Sequence[str] = ()) -> 
 
 
 def untrained(lists: Sequence[str], names: Sequence[str], learnt: Learnt) -> Model:
-    """A model without weights, its scales those of the given questions."""
+    """A model with zero weights, scaled by the given questions."""
     flat = learnt.values.reshape(-1, learnt.values.shape[2]).astype(np.float64)
     return Model(tuple(lists), tuple(names), flat.mean(0), flat.std(0) + 1e-9, np.zeros(len(names)))
 
 
 def trained(lists: Sequence[str], names: Sequence[str], learnt: Learnt, pull: float) -> Model:
-    """Weights from nothing: the score of `ppr` and its rank first, then all around these."""
+    """Weights trained from zero: first the score of `ppr` and its rank, then all columns."""
     first = fit(untrained(lists, names, learnt), learnt, 1e-3, ("score", "score rank"))
     return fit(first, learnt, pull)

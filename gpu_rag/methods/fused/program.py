@@ -1,7 +1,7 @@
-"""The first passages of `ppr` ranked anew by a small model over what several methods say of each; then the reader.
+"""The first passages of `ppr`, reranked by a small model over features from several methods; then the reader.
 
-The numbers of a passage stand at the head of `batched`, the model in `model`. Weights come with the package, made by
-scripts/train_fused.py; those that `gpu-rag tune` has fitted to an index lie in it and are stronger.
+`batched` describes the features of a passage, `model` the model. The package brings weights, made by
+scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are stored in it and take precedence.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
 from gpu_rag.types import Draft, Question
 
-LISTS = {"bubblerag": {"depth": 0}}  # parameters: trees that are not grown cost a fifth less, and rank as well
+LISTS = {"bubblerag": {"depth": 0}}  # parameters: trees without growth cost a fifth less, and rank as well
 
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """Lists that are weighed."""
+    """The lists that are weighed."""
 
     bubblerag: Annotated[bool, "the ranking of `bubblerag` is weighed too; false: faster, less is found"] = True
 
@@ -39,8 +39,8 @@ class Params(Declared):
 
 
 def model(index: Index, params: Params, *, own: bool = True) -> Model:
-    """The weights for an index: its own, where it was tuned with these lists, else, or always without `own`, those of
-    the package. Raises BadInput."""
+    """The weights for an index: its own, if it was tuned with these lists, else those of the package. Without `own`
+    always those of the package. Raises BadInput."""
 
     def load(index: Index) -> Model:
         key, names = ",".join(params.lists), columns(params.lists)
@@ -53,17 +53,17 @@ def model(index: Index, params: Params, *, own: bool = True) -> Model:
 
 
 def check(index: Index, params: Params) -> None:
-    """Raises BadInput for weights that cannot be used."""
+    """Raise BadInput if the weights cannot be used."""
     model(index, params)
 
 
 def config(index: Index, params: Params) -> dict[str, Any]:
-    """What answers depend on beside the parameters."""
+    """Inputs of an answer besides the parameters."""
     return {"weights": sha256_text(canonical_json(model(index, params).document()))[:16]}
 
 
 async def candidates(question: Question, run: Run, params: Params) -> Candidates:
-    """The first passages of `ppr`, and their numbers; at least run.limit passages."""
+    """The first passages of `ppr` and their features; at least run.limit passages."""
     (vector,) = await embed([question.text])
     lists = await gather(*(_listed(question, run, name) for name in params.lists))
     return await fused_candidates(Asked(question.text, vector, tuple(lists)), max(run.limit, DEPTH), len(lists))

@@ -1,4 +1,4 @@
-"""Weights of `fused` fitted to questions with gold, and an honest score of that: nested cross-validation."""
+"""Weights of `fused` fitted to questions with gold, and an unbiased score of them by nested cross-validation."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gpu_rag.types import Draft, Question
 
 @dataclass(frozen=True)
 class Examples:
-    """Questions, their candidates and the numbers of these. documents: of each candidate."""
+    """Questions, their candidates and the features of these. documents: of each candidate."""
 
     rows: Sequence[QuestionRow]
     learnt: Learnt
     documents: Sequence[Sequence[str]]
 
     def recall(self, scores: np.ndarray, at: Sequence[int]) -> np.ndarray:
-        """f64[Q, len(at)]: recall where candidates stand by their scores f64[Q, c], equal ones in their order."""
+        """f64[Q, len(at)]: recall when candidates are ranked by their scores f64[Q, c], ties in their order."""
         found = np.zeros((len(self.rows), len(at)))
         for number, row in enumerate(self.rows):
             order = np.argsort(-scores[number, : len(self.documents[number])], kind="stable")
@@ -43,7 +43,7 @@ class Examples:
 
 
 def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
-    """What `fused` sees of each question, by its settings. Raises BadInput for gold that is no document."""
+    """The inputs of `fused` for each question, by its settings. Raises BadInput for gold that is not a document."""
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
     seen = {}
 
@@ -64,14 +64,14 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
     return Examples(rows, Learnt(values, gold, np.ones(len(rows))), documents)
 
 
-LEAST = 50  # questions with gold: fewer say nothing
+LEAST = 50  # minimum number of questions with gold
 FOLDS, INNER = 5, 4
 PULLS = (np.inf, 3.0, 0.3, 0.03)  # toward the shipped weights; the first keeps them, and wins ties
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The outcome. document: for `tune --json`; weights: for `fused`, as JSON; method: what `auto` is to be."""
+    """The outcome. document: for `tune --json`; weights: for `fused`, as JSON; method: the best one, for `auto`."""
 
     document: dict[str, Any]
     weights: dict[str, Any]
@@ -79,7 +79,7 @@ class Fitted:
 
 
 def tune_fused(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | None) -> Tuned:
-    """The weights alone. Raises UsageError where methods to choose among are given, BadInput as `fitted`."""
+    """Tune the weights only. Raises UsageError if methods to choose among are given, BadInput as `fitted`."""
     if among:
         raise UsageError("--among is of the method that learns a choice", given="--method fused", do="leave it out")
     outcome = fitted(engine, rows, ["ppr"])
@@ -87,8 +87,8 @@ def tune_fused(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str]
 
 
 def tune_auto(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | None) -> Tuned:
-    """The weights, and the best of `among` and `fused`; without `among` of all methods over passages that the index
-    serves and whose ranking is their own. Raises BadInput as `fitted`."""
+    """Tune the weights, and choose the best of `among` and `fused`. The default of `among` is all methods over passages
+    that the index serves and that have their own ranking. Raises BadInput as `fitted`."""
     able = (name for name in method_names() if not lacks(name, engine.index.stages))
     own = (name for name in able if name not in ("fused", "auto") and not method_of(name).ranks_as)
     methods = among or [name for name in own if "kb" not in method_of(name).needs]
@@ -124,10 +124,11 @@ def _shown(document: dict[str, Any]) -> Shown:
 
 
 def fitted(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) -> Fitted:
-    """Fits `fused` to questions, and finds the best of `methods` and it. Raises BadInput for fewer than LEAST.
+    """Fit `fused` to questions, and find the best of `methods` and `fused`. Raises BadInput for fewer than LEAST
+    questions.
 
-    Recall of `fused` and `auto` is cross-validated: weights, and a choice, made on the other folds judge each one. How
-    far weights may leave those of the package is chosen inside these once more.
+    Recall of `fused` and `auto` is cross-validated: each fold is judged by weights, and by a choice, made on the other
+    folds. Inside these folds a second cross-validation chooses how far weights may move from those of the package.
     """
     rows = [row for row in rows if row.gold_ids]
     if len(rows) < LEAST:
@@ -139,7 +140,7 @@ def fitted(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) 
     seen = examples(engine, rows)
     start = model(engine.index, engine.params("fused"), own=False)
     digests = [sha256_text(row.question.id) for row in rows]
-    folds = np.argsort(np.argsort(digests)) % FOLDS  # by the id alone: the order of the file changes nothing
+    folds = np.argsort(np.argsort(digests)) % FOLDS  # by id, so the order of the file does not matter
     scores = np.zeros(seen.learnt.gold.shape)
     for fold in range(FOLDS):
         inside, outside = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
@@ -172,7 +173,7 @@ _MEASURES = tuple(f"recall@{k}" for k in DEFAULT_AT)
 
 
 def _best(recalls: Mapping[str, np.ndarray]) -> str:
-    """The method of highest recall@5; of equal ones the first."""
+    """The method of highest recall@5; ties to the first."""
     return max(recalls, key=lambda name: round(float(recalls[name][:, 1].mean()), 9))
 
 
@@ -191,12 +192,12 @@ def _recalls(engine: Engine, method: str, rows: Sequence[QuestionRow]) -> np.nda
 
 
 def _fitted(start: Model, seen: Examples, questions: np.ndarray, pull: float) -> Model:
-    """The weights of some questions."""
+    """The model fitted to some of the questions; `start` for an infinite pull."""
     return start if np.isinf(pull) else fit(start, seen.learnt.part(questions), pull)
 
 
 def _pull(seen: Examples, start: Model, questions: np.ndarray) -> float:
-    """The one of PULLS with the best cross-validated recall; ties go to the stronger."""
+    """The value of PULLS with the best cross-validated recall; ties to the stronger."""
     folds, quality = np.arange(len(questions)) % INNER, []
     for pull in PULLS:
         scores = np.zeros(seen.learnt.gold.shape)

@@ -1,4 +1,4 @@
-"""HiGraAgent: the dialogue of Seeker and Librarian, the Librarian retrieving by HiGraRetriever."""
+"""HiGraAgent: the dialogue of Seeker and Librarian. The Librarian retrieves by HiGraRetriever."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpu_rag.program.run import Run
 from gpu_rag.settings.ranges import COUNT
 from gpu_rag.types import Draft, Question
 
-__all__ = ["Params", "program", "retrieve"]  # without a model there is no dialogue: HiGraRetriever on the question
+__all__ = ["Params", "program", "retrieve"]  # without a model there is no dialogue, only HiGraRetriever
 
 
 @dataclass(frozen=True)
 class Params(retriever.Params):
-    """All of `higra-retriever`, for each sub-question, and the length of the dialogue."""
+    """The settings of `higra-retriever`, applied to each sub-question, and the length of the dialogue."""
 
     max_turns: Annotated[int, COUNT, "calls to the Librarian before the forced answer"] = 8
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """The dialogue."""
+    """Run the dialogue."""
     return await converse(run, question.text, partial(retriever.find, run, params=params), params.max_turns)

@@ -1,4 +1,4 @@
-"""The decisions of HiGraAgent: entities to start from, the Librarian's replies, and the Seeker's actions."""
+"""The decisions of HiGraAgent: start entities, the Librarian's replies, and the Seeker's actions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Numbers = Annotated[tuple[Number, ...], Meta(max_length=MAX_EVIDENCE)]
 
 
 def of_gold(gold: Known, position: int, candidates: Sequence[int]) -> bool:
-    """Whether a gold passage has an entity."""
+    """Whether a gold passage contains the entity."""
     return not gold.passages.isdisjoint(passages_of_entities(gold.index).get(candidates[position], ()))
 
 
@@ -44,7 +44,7 @@ SEEDS = Choose("seeds", f"{PROMPTS}:seeds", none=True, helps=of_gold)
 
 
 class Told(Struct, frozen=True):
-    """The Librarian's reply. passages: numbers, from 1, of the passages that it rests on."""
+    """The Librarian's reply. passages: numbers, from 1, of the passages that support it."""
 
     evidence: Annotated[str, Meta(max_length=600)]
     answers: Annotated[tuple[Annotated[str, Meta(max_length=200)], ...], Meta(max_length=MAX_ANSWERS)]
@@ -52,13 +52,13 @@ class Told(Struct, frozen=True):
 
 
 def _library(passages: Sequence[Evidence], paths: Sequence[Path]) -> list[str]:
-    """The relations as one block, where there are some, then the passages."""
+    """The relations as one block (if there are any), then the passages."""
     facts = ["Facts\n" + "\n".join(f"- {path.text}" for path in paths)] if paths else []
     return [*facts, *(passage_block(i, e) for i, e in enumerate(passages, 1))]
 
 
 def _told(reply: Told, paths: Sequence[Path], shown: Sequence[int]) -> Told:
-    """The reply with white space folded, each answer that says something once, and passages that were shown."""
+    """The reply with white space folded, distinct non-empty answers, and only passages that were shown."""
     n_shown = len(shown) - bool(paths)
     answers = (" ".join(answer.split()) for answer in reply.answers)
     return Told(
@@ -69,7 +69,7 @@ def _told(reply: Told, paths: Sequence[Path], shown: Sequence[int]) -> Told:
 
 
 async def _read(run: Run, question: str, passages: Sequence[Evidence]) -> Told:
-    """The one short answer of the shared reader, from the passages that it shows, without the relations."""
+    """The single short answer of the shared reader, from the passages that it shows, without relations."""
     shown = passages[: run.reader.passages]
     text = await read_blocks(run, question, [passage_block(i, e) for i, e in enumerate(shown, 1)], final=False)
     if text is None:
@@ -96,7 +96,7 @@ LIBRARIAN = Ask(
 
 
 class Action(Struct, frozen=True):
-    """What the Seeker does next. evidence: numbers of the findings that the answer rests on."""
+    """The Seeker's next action. evidence: numbers of the findings that support the answer."""
 
     action: Literal["ask_librarian", "answer"]
     subquestions: Annotated[tuple[Annotated[str, Meta(min_length=3, max_length=500)], ...], Meta(max_length=MAX_ASKS)]
@@ -105,14 +105,14 @@ class Action(Struct, frozen=True):
 
 
 class LastWord(Struct, frozen=True):
-    """The answer that closes a dialogue, and the numbers of the findings that it rests on."""
+    """The answer that closes a dialogue, and the numbers of the findings that support it."""
 
     answer: Text
     evidence: Numbers
 
 
 def _history(dialogue: Dialogue) -> Packed:
-    """The findings so far, as a prompt shows them."""
+    """The findings so far, in the format of a prompt."""
     return Packed(
         [
             f"[{number}] {found.question}\nanswers: {'; '.join(found.answers) or 'none'}\n"
@@ -123,22 +123,23 @@ def _history(dialogue: Dialogue) -> Packed:
 
 
 def as_action(asks: SubQuestions, answer: Answered | None) -> Action:
-    """What the rules do as an action; an empty answer where they have nothing left to ask or to say."""
+    """The rules' decision as an action; an empty answer if they have nothing left to ask or to answer."""
     if asks or answer is None:
         return Action(ASK if asks else ANSWER, tuple(step.question for step in asks), "", ())
     return Action(ANSWER, (), answer.text, answer.cited[:MAX_EVIDENCE])
 
 
 def unresolved(reply: Action, rules: Action) -> list[str]:
-    """The sub-questions with references to answers in them. What the rules ask has none: a "#1" there is a word."""
+    """The sub-questions that contain references to answers. In a sub-question of the rules "#1" is an ordinary word."""
     return [text for text in reply.subquestions if references(text) and text not in rules.subquestions]
 
 
 def _usable(reply: Action, dialogue: Dialogue, rules: Action, sent_back: Sequence[str]) -> Action | Refused:
-    """The action with what can be asked, and with findings that exist.
+    """The action, limited to valid sub-questions and existing findings.
 
-    Sub-questions with references are sent back once, then left out. To those that were asked before the Librarian
-    would say the same. An empty answer closes the dialogue where the rules do nothing either.
+    Sub-questions with references are sent back once, then dropped. Sub-questions that were asked before are dropped
+    too, since the Librarian would repeat its reply. An empty answer closes the dialogue if the rules have no action
+    either.
     """
     if reply.action == ANSWER:
         if not is_answer(reply.answer) and (rules.subquestions or rules.answer):

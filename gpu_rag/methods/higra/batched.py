@@ -8,14 +8,14 @@ For a question with seed entities S, over the entity layer and the passage layer
   G_S+      = G_S with every passage that is linked to one of its entities
   passage   = PageRank on G_S+ at the passage, same restart
 fused       = 1 / (structure_constant + rank by the graph) + 1 / (similarity_constant + rank by similarity); a rank
-              that is missing gives no term. Both rankings end at `depth`.
-All subgraphs of a batch are blocks of one block-diagonal graph. That is the paper's retriever (`walk=subgraph`).
+              that is missing gives no term. Both rankings have at most `depth` places.
+All subgraphs of a batch are blocks of one block-diagonal graph. This is the paper's retriever (`walk=subgraph`).
 
-`walk=whole` starts from more and sees all: for a question with text t and unit vector q, over the nodes [entities |
-passages] of the whole graph, with the edges of titles, see `graph.walk_graph` and program.walk:
+`walk=whole` has more seeds and walks on the whole graph. For a question with text t and unit vector q, over the nodes
+[entities | passages] of this graph with title edges, see `graph.walk_graph` and program.walk:
   m(e)      = 1 / (passages of e) for the seed entities, scaled to sum to 1
   f(e)      = the weights of the ends of the n_facts nearest relations
-  pi        = SEED_MASS * (SEED_SHARE m + (1 - SEED_SHARE) f) (of m and f, what there is), the rest the restart on
+  pi        = SEED_MASS * (SEED_SHARE m + (1 - SEED_SHARE) f) (the other alone if one is empty), the rest the restart on
               passages by TEMPERATURE * cos(q, p), titles that t names, and with `hybrid` by BM25
   p         = damping P^T p + (1 - damping) pi
   passage   = minmax(log p) + FUSION * minmax(cos(q, p))
@@ -69,12 +69,12 @@ from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Blocks, Ragged, TopK
 
-SEED_MASS, SEED_SHARE, TEMPERATURE, FUSION = 0.5, 0.75, 30.0, 0.1  # of the walk on the whole graph
+SEED_MASS, SEED_SHARE, TEMPERATURE, FUSION = 0.5, 0.75, 30.0, 0.1  # parameters of the walk on the whole graph
 
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """Seeds, the subgraph around them, and what is read of it."""
+    """Seeds, the subgraph around them, and the amount of it that is read."""
 
     seed_threshold: Annotated[
         float, "by similarity: least score of a seed; 1 is first in the vector and in the word ranking"
@@ -92,22 +92,22 @@ class Params(Declared):
     graph_context: Annotated[bool, "false: similarity alone"] = True
 
     n_entities: ClassVar[int] = 20  # candidates for seeds
-    max_seeds: ClassVar[int] = 5  # of these taken by the decider
+    max_seeds: ClassVar[int] = 5  # taken by the decider
     named_bonus: ClassVar[float] = 1.0  # added to the score of an entity that the question names
-    fallback_seeds: ClassVar[int] = 3  # first entities by rank, taken when none is chosen
-    n_similar: ClassVar[int] = 5  # passages best by similarity, of which those not yet there are read too
-    structure_constant: ClassVar[float] = 10.0  # of the fusion, for the rank in the subgraph
-    similarity_constant: ClassVar[float] = 10.0  # of the fusion, for the rank by similarity
-    depth: ClassVar[int] = 100  # of each ranking that is fused
-    constant: ClassVar[float] = 60.0  # of the fusion of BM25 and cosine
-    tol: ClassVar[float] = 1e-6  # L1 error of PageRank
+    fallback_seeds: ClassVar[int] = 3  # first entities by rank, used if none is chosen
+    n_similar: ClassVar[int] = 5  # best passages by similarity, which are always read
+    structure_constant: ClassVar[float] = 10.0  # fusion constant for the rank in the subgraph
+    similarity_constant: ClassVar[float] = 10.0  # fusion constant for the rank by similarity
+    depth: ClassVar[int] = 100  # places of each fused ranking
+    constant: ClassVar[float] = 60.0  # fusion constant for BM25 and cosine
+    tol: ClassVar[float] = 1e-6  # L1 error bound of PageRank
 
 
 @dataclass(frozen=True)
 class HigraFound:
-    """Rows of the three tables, best first. named: entities whose name or alias the text holds.
+    """Rows of the three tables, best first. named: entities whose name or alias is in the text.
 
-    Entity scores are scaled so that first in every ranking is 1 (dense: the cosine).
+    Entity scores are scaled so that the first place in every ranking gives 1 (dense: the cosine).
     """
 
     entities: Ranking
@@ -143,7 +143,8 @@ def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], similarity
 
 @dataclass(frozen=True)
 class Seeded:
-    """One question's input: seed entities, and its relations and passages by similarity, best first. Rows of tables."""
+    """Input of one question: seed entities, and its relations and passages by similarity, best first. All are table
+    rows."""
 
     seeds: tuple[int, ...]
     relations: tuple[int, ...]
@@ -152,7 +153,7 @@ class Seeded:
 
 @dataclass(frozen=True)
 class HigraRanking:
-    """Relations and passages by fused rank, and how many entities and passages are in the subgraph."""
+    """Relations and passages by fused rank, and the number of entities and passages in the subgraph."""
 
     relations: Ranking
     passages: Ranking
@@ -165,7 +166,7 @@ class HigraRanking:
 def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float) -> list[HigraRanking]:
     """Relations and passages of the subgraph around each question's seeds, fused with their ranks by similarity.
 
-    Without seeds that is similarity alone.
+    Without seeds the ranking is by similarity alone.
     """
     graph = higra_graph(index)
     depth = min(Params.depth, max(1, graph.relations.num_rows, graph.full_graph.n))  # rankings are as wide as depth
@@ -181,7 +182,7 @@ def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float)
 
 @dataclass(frozen=True)
 class Walked:
-    """One question's input on the whole graph: its text and unit vector, seed entities, and its relations by
+    """Input of one question for the whole graph: its text and unit vector, its seed entities, and its relations by
     similarity, best first."""
 
     text: str
@@ -195,7 +196,7 @@ class Walked:
 def higra_walk(
     index: Index, queries: list[Walked], damping: float, n_facts: int, similarity: str, k: int
 ) -> list[HigraRanking]:
-    """The k passages of highest score by PageRank on the whole graph, and relations, see the module."""
+    """The k best passages by PageRank on the whole graph, and relations, see the module."""
     graph = higra_graph(index)
     n, ends, depth = graph.n_entities, graph.ends, min(Params.depth, max(1, graph.relations.num_rows))
     words = word_weights(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
@@ -223,7 +224,7 @@ def higra_walk(
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:
-    """Rankings that a program brought along; only their order counts."""
+    """Given rankings as TopK; only their order counts, so all scores are 0."""
     ids = torch.full((len(lists), depth), -1, dtype=torch.int32)
     for row, given in enumerate(lists):
         kept = list(given)[:depth]
@@ -233,9 +234,8 @@ def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:
 
 @dataclass(frozen=True)
 class SubgraphScores:
-    """The subgraphs of a batch: the entity scores of G_S, those of all nodes of G_S+, and rankings by these alone.
-
-    entities, nodes: (blocks, f32 values beside their global_ids)."""
+    """The subgraphs of a batch: scores of the entities of G_S and of all nodes of G_S+, and rankings by these scores.
+    entities, nodes: (blocks, f32 values aligned with their global_ids)."""
 
     entities: tuple[Blocks, torch.Tensor]
     nodes: tuple[Blocks, torch.Tensor]
@@ -246,7 +246,8 @@ class SubgraphScores:
 def subgraph_scores(
     graph: HigraGraph, seeds: Sequence[Sequence[int]], radius: int, damping: float, depth: int, threads: int = 1
 ) -> SubgraphScores:
-    """PageRank on G_S and G_S+ of each seed set (rows of the entity table), and the `depth` best by it."""
+    """PageRank on G_S and G_S+ for each seed set (rows of the entity table), and the `depth` best relations and
+    passages."""
     starts = ragged_of_lists([sorted(set(rows)) for rows in seeds], graph.entity_graph.indptr.device)
     entity, full = graph.checked
     ball = ego_balls(entity, starts, radius, threads=threads)
@@ -265,12 +266,12 @@ def subgraph_scores(
 def _relations_inside(
     graph: HigraGraph, inner: Blocks, p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(block, relation row, score) of every relation with both ends in a block."""
+    """(block, relation row, score) of every relation with both ends in one block."""
     first, objects = graph.relations_by_subject
     n = max(graph.n_entities, 1)
     node = inner.global_ids.long()
     base = row_of_value(Ragged(inner.global_ids, inner.offsets)) * n
-    keys = base + node  # ascending: blocks in order, nodes ascending in each
+    keys = base + node  # ascending: by block, then by node
     found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [(node[:0], node[:0], p[:0])]
     for owner, row in expand(first[node], first[node + 1]):
         wanted = base[owner] + objects[row]

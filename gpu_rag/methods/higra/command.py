@@ -1,4 +1,4 @@
-"""gpu-rag merges: which names an index takes for one thing, and edits of that."""
+"""gpu-rag merges: list the names that an index treats as one entity, and edit these merges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHY = ["exact", "semantic", "forced", "quarantined"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_index(parser)
     parser.add_argument("--find", default="", metavar="TEXT", help="only merges with this text in a name")
     parser.add_argument("--why", choices=WHY, help="only merges made for this reason")
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Makes the edits that the options name, then lists."""
+    """Make the edits that the options name, then list the merges."""
     from gpu_rag.errors import MissingLayer
     from gpu_rag.index.index import Index
     from gpu_rag.methods.higra.merges import open_merges

@@ -1,4 +1,4 @@
-"""The dialogue of Seeker and Librarian on one question: what was found so far."""
+"""The state of the dialogue of Seeker and Librarian on one question."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpu_rag.program.reader import Support
 from gpu_rag.text.rules.decomposition import Plan, PlanStep
 from gpu_rag.types import Evidence, Path
 
-SubQuestions = tuple[PlanStep, ...]  # to the Librarian at the same time; id 0: no step of the plan
+SubQuestions = tuple[PlanStep, ...]  # asked together; id 0: not a step of the plan
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The Librarian's reply to one sub-question. answers: all that are supported, () for none. evidence: in words.
+    """The Librarian's reply to one sub-question.
 
-    cited: the passages that it rests on; retrieved: everything that was retrieved. step: that of the plan which it
-    answers, 0 for a free question.
+    answers: all supported answers, () for none. evidence: in words. cited: the passages that support it; retrieved: all
+    that was retrieved. step: the plan step that it answers, 0 for a free question.
     """
 
     question: str
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Answered:
-    """The Seeker answers. cited: numbers of findings, from 1."""
+    """The Seeker's answer. cited: numbers of findings, from 1."""
 
     text: str
     cited: tuple[int, ...]
@@ -39,7 +39,7 @@ class Answered:
 
 @dataclass
 class Dialogue:
-    """One question's dialogue. findings: in the order of the asks; number i (from 1) is findings[i - 1]."""
+    """The dialogue on one question. findings: in the order they were asked; number i (from 1) is findings[i - 1]."""
 
     question: str
     plan: Plan
@@ -50,27 +50,29 @@ class Dialogue:
         return [number for number, found in enumerate(self.findings, 1) if found.step == step]
 
     def answers_of(self, step: int) -> tuple[str, ...]:
-        """All answers found for a step, each once, in order."""
+        """All answers found for a step, without duplicates, in order."""
         return tuple(dict.fromkeys(text for number in self.of_step(step) for text in self.findings[number - 1].answers))
 
     def evidence(self, cited: Sequence[int]) -> tuple[Evidence, ...]:
-        """Passages, each once: those that the cited findings rest on, those of the others, then all else retrieved."""
+        """Distinct passages: those that support the cited findings, those of the other findings, then all other
+        retrieved ones."""
         order = [*(self.findings[number - 1] for number in cited), *self.findings]
         return _once(chain(*(found.cited for found in order), *(found.retrieved.evidence for found in order)))
 
     def readable(self) -> tuple[Evidence, ...]:
-        """Passages for one last reading: what findings rest on, then the first of each finding, the second of each."""
+        """Passages for a last reading: the cited ones, then the first retrieved of each finding, then the second of
+        each."""
         turns = zip_longest(*(found.retrieved.evidence for found in self.findings))
         return _once(chain(*(found.cited for found in self.findings), *turns))
 
     def paths(self, cited: Sequence[int]) -> tuple[Path, ...]:
-        """The relations that were read for the cited findings (all, where none is cited), each once."""
+        """The relations read for the cited findings (for all, if none is cited), without duplicates."""
         chosen = [self.findings[number - 1] for number in cited] or self.findings
         return tuple({path.edges: path for found in chosen for path in found.retrieved.paths}.values())
 
 
 def _once(evidence: Iterable[Evidence | None]) -> tuple[Evidence, ...]:
-    """Each passage at its first place."""
+    """Passages without duplicates, each at its first place."""
     first: dict[str, Evidence] = {}
     for item in evidence:
         if item is not None:

@@ -1,4 +1,4 @@
-"""The dialogue of Seeker and Librarian without a graph: the Librarian reads hybrid search."""
+"""The dialogue of Seeker and Librarian without a graph. The Librarian reads the results of hybrid search."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gpu_rag.types import Draft, Question
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """The length of the dialogue, and what each sub-question reads."""
+    """The length of the dialogue, and the passages read for each sub-question."""
 
     n_passages: Annotated[int, COUNT, "read for each sub-question"] = 20
     max_turns: Annotated[int, COUNT, "calls to the Librarian before the forced answer"] = 8
 
-    depth: ClassVar[int] = 100  # of each ranking that is fused
-    constant: ClassVar[float] = 60.0  # of reciprocal rank fusion
+    depth: ClassVar[int] = 100  # places of each fused ranking
+    constant: ClassVar[float] = 60.0  # constant of reciprocal rank fusion
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
-    """Without a model there is no dialogue: hybrid search on the question, run.limit passages."""
+    """Hybrid search on the question, run.limit passages. Used without a model, when there is no dialogue."""
     return await _find(run, question.text, params, run.limit)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """The dialogue."""
+    """Run the dialogue."""
     find = partial(_find, run, params=params, k=params.n_passages)
     return await converse(run, question.text, find, params.max_turns)
 

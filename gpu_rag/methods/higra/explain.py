@@ -1,4 +1,4 @@
-"""HiGraAgent's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
+"""Wording of HiGraAgent's trace steps, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
     "seeds": "entities to start from, of {n}",

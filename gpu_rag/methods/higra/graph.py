@@ -1,4 +1,4 @@
-"""HiGraAgent's two-layer graph: aligned entities, their relations, and links to passages; and look-ups in it."""
+"""HiGraAgent's two-layer graph: aligned entities, their relations and links to passages, with look-ups."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class HigraGraph:
 
     entities: HIGRA_ENTITIES, sorted by id; members are rows of the index's own entity table.
     relations: HIGRA_RELATIONS.
-    entity_graph: CSR over the N entities: an entry joins the two ends of a relation, both directions stored; parallel
-    relations count once, relations of an entity with itself not at all; no weights.
+    entity_graph: CSR over the N entities. An entry joins the two ends of a relation; both directions are stored.
+    Parallel relations count once, self-loops not at all; no weights.
     full_graph: CSR over the nodes [entities | passages] (passage p is node N + p): the same entries, and one for each
-    linked entity and passage, both directions; no weights.
+    linked entity and passage, in both directions; no weights.
     links: HIGRA_LINKS, each occurrence of an entity in a passage, with offsets into its text.
-    entity_bm25, relation_bm25: over "name | aliases | types" and "subject label object", as the vectors of the stages
-    higra_entity_vectors and higra_relation_vectors, see `Index.vectors`.
+    entity_bm25, relation_bm25: over "name | aliases | types" and "subject label object". The vectors of the stages
+    higra_entity_vectors and higra_relation_vectors have the same rows, see `Index.vectors`.
+
     Tensors are on the device of the index.
     """
 
@@ -51,12 +52,12 @@ class HigraGraph:
 
     @property
     def n_entities(self) -> int:
-        """Number of entities N: passage row p is node N + p of the full graph."""
+        """Number of entities N. Passage row p is node N + p of the full graph."""
         return int(self.entities.num_rows)
 
     @cached_property
     def checked(self) -> tuple[CheckedGraph, CheckedGraph]:
-        """Entity graph and full graph as the ops take them."""
+        """The entity graph and the full graph in the form that graph ops take."""
         return checked(self.entity_graph), checked(self.full_graph)
 
     @cached_property
@@ -66,7 +67,7 @@ class HigraGraph:
 
     @cached_property
     def n_passages(self) -> np.ndarray:
-        """i64[N]: passages that each entity is linked to."""
+        """i64[N]: the number of passages that each entity is linked to."""
         rows = row_of_entry(self.full_graph)
         linked = (rows < self.n_entities) & (self.full_graph.indices >= self.n_entities)
         return np.bincount(rows[linked].cpu().numpy(), minlength=self.n_entities)
@@ -80,7 +81,7 @@ class HigraGraph:
 
     @cached_property
     def rows_by_name(self) -> dict[str, int]:
-        """Entity rows by normalised name, then by alias; of several entities the first row counts."""
+        """Entity rows by normalised name, then by alias. If several entities share a name, the first row counts."""
         rows: dict[str, int] = {}
         for ways in ([[name] for name in self.entities["name"].to_pylist()], self.entities["aliases"].to_pylist()):
             for row, way in ((row, way) for row, names in enumerate(ways) for way in names):
@@ -89,21 +90,21 @@ class HigraGraph:
 
     @cached_property
     def names(self) -> NameTable:
-        """Entity rows by name, and by the aliases that one entity alone has."""
+        """Entity rows by name, and by aliases that belong to only one entity."""
         names = [(name, row) for row, name in enumerate(self.entities["name"].to_pylist())]
         aliases = [(way, row) for row, ways in enumerate(self.entities["aliases"].to_pylist()) for way in ways]
         return NameTable([*names, *of_one(aliases, {normalise_name(name) for name, _ in names})])
 
     @cached_property
     def about(self) -> list[frozenset[str]]:
-        """The words of each entity's types and descriptions, which tell things of one name apart."""
+        """The words of each entity's types and descriptions, used to tell entities of one name apart."""
         columns = self.entities["types"].to_pylist(), self.entities["descriptions"].to_pylist()
         return [frozenset(words_of(" ".join([*types, *texts])).folded) for types, texts in zip(*columns)]
 
     def named(self, text: str) -> tuple[int, ...]:
-        """The entities that a question names, ascending: of several of one name the one that has most words of the
-        question in its types and descriptions, then the one in most passages. Names without a capital count only where
-        there is no other."""
+        """The entities that a question names, ascending. Among entities of one name, the one whose types and
+        descriptions share most words with the question wins, then the one in most passages. Names without a capital
+        count only if no name has one."""
         said = words_of(text)
         found = self.names.found(said)
         words = set(said.folded)
@@ -116,8 +117,8 @@ class HigraGraph:
 
 
 def walk_graph(index: Index) -> PageRankGraph:
-    """The full graph for random walks, made once, with TITLE_WEIGHT more to a passage from the entity that its title
-    names."""
+    """The full graph for random walks, made once. TITLE_WEIGHT is added to each edge from an entity to a passage with
+    its name as title."""
 
     def load(index: Index) -> PageRankGraph:
         graph = higra_graph(index)
@@ -149,7 +150,7 @@ def _load(index: Index) -> HigraGraph:
 
 
 def graphs_of(relations: pa.Table, links: pa.Table, n_entities: int, n_passages: int) -> dict[str, CSR]:
-    """{"entity": the entity graph, "full": the full graph} of the tables, see `HigraGraph`."""
+    """{"entity": the entity graph, "full": the full graph}, built from the tables, see `HigraGraph`."""
     subjects, objects = ints(relations, "subject"), ints(relations, "object")
     src = np.concatenate([subjects, ints(links, "entity")])
     dst = np.concatenate([objects, ints(links, "passage") + n_entities])
@@ -163,10 +164,8 @@ def graphs_of(relations: pa.Table, links: pa.Table, n_entities: int, n_passages:
 
 
 def relation_paths(index: Index, rows: Sequence[int], shown: Collection[str]) -> tuple[Path, ...]:
-    """Relations as paths of one edge; of the passages that state one, the first that is shown where there is one.
-
-    shown: ids of passages. An inferred relation has no passage.
-    """
+    """Relations as paths of one edge. The passage given is the first shown one that states the relation, else the first
+    that states it. shown: ids of passages. An inferred relation has no passage."""
     graph = higra_graph(index)
     part = graph.relations.select(("subject", "label", "object", "passages")).take(pa.array(list(rows), pa.int64()))
     names, paths = graph.entities["name"], []
@@ -178,7 +177,7 @@ def relation_paths(index: Index, rows: Sequence[int], shown: Collection[str]) ->
 
 
 def passages_of_entities(index: Index) -> dict[int, set[int]]:
-    """Rows of the passages of each entity."""
+    """{entity: rows of its passages}."""
 
     def load(index: Index) -> dict[int, set[int]]:
         passages: dict[int, set[int]] = {}

@@ -1,7 +1,7 @@
-"""The Librarian: answers one sub-question from what was retrieved for it. Stateless; a batch is many of these.
+"""The Librarian answers one sub-question from the passages retrieved for it. It is stateless, so calls can be batched.
 
-A capable model gives every answer that the passages and relations support, with its evidence. Another model gives the
-one short answer of the shared reader, from the passages that the reader shows, without the relations.
+A capable model gives every answer that the passages and relations support, with its evidence. Other models give the
+single short answer of the shared reader, from the passages that the reader shows, without the relations.
 """
 
 from __future__ import annotations

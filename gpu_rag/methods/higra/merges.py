@@ -1,6 +1,7 @@
-"""Merges of names: the log of a finished index, and edits by hand that the next build applies.
+"""Merges of names: the log of a finished index, and manual edits that the next build applies.
 
-Edits are kept in `edits/merges.jsonl` in the index: names that never become one (reject), and names made one (force).
+Edits are stored in `edits/merges.jsonl` in the index: names that must never be merged (reject), and names that must be
+merged (force).
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ from gpu_rag.text.normalise import normalise_name
 
 FILE = f"{EDITS}/merges.jsonl"
 EXACT, SEMANTIC, FORCED = "exact", "semantic", "forced"
-QUARANTINED = "quarantined"  # names that would be too many for one entity: they were left apart
+QUARANTINED = "quarantined"  # names too many for one entity, so they were not merged
 REJECT: Final = "reject"
 FORCE: Final = "force"
 _N_SHOWN = 5
 
 
 def merge_row(why: str, rule: str, score: float, members: Sequence[str], entity: Any) -> Row:
-    """A row of HIGRA_MERGES. why: exact | semantic | forced | quarantined; entity: what the members became, if one."""
+    """A row of HIGRA_MERGES. why: exact | semantic | forced | quarantined; entity: the merged entity, if there is
+    one."""
     id = merge_id(why, members)
     return {"id": id, "why": why, "rule": rule, "score": score, "members": list(members), "entity": entity}
 
 
 def merge_id(why: str, members: Sequence[str]) -> str:
-    """A short name of a merge: the same for the same members in every build."""
+    """A short id of a merge: the same for the same members in every build."""
     text = json.dumps([why, sorted(members)], ensure_ascii=False)
     return "m_" + hashlib.sha1(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:10]
 
@@ -50,7 +52,7 @@ def merge_id(why: str, members: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit. id: that of the merge it rejects, or of the forced merge; members: names or ids, as in HIGRA_MERGES."""
+    """One edit. id: of the merge that it rejects, or of the forced merge; members: names or ids, as in HIGRA_MERGES."""
 
     id: str
     action: Literal["reject", "force"]
@@ -61,7 +63,7 @@ Edits = tuple[Edit, ...]  # in the order made
 
 
 def read_edits(path: Path | None) -> Edits:
-    """The edits in a file; none where there is no file. Raises BadInput naming the line that is no edit."""
+    """The edits in a file; none if there is no file. Raises BadInput naming the invalid line."""
     if path is None or not path.is_file():
         return ()
     edits = []
@@ -84,7 +86,7 @@ def _edit(line: bytes) -> Edit:
 
 
 def write_edits(path: Path, edits: Edits) -> None:
-    """Replaces the file."""
+    """Write all edits, replacing the file."""
     write_atomic(path, "".join(json.dumps(asdict(edit), ensure_ascii=False) + "\n" for edit in edits).encode())
 
 
@@ -99,12 +101,12 @@ def name_pairs(groups: Iterable[Sequence[str]]) -> frozenset[frozenset[str]]:
 
 
 def file_of(sources: Sources) -> Path | None:
-    """The file of edits of a build."""
+    """The edits file of a build."""
     return sources.edits / Path(FILE).name if sources.edits is not None else None
 
 
 def edits_params(sources: Sources) -> dict[str, Any]:
-    """The edits that a stage depends on, in any order of making; nothing where there are none."""
+    """The edits that a stage depends on, in sorted order; {} if there are none."""
     edits = read_edits(file_of(sources))
     return {"edits": sorted([e.action, *sorted(e.members)] for e in edits)} if edits else {}
 
@@ -122,13 +124,13 @@ class Merges:
         self.pairs = pair_coverage(index.manifest)
 
     def found(self, text: str = "", why: str = "") -> list[Row]:
-        """The merges that have `text` in a name (as normalised) and that reason; in the order of the log."""
+        """The merges with `text` in a name (both normalised) and with the given reason, in log order."""
         wanted = normalise_name(text)
         rows = [row for row in self.log if not why or row["why"] == why]
         return [row for row in rows if any(wanted in name for name in (*row["members"], row["entity"]))]
 
     def reject(self, ids: Iterable[str]) -> None:
-        """Rejects these merges: their members stay apart; of a forced one the edit is undone. Raises BadInput."""
+        """Reject merges: their members stay apart. For a forced merge, its edit is undone. Raises BadInput."""
         by_id, edits = {row["id"]: row for row in self.log}, self.edits
         for id in ids:
             if id not in by_id:
@@ -142,14 +144,14 @@ class Merges:
         self.edits = edits
 
     def force(self, one: str, other: str) -> None:
-        """Makes one entity of two. one, other: a name, an alias, or an id. Raises BadInput, UsageError."""
+        """Force the merge of two entities. one, other: a name, an alias, or an id. Raises BadInput, UsageError."""
         members = tuple(sorted({self.entity(one), self.entity(other)}))
         if len(members) < 2:
             raise UsageError("these are one entity already", given=f"{one!r} and {other!r}: {members[0]}")
         self.edits = tuple(dict.fromkeys([*self.edits, Edit(merge_id(FORCED, members), FORCE, members)]))
 
     def undo(self, ids: Iterable[str]) -> None:
-        """Takes edits back. Raises BadInput where there is no such edit."""
+        """Remove edits. Raises BadInput for an unknown id."""
         for id in ids:
             if all(edit.id != id for edit in self.edits):
                 expected = ", ".join(e.id for e in self.edits) or "no edit"
@@ -157,13 +159,13 @@ class Merges:
             self.edits = tuple(edit for edit in self.edits if edit.id != id)
 
     def save(self) -> None:
-        """Writes the edits beside the manifest. Raises IndexLocked while a build runs, StorageError."""
+        """Write the edits beside the manifest. Raises IndexLocked while a build runs, StorageError."""
         with WriteLock(self._index.path):
             self.path.parent.mkdir(exist_ok=True)
             write_edits(self.path, self.edits)
 
     def entity(self, name: str) -> str:
-        """The id of the entity that is meant. Raises BadInput where there is none or several."""
+        """The id of the entity with this id, name or alias. Raises BadInput if there is none or several."""
         table = read_of(self._index, "higra_entities")
         ids: list[str] = table["id"].to_pylist()
         if name in set(ids):

@@ -1,8 +1,8 @@
-"""The stages of HiGraAgent's graph in a part of its index, see `index.narrow`.
+"""The stages of HiGraAgent's graph for a part of its index, see `index.narrow`.
 
-Names that are one thing in the whole index are one in the part. What is shown of an entity (names, types,
-descriptions) is made anew from the passages of the part. An inferred relation has no passage: a model made it up from
-descriptions of any documents, so a part has none.
+Names that are one entity in the whole index are one in the part. The visible fields of an entity (names, types,
+descriptions) are rebuilt from the passages of the part. Inferred relations are left out: they have no passage, since a
+model inferred them from descriptions of any documents.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _merge(part: Part) -> None:
 
 
 def _old_rows(part: Part, entities: list[Row]) -> list[int]:
-    """The entity of the whole index that each exact entity of the part belongs to: it has one of its names, and was
+    """For each exact entity of the part, its entity in the whole index: the one that has one of its names and was
     extracted from one of its passages."""
     members = read_of(part.base, "higra_entities")["members"].to_pylist()
     named: dict[tuple[int, int], int] = {}  # (row of ENTITIES, passage) of the whole index -> entity
@@ -78,16 +78,16 @@ def _mentions(part: Part) -> None:
     part.narrow_table("higra_mentions", "higra_links.parquet", HIGRA_LINKS, **ends)
     path = part.folders["higra_mentions"] / "higra_links.parquet"
     keys = [(name, "ascending") for name in ("passage", "start", "entity", "end")]
-    sorted_ = tables.read_table(path, HIGRA_LINKS).sort_by(keys)  # entities may have another order in the part
+    sorted_ = tables.read_table(path, HIGRA_LINKS).sort_by(keys)  # entity order may differ in the part
     tables.write_columns(path, HIGRA_LINKS, [column.combine_chunks() for column in sorted_.columns])
 
 
-# aliases that stand for one thing in the part may stand for two in the whole: what the whole made one becomes so later
+# An alias that is unambiguous in the part may be ambiguous in the whole. So merges come later, from the whole index.
 _BY_NAMES = replace(exact_stage, run=partial(exact_tables, by="none"))
 
 NARROW: dict[str, Narrow] = {
     "higra_exact": lambda part: part.run(_BY_NAMES),
-    "higra_exact_vectors": lambda part: None,  # for merging, which is done
+    "higra_exact_vectors": lambda part: None,  # only needed for merging, which is done
     "higra_merge": _merge,
     "higra_links": _links,
     "higra_mentions": _mentions,

@@ -1,4 +1,4 @@
-"""Relations between aligned entities, and the passages that state them; an inferred one has no passage."""
+"""Relations between aligned entities, and the passages that state them. An inferred relation has no passage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_rag.methods.higra.graph import higra_graph
 
 
 def stated(index: Index) -> Iterator[tuple[str, str, str, list[int]]]:
-    """(subject, label, object, rows of passages) of every relation; nothing where the index has no such graph."""
+    """(subject, label, object, passage rows) of every relation; nothing if the index has no such graph."""
     if "higra_graph" not in index.stages:
         return
     graph = higra_graph(index)

@@ -1,4 +1,4 @@
-"""HiGraAgent's graph in the report of a build: alignment in figures, as the paper prints it."""
+"""HiGraAgent's graph in the report of a build: the alignment statistics of the paper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_rag.index.manifest import Manifest
 
 
 def figures(report: BuildReport) -> dict[str, Any]:
-    """{"alignment": ...} of the --json of a build; nothing where the index has no such graph."""
+    """{"alignment": ...} for the --json of a build; {} if the index has no such graph."""
     record = report.manifest.stages.get("higra_graph")
     if record is None:
         return {}
@@ -24,8 +24,8 @@ def figures(report: BuildReport) -> dict[str, Any]:
 
 
 def pair_coverage(manifest: Manifest) -> dict[str, dict[str, int]]:
-    """{merge | link: pairs of entities within the radius, those that one window shows together, windows}; link only
-    where a language model was asked."""
+    """{merge | link: number of entity pairs within the radius, of pairs that one window shows together, and of
+    windows}; link only if a language model was asked."""
     found = {}
     for what, stage in (("merge", "higra_merge"), ("link", "higra_links")):
         counts = manifest.stages[stage].counts if stage in manifest.stages else {}
@@ -36,7 +36,7 @@ def pair_coverage(manifest: Manifest) -> dict[str, dict[str, int]]:
 
 
 def summary(document: dict[str, Any]) -> list[str]:
-    """The line that a build prints."""
+    """The lines that a build prints."""
     if "alignment" not in document:
         return []
     names, parts = document["alignment"]["entities"], document["alignment"]["components"]
@@ -46,7 +46,7 @@ def summary(document: dict[str, Any]) -> list[str]:
 
 
 def coverage_lines(pairs: dict[str, dict[str, int]]) -> list[str]:
-    """A line for each of `pair_coverage`."""
+    """One line for each entry of `pair_coverage`."""
     return [
         f"{what}: {found['together']:,} of {found['within_radius']:,} near pairs seen together, "
         f"{found['windows']:,} windows"
@@ -55,7 +55,7 @@ def coverage_lines(pairs: dict[str, dict[str, int]]) -> list[str]:
 
 
 def section(document: dict[str, Any], page: Any) -> list[str]:
-    """Tables and plots of `document["alignment"]`. page: `report.page`, which draws them."""
+    """Tables and plots of `document["alignment"]`. page: the module `report.page`, which draws them."""
     found = document.get("alignment")
     if not found:
         return []
@@ -101,7 +101,7 @@ def _steps(found: dict[str, Any]) -> list[list[str]]:
 
 
 def _binned(bins: dict[str, int]) -> list[tuple[str, dict[str, float]]]:
-    """Labels such as "2-3" and "64 or more", in ascending order."""
+    """(label, {"entities": number}) of each bin; labels such as "2-3" and "64 or more", in ascending order."""
     lows = sorted(map(int, bins))
     labels = [str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in zip(lows, lows[1:])] + [f"{lows[-1]} or more"]
     return [(label, {"entities": bins[str(low)]}) for label, low in zip(labels, lows)]

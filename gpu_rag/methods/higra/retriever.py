@@ -1,7 +1,7 @@
 """HiGraRetriever with one reading: the Librarian of HiGraAgent alone, on the question itself.
 
-Seeds near the question, and personalized PageRank from them: on the whole graph, or as the paper has it on the subgraph
-around them, fused with similarity by reciprocal ranks.
+Personalized PageRank from seeds near the question: on the whole graph, or (as in the paper) on the subgraph around
+them, fused with similarity by reciprocal ranks.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
 from gpu_rag.types import Draft, Question
 
-Begun = tuple[np.ndarray, HigraFound, list[int]]  # a text's vector, what is similar to it, rows of seed entities
+Begun = tuple[np.ndarray, HigraFound, list[int]]  # a text's vector, its similar rows, and its seed entity rows
 
 __all__ = ["Params", "find", "program", "retrieve"]
 
 
 async def find(run: Run, text: str, params: Params, limit: int = 0) -> Support:
-    """HiGraRetriever on one question: n_passages to n_passages + n_similar passages, at least `limit` where there are
-    so many, and n_relations relations as paths."""
+    """HiGraRetriever on one question: n_passages to n_passages + n_similar passages, at least `limit` if there are
+    enough, and n_relations relations as paths."""
     return await ranked_from(run, text, await started(run, text, params), params, limit)
 
 
 async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: int) -> Support:
-    """`find` from seeds on."""
+    """The part of `find` that follows the seeds."""
     vector, found, seeds = begun
-    if params.walk == "whole" and seeds:  # without any, similarity alone
+    if params.walk == "whole" and seeds:  # without seeds, similarity alone
         walked = Walked(text, vector, tuple(seeds), found.relations.rows)
         ranking = await higra_walk(walked, params.damping, params.n_facts, params.similarity, max(params.depth, limit))
     else:
@@ -59,14 +59,14 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
 
 
 async def started(run: Run, text: str, params: Params) -> Begun:
-    """Where a text's ranking starts from."""
+    """The start of a text's ranking: its vector, similar rows and seeds."""
     (vector,) = await embed([text])
     found = await higra_search((text, vector), params.similarity)
     return vector, found, await _seeds(run, text, found, params) if params.graph_context else []
 
 
 async def _seeds(run: Run, text: str, found: HigraFound, params: Params) -> list[int]:
-    """Rows of the seed entities: what the decider chooses among the candidates, else the first ones."""
+    """Rows of the seed entities: the decider's choice among the candidates, else the first entities."""
     candidates = list(dict.fromkeys(chain(found.named, found.entities.rows)))[: params.n_entities]
     by_rank = dict(zip(found.entities.rows, found.entities.scores))
     chosen = await decide(
@@ -93,7 +93,7 @@ def _around(index: Index, seeds: Sequence[int], radius: int) -> set[int]:
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
-    """The run.limit passages that come first in reading order, and the relations read with them as paths."""
+    """The first run.limit passages in reading order, and the relations read with them as paths."""
     found = await find(run, question.text, params, run.limit)
     return replace(found, evidence=found.evidence[: run.limit])
 

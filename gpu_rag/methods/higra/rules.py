@@ -1,7 +1,7 @@
-"""HiGraAgent without a capable model: the Seeker's next action from question, plan and findings, and short answers.
+"""Rules for HiGraAgent without a capable model: the Seeker's next action, and short answers.
 
-Every step of the plan whose references are known is asked, once more in other words where no answer came; when all
-steps are through, the answer of the last one is the answer.
+Every step of the plan is asked as soon as its references are known, and once more in other words if no answer came.
+When all steps are done, the answer of the last one is the answer.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from gpu_rag.text.keywords import keywords
 from gpu_rag.text.rules.decomposition import PlanStep, fill
 from gpu_rag.text.rules.decomposition.compare import decide
 
-MAX_ASKS = 6  # sub-questions of one call
-MAX_VARIANTS = 3  # of one sub-question, when a reference has several answers
+MAX_ASKS = 6  # sub-questions per call
+MAX_VARIANTS = 3  # per sub-question, when a reference has several answers
 _COPULA = re.compile(r"\b(?:is|was|are|were)\b", re.IGNORECASE)
 _INTRODUCED = re.compile(r"^(?:the |my )?(?:short )?answer is:?\s+", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r",\s+(?=(?:the|a|an|who|which|where|whose|and)\b)|(?<=[a-z0-9]{3})\.\s+", re.IGNORECASE)
 
 
 def next_by_rules(dialogue: Dialogue) -> tuple[SubQuestions, Answered | None]:
-    """The sub-questions to ask next; where there is none the answer, or None where nothing is left to be done.
+    """The sub-questions to ask next. If there are none, the answer, or None if nothing is left to do.
 
     A step can be asked when each step that it depends on has answers or was given up. "#k" is replaced by each answer
-    of step k (at most MAX_VARIANTS sub-questions a step), or by the words that it stands for where k was given up. A
-    step without an answer is asked once more with the whole question behind it, then given up.
+    of step k (at most MAX_VARIANTS sub-questions per step), or by its phrase if k was given up. A step without an
+    answer is asked once more with the whole question appended, then given up.
     """
     asks: list[PlanStep] = []
     for step in dialogue.plan.steps:
         if all(_is_through(dialogue, k) for k in step.depends_on):
             asks.extend(_asks_for(dialogue, step))
-    distinct = {ask.question: ask for ask in reversed(asks)}  # of steps in the same words the first is asked
+    distinct = {ask.question: ask for ask in reversed(asks)}  # of steps with the same words the first is asked
     return tuple(ask for ask in asks if distinct[ask.question] is ask)[:MAX_ASKS], None if asks else _answer(dialogue)
 
 
 def _is_through(dialogue: Dialogue, step: int) -> bool:
-    """Whether a step has answers or was given up: after two tries, or one where the step is the whole question."""
+    """Whether a step has answers or was given up: after two tries, or after one if it is the only step."""
     tries = 1 if len(dialogue.plan.steps) == 1 else 2
     return bool(dialogue.answers_of(step)) or _n_tries(dialogue, step) >= tries
 
 
 def _n_tries(dialogue: Dialogue, step: int) -> int:
-    """Tries of a step; its variants of one call are one try."""
+    """The number of tries of a step. Its variants in one call are one try."""
     questions = [dialogue.findings[number - 1].question for number in dialogue.of_step(step)]
     return bool(questions) + any(question.endswith(_again(dialogue)) for question in questions)
 
@@ -63,7 +63,7 @@ def _asks_for(dialogue: Dialogue, step: PlanStep) -> list[PlanStep]:
 
 
 def _words_of(dialogue: Dialogue, number: int) -> str:
-    """The words for a step that was given up: its phrase, with the references in it replaced likewise."""
+    """The phrase of a step that was given up; references in it are replaced in the same way."""
     step = next(step for step in dialogue.plan.steps if step.id == number)
     known = {k: next(iter(dialogue.answers_of(k)), "") or _words_of(dialogue, k) for k in step.depends_on}
     return fill(step.phrase or step.question.rstrip("?"), known)
@@ -84,9 +84,9 @@ def _answer(dialogue: Dialogue) -> Answered | None:
 def short_answer(answer: str, question: str) -> str:
     """The part of an answer that does not repeat its question: "The designer was Marta Orlo" becomes "Marta Orlo".
 
-    Small models like to answer in whole sentences, and the answer is to stand in the next question. Cut is "the answer
-    is"; what stands before the first "is", "was", "are", "were", where most content words of that part are words of the
-    question; what follows the first sentence; and a relative clause or apposition behind a comma.
+    Small models tend to answer in whole sentences, but the answer is inserted into the next question. Four parts are
+    cut: "the answer is"; the text before the first "is", "was", "are", "were", if most of its content words are in the
+    question; all after the first sentence; and a relative clause or apposition after a comma.
     """
     rest = _INTRODUCED.sub("", answer, count=1) or answer
     found = _COPULA.search(rest)

@@ -1,8 +1,9 @@
 """The Seeker and its dialogue with the Librarian.
 
-clarify -> plan -> the Librarian takes every sub-question without dependency, at once -> the Seeker asks on or answers,
-until it answers or `max_turns` calls are made, when one forced answer closes. All sub-questions of a call are siblings,
-so those of all live questions reach the searches and the model as one batch.
+First the question is clarified and planned. The Librarian takes all sub-questions without dependency at once. Then the
+Seeker asks on or answers, until it answers or `max_turns` calls are made; then one forced answer closes the dialogue.
+The sub-questions of a call run side by side, so the sub-questions of all live questions form one batch for the searches
+and the model.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gpu_rag.types import Draft
 
 
 async def converse(run: Run, question: str, find: Find, max_turns: int) -> Draft:
-    """The answer of the dialogue; `unsupported` where even the forced answer finds nothing."""
+    """The answer of the dialogue; `unsupported` if even the forced answer finds nothing."""
     question = await clarified(run, question)
     dialogue = Dialogue(question, await planned(run, question))
     asks: SubQuestions = tuple(step for step in dialogue.plan.steps if not step.depends_on)
@@ -45,9 +46,9 @@ async def converse(run: Run, question: str, find: Find, max_turns: int) -> Draft
 
 
 async def next_action(run: Run, dialogue: Dialogue) -> SubQuestions | Answered | None:
-    """The next action; None where neither a question nor an answer is left, so that the dialogue must close.
+    """The next action; None if neither a question nor an answer is left, so the dialogue must close.
 
-    A sub-question as the rules would ask it answers their step of the plan.
+    A sub-question that equals one of the rules answers the same plan step.
     """
     asks, answer = next_by_rules(dialogue)
     rules = as_action(asks, answer)
@@ -63,7 +64,7 @@ async def next_action(run: Run, dialogue: Dialogue) -> SubQuestions | Answered |
 
 
 async def last_answer(run: Run, dialogue: Dialogue) -> Answered | None:
-    """The one forced answer that closes a dialogue; None where the findings do not tell."""
+    """The forced answer that closes a dialogue; None if the findings hold no answer."""
     reply = await decide(run, LAST, run=run, dialogue=dialogue)
     cited = tuple(number for number in dict.fromkeys(reply.evidence) if number <= len(dialogue.findings))
     return Answered(" ".join(reply.answer.split()), cited) if is_answer(reply.answer) else None

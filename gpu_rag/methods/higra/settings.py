@@ -1,4 +1,4 @@
-"""The section [alignment]: how HiGraAgent's index makes one entity of many names, and links entities and passages."""
+"""The section [alignment]: settings for merging names into entities, and for linking entities and passages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_rag.settings.ranges import COSINE, COSINE_DISTANCE, COUNT, NATURAL, SHA
 
 @dataclass(frozen=True)
 class AlignmentSettings(Declared):
-    """Refinement of the graph; the defaults are the paper's values, but for `windows` and `aliases`."""
+    """Refinement of the graph. The defaults are the paper's values, except `windows` and `aliases`."""
 
     tau: Annotated[float, COSINE_DISTANCE, "radius, a cosine distance, of the clusters of names that may be one"] = 0.15
     windows: Annotated[

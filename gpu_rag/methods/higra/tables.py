@@ -17,12 +17,12 @@ from gpu_rag.index.index import Index
 Row = dict[str, Any]
 Triple = tuple[int, str, int]  # (subject, label, object), rows of a table of entities
 _ENTITY = [
-    ("id", pa.string()),  # the normalised name, with its types where several entities have that name
-    ("name", pa.string()),  # the commonest way it is written
-    ("aliases", pa.list_(pa.string())),  # every other way, commonest first
+    ("id", pa.string()),  # the normalised name, with its types if several entities have that name
+    ("name", pa.string()),  # the commonest spelling
+    ("aliases", pa.list_(pa.string())),  # all other spellings, commonest first
     ("types", pa.list_(pa.string())),
     ("descriptions", pa.list_(pa.string())),
-    ("members", pa.list_(pa.int32())),  # rows of ENTITIES whose names it holds, ascending
+    ("members", pa.list_(pa.int32())),  # rows of ENTITIES with its names, ascending
 ]
 EXACT_ENTITIES = pa.schema([*_ENTITY, ("passages", pa.list_(pa.int32()))])  # after the exact merge; sorted by id
 HIGRA_ENTITIES = pa.schema([*_ENTITY, ("n_passages", pa.int32())])  # after the semantic merge; sorted by id
@@ -32,20 +32,20 @@ HIGRA_RELATIONS = pa.schema(  # sorted by (subject, label, object)
         ("subject", pa.int32()),  # rows of HIGRA_ENTITIES
         ("label", pa.string()),
         ("object", pa.int32()),
-        ("passages", pa.list_(pa.int32())),  # where it was extracted, ascending; of an inferred one none
+        ("passages", pa.list_(pa.int32())),  # where it was extracted, ascending; empty for inferred relations
         ("origin", pa.string()),  # extraction | inferred
-        ("confidence", pa.float32()),  # 1 for what was extracted
+        ("confidence", pa.float32()),  # 1 for extracted relations
     ]
 )
 HIGRA_LINKS = tables.MENTIONS  # rows of HIGRA_ENTITIES and passages; sorted by (passage, start, entity, end)
-HIGRA_MERGES = pa.schema(  # what became one and why; sorted by (why, -score, id)
+HIGRA_MERGES = pa.schema(  # merges and their reasons; sorted by (why, -score, id)
     [
         ("id", pa.string()),  # for `gpu-rag merges --reject`; the same for the same names in every build
         ("why", pa.string()),  # exact | semantic | forced | quarantined
         ("rule", pa.string()),
-        ("score", pa.float32()),  # the cosine of the two names; of exact and forced ones 1
+        ("score", pa.float32()),  # the cosine of the two names; 1 for exact and forced merges
         ("members", pa.list_(pa.string())),  # exact: normalised names; else ids of EXACT_ENTITIES
-        ("entity", pa.string()),  # id of the entity of HIGRA_ENTITIES that they became; "" of quarantined ones
+        ("entity", pa.string()),  # id of the resulting entity in HIGRA_ENTITIES; "" for quarantined merges
     ]
 )
 HIGRA_SOURCES = pa.schema([("entity", pa.int32()), ("passage", pa.int32())])  # where entities were extracted; sorted
@@ -73,7 +73,7 @@ def read_of(index: Index, name: str) -> pa.Table:
 
 
 def write(folder: Path, name: str, rows: Iterable[Row]) -> int:
-    """Writes the table `name`; returns how many rows it has."""
+    """Write the table `name`. Returns its number of rows."""
     return tables.write_rows(folder / f"{name}.parquet", TABLES[name][1], rows)
 
 
@@ -84,13 +84,13 @@ def ints(table: pa.Table, column: str) -> np.ndarray:
 
 
 def pairs(table: pa.Table, origin: str = "") -> set[tuple[int, int]]:
-    """The (entity, passage) of each row of HIGRA_LINKS or HIGRA_SOURCES; origin: of such links alone."""
+    """The (entity, passage) of each row of HIGRA_LINKS or HIGRA_SOURCES. origin: keep only links of this origin."""
     table = table.filter(pc.equal(table["origin"], origin)) if origin else table
     return set(zip(table["entity"].to_pylist(), table["passage"].to_pylist()))
 
 
 def by_id(made: Mapping[int, Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """(the entities of groups, sorted by id; the place there of the entity that each row of `group_of` became)."""
+    """(entities of the groups, sorted by id; for each row of `group_of`, the position of its entity there)."""
     order = sorted(made, key=lambda group: made[group]["id"])
     place = {group: row for row, group in enumerate(order)}
     return [made[group] for group in order], [place[group] for group in group_of]
@@ -99,7 +99,7 @@ def by_id(made: Mapping[int, Row], group_of: Sequence[int]) -> tuple[list[Row], 
 def relation_rows(
     entities: Sequence[Row], triples: Iterable[tuple[Triple, Iterable[int]]], row_of: Sequence[int]
 ) -> list[Row]:
-    """Rows of HIGRA_RELATIONS, sorted, of extracted triples with their passages; row_of: the entity of each end."""
+    """Rows of HIGRA_RELATIONS, sorted, from extracted triples with their passages. row_of: the entity of each end."""
     found: dict[Triple, set[int]] = defaultdict(set)
     for (subject, label, object_), passages in triples:
         found[row_of[subject], label, row_of[object_]].update(passages)
@@ -108,7 +108,7 @@ def relation_rows(
 
 
 def relation_row(ids: Sequence[str], key: Triple, passages: Sequence[int] = (), confidence: float = 1.0) -> Row:
-    """A row of HIGRA_RELATIONS; without passages it is inferred."""
+    """A row of HIGRA_RELATIONS. Without passages the relation is inferred."""
     subject, label, object_ = key
     return {
         "id": f"{ids[subject]} | {label} | {ids[object_]}",

@@ -31,7 +31,7 @@ def _outside(values: np.ndarray, limit: int, what: str) -> Iterator[str]:
 
 
 def _entities(index: Index, name: str, stage: str, **limits: int) -> Iterator[str]:
-    """limits: of the row numbers in lists of the table."""
+    """Check the ids of a table, and its list columns. limits: upper bounds of the row numbers in these lists."""
     table = read_of(index, name)
     yield from _rising(table["id"].to_pylist(), f"{stage} entities")
     for column, limit in limits.items():
@@ -63,7 +63,8 @@ def _exact(index: Index) -> Iterator[str]:
     table = read_of(index, "higra_exact_entities")
     limits = {"members": index.n_entities, "passages": index.n_passages}
     yield from _entities(index, "higra_exact_entities", "higra_exact", **limits)
-    # the end of a triple may be an alias of an entity of its passage: a row of the entity table, but no member
+    # The end of a triple may be an alias of an entity of its passage. Then the entity table has a row for it, but no
+    # entity has it as a member.
     known = {normalise_name(alias) for aliases in table["aliases"].to_pylist() for alias in aliases}
     members = _members(table)
     if not all(row in members or id in known for id, row in index.entity_rows.items()):
@@ -83,7 +84,7 @@ def _merged(index: Index) -> Iterator[str]:
     if not np.array_equal(np.bincount(np.maximum(entity, 0), minlength=table.num_rows), ints(table, "n_passages")):
         yield "higra_merge: n_passages is not the number of sources"
     yield from _relations(index, "higra_extracted_relations", "higra_merge", table.num_rows)
-    read_edits(index.path / FILE)  # raises for one that is damaged
+    read_edits(index.path / FILE)  # raises if the file is damaged
     rows, ids = log.to_pylist(), set(table["id"].to_pylist())
     yield from _rising([(row["why"], -row["score"], row["id"]) for row in rows], "higra_merge merges")
     reasons = (EXACT, SEMANTIC, FORCED, QUARANTINED)

@@ -1,4 +1,4 @@
-"""The decision of HopRAG: which out-edge of a passage to follow."""
+"""The decision of HopRAG: the out-edge of a passage to follow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_rag.program.oracle import Known
 
 
 def nearest(entry: str, edges: Sequence[OutEdge]) -> list[int]:
-    """The nearest out-edge; none after a random walk, which has gone along all edges already."""
+    """The nearest out-edge; none after a random walk, which has already followed all edges."""
     return [] if entry == "walk" else [0]
 
 

@@ -1,15 +1,15 @@
-"""HopRAG's steps over its graph: where to enter it, which out-edges to follow, how near vertices are.
+"""HopRAG's steps over its graph: start vertices, out-edges to follow, and similarity of vertices.
 
 Everywhere SIM(q, x) = (Jaccard of keywords + cosine) / 2, see `gpu_rag.graph.frontier`. The keywords of an edge are
 those of its two questions. Those of a vertex depend on `about`:
   text    all keywords of its title and text
-  topics  the keywords of its passage's title, and the subjects of the passage's triples: what the passage is about
+  topics  the keywords of its passage's title, and the subjects of the passage's triples
 A step returns rows and scores, at most k for each vertex.
 
-The random walk of a question with text t goes along all edges, both ways, over the V vertices:
+The random walk of a question with text t follows all edges in both directions, over the V vertices:
   x(v)      = 2 * TEMPERATURE * SIM(q, v)
-  r(v)      = the restart by x and, for WORD_SHARE of it, by the BM25 of passages, and titles that t names, shared alike
-              by the vertices of a passage; see program.walk
+  r(v)      = the restart by x and, for WORD_SHARE of it, by the BM25 of passages, and titles that t names; a passage's
+              weight is divided equally among its vertices; see program.walk
   p         = (1 - DAMPING) r + DAMPING P^T p, see graph.pagerank
   score(v)  = minmax(log p(v)) + FUSION * minmax(SIM(q, v))
 """
@@ -54,13 +54,13 @@ from gpu_rag.types import CSR, Ragged
 
 T = TypeVar("T")
 
-TEMPERATURE, WORD_SHARE, DAMPING, FUSION = 30.0, 0.4, 0.5, 0.5  # of the random walk
-TOL = 1e-6  # L1 error of PageRank
+TEMPERATURE, WORD_SHARE, DAMPING, FUSION = 30.0, 0.4, 0.5, 0.5  # parameters of the random walk
+TOL = 1e-6  # L1 error bound of PageRank
 
 
 @dataclass(frozen=True)
 class HopQuestion:
-    """A question as the graph compares it. vector: f32[D], unit; words: its keywords, normalised."""
+    """A question in the form that is compared with the graph. vector: f32[D], unit; words: its keywords, normalised."""
 
     vector: np.ndarray
     words: frozenset[str]
@@ -70,14 +70,16 @@ class HopQuestion:
 class HopGraph:
     """Vertices (passages or sentences) and their out-edges. V vertices, E edges, Q in-questions, W keywords.
 
-    indptr: i64[V+1]; target: i32[E]: the out-edges of vertex v are the rows indptr[v]:indptr[v+1], by ascending
-    target, each target once, never v itself. question: i32[E], the in-question that each edge carries, a row of
-    question_texts and question_vectors.
+    indptr: i64[V+1]; target: i32[E]: the out-edges of vertex v are the rows indptr[v]:indptr[v+1], by ascending target,
+    each target once, never v itself. question: i32[E], the in-question that each edge carries, a row of question_texts
+    and question_vectors.
     edge_keywords: E lists of i32, the keywords of both questions, ascending; vertex_keywords: V lists of i32.
-    keyword_ids: the number of each keyword, [0, W) in the order of the alphabet; words of topics have numbers from W.
+    keyword_ids: the number of each keyword, [0, W) in alphabetical order; words that only topics have are numbered from
+    W.
     question_vectors, vertex_vectors: unit rows [Q, D] and [V, D], f32 on CPU, f16 on a GPU.
     vertex_passage: i32[V], the passage of each vertex, ascending; the identity when vertices are passages.
-    All tensors lie on the device of the index. What a search needs beside them is made when it is first asked for.
+
+    All tensors are on the device of the index. Derived data is made on first use.
     """
 
     index: Index
@@ -99,29 +101,29 @@ class HopGraph:
 
     @cached_property
     def on_host(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(i32[E] where each edge leads, i32[E] its question, i32[V] the passage of each vertex)."""
+        """(i32[E] target of each edge, i32[E] its question, i32[V] the passage of each vertex), on the host."""
         target, question, passage = (t.cpu().numpy() for t in (self.target, self.question, self.vertex_passage))
         return target, question, passage
 
     @cached_property
     def both_ways(self) -> PageRankGraph:
-        """The edges without their questions and directions."""
+        """The graph of the edges without questions and directions."""
         source = row_of_entry(CSR(self.indptr, self.target))
         return prepare(csr_from_edges(source, self.target, self.n_vertices))
 
     @cached_property
     def edges(self) -> HopEdges:
-        """The edges, by their questions' vectors and keywords."""
+        """The edges with the vectors and keywords of their questions."""
         sides = self.indptr, self.target, self.question, self.question_vectors, self.edge_keywords
         return hop_edges(*sides, len(self.keyword_ids))
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        """The numbers of words: of keywords, then of those that topics alone have."""
+        """The numbers of words: of keywords, then of words that only topics have."""
         return dict(self.keyword_ids)
 
     def vertices(self, about: str) -> Described:
-        """The vertices by their vectors and the keywords that `about` names, see `batched`."""
+        """The vertices with their vectors and the keywords that `about` names, see the module."""
 
         def load(_: Index) -> Described:
             lists = self.vertex_keywords if about == "text" else self._topics()
@@ -130,7 +132,7 @@ class HopGraph:
         return self.index.loaded(f"hop vertices {about}", load)
 
     def loops(self, about: str) -> HopEdges:
-        """The vertices as edges from each to itself, so that `top_edges` ranks them."""
+        """The vertices as edges from each to itself, so that `top_edges` can rank them."""
         of = self.vertices(about)
         rows = torch.arange(of.n + 1, device=of.vectors.device)
         own = rows[:-1].int()
@@ -139,7 +141,7 @@ class HopGraph:
         )
 
     def _topics(self) -> Ragged:
-        """What each vertex's passage is about; words that no question has get numbers of their own."""
+        """The topics of each vertex's passage. Words that no question has get their own numbers."""
         index, number = self.index, self._numbers
         stated = zip(index.relation_ends[0], index.relations["passages"].to_pylist())
         topics = [keywords(title) for title in index.passages["title"].to_pylist()]
@@ -154,7 +156,7 @@ class HopGraph:
         return ragged_of_lists([sorted(numbers[p]) for p in self.on_host[2]], self.indptr.device)
 
     def numbered(self, questions: Sequence[HopQuestion]) -> FrontierQuery:
-        """The questions in the form of the ops. Words that the graph does not know count in a set's size alone."""
+        """The questions in the form of the ops. Unknown words count only in the size of a set."""
         lists, beyond = [], len(self._numbers)
         for question in questions:
             known = sorted(self._numbers[word] for word in question.words if word in self._numbers)
@@ -194,7 +196,7 @@ def _load(index: Index) -> HopGraph:
 
 
 def union_of_rows(left: Ragged, left_rows: torch.Tensor, right: Ragged, right_rows: torch.Tensor, n: int) -> Ragged:
-    """List e: the values, all below n, of left[left_rows[e]] or right[right_rows[e]], ascending, each once."""
+    """List e: the distinct values, all below n, of left[left_rows[e]] and right[right_rows[e]], ascending."""
     keys = []
     for lists, rows in ((left, left_rows.long()), (right, right_rows.long())):
         picked = some_lists(lists, rows)
@@ -209,7 +211,7 @@ AtVertices = tuple[HopQuestion, tuple[int, ...]]  # a question at some vertices 
 
 @dataclass(frozen=True)
 class OutEdge:
-    """An edge that a question may follow. edge: its row; target: the vertex it leads to; score: SIM(q, edge)."""
+    """An edge that a question may follow. edge: its row; target: its end vertex; score: SIM(q, edge)."""
 
     edge: int
     target: int
@@ -219,7 +221,7 @@ class OutEdge:
 @batched(GRAPH, tile=TILE)
 @halved
 def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, k: int) -> list[Ranking]:
-    """The k vertices of highest score by the random walk from each text and its question, see the module."""
+    """The k best vertices by the random walk from each text and its question, see the module."""
     graph, n = hop_graph(index), len(queries)
     vertices, questions = graph.vertices(about), graph.numbered([question for _, question in queries])
     vertex, starts = (torch.arange(size, device=graph.indptr.device) for size in (graph.n_vertices, n + 1))
@@ -227,7 +229,7 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
     near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
     texts, of = [text for text, _ in queries], (graph.vertex_passage, index.n_passages)
     titles = spread(title_seeds(title_names(index), [words_of(text) for text in texts]))
-    shared = np.bincount(graph.on_host[2], minlength=index.n_passages)  # by the vertices of a passage, alike
+    shared = np.bincount(graph.on_host[2], minlength=index.n_passages)  # vertices per passage, which share its weight
     lists = [(rows, weights / np.maximum(shared[rows], 1)) for rows, weights in (word_weights(index, texts), titles)]
     words, by_words, titled, by_title = to_device(index.device, *(part for one in lists for part in one))
     prior = restart(2 * TEMPERATURE * near, words, by_words, WORD_SHARE, of)
@@ -239,13 +241,13 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
 
 @batched(GRAPH)
 def enter_hops(index: Index, queries: list[HopQuestion], entry: str, about: str, k: int) -> list[Ranking]:
-    """k distinct vertices to start from, best first.
+    """k distinct start vertices, best first.
 
-    entry: "edges": the end vertices met on the way down the ranking of all edges by SIM(q, edge);
-    "vertices": those of highest SIM(q, vertex), with the keywords that `about` names (not used for edges).
+    entry: "edges": the end vertices in the ranking of all edges by SIM(q, edge); "vertices": those of highest SIM(q,
+    vertex), with the keywords that `about` names (not used for edges).
     """
     graph = hop_graph(index)
-    edges = graph.loops(about) if entry == "vertices" else graph.edges  # then the questions: loops may add words
+    edges = graph.loops(about) if entry == "vertices" else graph.edges  # before `numbered`: loops may add words
     top = top_edges(graph.numbered(queries), edges, min(k, graph.n_vertices), threads=index.threads)
     if entry == "vertices":
         return rankings(top)
@@ -254,9 +256,9 @@ def enter_hops(index: Index, queries: list[HopQuestion], entry: str, about: str,
 
 @batched(GRAPH)
 def out_edges(index: Index, queries: list[AtVertices], k: int) -> list[list[list[OutEdge]]]:
-    """For each vertex its k out-edges of highest SIM(q, edge), ties to the lower edge; none where it has none."""
+    """For each vertex its k out-edges of highest SIM(q, edge), ties to the lower edge; an empty list if it has none."""
     graph = hop_graph(index)
-    k, targets = min(k, graph.n_vertices), graph.on_host[0]  # a vertex has at most one edge to each
+    k, targets = min(k, graph.n_vertices), graph.on_host[0]  # a vertex has at most one edge to each other
     questions, lists = graph.numbered([question for question, _ in queries]), _vertices(graph, queries)
     found = rankings(frontier_topk(questions, graph.edges, lists, k, threads=index.threads))
     return _split([[OutEdge(e, int(targets[e]), s) for e, s in zip(r.rows, r.scores)] for r in found], queries)
@@ -276,7 +278,7 @@ def _vertices(graph: HopGraph, queries: Sequence[AtVertices]) -> Ragged:
 
 
 def _split(rows: Sequence[T], queries: Sequence[AtVertices]) -> list[list[T]]:
-    """Rows for all vertices of all queries as a list for each query."""
+    """Split rows for all vertices of all queries into one list per query."""
     left = iter(rows)
     return [list(islice(left, len(vertices))) for _, vertices in queries]
 

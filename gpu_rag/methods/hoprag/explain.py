@@ -1,4 +1,4 @@
-"""HopRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
+"""Wording of HopRAG's trace steps, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
     "hop_entry/*": "passages where the walk begins",

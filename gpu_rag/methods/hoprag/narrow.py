@@ -1,4 +1,4 @@
-"""The stages of HopRAG's index in a part of it, see `index.narrow`: an edge goes where its source or target goes."""
+"""The stages of HopRAG's index for a part of it, see `index.narrow`. An edge needs both its source and its target."""
 
 from __future__ import annotations
 

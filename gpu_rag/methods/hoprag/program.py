@@ -1,20 +1,22 @@
 """HopRAG (Liu et al. 2025): retrieve, reason and prune on a passage graph whose edges are pseudo-questions.
 
-Retrieve: top_k vertices. Reason, n_hop rounds: from every vertex in the queue at most one out-edge is followed, chosen
-by the decider; its target's count grows, and it is queued unless it was counted before. Prune: the top_k of
+Retrieve: top_k vertices. Reason, n_hop rounds: from every vertex in the queue the decider follows at most one
+out-edge. The count of its target grows, and the target is queued unless it was counted before. Prune: the top_k of
   H(v) = max(base(v), inherit * H(u) for every hop from u to v), in the order of the hops; ties to the lower passage.
-With sentences as vertices, evidence is the passages: one has the H of its best sentence, and top_k counts passages.
+With sentences as vertices, evidence is still passages: a passage has the H of its best sentence, and top_k counts
+passages.
 
 entry     base(v)                                                    the start
-walk      its score in a random walk along all edges, 0 where it     the top_k by it; similarity takes no hops, since
+walk      its score in a random walk along all edges, 0 if it        the top_k by it; similarity takes no hops, since
           is not among the top_k, see `batched`                      the walk has taken them
-vertices  (SIM(v, q) + count(v) / sum of counts) / 2, the paper's H  the nearest vertices, as its published code does
-edges     the same                                                   the ends of the nearest edges, as its text says
+vertices  (SIM(v, q) + count(v) / sum of counts) / 2, the paper's H  the nearest vertices, as in its published code
+edges     the same                                                   the ends of the nearest edges, as in its text
 
-`entry: edges`, `keywords: all`, `inherit: 0` is the letter of the paper. There a vertex that a hop reaches must be
-near the question itself to be kept, so that hops add next to nothing; `inherit` keeps what leads on from a good one.
-keywords: those of the question are its names, as the paper's recogniser gives them; those of a passage what it is
-about, since a set of all its words has next to no Jaccard index with any question.
+`entry: edges`, `keywords: all`, `inherit: 0` follow the paper exactly. Then a vertex reached by a hop is kept only if
+it is near the question itself, so hops add almost nothing. `inherit` keeps vertices that a good one leads to.
+
+keywords: of the question its names, as the paper's recogniser finds them; of a passage its topics, since the set of
+all its words has a Jaccard index near 0 with any question.
 """
 
 from __future__ import annotations
@@ -47,18 +49,18 @@ from gpu_rag.types import Draft, Question
 
 
 class Walk:
-    """One question's traversal. queue: vertices to hop from in this round, in order; counts: visits of each vertex,
-    in the order of first visits; hops: (from, to) in the order in which they were taken."""
+    """The traversal for one question. queue: vertices to hop from in this round, in order; counts: visits of each
+    vertex, in the order of first visits; hops: (from, to) in the order taken."""
 
     def __init__(self, start: Sequence[int]):
         self.queue, self.counts = list(start), dict.fromkeys(start, 1)
         self.hops: list[tuple[int, int]] = []
 
     def hop(self, targets: Sequence[int | None]) -> None:
-        """One round: vertex i of the queue hops to targets[i], or (None) nowhere.
+        """Take one round of hops: vertex i of the queue hops to targets[i], or stays if that is None.
 
-        A target's count grows by one for each hop; it enters the next round's queue only if it was never counted
-        before, so once.
+        The count of a target grows by one per hop. It enters the queue of the next round only if it was not counted
+        before.
         """
         taken = [(vertex, target) for vertex, target in zip(self.queue, targets) if target is not None]
         self.hops += taken
@@ -69,13 +71,13 @@ class Walk:
 
 
 def helpfulness(counts: Mapping[int, int], similarity: Mapping[int, float]) -> dict[int, float]:
-    """H(v) = (SIM(v, q) + counts[v] / sum of all counts) / 2 of every counted vertex; HopRAG's equation 2."""
+    """H(v) = (SIM(v, q) + counts[v] / sum of all counts) / 2 of every counted vertex; equation 2 of HopRAG."""
     total = sum(counts.values())
     return {v: (similarity[v] + n / total) / 2 for v, n in counts.items()}
 
 
 def inherited(scores: Mapping[int, float], hops: Sequence[tuple[int, int]], share: float) -> dict[int, float]:
-    """H(v) = max(scores[v], share * H(u)) along each hop (u, v), in the order given."""
+    """H(v) = max(scores[v], share * H(u)) along each hop (u, v), in the given order."""
     found = dict(scores)
     for parent, child in hops:
         found[child] = max(found[child], share * found[parent])
@@ -83,7 +85,7 @@ def inherited(scores: Mapping[int, float], hops: Sequence[tuple[int, int]], shar
 
 
 def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int], k: int) -> list[tuple[int, float]]:
-    """The k best (passage, H), best first, equal ones by lower passage; a passage counts as its best vertex does."""
+    """The k best (passage, H), best first, ties to the lower passage. A passage has the score of its best vertex."""
     best: dict[int, float] = {}
     for vertex, score in scores.items():
         passage = passage_of[vertex]
@@ -93,7 +95,7 @@ def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int], k: int) -
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """The walk over passages."""
+    """Settings of the walk over passages."""
 
     top_k: Annotated[int, COUNT, "vertices to start from, and passages kept at most"] = 20
     n_hop: Annotated[int, NATURAL, "rounds of hops; 0: none"] = 4
@@ -109,11 +111,11 @@ class Params(Declared):
         "names (of the question; what a passage is about) or all (of the question; of a passage's text)",
     ] = "names"
 
-    n_options: ClassVar[int] = 20  # out-edges that a language model is shown, the nearest to the question
+    n_options: ClassVar[int] = 20  # out-edges shown to a language model, nearest to the question
 
     @property
     def about(self) -> str:
-        """Which keywords of a vertex count."""
+        """The kind of vertex keywords that are used."""
         return "topics" if self.keywords == "names" else "text"
 
 
@@ -123,7 +125,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
 
 
 async def visited(question: Question, run: Run, params: Params) -> dict[int, float]:
-    """H of each vertex that the walk met, in the order of first visits."""
+    """H of each vertex that the walk visited, in the order of first visits."""
     (vector,) = await embed([question.text])
     query = HopQuestion(vector, question_words(question.text, params.keywords))
     if params.entry == "walk":
@@ -147,7 +149,7 @@ async def visited(question: Question, run: Run, params: Params) -> dict[int, flo
 
 
 def kept(run: Run, scores: Mapping[int, float], params: Params) -> Support:
-    """What pruning leaves of the visited vertices, as passages."""
+    """The visited vertices after pruning, as passages."""
     best = pruned(scores, {v: vertex_passage(run.index, v) for v in scores}, min(params.top_k, run.limit))
     ranking = Ranking(tuple(p for p, _ in best), tuple(h for _, h in best))
     return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
@@ -159,7 +161,7 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
 
 
 def question_words(text: str, kind: str) -> frozenset[str]:
-    """The names in a question, or all its keywords where it has none or `kind` is "all"."""
+    """The names in a question, or all its keywords if it has no names or `kind` is "all"."""
     return (names(text) if kind == "names" else frozenset()) or keywords(text)
 
 
@@ -167,7 +169,7 @@ async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, hop: int, pa
     """One round of hops from every vertex in the queue."""
     options = await out_edges((query, tuple(walk.queue)), params.n_options)
     taken = await gather(*(_taken(run, text, v, edges, hop, params) for v, edges in zip(walk.queue, options)))
-    if any(taken) or params.entry != "walk":  # a random walk has taken all edges: no hop is no news
+    if any(taken) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
         lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, taken))
         run.note(f"hop_{hop}", len(walk.queue), tuple(lines))
     walk.hop([None if edge is None else edge.target for edge in taken])
@@ -185,7 +187,7 @@ async def _taken(
 
 
 def _name(run: Run, vertex: int) -> str:
-    """A vertex as a person would name it: the title of its passage, or the passage's id."""
+    """A readable name of a vertex: the title of its passage, or the passage's id."""
     passage = vertex_passage(run.index, vertex)
     return str(run.index.passages["title"][passage].as_py() or run.index.passage_ids[passage])
 

@@ -1,4 +1,4 @@
-"""HopRAG's graph in the report of a build: its figures as the paper prints them, and how edges were matched."""
+"""HopRAG's graph in the report of a build: the figures of the paper, and how edges were matched."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from gpu_rag.index.build import BuildReport
 
-PAPER_DEGREE = 5.87  # edges a vertex in the paper
+PAPER_DEGREE = 5.87  # edges per vertex in the paper
 MODES = {
     "hop_exact": "every out-question was compared with every in-question",
     "hop_approximate_faiss": "out-questions were compared with candidates, found by faiss",
@@ -15,10 +15,10 @@ MODES = {
 
 
 def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
-    """Figures of the hop graph from the stages of a build's --json; None where the index has none.
+    """Figures of the hop graph from the stages of a build's --json; None if the index has no hop graph.
 
-    vertices; in_questions, out_questions; questions a vertex; edges; degree: edges a vertex; crossing: share of edges
-    between different documents; uncut: edges before the cut.
+    vertices; in_questions, out_questions; questions per vertex; edges; degree: edges per vertex; crossing: share of
+    edges between different documents; uncut: edges before the cut.
     """
     counts = {name: n for stage in stages.values() for name, n in stage["counts"].items() if name.startswith("hop_")}
     if "hop_edges" not in counts:
@@ -37,18 +37,18 @@ def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
 
 
 def figures(report: BuildReport) -> dict[str, Any]:
-    """{"hops": ...} of the --json of a build; nothing where no hop graph was built."""
+    """{"hops": ...} for the --json of a build; {} if no hop graph was built."""
     found = hop_statistics({name: vars(stage) for name, stage in report.stages.items()})
     return {"hops": found} if found else {}
 
 
 def summary(document: dict[str, Any]) -> list[str]:
-    """The build prints no line of its own for this graph."""
+    """No lines: a build prints nothing about this graph."""
     return []
 
 
 def section(document: dict[str, Any], page: Any) -> list[str]:
-    """The table of `document["hops"]`. page: `report.page`, which draws it."""
+    """The table of `document["hops"]`. page: the module `report.page`, which draws it."""
     stages, found = document["stages"], document.get("hops")
     if found is None:
         return []

@@ -1,4 +1,4 @@
-"""The section [hops]: how HopRAG's index makes a graph of pseudo-questions."""
+"""The section [hops]: settings for building HopRAG's graph of pseudo-questions."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class HopSettings(Declared):
         "who finds candidates; auto: as `graph.neighbours`, where that is auto too faiss from 100,000 in-questions on",
     ] = "auto"
 
-    tokens: ClassVar[int] = 256  # of a reply with questions
-    candidates: ClassVar[int] = 32  # nearest in-questions of an out-question, beside those that share rare keywords
+    tokens: ClassVar[int] = 256  # per reply with questions
+    candidates: ClassVar[int] = 32  # nearest in-questions per out-question, beside those that share rare keywords

@@ -16,23 +16,23 @@ VERTICES = pa.schema(
     [
         ("id", pa.string()),  # the passage's id, or `passage@k` for its sentence k
         ("passage", pa.int32()),  # rows of PASSAGES, ascending
-        ("start", pa.int32()),  # characters into the passage text
+        ("start", pa.int32()),  # characters in the passage text
         ("end", pa.int32()),
     ]
 )
-QUESTIONS = pa.schema([("vertex", pa.int32()), ("text", pa.string())])  # sorted by (vertex, text), each once
-MATCHES = pa.schema([("question", pa.int32()), ("sim", pa.float64())])  # of each out-question; -1, -inf: none
+QUESTIONS = pa.schema([("vertex", pa.int32()), ("text", pa.string())])  # sorted by (vertex, text), no duplicates
+MATCHES = pa.schema([("question", pa.int32()), ("sim", pa.float64())])  # for each out-question; -1, -inf: no match
 EDGES = pa.schema(
     [
         ("source", pa.int32()),  # rows of VERTICES; sorted by (source, target), each pair once
         ("target", pa.int32()),
         ("question", pa.int32()),  # the in-question that the edge carries
-        ("out_question", pa.int32()),  # the out-question that it answers best
+        ("out_question", pa.int32()),  # the out-question that it matches best
         ("sim", pa.float64()),
     ]
 )
-KEYWORDS = pa.schema([("keyword", pa.string())])  # sorted; the row is the number
-SIDES = ("in", "out", "vertex")  # whose keywords are stored, by file name
+KEYWORDS = pa.schema([("keyword", pa.string())])  # sorted; the row is the keyword's number
+SIDES = ("in", "out", "vertex")  # sides with stored keywords, by file name
 
 
 def read_questions(folder: Path, side: str) -> pa.Table:
@@ -41,7 +41,7 @@ def read_questions(folder: Path, side: str) -> pa.Table:
 
 
 def write_lists(path: Path, lists: Sequence[Sequence[int]]) -> None:
-    """Lists of integers as arrays `values` i32[T] and `offsets` i64[B+1]."""
+    """Write lists of integers as arrays `values` i32[T] and `offsets` i64[B+1]."""
     found = ragged_of_lists(lists, "cpu")
     tables.write_arrays(path, {"values": found.values.int().numpy(), "offsets": found.offsets.numpy()})
 

@@ -62,7 +62,7 @@ def _keywords(index: Index, stage: str) -> Iterator[str]:
             yield f"keywords of {side}: {len(offsets) - 1} lists for {_n_rows(index, side)} rows"
             continue
         inner = np.ones(max(len(values) - 1, 0), bool)
-        inner[offsets[(offsets > 0) & (offsets < len(values))] - 1] = False  # from the last of a list to the next
+        inner[offsets[(offsets > 0) & (offsets < len(values))] - 1] = False  # skip the step from one list to the next
         if outside(values, len(words)) or (np.diff(values)[inner] <= 0).any():
             yield f"keywords of {side}: a list is not ascending rows of the vocabulary"
 
@@ -119,12 +119,12 @@ _CHECKS = {
 
 
 def check_hops(index: Index) -> Iterator[str]:
-    """The faults of the hop stages that the index has, one line each; of the first stage with faults alone."""
+    """The faults of the index's hop stages, one line each. Only the first stage with faults is reported."""
     for stage, check in _CHECKS.items():
         if stage in index.stages:
             broken = list(check(index, stage))
             yield from broken
-            if broken:  # what reads it would fail
+            if broken:  # later stages depend on it
                 return
 
 

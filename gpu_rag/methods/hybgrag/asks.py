@@ -14,16 +14,16 @@ from gpu_rag.models.ask import Ask, Choose, read_prompt
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
-MOST_FAULTS = 4  # that the commentor names
+MOST_FAULTS = 4  # maximum that the commentor may name
 
 
 def route_of(proposal: Action | None) -> Route:
-    """The route of an action that the rules propose."""
+    """The route of the action that the rules propose."""
     return Route((), True) if proposal is None else Route(proposal.topics, proposal.sure)
 
 
 def merged(reply: Route) -> Route:
-    """The reply with one entity for each name and type: a chain, or its relations once each."""
+    """The reply with one entity for each name and type. It keeps its chain, or the union of its relations."""
     kept: dict[tuple[str, str], Topic] = {}
     for entity in reply.entities:
         name = " ".join(entity.entity.split())

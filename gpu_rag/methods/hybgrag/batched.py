@@ -1,12 +1,12 @@
 """HybGRAG's hybrid module as one batched step: typed reachability, intersection, ranking by cosine.
 
-Of a topic entity those nodes are reached at which a chain of 1 to `radius` edges ends, each edge of a relation that the
-topic allows, walked either way; of a topic with a chain of its own, at which that one ends. Candidates of a question
-are the nodes that all its topics reach, without the topic nodes themselves; where no node is left, those that some
-topic reaches, and the result says so. They are ranked by the cosine of question and document, ties to the lower node;
-before that, where that is wanted, by how far they are: 0 where a chain of every relation of the topic once, in any
-order, leads, else the edges of the shortest chain. Of several topics the farthest counts, in a union the nearest.
-Nothing of size [B, N] is made, but by the sets themselves.
+A topic entity reaches the nodes at the end of a chain of 1 to `radius` edges. Each edge must have a relation that the
+topic allows, and may be walked in either direction. A topic with its own chain reaches only the ends of that chain. The
+candidates of a question are the nodes that all its topics reach, without the topic nodes. If there are none, the nodes
+that some topic reaches are taken, and the result says so. Candidates are ranked by the cosine of question and document,
+ties to the lower node. If wanted, distance comes first: 0 if a chain uses every relation of the topic once, in any
+order, else the edges of the shortest chain. Over several topics the largest distance counts, in a union the smallest.
+Apart from the sets themselves, nothing of size [B, N] is allocated.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Chain = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TopicNodes:
-    """A topic entity in the graph. nodes: all that bear its name; relations: those that a walk from them may follow;
-    ways: their directions where they are one chain, else ()."""
+    """A topic entity in the graph. nodes: all with its name; relations: that a walk from them may follow; ways: their
+    directions if they form one chain, else ()."""
 
     nodes: tuple[int, ...]
     relations: tuple[int, ...]
@@ -54,12 +54,12 @@ Query = tuple[tuple[TopicNodes, ...], np.ndarray]  # the topics of a question, a
 
 @dataclass(frozen=True)
 class Walks:
-    """All chains of all topics of all questions, and where each leads. n: nodes of the graph."""
+    """All chains of all topics of all questions, and the nodes they reach. n: nodes of the graph."""
 
     n: int
     topics: list[TopicNodes]
-    n_topics: torch.Tensor  # i64[B]: of each question
-    most: int  # topics of a question
+    n_topics: torch.Tensor  # i64[B]: topics per question
+    most: int  # maximum topics per question
     chains: list[Chain]
     of_topic: list[int]  # the topic of each chain
     ends: Ragged  # C lists of nodes
@@ -71,18 +71,19 @@ class Walks:
 
     @cached_property
     def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(topic * N + node of everything reached, ascending, once each; the place there of each end)."""
+        """(distinct topic * N + node of all reached nodes, ascending; the position there of each end)."""
         topic = torch.tensor(self.of_topic, dtype=torch.int64, device=self.n_topics.device)[row_of_value(self.ends)]
         return torch.unique(topic * self.n + self.ends.values.long(), return_inverse=True)
 
     def least(self, of_chain: torch.Tensor) -> torch.Tensor:
-        """i64[keys]: the least of a number i64[C] over the chains that lead there."""
+        """i64[keys]: the minimum of a number i64[C] over the chains that reach each key."""
         keys, place = self.keys
         of_end = of_chain[row_of_value(self.ends)]
         return torch.zeros_like(keys).scatter_reduce_(0, place, of_end, "amin", include_self=False)
 
     def distances(self) -> torch.Tensor:
-        """i64[keys]: 0 where a chain of every relation of the topic once leads, else edges of the shortest chain."""
+        """i64[keys]: 0 if a chain with every relation of the topic once reaches the key, else the length of the
+        shortest chain."""
         lengths = [
             0 if sorted(chain) == sorted(self.topics[topic].relations) else len(chain)
             for chain, topic in zip(self.chains, self.of_topic)
@@ -90,8 +91,8 @@ class Walks:
         return self.least(torch.tensor(lengths, dtype=torch.int64, device=self.n_topics.device))
 
     def of_topics(self, question: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """i64[M, most topics], bool of that shape: places of (topic of the question, node) in `keys`, and whether it
-        is one of them."""
+        """(i64[M, most topics], bool of that shape): positions of (topic of the question, node) in `keys`, and whether
+        it is there."""
         keys, count = self.keys[0], self.n_topics[question]
         number = torch.arange(max(1, self.most), device=nodes.device)
         first = self.n_topics.cumsum(0)[question] - count
@@ -101,7 +102,8 @@ class Walks:
 
 
 def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
-    """Every chain of 1 to `radius` relations, in the order of the relations given: those of all once, then by length.
+    """Every chain of 1 to `radius` relations, in the order of the given relations. Chains with all relations once come
+    first, then the others by length.
 
     >>> chains_of((5, 3), 2)
     [(5, 3), (3, 5), (5,), (3,), (5, 5), (3, 3)]
@@ -117,7 +119,7 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
     """The k best nodes that the topics of each question reach, see the module; with chains by topic.
 
     by_distance: nearer nodes first, then by cosine; else by cosine alone. Memory: the sets, summed over chains. The
-    same for a question alone and in any batch.
+    result does not depend on the batch.
     """
     kb, questions = kb_of(index), [topics for topics, _ in queries]
     walks = walked(kb, questions, radius, index.threads)
@@ -130,7 +132,7 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
         nearest, farthest = torch.where(there, of_topic, radius + 1).amin(1), torch.where(there, of_topic, 0).amax(1)
         far = torch.where(met[question], farthest, nearest)
     scores = score_nodes(kb, stacked([vector for _, vector in queries], kb.device), candidates)
-    order = lexsort(-scores, far, question)  # candidates are ascending: ties to the lower node
+    order = lexsort(-scores, far, question)  # candidates are ascending, so ties go to the lower node
     order = order[torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]] < k]
     nodes, question = candidates.values[order].long(), question[order]
     at, there = walks.of_topics(question, nodes)
@@ -161,7 +163,7 @@ def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius:
 
 
 def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
-    """Each question's candidates, and whether they are an intersection: bool[B]."""
+    """The candidates of each question, and whether they are an intersection: bool[B]."""
     n, batch, reached = walks.n, len(walks.n_topics), walks.keys[0]
     own = ragged_of_lists([topic.nodes for topic in walks.topics], reached.device)
     topic_keys = walks.of_question[row_of_value(own)] * n + own.values
@@ -175,8 +177,11 @@ def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Leads:
-    """The relation of a topic to gold nodes. nodes: gold nodes that it reaches; relations: those of the topic that are
-    part of a chain to one of them; ball: whether a chain of any relations leads to one of them."""
+    """The links from a topic to gold nodes.
+
+    nodes: gold nodes that it reaches; relations: those of the topic that are part of a chain to one of them; ball:
+    whether a chain of any relations reaches one of them.
+    """
 
     nodes: tuple[int, ...]
     relations: tuple[int, ...]
@@ -185,7 +190,7 @@ class Leads:
 
 @batched(GRAPH, tile=TILE, name="kb_held")
 def leading(index: Index, queries: list[tuple[TopicNodes, Sequence[int]]], radius: int) -> list[Leads]:
-    """Where each topic leads among its gold nodes within `radius` steps."""
+    """The gold nodes that each topic reaches within `radius` steps."""
     kb = kb_of(index)
     walks = walked(kb, [[topic, TopicNodes(topic.nodes, (ANY,))] for topic, _ in queries], radius, index.threads)
     gold = ragged_of_lists([sorted(set(nodes)) for _, nodes in queries], kb.device)

@@ -1,8 +1,9 @@
-"""HybGRAG's critic: a validator that says which reference answers the question, and a commentor that says the fault.
+"""HybGRAG's critic: a validator that finds the reference that answers the question, and a commentor that names the
+fault.
 
 By rule the validator takes the first reference of a result in which code sees no fault (an entity is a node, and the
-entities have nodes in common). The commentor takes a missing entity for the fault of a single entity, the intersection
-for that of several.
+entities have nodes in common). By rule the commentor names a missing entity for a single entity, and the intersection
+for several.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gpu_rag.program.decide import decide
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 
-N_JUDGED = 2  # collected judgements of each type that the validator is shown
+N_JUDGED = 2  # collected judgements per type, shown to the validator
 _WORDS = {
     Fault.MISSING: "an entity is missing: the question speaks of one more",
     Fault.WRONG_INTERSECTION: "each entity is right, but the answer does not belong to all of them",
@@ -35,13 +36,13 @@ def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
 
 
 def unknown_entities(action: Action, result: Retrieved) -> tuple[str, ...]:
-    """The topics that no node bears the name of."""
+    """The topics for which no node was found."""
     return tuple(topic.entity for topic, nodes in zip(action.topics, result.found) if not nodes)
 
 
 async def fitting(run: Run, params: Params, question: str, action: Action, result: Retrieved) -> int | None:
-    """The validator: the place of the reference that answers the question, by their documents and reasoning paths;
-    None where none of the first ones does."""
+    """The validator: the position of the reference that answers the question, judged by documents and reasoning paths;
+    None if none of the first ones does."""
     nodes = first_nodes(run, action, result, params.n_references)
     if not nodes:
         return None
@@ -65,15 +66,15 @@ async def fitting(run: Run, params: Params, question: str, action: Action, resul
 
 
 def _judged(run: Run, rows: Sequence[int]) -> list[Validation]:
-    """Judgements that were collected for the index: N_JUDGED of each type of these references."""
+    """Judgements collected for the index: N_JUDGED for each node type of these references."""
     kb, known = kb_of(run.index), own_examples(run.index).validations
     types = dict.fromkeys(kb.type_names[kb.node_type[row]] for row in rows)
     return [example for type in types for example in [e for e in known if e.type == type][:N_JUDGED]]
 
 
 async def comment(run: Run, params: Params, question: str, action: Action, result: Retrieved) -> Feedback:
-    """The commentor: the first fault that holds, in the order of `first_of`. Code says it where feedback is simple,
-    where it sees the fault, and where only texts were searched."""
+    """The commentor: the first fault that holds, in the order of `first_of`. Code decides if feedback is simple, if it
+    sees the fault, and if only texts were searched."""
     if params.feedback == "simple":
         return Feedback(Fault.REJECTED)
     if (plain := seen_by_code(action, result)) is not None:
@@ -104,7 +105,7 @@ async def comment(run: Run, params: Params, question: str, action: Action, resul
 
 
 def _options(action: Action, result: Retrieved) -> list[tuple[str, Feedback]]:
-    """Everything that may be wrong with an action, each in words."""
+    """All possible faults of an action, each in words."""
     options = []
     for topic in (topic for topic, nodes in zip(action.topics, result.found) if nodes):
         name = topic.entity
@@ -117,7 +118,7 @@ def _options(action: Action, result: Retrieved) -> list[tuple[str, Feedback]]:
 
 
 def first_of(faults: Sequence[Feedback], unknown: Sequence[str]) -> Feedback:
-    """One feedback for several faults: wrong entities and relations as one list, else another, else the module."""
+    """One feedback for several faults: wrong entities and relations together, else another fault, else the module."""
     entities = tuple(dict.fromkeys((*unknown, *(name for fault in faults for name in fault.entities))))
     pairs = (pair for fault in faults for pair in fault.relations)
     relations = tuple((entity, relation) for entity, relation in pairs if entity not in entities)

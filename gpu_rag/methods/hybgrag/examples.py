@@ -1,7 +1,7 @@
 """Examples for HybGRAG's prompts: routes of questions, actions with verified feedback, judgements of references.
 
-They come from JSONL files, else from what `gpu-rag tune` collected for the index, else with the package. What was
-collected stands between the marks of what others wrote: an index may come from elsewhere.
+They come from JSONL files, else from the examples that `gpu-rag tune` collected for the index, else from the package.
+Collected examples are fenced as untrusted text, since an index may come from elsewhere.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import CLOSE, OPEN, Prompt
 
 OWN = "examples of hybgrag"
-MOST_ROWS, MOST_CHARS = 200, 1_200_000  # of each kind of example that was collected; of all of them
+MOST_ROWS, MOST_CHARS = 200, 1_200_000  # limits of each kind of collected example, and of all together
 
 
 class Experience(Struct, frozen=True, omit_defaults=True):
-    """A question, an action of the router, and the feedback that gold answers proved right (None: of a route); a line
+    """A question, an action of the router, and the feedback that gold answers proved right (None for a route). One line
     of a file."""
 
     question: str
@@ -68,7 +68,8 @@ class Experience(Struct, frozen=True, omit_defaults=True):
 
 
 class Validation(Struct, frozen=True):
-    """A question, references as the validator is shown them, and which fits: its place from 0, None: none does.
+    """A question, references as the validator sees them, and the position from 0 of the one that fits (None: none
+    does).
 
     type: of the nodes that answer the question.
     """
@@ -103,7 +104,7 @@ NONE = OwnExamples((), (), ())
 
 
 def own_examples(index: Index) -> OwnExamples:
-    """Those in the folder of an index, none where it was not tuned. Raises BadInput."""
+    """The examples in the folder of an index; none if it was not tuned. Raises BadInput."""
     return index.loaded(OWN, _own)
 
 
@@ -121,7 +122,7 @@ def _own(index: Index) -> OwnExamples:
 
 
 def examples_of(document: Any, where: str) -> OwnExamples:
-    """The examples of what `tune` wrote, which may be anything. Raises BadInput."""
+    """The examples in a document that `tune` wrote. The document is not trusted. Raises BadInput."""
     if len(json.dumps(document)) > MOST_CHARS:
         raise BadInput("examples cannot be read", given=where, expected=f"at most {MOST_CHARS} characters")
     try:
@@ -134,7 +135,7 @@ def examples_of(document: Any, where: str) -> OwnExamples:
 
 
 def fenced(prompt: Prompt) -> Prompt:
-    """The prompt with its examples between the marks of what others wrote; before the question where it has none."""
+    """The prompt with its examples inside a fence; they come before the question if the prompt has no slot for them."""
     slot, inside = "{{examples}}", f"{OPEN}\n{{{{examples}}}}\n{CLOSE}"
     whole = (
         prompt.template.replace(slot, inside) if slot in prompt.template else f"Examples\n{inside}\n\n{prompt.template}"
@@ -143,7 +144,7 @@ def fenced(prompt: Prompt) -> Prompt:
 
 
 def read_examples(file: str | None, packaged: str, needs_feedback: bool) -> tuple[Experience, ...]:
-    """The examples of a file, of the packaged one where `file` is None or empty. Raises BadInput with file and line."""
+    """The examples of a file, or the packaged ones if `file` is None or empty. Raises BadInput with file and line."""
     path = Path(file) if file else resources.files("gpu_rag.methods.hybgrag.prompts").joinpath(f"{packaged}.jsonl")
     try:
         text = path.read_text(encoding="utf-8")
@@ -173,8 +174,8 @@ def _read(line: str, where: str, needs_feedback: bool) -> Experience:
 async def chosen_examples(
     question: str, examples: Sequence[Experience], k: int, how: str, run: Run
 ) -> list[Experience]:
-    """k of the examples. nearest: of highest cosine between the questions, the nearest last; random: the same k for all
-    questions, in the order of the file."""
+    """k of the examples. nearest: highest cosine between the questions, the nearest last; random: the same k for all
+    questions, in file order."""
     if k >= len(examples):
         return list(examples)
     if how == "random":

@@ -1,4 +1,4 @@
-"""HybGRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
+"""Wording of HybGRAG's trace steps, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
     "hybgrag_route": "the route: entities and relations",

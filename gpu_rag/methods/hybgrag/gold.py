@@ -1,8 +1,8 @@
-"""Gold nodes of a question against the choices of HybGRAG's critic, for `program.oracle`.
+"""The critic's right choices in HybGRAG, given the gold nodes of a question, for `program.oracle`.
 
-A reference is right where it is a gold node. An entity is wrong where no gold node lies within `radius` edges of it; a
-relation where no chain with it leads to one. Where no entity and no relation is wrong: of one entity another is
-missing; of several the intersection is wrong where it holds no gold node; else the module is.
+A reference is right if it is a gold node. An entity is wrong if no gold node lies within `radius` edges of it. A
+relation is wrong if no chain with it leads to one. If no entity and no relation is wrong: with one entity, another is
+missing; with several, the intersection is wrong if it holds no gold node, else the module is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def gold_rows(known: Known) -> tuple[int, ...]:
 
 
 def answers_question(known: Known, position: int, rows: Sequence[int]) -> bool:
-    """Whether the reference at a position is a gold node; behind the last one, whether none of them is."""
+    """Whether the reference at a position is a gold node; for the position after the last, whether none of them is."""
     gold = set(gold_rows(known))
     return rows[position] in gold if position < len(rows) else gold.isdisjoint(rows)
 

@@ -1,7 +1,7 @@
-"""Examples for HybGRAG's prompts out of a loop whose critic knows the gold nodes.
+"""Examples for HybGRAG's prompts, collected from a loop whose critic knows the gold nodes.
 
 `gpu-rag tune --method hybgrag` runs the loop with the oracle on questions with known answers; the router is the user's
-model. What it did and what was right are `Lessons`, out of which examples for all three prompts are made.
+model. `Lessons` records its actions and the right choices, from which the examples for all three prompts are made.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.oracle import Known
 
 N_ROUTES, N_VALIDATIONS, N_EXPERIENCES = 10, 12, 30
-WORDS = 40  # of a reference's document in an example
+WORDS = 40  # words of a reference's document in an example
 
 
 @dataclass
 class Lessons:
-    """routes: actions that led to gold; validations: (example, whether the model's own choice was wrong); experiences:
-    actions with the feedback that gold proves."""
+    """Lessons of a loop whose critic knows the gold.
+
+    routes: actions that reached gold; validations: (example, whether the model's own choice was wrong); experiences:
+    actions with the feedback that gold proves.
+    """
 
     routes: list[Experience] = field(default_factory=list)
     validations: list[tuple[Validation, bool]] = field(default_factory=list)
     experiences: list[Experience] = field(default_factory=list)
 
     def watch(self, known: Known, name: str, fields: Fields, right: Sequence[int], believed: Sequence[int]) -> None:
-        """Keep a choice of the critic, see `program.oracle`."""
+        """Record a choice of the critic, see `program.oracle`."""
         if name == COMMENT.name:
             feedback = first_of([fields["faults"][i] for i in right], fields["unknown"])
             self.experiences.append(Experience.of(fields["question"], fields["action"], feedback))
@@ -47,7 +50,7 @@ class Lessons:
                 self.routes.append(Experience.of(fields["question"], fields["action"]))
 
     def joined(self, other: Lessons) -> Lessons:
-        """Both together."""
+        """The lessons of both."""
         return Lessons(
             self.routes + other.routes, self.validations + other.validations, self.experiences + other.experiences
         )
@@ -55,8 +58,9 @@ class Lessons:
     def document(
         self, routes: int = N_ROUTES, validations: int = N_VALIDATIONS, experiences: int = N_EXPERIENCES
     ) -> dict[str, list[dict[str, Any]]]:
-        """The examples as JSON, at most so many: routes by their relations in turn, validations by the type of the
-        answer and whether one fits, those first that the model got wrong, experiences by the kind of feedback."""
+        """The examples as JSON, up to the given numbers. They are taken in turn from groups: routes by their
+        relations; validations by answer type and whether one fits, with the model's errors first; experiences by
+        kind of feedback."""
         by_question = sorted(self.routes, key=lambda example: example.question)
         judged = sorted(self.validations, key=lambda pair: (not pair[1], pair[0].question, pair[0].references))
         faults = sorted(self.experiences, key=lambda example: example.question)
@@ -78,7 +82,7 @@ def _validation(known: Known, fields: Fields, fits: int | None) -> Validation:
 
 
 def _in_turn(items: Iterable[Any], group: Callable[[Any], Hashable], most: int) -> list[Any]:
-    """At most so many different items, of each group in turn, so that rare ones stay."""
+    """At most `most` distinct items, taken from each group in turn, so that rare ones stay."""
     groups: dict[Hashable, list[Any]] = {}
     for item in dict.fromkeys(items):
         groups.setdefault(group(item), []).append(item)

@@ -1,9 +1,10 @@
-"""Nodes that are near to all entities of a question: HybGRAG's ranking where the question does not say its relations.
+"""Nodes near all entities of a question: HybGRAG's ranking if the question does not state its relations.
 
-Of an entity with d edges a node next to it gets 1 / log(3 + d), by whatever relation; a node two edges away gets half
-of that, times its share of the strongest one: the sum of 1 / log(3 + edges) over the nodes between. Entities and nodes
-between of more than FEW edges do not lead that far, so hubs cost no more than their own edges. Equal nodes are ranked
-by the cosine of question and document. Sums are of integers: the same for a question alone and in any batch.
+For an entity with d edges, an adjacent node gets 1 / log(3 + d), whatever the relation. A node two edges away gets half
+of that, times its strength relative to the strongest such node; strength is the sum of 1 / log(3 + edges) over the
+nodes between. Entities and middle nodes of more than FEW edges have no second step, so hubs cost no more than their own
+edges. Equal nodes are ranked by the cosine of question and document. Sums are of integers, so they do not depend on the
+batch.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from gpu_rag.program.search import Ranking, stacked
 from gpu_rag.runtime.step import batched
 
 FEW = 500
-UNIT = 2.0**40  # of the sums
+UNIT = 2.0**40  # resolution of the sums
 
 
 @dataclass(frozen=True)
 class Entities:
-    """What a question names. groups: the nodes of each entity; types: of the nodes that are wanted, (): of any;
-    opposed: relations that say the contrary of what is asked for."""
+    """The entities of a question. groups: the nodes of each entity; types: of the wanted nodes, () for any; opposed:
+    relations that mean the contrary of what is asked."""
 
     groups: tuple[tuple[int, ...], ...]
     vector: np.ndarray
@@ -43,8 +44,8 @@ class Entities:
 
 @dataclass(frozen=True)
 class Near(Ranking):
-    """Nodes, best first, with the cosines of their documents. barred: those that an entity is joined to by opposed
-    relations alone, which are no answer; ascending."""
+    """Nodes, best first, with the cosines of their documents. barred: nodes linked to an entity only by opposed
+    relations, which cannot be answers; ascending."""
 
     barred: tuple[int, ...] = ()
 
@@ -91,7 +92,7 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Near]:
     found, total = found[kept], total[kept]
     order = lexsort(-total, found // n)
     starts = torch.searchsorted(found, torch.arange(len(queries) + 1, device=device) * n)
-    last = torch.minimum(starts[:-1] + k, starts[1:]) - 1  # the k-th best of each question, and those equal to it
+    last = torch.minimum(starts[:-1] + k, starts[1:]) - 1  # keep the k best of each question, and all equal to the last
     kept = total >= total[order][last.clamp(min=0)][found // n] if found.numel() else kept[:0]
     found, total = found[kept], total[kept]
     question = found // n
@@ -108,12 +109,12 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Near]:
 
 
 def _question_keys(keys: torch.Tensor, of_entity: torch.Tensor, n: int) -> torch.Tensor:
-    """question * n + node of entity * n + node."""
+    """The keys question * n + node for keys entity * n + node."""
     return of_entity[keys // n] * n + keys % n
 
 
 def _edges(graph: TypedGraph, nodes: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """(place in `nodes`, node at the other end, relation) of every edge of some nodes, in pieces."""
+    """(position in `nodes`, node at the other end, relation) of every edge of the nodes, in pieces."""
     out_side = graph.out_indptr, graph.out_node, graph.out_relation
     in_side = graph.in_indptr, graph.in_node, graph.in_relation
     for indptr, other, relation in (out_side, in_side):

@@ -1,11 +1,11 @@
 """HybGRAG (Lee et al. 2024): retrieval from a semi-structured knowledge base by a router, two modules and a critic.
 
-An iteration: the router names topic entities with their relations and picks a module; the hybrid module ranks the
-nodes that all entities lead to, the text module all documents; the validator says which of the first nodes answers the
-question, and that one becomes the first; where none does, the commentor says the fault, and the router tries again. The
-last of `iterations` is returned unvalidated. Where rules route and the question does not plainly say its relations, the
-modules are fused, and without a document the answer is `unsupported`; the trace says what it may ask for. A model that
-decides is asked at most 4 * iterations - 2 times, and once more for each reply that cannot be read; then the reader.
+In each iteration the router names topic entities with their relations and picks a module. The hybrid module ranks the
+nodes that all entities lead to, the text module all documents. The validator finds the first node that answers the
+question, and moves it to the front. If none does, the commentor names the fault, and the router tries again. The last
+of `iterations` is returned unvalidated. If rules route and the question does not clearly state its relations, the
+modules are fused; then without a document the answer is `unsupported`, and the trace lists possible relations. A model
+that decides is asked at most 4 * iterations - 2 times, and once more for each unreadable reply; then the reader.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from gpu_rag.types import Draft, Question
 
 __all__ = ["Params", "program", "retrieve"]
 
-N_PATHS = 5  # ranked nodes whose reasoning paths stand in the answer
+N_PATHS = 5  # ranked nodes whose reasoning paths are in the answer
 
 
 def check(index: Index, params: Params) -> None:
-    """Raises BadInput for collected examples that cannot be used."""
+    """Raise BadInput if the collected examples cannot be used."""
     own_examples(index)
 
 
 def config(index: Index, params: Params) -> dict[str, Any]:
-    """What answers depend on beside the parameters: the examples that were collected for the index."""
+    """Inputs of an answer besides the parameters: the examples collected for the index."""
     own = own_examples(index)
     return {} if own == NONE else {"examples": sha256_text(repr(own))[:16]}
 
 
 async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retrieved]:
-    """The loop: the last action and what it brought. Actions and feedback are noted in the trace."""
+    """The loop: the last action and its result. Actions and feedback are noted in the trace."""
     (vector,) = await embed([question])
     router, history, kb = await router_of(question, vector, run, params), History(question), kb_of(run.index)
     last: tuple[Action, Retrieved] | None = None
@@ -69,7 +69,7 @@ async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retr
         feedback = await comment(run, params, question, action, result)
         history.feedback.append(feedback)
         run.note(f"hybgrag_feedback_{turn}", 0, (f"{feedback.kind}: {feedback.text()}",))
-    assert last is not None  # the first action is never one that was taken before
+    assert last is not None  # the first action is always new
     action, result = last
     if action.sure:
         return last
@@ -86,7 +86,7 @@ async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retr
 
 
 async def supported(action: Action, result: Retrieved, run: Run) -> Draft:
-    """A result as nodes, their passages (run.limit of them) and reasoning paths to the first ones, without a text."""
+    """A result as nodes, their passages (at most run.limit) and reasoning paths to the first nodes, without a text."""
     kb, best = kb_of(run.index), dict[int, float]()
     for row, score in zip(result.rows, result.scores):
         for passage in node_passages(kb, row, run.limit):

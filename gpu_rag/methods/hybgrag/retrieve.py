@@ -1,4 +1,4 @@
-"""The two retrieval modules of HybGRAG: an action in, ranked nodes out."""
+"""The two retrieval modules of HybGRAG. Each turns an action into ranked nodes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from gpu_rag.runtime.gather import gather
 from gpu_rag.sources.knowledge_base.nodes import UNTYPED
 from gpu_rag.types import Path
 
-RANK = 60  # of reciprocal rank fusion
-DEPTH, DOCUMENTS = 50, 300  # nodes of a ranking that is fused, documents searched for so many of the right types
-NODE_WORDS = 200  # of a document that a model is shown
+RANK = 60  # constant of reciprocal rank fusion
+DEPTH, DOCUMENTS = 50, 300  # nodes per fused ranking; documents searched to find enough of the right types
+NODE_WORDS = 200  # words of a document shown to a model
 
 
 async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, params: Params) -> Retrieved:
     """The nodes of an action: by the cosine of their documents alone, or among those that its topics lead to.
 
-    A topic whose name no node bears, nor one near to it, takes no part in the intersection; `found` tells. Where that
-    leaves none, documents are searched.
+    A topic is left out of the intersection if no node has its name or a near one; `found` records this. If no topic is
+    left, documents are searched.
     """
     found: tuple[tuple[int, ...], ...] = ()
     if action.module != TEXT:
@@ -48,9 +48,9 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
 
 
 async def fused(result: Retrieved, named: Entities, params: Params, kb: KnowledgeBase) -> Retrieved:
-    """A result where the question does not plainly say its relations: nodes of the hybrid module, those near to all
-    entities that it names, and of all documents, by the sum of 1 / (60 + rank); of the types that the question asks
-    for, where it says some, and none that an opposed relation alone joins to an entity."""
+    """The result if the question does not clearly state its relations. Three rankings are fused by the sum of 1 / (60 +
+    rank): nodes of the hybrid module, nodes near all named entities, and all documents. Only nodes of the types that
+    the question asks for count (if it names some), and none that only an opposed relation links to an entity."""
     untyped = (row for row, name in enumerate(kb.type_names) if name == UNTYPED)
     named = replace(named, types=tuple({*named.types, *untyped}) if named.types else ())
     near, documents = await gather(near_nodes(named, DEPTH), search_documents(named.vector, DOCUMENTS))
@@ -60,12 +60,12 @@ async def fused(result: Retrieved, named: Entities, params: Params, kb: Knowledg
         for rank, (row, score) in enumerate(pairs[:DEPTH], 1):
             weight[row] = weight.get(row, 0.0) + 1 / (RANK + rank)
             cosine[row] = score
-    best = sorted(weight, key=lambda row: -weight[row])[: params.n_nodes]  # stable: the hybrid module's first
+    best = sorted(weight, key=lambda row: -weight[row])[: params.n_nodes]  # stable: the hybrid module's nodes first
     return _ranked(result, best, cosine)
 
 
 def behind(result: Retrieved, others: Retrieved, params: Params) -> Retrieved:
-    """A result with the nodes of another one behind its own."""
+    """A result followed by the nodes of another one."""
     cosine = dict([*zip(others.rows, others.scores), *zip(result.rows, result.scores)])
     return _ranked(result, list(dict.fromkeys((*result.rows, *others.rows)))[: params.n_nodes], cosine)
 
@@ -76,7 +76,7 @@ def _of_types(found: Ranking, types: Collection[int], kb: KnowledgeBase) -> list
 
 
 def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float]) -> Retrieved:
-    """Other nodes in place of those of a result, with its chains where it has some; not sure."""
+    """The result with other nodes. Known chains are kept; `sure` is False."""
     chains, none = dict(zip(result.rows, result.chains)), ((),) * sum(map(bool, result.found))
     ways, scores = tuple(chains.get(row, none) for row in rows), tuple(cosine[row] for row in rows)
     return replace(result, rows=tuple(rows), scores=scores, chains=ways, sure=False)
@@ -101,7 +101,7 @@ class ShownNode:
     paths: list[str]
 
     def reference(self, number: int, paths: bool, most_words: int = NODE_WORDS) -> str:
-        """The node as the validator is shown it: name and type, document, and paths where they are wanted."""
+        """The node as the validator sees it: name and type, document, and paths if wanted."""
         text = " ".join(self.text.split()[:most_words])
         return "\n".join((f"[{number}] {self.name} ({self.type})", text, *(f"path: {p}" for p in self.paths if paths)))
 
@@ -119,7 +119,7 @@ def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[Sho
 
 
 async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
-    """What leads to the first n nodes, as paths of edges, which can be checked against the knowledge base."""
+    """The paths to the first n nodes as edges that can be checked against the knowledge base."""
     starts = [(nodes, topic.directions) for nodes, topic in zip(result.found, action.topics) if nodes]
     walks = [
         path_along(kb, Walk(nodes, chain, row, ways))

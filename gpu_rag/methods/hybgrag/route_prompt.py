@@ -1,7 +1,7 @@
-"""The prompt of HybGRAG's router, made only where a model is asked: examples, types, relations, and earlier tries.
+"""The prompt of HybGRAG's router, made only if a model is asked: examples, types, relations, and earlier tries.
 
-Of a knowledge base with many types and relations the model is shown those that the question most likely needs, and
-always those of the action that the rules propose; prompt and trace say where a list is not whole.
+For a knowledge base with many types and relations, the model sees those that the question most likely needs, and always
+those of the rules' proposal. Prompt and trace say where a list is incomplete.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.structs import schema_with
 
-MOST_RELATIONS, MOST_NAME_CHARS = 4, 200  # of an entity
+MOST_RELATIONS, MOST_NAME_CHARS = 4, 200  # limits per entity
 Lists = tuple[list[int], list[int]]  # rows of types and of relations
 
 
 class Route(Struct, frozen=True):
-    """The entities that a question speaks of. sure: whether the question plainly says their relations."""
+    """The entities of a question. sure: whether the question clearly states their relations."""
 
     entities: tuple[Topic, ...]
     sure: bool
@@ -49,7 +49,7 @@ class RoutePrompt:
 
     @cached_property
     def prompt(self) -> Prompt:
-        """The prompt; examples that were collected for the index stand between the marks of what others wrote."""
+        """The prompt; examples collected for the index are fenced as untrusted text."""
         prompt = read_prompt("gpu_rag.methods.hybgrag.prompts:route")
         return fenced(prompt) if self._collected else prompt
 
@@ -65,7 +65,7 @@ class RoutePrompt:
 
     @property
     def _collected(self) -> tuple[Experience, ...]:
-        """Routes that were collected for the index, where no file is named."""
+        """Routes collected for the index; () if a file of routes is given."""
         return () if self.params.routes else own_examples(self.run.index).routes
 
     @cached_property
@@ -81,8 +81,8 @@ class RoutePrompt:
 
     @cached_property
     def _lists(self) -> Lists:
-        """Equal shares of both lists, as much as the context takes, rows ascending, so that small changes keep the
-        prompt. Noted where they are cut."""
+        """Equal shares of both lists, as much as the context can hold. Rows are ascending, so small changes keep the
+        prompt. The trace notes any cut."""
         kb, longest = relations_of(self.run.index).kb, max(map(len, self._likely))
         llm = self.run.models.language_model
         room = reply_tokens(llm, self._schema(self._likely)) + reason_room(self.run.models)
@@ -103,7 +103,7 @@ class RoutePrompt:
         return lists
 
     def _slots(self, lists: Lists) -> dict[str, str]:
-        """The slots with these types and relations. A list that is not whole says so."""
+        """The slots for these types and relations. An incomplete list says so."""
         known, (types, relations) = relations_of(self.run.index), lists
         kb = known.kb
         lines = [f"- {known.text(row)}" for row in relations]
@@ -133,7 +133,7 @@ class RoutePrompt:
 def route_schema(
     types: Sequence[str], relations: Sequence[str], most: int = MOST_RELATIONS, chars: int = MOST_NAME_CHARS
 ) -> str:
-    """The JSON Schema of a route; most: relations of an entity; chars: of its name."""
+    """The JSON Schema of a route. most: relations per entity; chars: of its name."""
     options = {"type": types, "relations": relations, "ways": list(DIRECTIONS)}
     sizes = {"entities": Params.max_topics, "relations": most, "ways": most, "name": chars}
     return schema_with(Route, options, sizes)

@@ -1,7 +1,7 @@
-"""HybGRAG's router: the entities that a question speaks of, their relations, and the retrieval module that uses them.
+"""HybGRAG's router: the entities of a question, their relations, and the retrieval module that uses them.
 
-The rules propose an action; the decider says the route, then the module. No action is taken twice: where the decider
-repeats one, the proposal is taken in its place.
+The rules propose an action. The decider gives the route, then the module. No action is taken twice: if the decider
+repeats one, the rules' proposal is taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Router:
     ranked: Sequence[Candidate]
 
     async def route(self, history: History) -> Action | None:
-        """The next action, one that was not taken before; None where nothing is left."""
+        """The next action that was not taken before; None if none is left."""
         proposal = self._proposal(history)
         if not kb_of(self.run.index).n_relations:
             return proposal
@@ -61,7 +61,7 @@ class Router:
         return actions[place]
 
     def _proposal(self, history: History) -> Action | None:
-        """The action of the rules; sure where the question plainly says every relation of it."""
+        """The action that the rules propose; sure if the question clearly states all its relations."""
         ranked, params = self.ranked, self.params
         action = next_action(history, ranked, params) if history.actions else first_action(ranked, params)
         plain = {candidate.first.key for candidate in ranked if candidate.sure}
@@ -70,7 +70,7 @@ class Router:
 
 
 async def router_of(question: str, vector: np.ndarray, run: Run, params: Params) -> Router:
-    """The router of a question; candidates are noted in the trace."""
+    """The router of a question. The candidates are noted in the trace."""
     ranked = await candidates(question, run, params)
     linked = tuple(f"{c.linked.name} ({c.linked.type}) {c.linked.score:.2f}" for c in ranked)
     run.note("hybgrag_candidates", len(linked), linked)

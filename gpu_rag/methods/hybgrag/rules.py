@@ -1,15 +1,16 @@
 """HybGRAG's router without a language model: ranked entities and relations, and a rule for each feedback.
 
-First: every name that plainly stands in the question, else the first candidate, each along the chain of relations that
-the question asks for (`program.knowledge_base.chains`), else along its nearest relation.
-Then, by what the critic said, the first of these that was not taken before:
-  incorrect entity      the next-ranked entity in its place, or without it
-  incorrect relation    without it if another is left, else the next-ranked relations, or without the entity
-  missing entity        the next-ranked entity beside
+First action: all names that clearly occur in the question, else the first candidate. Each is followed along the chain
+of relations that the question asks for (`program.knowledge_base.chains`), else along its nearest relation.
+Next action: depending on the critic's feedback, the first of these that was not taken before:
+  incorrect entity      the next-ranked entity in its place, or no entity there
+  incorrect relation    the other relations if any is left, else the next-ranked relations, or without the entity
+  missing entity        one more entity, the next-ranked one
   no entity             each candidate alone, in order
-  an intersection       of one entity, the last first: the next-ranked relations, the next-ranked entity, or without it
+  an intersection       one entity is changed, the last one first: the next-ranked relations, the next-ranked entity, or
+                        without it
   wrong module          the other module
-and where all of that was taken: variants of every entity, one more entity, the other module.
+If all of these were taken: variants of every entity, one more entity, the other module.
 """
 
 from __future__ import annotations
@@ -35,18 +36,20 @@ from gpu_rag.text.keywords import keywords
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
 N_CANDIDATES = 12
-N_RANKED = 8  # relations of an entity that are tried
-CLEAR, PLAIN = 3.0, 2.0  # least scores of a name that stands in the question, see `Linked`
-N_CHAINS, LONGEST = 4, 3  # chains of an entity that are tried, relations of a chain
+N_RANKED = 8  # relations tried per entity
+CLEAR, PLAIN = 3.0, 2.0  # minimum scores of a name in the question, see `Linked`
+N_CHAINS, LONGEST = 4, 3  # chains tried per entity, relations per chain
 WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
-N_VARIANTS = 1  # sets of relations that an intersection is mended with, before an entity is dropped
+N_VARIANTS = 1  # relation sets tried to repair an intersection before an entity is dropped
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An entity that the question may speak of. relations: (name, whether it can be the first step), best first;
-    chains: those that the question may ask for, best first; sure: whether the first is; plain: whether the question
-    says little else."""
+    """An entity that the question may mean.
+
+    relations: (name, whether it can be the first step), best first; chains: that the question may ask for, best first;
+    sure: whether the first chain is certain; plain: whether the question says little else.
+    """
 
     linked: Linked
     relations: tuple[tuple[str, bool], ...]
@@ -55,8 +58,8 @@ class Candidate:
     plain: bool = True
 
     def topics(self, size: int) -> list[Topic]:
-        """The entity along each of its chains; then along each set of at most `size` of its relations that can begin a
-        walk: each alone by rank, then pairs by the sum of their ranks, ..."""
+        """The entity along each of its chains, then along each set of at most `size` of its relations that can begin a
+        walk. Single relations come first by rank, then pairs by the sum of their ranks, ..."""
         places = range(len(self.relations))
         sizes = range(1, min(size, len(places)) + 1)
         sets = [s for n in sizes for s in combinations(places, n) if any(self.relations[i][1] for i in s)]
@@ -74,16 +77,16 @@ class Candidate:
         return (self.linked.name, self.linked.type) == (topic.entity, topic.type)
 
     def overlaps(self, other: Candidate) -> bool:
-        """Whether both are read out of the same words of the question."""
+        """Whether both come from the same words of the question."""
         mine, its = self.linked, other.linked
         return mine.start < its.end and its.start < mine.end
 
 
 async def candidates(question: str, run: Run, params: Params) -> list[Candidate]:
-    """The entities that a question may speak of, best first; of one place that type first whose relation is nearest.
+    """The entities that a question may mean, best first. At one place, the type with the nearest relation comes first.
 
     Relations are ranked by the cosine of their words and the question with the name replaced by its type. Chains are
-    asked for of the names that stand in the question.
+    looked up for names that occur in the question.
     """
     phrases = sorted(keywords(question), key=lambda phrase: (-len(phrase), phrase))[:N_CANDIDATES]
     kb = kb_of(run.index)
@@ -103,7 +106,7 @@ async def candidates(question: str, run: Run, params: Params) -> list[Candidate]
 
 
 def _asked(question: str, topic: Linked, linked: Sequence[Linked], vector: np.ndarray, common: frozenset[str]) -> Asked:
-    """The question about one topic: "#" stands for it, and nothing for the others that plainly stand in it."""
+    """The question about one topic: "#" stands for the topic, and other names that clearly occur in it are removed."""
     text = question
     for other in sorted({(e.start, e.end): e for e in linked}.values(), key=lambda e: -e.start):
         if (other.start, other.end) == (topic.start, topic.end) and topic.end:
@@ -114,7 +117,7 @@ def _asked(question: str, topic: Linked, linked: Sequence[Linked], vector: np.nd
 
 
 def _candidate(linked: Linked, near: NearRelations, read: Read, kb: KnowledgeBase) -> tuple[Candidate, float]:
-    """With the score by which one type of a name is before another: of the best chain, else of the best relation."""
+    """The candidate, and a score that ranks the types of one name: of the best chain, else of the best relation."""
     names, chains = kb.relation_names, read.chains
     relations = tuple((names[r], first) for r, first in zip(near.rows, near.first))
     topics = [
@@ -141,7 +144,7 @@ def first_action(ranked: Sequence[Candidate], params: Params) -> Action:
 
 
 def next_action(history: History, ranked: Sequence[Candidate], params: Params) -> Action | None:
-    """The action after the last feedback; None where nothing is left that was not taken."""
+    """The action after the last feedback; None if every action was taken."""
     proposed = _Reactions(history, ranked, params).proposals()
     return next((action for action in proposed if not history.seen(action)), None)
 
@@ -175,7 +178,7 @@ class _Reactions:
         yield Action(TEXT)
 
     def _mended(self, action: Action) -> Iterator[Action]:
-        """All wrong topics are changed at once, each to its first choice, then to its second, ..."""
+        """Actions that change all wrong topics at once: each to its first choice, then to its second, ..."""
         choices = [self._choices(action, topic, self.history.feedback[-1]) for topic in action.topics]
         for turn in range(max(map(len, choices))):
             picked = (line[min(turn, len(line) - 1)] for line in choices)
@@ -183,7 +186,7 @@ class _Reactions:
             yield Action(HYBRID, topics) if topics else Action(TEXT)
 
     def _choices(self, action: Action, topic: Topic, feedback: Feedback) -> list[Topic | None]:
-        """The topics that one may become; None is to leave it out."""
+        """The possible replacements of a topic; None means to leave it out."""
         wrong = {relation for entity, relation in feedback.relations if entity == topic.entity}
         if topic.entity in feedback.entities:
             return [*(c.first for c in self._spare(action, topic)), None]
@@ -194,13 +197,14 @@ class _Reactions:
         return [*kept, *self._variants(topic, wrong), None]
 
     def _variants(self, topic: Topic, without: set[str]) -> list[Topic]:
-        """The topic along other relations, those sets first that have none of `without`."""
+        """The topic along other relations; sets without any of `without` come first."""
         tried = {t.key for action in self.history.actions for t in action.topics}
         own = next((c.topics(self.params.n_relations) for c in self.known if c.is_of(topic)), [])
         return sorted((t for t in own if t.key not in tried), key=lambda t: bool(without.intersection(t.relations)))
 
     def _spare(self, action: Action, replaced: Topic | None = None) -> list[Candidate]:
-        """Candidates that are no topic; those that overlap one only where that is replaced, and then first."""
+        """Candidates that are not topics. One that overlaps a topic is allowed only if that topic is replaced, and
+        comes first."""
         used = [c for c in self.ranked if any(c.is_of(topic) for topic in action.topics)]
         old = [c for c in used if replaced and c.is_of(replaced)]
         kept = [c for c in used if c not in old]

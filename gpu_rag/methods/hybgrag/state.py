@@ -1,4 +1,4 @@
-"""The nouns of HybGRAG: its settings, actions of the router, results, and the feedback of the critic."""
+"""The data types of HybGRAG: settings, actions of the router, results, and the feedback of the critic."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 
 HYBRID, TEXT = "hybrid", "text"
-DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # of the steps of a chain
+DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps of a chain
 MODULES = (HYBRID, TEXT)
 
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """The loop, the hybrid module, and what the critic is shown."""
+    """The loop, the hybrid module, and the critic's input."""
 
     iterations: Annotated[int, COUNT, "of route and retrieve at most; 1: no critic"] = 4
     n_nodes: Annotated[int, COUNT, "ranked nodes of an answer"] = 20
@@ -40,11 +40,11 @@ class Params(Declared):
     experiences: Annotated[str | None, "a file of experiences; empty: the packaged ones"] = None
     routes: Annotated[str | None, "a file of routes, likewise"] = None
 
-    name_threshold: ClassVar[float] = 0.85  # least cosine of a name that no node bears and the nearest one
-    max_topics: ClassVar[int] = 4  # entities of an action
-    n_types: ClassVar[int] = 100  # types of the knowledge base that the router is shown: said, then by similarity
-    n_shown: ClassVar[int] = 100  # relations, likewise
-    n_references: ClassVar[int] = 3  # ranked nodes that the validator is shown
+    name_threshold: ClassVar[float] = 0.85  # minimum cosine to the nearest name, for an unknown name
+    max_topics: ClassVar[int] = 4  # entities per action
+    n_types: ClassVar[int] = 100  # types shown to the router: named ones first, then by similarity
+    n_shown: ClassVar[int] = 100  # relations shown, in the same order
+    n_references: ClassVar[int] = 3  # ranked nodes shown to the validator
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -61,14 +61,14 @@ class Fault(StrEnum):
     NO_INTERSECTION = "no intersection"
     WRONG_INTERSECTION = "incorrect intersection"
     WRONG_MODULE = "wrong module"
-    REJECTED = "rejected"  # simple feedback: that it was wrong, not what
+    REJECTED = "rejected"  # simple feedback: only that it was wrong
 
 
 class Topic(Struct, frozen=True):
     """A topic entity as the router names it, and the relations that lead from it towards the answer.
 
-    ways: out, in or either for each relation where they are one chain, to be followed in their order; else () and in
-    any.
+    ways: out, in or either for each relation, if they form one chain to be followed in order; else (), and any order is
+    allowed.
     """
 
     entity: Annotated[str, Meta(min_length=1)] = field(name="name")
@@ -78,7 +78,7 @@ class Topic(Struct, frozen=True):
 
     @property
     def directions(self) -> tuple[int, ...]:
-        """The ways as `graph.reach` has them."""
+        """The ways in the form of `graph.reach`."""
         return tuple(DIRECTIONS[way] for way in self.ways)
 
     def text(self) -> str:
@@ -87,15 +87,15 @@ class Topic(Struct, frozen=True):
 
     @property
     def key(self) -> Hashable:
-        """Equal for topics that retrieve the same."""
+        """A key that is equal for topics with the same retrieval."""
         relations = self.relations if self.ways else frozenset(self.relations)
         return (self.entity.casefold(), self.type, relations, self.ways)
 
 
 @dataclass(frozen=True)
 class Action:
-    """One decision of the router: the relational part of the question, and the module that uses it or does not. sure:
-    whether the question plainly says the relations."""
+    """One decision of the router: the relational part of the question, and the module. sure: whether the question
+    clearly states the relations."""
 
     module: str
     topics: tuple[Topic, ...] = ()
@@ -103,7 +103,7 @@ class Action:
 
     @property
     def key(self) -> Hashable:
-        """Equal for actions that retrieve the same: the text module does not look at topics."""
+        """A key that is equal for actions with the same retrieval. The text module ignores topics."""
         return TEXT if self.module == TEXT else frozenset(topic.key for topic in self.topics)
 
     def lines(self) -> tuple[str, ...]:
@@ -112,9 +112,9 @@ class Action:
 
 
 class Feedback(Struct, frozen=True):
-    """The critic's words to a rejected action. entities: names that are wrong.
+    """The critic's feedback to a rejected action. entities: wrong names.
 
-    relations: (entity, relation) pairs that are wrong, of entities that are not.
+    relations: wrong (entity, relation) pairs, of entities that are right.
     """
 
     kind: Fault
@@ -152,9 +152,9 @@ _WORDS = {
 class Retrieved(Ranking):
     """The result of an action: nodes, best first, with their cosines.
 
-    found: for each topic of the action the nodes of its name. Of the hybrid module, chains: for each node and each
-    topic FOUND the first chain of relations that leads there, () where none does; met: whether the nodes are reached by
-    all topics found, else by some; sure: as of the action.
+    found: for each topic of the action the nodes of its name. chains (hybrid module): for each node and each topic
+    FOUND the first chain of relations that leads there, () if none does; met: whether all found topics reach the nodes,
+    or only some do; sure: as in the action.
     """
 
     found: tuple[tuple[int, ...], ...] = ()
@@ -163,7 +163,7 @@ class Retrieved(Ranking):
     sure: bool = True
 
     def promoted(self, place: int) -> Retrieved:
-        """The result with the node at a place as the first; its score stays what it is."""
+        """The result with the node at a position moved to the front; scores do not change."""
         order = [place, *(i for i in range(len(self.rows)) if i != place)]
         rows, scores = tuple(self.rows[i] for i in order), tuple(self.scores[i] for i in order)
         return replace(self, rows=rows, scores=scores, chains=tuple(self.chains[i] for i in order if self.chains))
@@ -171,18 +171,18 @@ class Retrieved(Ranking):
 
 @dataclass
 class History:
-    """The refinement path of one question: actions, in order, and the feedback to each but the last."""
+    """The refinement path of one question: actions in order, and the feedback to each except the last."""
 
     question: str
     actions: list[Any] = dataclasses.field(default_factory=list)
     feedback: list[Any] = dataclasses.field(default_factory=list)
 
     def seen(self, action: Any) -> bool:
-        """Whether an action that leads to the same was taken before."""
+        """Whether an equivalent action was taken before."""
         return action.key in {earlier.key for earlier in self.actions}
 
     def tries(self) -> list[str]:
-        """The earlier actions and the critic's words to them, a line each."""
+        """The earlier actions and the critic's feedback to them, one per line."""
         pairs = enumerate(zip(self.actions, self.feedback), 1)
         lines = ((f"{i}. {'; '.join(action.lines())}", f"   {feedback.text()}") for i, (action, feedback) in pairs)
         return ["Tries so far, all of them wrong", *(line for pair in lines for line in pair)]

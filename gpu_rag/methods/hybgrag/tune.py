@@ -1,7 +1,7 @@
-"""Examples for `hybgrag` out of questions whose answers are known, with the user's own model, and what they are worth.
+"""Examples for `hybgrag` from questions with known answers, collected with the user's own model, and their benefit.
 
-The loop runs with a critic that knows the answers, on all questions: what it collects is kept. Its worth is judged
-apart: what was collected on every second question is given to the method on the others, and compared with none.
+The loop runs on all questions with a critic that knows the answers, and all it collects is kept. The benefit is
+measured separately: examples from one half of the questions are used on the other half, compared with none.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from gpu_rag.program.decide import MODEL
 from gpu_rag.program.oracle import Oracle
 from gpu_rag.sources.questions import QuestionRow
 
-LEAST = 20  # questions with answers that are nodes
+LEAST = 20  # questions whose answers are nodes
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The outcome. document: that of `tune --json`; examples: for `hybgrag`, as JSON, None where they do not help."""
+    """The outcome. document: for `tune --json`; examples: for `hybgrag`, as JSON, None if they do not help."""
 
     document: dict[str, Any]
     examples: dict[str, Any] | None
 
 
 def tune(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | None) -> Tuned:
-    """Examples for the prompts, kept where they help. Raises UsageError where methods to choose among are given,
-    BadInput as `collect`."""
+    """Examples for the prompts, kept if they help. Raises UsageError if methods to choose among are given, BadInput as
+    `collect`."""
     if among:
         raise UsageError("--among is of the method that learns a choice", given="--method hybgrag", do="leave it out")
     collected = collect(engine, rows)
@@ -57,10 +57,10 @@ def tune(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | Non
 
 
 def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
-    """Runs the loop three times: on all questions to collect, on every second one without and with examples.
+    """Run the loop three times: on all questions to collect, and on every second one without and with examples.
 
     Examples are kept unless the mean reciprocal rank falls with them. Raises BadInput for fewer than LEAST questions,
-    and without a language model, which alone is shown examples.
+    and without a language model, since only a model uses examples.
     """
     if not engine.models.has_llm() or engine.settings.models.decider == "rule":
         raise BadInput(
@@ -74,7 +74,7 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
             "too few questions to tune with", given=f"{len(rows)} with answer_ids that are nodes",
             expected=f"at least {LEAST}", do="use the examples that the package brings",
         )  # fmt: skip
-    rows = sorted(rows, key=lambda row: sha256_text(row.question.id))  # by the id alone: the order changes nothing
+    rows = sorted(rows, key=lambda row: sha256_text(row.question.id))  # by id, so the input order does not matter
     learning, judged = rows[::2], rows[1::2]
     earlier = known.own_examples(engine.index)
     try:
@@ -100,7 +100,7 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
 
 
 def _collected(engine: Engine, rows: Sequence[QuestionRow], gold: KbGold) -> Lessons:
-    """Lessons of a loop whose critic knows the gold; the model decides the rest."""
+    """Lessons from a loop whose critic knows the gold; the model decides the rest."""
     lessons = Lessons()
     _answered(engine, rows, oracle_of(rows, base=gold, otherwise=MODEL, watch=lessons.watch))
     return lessons
@@ -109,7 +109,7 @@ def _collected(engine: Engine, rows: Sequence[QuestionRow], gold: KbGold) -> Les
 def _scores(
     engine: Engine, rows: Sequence[QuestionRow], gold: KbGold, examples: dict[str, Any] | None
 ) -> dict[str, list[float]]:
-    """The measures of each question, with these examples and no others."""
+    """The measures of each question, with only these examples."""
     own = known.NONE if examples is None else known.examples_of(examples, "collected")
     engine.index.put(known.OWN, own)
     answers = _answered(engine, rows)
@@ -118,7 +118,7 @@ def _scores(
 
 
 def _answered(engine: Engine, rows: Sequence[QuestionRow], decider: Oracle | None = None) -> dict[str, Any]:
-    """Ranked nodes by question, without the reader. Raises GpuRagError where one failed."""
+    """Ranked nodes by question, without the reader. Raises GpuRagError if a question failed."""
     answers = engine.run("hybgrag", [row.question for row in rows], program=retrieve, decider=decider).answers
     for answer in answers:
         if answer.error is not None:

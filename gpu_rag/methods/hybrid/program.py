@@ -17,12 +17,12 @@ from gpu_rag.types import Draft, Question
 class Params(Declared):
     """Retrieval by two rankings."""
 
-    depth: ClassVar[int] = 100  # of each ranking that is fused
-    constant: ClassVar[float] = 60.0  # of reciprocal rank fusion, 1 / (constant + rank)
+    depth: ClassVar[int] = 100  # places of each fused ranking
+    constant: ClassVar[float] = 60.0  # constant of reciprocal rank fusion, 1 / (constant + rank)
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
-    """The run.limit best of the fused ranking."""
+    """The run.limit best passages of the fused ranking."""
     (vector,) = await embed([question.text])
     found = await search_hybrid(
         (question.text, vector), run.limit, depth=max(params.depth, run.limit), constant=params.constant

@@ -1,4 +1,4 @@
-"""HydraRAG (Tan et al. 2025): paths through all topics of a question out of graphs, documents and the web."""
+"""HydraRAG (Tan et al. 2025): paths through all topics of a question, from graphs, documents and the web."""
 
 from gpu_rag.methods.method import Method
 

@@ -1,4 +1,4 @@
-"""HydraRAG, step I: topics, sub-questions, the skyline indicator, and which sources to ask first."""
+"""HydraRAG, step I: topics, sub-questions, the skyline indicator, and the choice of sources."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SOURCE_WORDS = {
 
 
 def graph_sources(search: Search) -> tuple[int, ...]:
-    """The numbers of the knowledge graphs that `sources` allows. Raises UsageError for an unknown name."""
+    """Row numbers of the knowledge graphs that `sources` allows. Raises UsageError for an unknown name."""
     allowed, sources = allowed_sources(search.kb, search.params), enumerate(search.kb.sources)
     return tuple(row for row, source in sources if source.kind in GRAPH_KINDS and source.name in allowed)
 
 
 def allowed_sources(kb: KnowledgeBase, params: Params) -> list[str]:
-    """The names of the sources that `sources` allows. Raises UsageError for an unknown one."""
+    """The names of the sources that `sources` allows. Raises UsageError for an unknown name."""
     names = [*(source.name for source in kb.sources), "documents", "web"]
     if params.sources == "all":
         return names
@@ -52,7 +52,7 @@ def allowed_sources(kb: KnowledgeBase, params: Params) -> list[str]:
 
 
 async def analysed(question: str, search: Search) -> tuple[Analysis, Sources]:
-    """Step I but for the selector: the analysis, and S_t, all sources that know a topic."""
+    """Step I without the source selector: the analysis, and S_t, all sources that know a topic."""
     run = search.run
     mentions = await linked((await decide(run, TOPICS, question=question, search=search)).topics, search)
     topics = [mention.text for mention in mentions]
@@ -69,7 +69,7 @@ async def analysed(question: str, search: Search) -> tuple[Analysis, Sources]:
 
 
 def available(analysis: Analysis, search: Search) -> Sources:
-    """S_t of an analysis."""
+    """S_t: the sources that know a topic of the analysis."""
     allowed, index = allowed_sources(search.kb, search.params), search.run.index
     known = {source for mention in analysis.mentions for match in mention.matches for source in match.sources}
     graphs = tuple(row for row in graph_sources(search) if row in known)
@@ -79,7 +79,7 @@ def available(analysis: Analysis, search: Search) -> Sources:
 
 
 async def matches_of(names: Sequence[str], most: int, search: Search) -> list[list[Match]]:
-    """The nodes that each of at least one name may be, at most `most` of each source, best first."""
+    """The nodes that each of one or more names may denote: at most `most` per source, best first."""
     vectors, sources = await embed(names), graph_sources(search)
     if not sources:
         return [[] for _ in names]
@@ -87,7 +87,8 @@ async def matches_of(names: Sequence[str], most: int, search: Search) -> list[li
 
 
 async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
-    """Mentions with the nodes that they may be. Those without are dropped, and those that are an earlier one."""
+    """Mentions with the nodes that they may denote. Drops mentions without nodes, and mentions whose best node an
+    earlier mention already has."""
     if not names:
         return ()
     mentions: list[Mention] = []
@@ -103,8 +104,8 @@ async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
 def by_chain(
     question: str, mentions: Sequence[Mention], chain: Chain, subquestions: tuple[str, ...], otherwise: str
 ) -> Analysis:
-    """An analysis with the mentions in the order of the chain, those that it lacks behind. otherwise: the indicator
-    where the chain says no relation."""
+    """An analysis with the mentions in the order of the chain; mentions that the chain lacks come last. otherwise: the
+    indicator if the chain names no relation."""
     place = {entity: i for i, entity in reversed(list(enumerate(chain.entities)))}
     ordered = tuple(sorted(mentions, key=lambda m: place.get(m.text, len(place) + len(chain.entities))))
     answer = place.get(ANSWER, len(chain.entities))
@@ -115,7 +116,7 @@ def by_chain(
 
 
 async def selected(analysis: Analysis, sources: Sources, search: Search) -> Sources:
-    """S_a: the sources of the first phase; without the selector all of them. Rules hold all for equally good."""
+    """S_a: the sources of the first phase; all of them without the selector. The rules score all sources equally."""
     kinds = sources.kinds
     if not search.params.selector:
         return sources

@@ -1,7 +1,7 @@
-"""HydraRAG, step IV: an answer from the paths that are left, or the finding that they do not suffice.
+"""HydraRAG, step IV: an answer from the remaining paths, or the finding that they do not suffice.
 
-The paths are summed up (`refinement`); then one reply says, with reasons before the verdict, which sub-questions they
-settle, whether they settle the question, and the answer.
+The paths are summarised (`refinement`). Then one reply gives its reasons, which sub-questions are settled, whether the
+question is settled, and the answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpu_rag.types import RankedNode
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try to answer. accepted: whether the search may end; text: None where nothing was found."""
+    """One attempt to answer. accepted: whether the search may end; text: None if no answer was found."""
 
     text: str | None
     accepted: bool
@@ -28,7 +28,7 @@ class Attempt:
 
 
 async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search) -> Attempt:
-    """A try to answer from chosen paths. last: there is no other phase, so whatever is known is said."""
+    """An attempt to answer from the chosen paths. last: no phase follows, so any known answer is given."""
     if not chosen:
         return Attempt(None, False)
     facts = [f"- {path.text} ({path.said_by})" for path in chosen]

@@ -1,4 +1,4 @@
-"""The decisions of HydraRAG. Exploration samples at a temperature of its own, pruning and answers do not."""
+"""The decisions of HydraRAG. Exploration samples at its own temperature; pruning and answers do not."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ SOURCES = Choose("source_selector", f"{PROMPTS}:sources", helps=gold.has_gold, p
 
 
 def _facts(analysis: Analysis, facts: Sequence[str]) -> dict[str, str | Packed]:
-    """What is sought, and the paths that were found so far."""
+    """The current search text, and the paths found so far."""
     return {**analysis.shown, "paths": Packed([f"- {fact}" for fact in facts] or [NOTHING])}
 
 
@@ -79,7 +79,7 @@ def _follow_up(reply: FollowUp, analysis: Analysis) -> FollowUp | Refused:
 
 
 def _predictions(reply: Predicted, analysis: Analysis) -> Predicted:
-    """The predictions whose chain can be used."""
+    """The predictions with a usable chain."""
     topics = [mention.text for mention in analysis.mentions]
     named = [(folded(one.answer), one) for one in reply.predictions]
     chains = [(name, chain_of(one.entities, one.relations, [*topics, name])) for name, one in named]
@@ -93,7 +93,7 @@ def _sentences(analysis: Analysis, sentences: Sequence[str], places: Sequence[in
 
 
 def _text_paths(reply: TextPaths, shown: Sequence[int]) -> TextPaths:
-    """The paths out of sentences that were shown."""
+    """The paths of sentences that were shown."""
     paths = (path for path in reply.paths if path.sentence - 1 in shown)
     return TextPaths(tuple(TextPath(path.sentence, tuple(map(_step, path.steps))) for path in paths))
 
@@ -126,7 +126,7 @@ PREDICT = Ask(
 TEXT_PATHS = Ask(
     "text_paths",
     TextPaths,
-    rule=lambda: TextPaths(()),  # no more than the facts that rules find in the sentences, whoever decides
+    rule=lambda: TextPaths(()),  # rules add nothing to the facts found in the sentences
     prompt=f"{PROMPTS}:text_paths",
     show=_sentences,
     check=_text_paths,
@@ -151,7 +151,7 @@ PATHS = Choose("paths", f"{PROMPTS}:select", helps=gold.holds_gold)
 REFINE = Ask(
     "refine",
     str,
-    rule=lambda: NOTHING,  # the paths themselves are shown behind it
+    rule=lambda: NOTHING,  # the paths themselves follow in the prompt
     prompt=f"{PROMPTS}:refine",
     show=_paths,
     check=lambda reply: reply.strip() or NOTHING,

@@ -1,7 +1,8 @@
 """HydraRAG, step II: paths along the chains of relations that a question asks for.
 
-A beam by cosine loses them among thousands of walks. A chain that the question plainly says comes before whatever is
-near by cosine; one of several that it may say has a little more than its cosine. Of several topics the chains meet.
+A beam by cosine loses these paths among thousands of walks. A chain that the question clearly states ranks before paths
+that are only near by cosine; a chain that it may state gets a small bonus on its cosine. With several topics, the
+chains must meet.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.relations.hops import n_relations
 
-N_CHAINS, N_PATHS = 3, 30  # chains that are walked where none is sure, paths of a chain
+N_CHAINS, N_PATHS = 3, 30  # chains walked if none is sure, and paths per chain
 
 
 async def asked_paths(analysis: Analysis, sources: Sources, search: Search) -> list[FoundPath]:
-    """Paths from the topics along the chains that the question asks for, and what it may ask for in the trace."""
+    """Paths from the topics along the chains that the question asks for. The chains are noted in the trace."""
     mentions = [mention for mention in analysis.mentions if mention.matches]
     if not mentions or not sources.graphs:
         return []
@@ -45,7 +46,7 @@ async def asked_paths(analysis: Analysis, sources: Sources, search: Search) -> l
     choice = FactChoice(sources.graphs, search.params.draw)
     topics = tuple(node for nodes, _ in known for node in nodes)
     found = [(_joined(some), some[0][-1], bonus) for some, (_, bonus) in zip(ways, walks) if all(some)]
-    found = [one for one in found if len(set(one[0])) == len(one[0])] or found  # one that comes back only where all do
+    found = [one for one in found if len(set(one[0])) == len(one[0])] or found  # no path that returns, unless all do
     paths = await gather(*(worded_paths((way, topics), choice) for way, _, _ in found))
     return [
         replace(path, answers=(end,), asked=bonus) for path, (_, end, bonus) in zip(paths, found) if path is not None
@@ -66,7 +67,7 @@ def _walk(nodes: tuple[int, ...], chain: AskedChain, end: int) -> Walk:
 
 
 def _met(known: Sequence[tuple[tuple[int, ...], tuple[AskedChain, ...]]]) -> list[tuple[list[Walk], float]]:
-    """Walks of the first two topics to the nodes where both of their best chains lead."""
+    """Walks from the first two topics to the nodes where both of their best chains end."""
     (nodes, (one, *_)), (others, (other, *_)) = known[:2]
     ends = [end for end in one.ends if end in other.ends]
     bonus = SURE if one.sure and other.sure and len(known) == 2 else LIKELY
@@ -74,5 +75,5 @@ def _met(known: Sequence[tuple[tuple[int, ...], tuple[AskedChain, ...]]]) -> lis
 
 
 def _joined(ways: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The nodes of one way, and back along the other to its topic."""
+    """The nodes along the first walk, then back along the other walks to their topics."""
     return (*ways[0], *(node for way in ways[1:] for node in way[-2::-1]))

@@ -1,4 +1,4 @@
-"""The answers of HydraRAG's paths: answer nodes in their order, and the passages that paths are from."""
+"""The answers of HydraRAG's paths: ranked answer nodes, and the passages that state the paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_ANSWERS = 20
 
 
 def alike(best: FoundPath, paths: Sequence[FoundPath]) -> list[int]:
-    """The answers of the best path, then those of all paths that begin where it does and have its relations."""
+    """The answers of the best path, then those of all paths with the same start and the same relations."""
     if not best.answers:
         return []
     answers = dict.fromkeys(best.answers)
@@ -24,13 +24,13 @@ def alike(best: FoundPath, paths: Sequence[FoundPath]) -> list[int]:
 
 
 def _shape(path: FoundPath) -> tuple[tuple[str, ...], int, int]:
-    """The relations of a path with answers, where it begins, and where it ends unless the answer stands there."""
+    """The relations of a path with answers, its first node, and its last node unless that is the answer (then -1)."""
     end = path.nodes[-1] if path.answers[0] not in path.nodes[-1:] else -1
     return path.relations, path.nodes[0], end
 
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:
-    """Answer nodes, best first: those of the best path and of paths like it, then those of the other kept paths."""
+    """Answer nodes, best first: of the best path and paths like it, then of the other kept paths."""
     ranked: dict[int, tuple[str, float]] = {}
     for path in [*chosen, *search.kept]:
         for node in alike(path, search.found):
@@ -41,9 +41,9 @@ def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNod
 def named_first(
     text: str, ranked: Sequence[RankedNode], chosen: Sequence[FoundPath], kb: KnowledgeBase
 ) -> tuple[RankedNode, ...]:
-    """The nodes that an answer names, then the other ranked ones. A name that stands once is one node: the first ranked
-    one of that name, else the first on a chosen path. Of alternatives ("A (born in) | B (lives in)") only the first
-    counts."""
+    """The nodes that an answer names, then the other ranked nodes. Each name in the answer stands for one node: the
+    first ranked node of that name, else the first one on a chosen path. Of alternatives ("A (born in) | B (lives in)")
+    only the first counts."""
     others, named = list(ranked), list[RankedNode]()
     on_paths = [(node, path) for path in chosen for place in path.places for node in place if node >= 0]
     for name in [text] if kb.named(text) else text.split(" | ")[0].split("; "):
@@ -60,7 +60,8 @@ def named_first(
 
 
 def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tuple[Evidence, ...]:
-    """Passages, at most `limit`: those that the paths are from, best path first, then all that was read, by cosine."""
+    """At most `limit` passages: those that state the paths, best path first, then all others that were read, by
+    cosine."""
     passages: dict[int, tuple[float, str]] = {}
     for path in [*chosen, *search.kept]:
         for row in path.passages:

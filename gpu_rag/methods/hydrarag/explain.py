@@ -1,4 +1,4 @@
-"""HydraRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
+"""Wording of HydraRAG's trace steps, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
     "topics": "topics, and the nodes that they may be",

@@ -1,5 +1,5 @@
-"""The replies of a perfect decider to HydraRAG's decisions, from what is known of a question: answers, gold passages,
-`topic_entity`, `path` (triples from the topic to the answer) and `decomposition`. None where that is not known."""
+"""The replies of a perfect decider to HydraRAG's decisions, from the gold data of a question: answers, gold passages,
+`topic_entity`, `path` (triples from the topic to the answer) and `decomposition`. None where these are missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def topics(known: Known) -> Topics | None:
 
 
 def analysis(known: Known, question: str, topics: Sequence[str], search: Search) -> Analysed | None:
-    """The gold chain or the gold sub-questions, beside what the rules say."""
+    """The gold chain or the gold sub-questions; the rules supply the rest."""
     reply, meta = rules.analysis(question, topics, search), known.gold.meta
     steps, chain = meta.get("decomposition") or (), _chain(meta.get("path") or (), topics)
     if not steps and chain is None:
@@ -43,7 +43,7 @@ def analysis(known: Known, question: str, topics: Sequence[str], search: Search)
 
 
 def _chain(path: Sequence[Sequence[str]], topics: Sequence[str]) -> Chain | None:
-    """The chain of a gold path; None for triples that do not follow one another."""
+    """The chain of a gold path; None if the triples do not follow one another."""
     if not path or len(path) >= MOST_STEPS or any(one[2] != other[0] for one, other in zip(path, path[1:])):
         return None
     keys = {name_key(topic): topic for topic in topics}
@@ -64,7 +64,8 @@ def _answers(known: Known) -> Sequence[str]:
 
 
 def has_gold(known: Known, position: int, kinds: Sequence[str]) -> bool:
-    """Whether a kind of source has gold: a graph a node of a gold answer's name, the documents a gold passage."""
+    """Whether a kind of source has gold. For graphs: a node with the name of a gold answer; for documents: a gold
+    passage."""
     if kinds[position] == "kg":
         kb = kb_of(known.index)
         return any(kb.named(name) for name in _answers(known))
@@ -72,8 +73,8 @@ def has_gold(known: Known, position: int, kinds: Sequence[str]) -> bool:
 
 
 def holds_gold(known: Known, position: int, paths: Sequence[FoundPath]) -> bool:
-    """Whether no path is better than this one: with a gold answer at its answer place, else with one anywhere, else
-    from a gold passage."""
+    """Whether no other path is better than this one. Best is a gold answer at the answer place, then a gold answer
+    anywhere, then a gold passage."""
     worth = [_worth(path, known) for path in paths]
     return 0 < worth[position] == max(worth)
 
@@ -92,7 +93,7 @@ def _worth(path: FoundPath, known: Known) -> int:
 
 
 def answer(known: Known, chosen: Sequence[FoundPath]) -> Answered | None:
-    """The gold answers that stand on the chosen paths; none, and the search goes on, where no path holds one."""
+    """The gold answers on the chosen paths. If no path holds one, not answered, and the search continues."""
     kb = kb_of(known.index)
     right = list(dict.fromkeys(map(name_key, _answers(known))))
     if not right:

@@ -26,18 +26,18 @@ from gpu_rag.methods.hydrarag.batched.search import (
 from gpu_rag.methods.hydrarag.batched.subgraphs import GraphWanted, Order, QuestionGraph, question_graph
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Mention, Search, Sources
 
-MOST_ORDERS = 9  # of one search, where mentions may be several nodes
-_MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")  # a Freebase node without a name: no answer
+MOST_ORDERS = 9  # per search, since a mention may denote several nodes
+_MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")  # a Freebase node without a name, which is never an answer
 
 
-Depth = tuple[int, bool]  # D, the hops around a topic; and whether paths also have a least length, see `window`
+Depth = tuple[int, bool]  # D, the hops around a topic; and whether paths also have a minimum length, see `window`
 
 
 async def explore_graphs(
     analysis: Analysis, sources: Sources, depth: Depth, query: np.ndarray, search: Search
 ) -> tuple[tuple[FoundPath, ...], QuestionGraph | None]:
-    """The W1 best paths of the graphs and the evidence subgraph, None where no topic is in them. Where no path goes
-    through all topics: those from each topic alone."""
+    """The W1 best paths of the graphs, and the evidence subgraph (None if no topic is in the graphs). If no path goes
+    through all topics, the paths from each topic alone."""
     among = set(sources.graphs)
     found = ([m.node for m in mention.matches if among & set(m.sources)] for mention in analysis.mentions)
     lists = [nodes for nodes in found if nodes]
@@ -58,12 +58,12 @@ async def explore_graphs(
 
 
 def window(hops: int, bounded: bool, topics: int) -> tuple[int, int]:
-    """(least, longest) hops of a path through so many topics. bounded: it has more than |T| (D - 1) hops."""
+    """(least, longest) hops of a path through `topics` topics. bounded: paths have more than |T| (D - 1) hops."""
     return (topics * (hops - 1) if bounded else 0), topics * hops
 
 
 def orders_of(lists: Sequence[Sequence[int]], opens: bool, closes: bool) -> tuple[Order, ...]:
-    """One order a choice of a node for each mention, those of the best places first, at most MOST_ORDERS."""
+    """One order per choice of a node for each mention, best-ranked nodes first, at most MOST_ORDERS."""
     places = sorted(product(*(range(len(nodes)) for nodes in lists)), key=lambda at: (sum(at), at))
     chosen = (tuple(nodes[i] for nodes, i in zip(lists, at)) for at in places)
     kept = [topics for topics in chosen if len(set(topics)) == len(topics)]
@@ -73,7 +73,7 @@ def orders_of(lists: Sequence[Sequence[int]], opens: bool, closes: bool) -> tupl
 async def _searched(
     choice: FactChoice, wanted: GraphWanted, depth: Depth, query: np.ndarray, search: Search
 ) -> tuple[QuestionGraph, Walks]:
-    """Algorithm 1: expand every topic hop by hop, keeping the W1 best, then put whole paths together."""
+    """Algorithm 1: expand every topic hop by hop, keep the W1 best, then join them into whole paths."""
     w1 = search.params.w1
     graph = await question_graph((wanted, query), choice, search.params.d_max)
     steps = {"neighbourhood": graph.taken, "clustered": graph.clustered, "reduced": graph.reduced}
@@ -104,17 +104,18 @@ def _with_answers(path: FoundPath, analysis: Analysis, search: Search) -> FoundP
 
 
 def taken_as_topics(analysis: Analysis, order: Sequence[int]) -> set[int]:
-    """Nodes that are topics on a path found for an order: its own, and all of a mention that has none there.
+    """The nodes that count as topics on a path found for an order: its own, and all nodes of a mention that has none in
+    it.
 
-    Another node of a mention of the order (a homonym, a like name) is a thing as any other, and may be the answer.
+    Another node of a mention in the order (a homonym or similar name) is an ordinary node and may be the answer.
     """
     chosen = set(order)
     return chosen.union(*(nodes for nodes in analysis.topics if not chosen & set(nodes)))
 
 
 def answer_place(nodes: Sequence[int], topics: set[int], predicted: Mention | None = None) -> int | None:
-    """The place of the answer on a path: that of a predicted one; else at the path's open end, else in the middle
-    between topics; None on a direct edge between topics."""
+    """The position of the answer on a path. A predicted answer comes first; else the open end of the path; else the
+    middle of the nodes between topics; None for a direct edge between topics."""
     if predicted is not None and (found := set(predicted.nodes) & topics & set(nodes)):
         return min(map(nodes.index, found))
     if nodes[-1] not in topics:

@@ -1,10 +1,10 @@
-"""HydraRAG (Tan et al. 2025): paths through all topics of a question out of knowledge graphs, documents and the web,
-explored in three phases, pruned by relevance and by what other kinds of sources say.
+"""HydraRAG (Tan et al. 2025): paths through all topics of a question, from knowledge graphs, documents and the web. The
+search has three phases; paths are pruned by relevance and by agreement with other kinds of sources.
 
-Step I (`analysis`) names topics, sub-questions and the skyline indicator, and picks sources. Step II (`graphs`,
-`texts`) explores: first at the predicted depth in the picked sources, then at the greatest depth in all of them with a
-follow-up question, then with predicted answers as further topics. Step III (`pruning`) prunes, step IV (`answer`) tries
-to answer; the first accepted answer ends the search. The decisions are `asks`.
+Step I (`analysis`) finds topics, sub-questions and the skyline indicator, and selects sources. Step II (`graphs`,
+`texts`) explores: first at the predicted depth in the selected sources, then at the greatest depth in all sources with
+a follow-up question, then with predicted answers as further topics. Step III (`pruning`) prunes. Step IV (`answer`)
+tries to answer; the first accepted answer ends the search. The decisions are in `asks`.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ INITIAL, REFINED, PREDICTED, TOGETHER = "initial", "refined", "predicted", "toge
 
 
 def check(index: Index, params: Params) -> None:
-    """Raises UsageError for a source that the index does not have: once before a run, not for each question."""
+    """Raise UsageError for a source that the index does not have. Called once before a run, not per question."""
     allowed_sources(kb_of(index), params)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """Steps I to IV of one question: explore until an answer is accepted; `unsupported` where there is none."""
+    """Steps I to IV of one question: explore until an answer is accepted; `unsupported` if there is none."""
     search = Search(run, params)
     analysis, sources = await analysed(question.text, search)
     asked = await asked_paths(analysis, sources, search)
@@ -77,18 +77,18 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     return _ended(await attempt(analysis, chosen, True, search), chosen, TOGETHER, sources, search)
 
 
-retrieve = program  # by rules and similarity: the paths that are left, and the passages they are from
+retrieve = program  # by rules and similarity: the remaining paths and the passages that state them
 
 
 async def _known(analysis: Analysis, sources: Sources, search: Search) -> Draft:
-    """What the model knows by itself, where no source has a path: never supported, whatever else the draft holds."""
+    """The model's own knowledge, for questions without any path. Its status is always `unsupported`."""
     text = clean_answer(await decide(search.run, KNOWLEDGE, question=analysis.question))
     draft = _ended(Attempt(text if is_answer(text) else None, False), [], TOGETHER, sources, search)
     return replace(draft, status="unsupported", source="model" if draft.text is not None else "")
 
 
 def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources, search: Search) -> Draft:
-    """The answer, with the kinds of sources that it lacks. Raises the error of the first where all of them failed."""
+    """The draft of an answer, with the kinds of sources that failed. If all of them failed, raises the first error."""
     missing = {kind: search.missing[kind] for kind in KINDS if kind in search.missing}
     if missing and not search.found and missing.keys() >= set(sources.kinds):
         raise next(iter(missing.values()))
@@ -106,7 +106,7 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
 
 
 def _path(found: FoundPath) -> Path:
-    """A path as it is recorded: edges that the index states, else none, and where the text stands that says it."""
+    """A path as it is recorded. Edges are given only if the index states them; otherwise the text names its source."""
     if found.stated:
         return Path(found.text, found.edges, found.sources)
     where = ", ".join(dict.fromkeys(edge[3] for edge in found.edges))
@@ -117,7 +117,7 @@ def _path(found: FoundPath) -> Path:
 
 
 async def _initial(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
-    """At the predicted depth in the picked sources."""
+    """Search at the predicted depth in the selected sources."""
     chosen = await selected(analysis, sources, search)
     depth = min(analysis.depth, search.params.d_max), True
     return await _both(analysis, analysis, chosen, depth, query, search)
@@ -126,17 +126,18 @@ async def _initial(analysis: Analysis, sources: Sources, query: np.ndarray, sear
 async def _both(
     analysis: Analysis, texts: Analysis, sources: Sources, depth: Depth, query: np.ndarray, search: Search
 ) -> list[FoundPath]:
-    """The graphs by one analysis, documents and the web by another."""
+    """Search the graphs by one analysis, documents and the web by another."""
     try:
         paths, graph = await explore_graphs(analysis, sources, depth, query, search)
-    except BadInput as error:  # such as a search that needs more memory than there is
+    except BadInput as error:  # for example a search that needs too much memory
         search.lost("kg", error)
         paths, graph = (), None
     return [*paths, *await explore_texts(texts, sources, query, graph, search)]
 
 
 async def _refined(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
-    """A follow-up question drives documents and web, its indicator also the graphs; the old one changes nothing."""
+    """Search with a follow-up question: it drives documents and web, and its indicator also the graphs. If it equals
+    the original question, nothing changes."""
     facts = [path.text for path in search.chosen]
     reply = await decide(search.run, FOLLOW_UP, analysis=analysis, facts=facts)
     follow_up, indicator = analysis, query
@@ -150,7 +151,7 @@ async def _refined(analysis: Analysis, sources: Sources, query: np.ndarray, sear
 
 
 async def _follow_up(reply: FollowUp, analysis: Analysis, search: Search) -> Analysis:
-    """The follow-up question with topics and an indicator of its own."""
+    """The analysis of the follow-up question, with its own topics and indicator."""
     chain = Chain(reply.entities, reply.relations)
     mentions = await linked([entity for entity in chain.entities if entity != ANSWER], search) or analysis.mentions
     made = by_chain(analysis.question, mentions, chain, analysis.subquestions, analysis.indicator)
@@ -158,7 +159,7 @@ async def _follow_up(reply: FollowUp, analysis: Analysis, search: Search) -> Ana
 
 
 async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
-    """Paths through the topics and each predicted answer, which counts as one more topic."""
+    """Paths through the topics and each predicted answer, which counts as a further topic."""
     facts = [path.text for path in search.chosen]
     reply = await decide(search.run, PREDICT, analysis=analysis, facts=facts, search=search)
     names = list(dict.fromkeys(prediction.answer for prediction in reply.predictions))
@@ -177,7 +178,7 @@ async def _explore(analysis: Analysis, sources: Sources, search: Search) -> list
 
 
 def _with_prediction(analysis: Analysis, answer: Mention, prediction: Prediction) -> Analysis:
-    """The analysis with a predicted answer as a topic, in the order of its own indicator; both ends closed."""
+    """The analysis with a predicted answer as a topic, in the order of the prediction's chain; both ends are closed."""
     entities = tuple(answer.text if entity == ANSWER else entity for entity in prediction.entities)
     chain = Chain(entities, prediction.relations)
     known = {mention.text for mention in analysis.mentions}

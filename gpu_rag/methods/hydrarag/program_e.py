@@ -1,4 +1,4 @@
-"""HydraRAG-E: HydraRAG with one random relation of each edge that stands for several (Tan et al. 2025, experiments)."""
+"""HydraRAG-E: HydraRAG that keeps one random relation of each edge with several (Tan et al. 2025, experiments)."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class Params(HydraParams):
 
     @property
     def draw(self) -> int | None:
-        """The same relations for every question."""
+        """The seed of the draw; every question gets the same relations."""
         return self.seed

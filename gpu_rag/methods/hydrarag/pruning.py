@@ -2,14 +2,15 @@
 
 For a question with indicator I and topics T, and candidate paths p:
   rel(p)   = .7 cos(I, p) + .3 |T & Ent(p)| / |T or Ent(p)|; the W1 best are the pool
-  f1(p)    = reliability of the kind of source that p is from
+  f1(p)    = reliability of p's kind of source
   f2(p)    = min(|Supp(p)|, W_max) / W_max; Supp(p) = the OTHER kinds with a path of cosine >= gamma to p in the pool
-  f3(p)    = share of the entities of p that the evidence subgraph holds
+  f3(p)    = share of p's entities that are in the evidence subgraph
   ver(p)   = (f1 + f2 + f3) / 3,  cross(p) = .7 rel + .3 ver; the W2 best are kept
-A path along relations that the question asks for (`chains`) has that much more in each ranking.
-A topic is one mention of the question, whichever of the nodes that it may be (homonyms, a node of each source): T is
-read as one node a mention, the one on p where p has one, and other homonyms on p are entities like any other. A path
-that several kinds of sources state, hop for hop, is a path of each of them, so these kinds support it too.
+A path along relations that the question asks for (`chains`) gets a bonus in each ranking.
+
+A topic is one mention of the question, although it may denote several nodes (homonyms, a node of each source). T has
+one node per mention: the one on p, if p has one. Other homonyms on p are ordinary entities. A path that several kinds
+of sources state, hop for hop, is a path of each of them, so these kinds support it too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from gpu_rag.types import Pool
 async def pruned(
     analysis: Analysis, paths: Sequence[FoundPath], query: np.ndarray, phase: str, search: Search
 ) -> list[FoundPath]:
-    """The w_max paths that are left, best first; what was left before goes to `search`."""
+    """The at most w_max remaining paths, best first. Intermediate results are recorded in `search`."""
     paths, params = once(paths), search.params
     _pool(f"{phase} found", paths, search)
     if not paths:
@@ -54,7 +55,7 @@ async def pruned(
 
 
 def once(paths: Sequence[FoundPath]) -> list[FoundPath]:
-    """Paths of one text and source as one, with the answers of all: homonyms, or one path found in two phases."""
+    """Merge paths with the same text and sources, joining their answers: homonyms, or a path found in two phases."""
     found: dict[tuple[str, str], FoundPath] = {}
     for path in paths:
         key = path.text, path.sources
@@ -74,7 +75,7 @@ def _scores(path: FoundPath) -> str:
 
 
 def _pool(name: str, paths: Sequence[FoundPath], search: Search) -> None:
-    """Keeps the names of all entities on some paths, members of clusters too."""
+    """Record the names of all entities on the paths, including members of clusters."""
     names = search.kb.node_names
     nodes = dict.fromkeys(node for path in paths for place in path.places for node in place if node >= 0)
     found = dict.fromkeys([*(names[node] for node in nodes), *(name for path in paths for name in path.names)])

@@ -9,10 +9,10 @@ from msgspec import Meta, Struct
 
 from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
 
-MOST_STEPS = 9  # entities of a chain
+MOST_STEPS = 9  # entities in a chain
 NAME_CHARS, SENTENCE_CHARS, ANSWER_CHARS = 200, 500, 500
 MOST_PREDICTIONS = 3
-MOST_PATHS, MOST_HOPS = 12, 3  # of texts
+MOST_PATHS, MOST_HOPS = 12, 3  # paths per reply about texts, and hops per path
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS)]
 Relation = Annotated[str, Meta(min_length=1, max_length=120)]
@@ -22,13 +22,13 @@ Relations = Annotated[tuple[Relation, ...], Meta(min_length=0, max_length=MOST_S
 
 
 class Topics(Struct, frozen=True):
-    """The names of things that a question speaks of."""
+    """The names of things that a question mentions."""
 
     topics: Annotated[tuple[Name, ...], Meta(min_length=0, max_length=MOST_TOPICS)]
 
 
 class Analysed(Struct, frozen=True):
-    """Sub-questions, and the chain of topics and answer: entities, and the relation between each two."""
+    """Sub-questions, and the chain of topics and answer: entities, and the relation between each two neighbours."""
 
     subquestions: Annotated[tuple[Sentence, ...], Meta(min_length=0, max_length=MOST_TOPICS)]
     entities: Entities
@@ -36,7 +36,7 @@ class Analysed(Struct, frozen=True):
 
 
 class FollowUp(Struct, frozen=True):
-    """A question that looks for what is missing, and its chain."""
+    """A question that asks for the missing facts, and its chain."""
 
     question: Sentence
     entities: Entities
@@ -79,7 +79,7 @@ class TextPaths(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """Whether the paths settle each sub-question and the whole question, and the answer, "" for none."""
+    """Whether the paths settle each sub-question and the whole question, and the answer ("" for none)."""
 
     reason: Annotated[str, Meta(max_length=600)]
     settled: Annotated[tuple[bool, ...], Meta(min_length=0, max_length=MOST_STEPS)]
@@ -91,18 +91,18 @@ NOT_ANSWERED = Answered("", (), False, "")
 
 
 def in_words(step: Step) -> str:
-    """One fact of a path in words."""
+    """One fact in words."""
     return f"{step.subject} - {step.relation} -> {step.object}"
 
 
 def folded(text: str) -> str:
-    """A text with single spaces."""
+    """The text with single spaces."""
     return " ".join(text.split())
 
 
 def chain_of(entities: Sequence[str], relations: Sequence[str], topics: Sequence[str]) -> Chain | None:
-    """The chain of a reply with the topics as they were given; None unless it has the answer once and a relation
-    between each two entities."""
+    """The chain of a reply, with the topics spelled as given. None unless it has the answer exactly once and one
+    relation between each two neighbours."""
     known = {topic.casefold(): topic for topic in reversed(topics)}
     entities = tuple(_entity(folded(entity), known) for entity in entities)
     if entities.count(ANSWER) != 1 or len(relations) != len(entities) - 1:

@@ -1,16 +1,18 @@
 """The replies of HydraRAG's rules.
 
-Topics are names of nodes that stand in the question, and its names by capitals, quotes and "_". A name of common words
-alone in small letters ("director", "film genre") is dropped: words of the graph's own relations, nouns of roles, verbs,
-stop words; so is one word in small letters beside a longer name ("movies"). Where none is left, the runs of other words
-are names that nodes may have in other writing ("john f kennedy"); where there are no such words either, they stay.
+Topics are node names that occur in the question, and names marked by capitals, quotes or "_". A name in small letters
+made only of common words ("director", "film genre") is dropped. Common words are words of the graph's own relations,
+role nouns, verbs and stop words. A single word in small letters beside a longer name ("movies") is dropped too. If no
+name is left, the runs of other words are taken, since nodes may be spelled differently ("john f kennedy"). If there are
+no such runs either, the dropped names stay.
+
 The answer stands behind the only topic, or between the first topic and the second. D_predict is the number of relations
-that the question names (`n_relations`), with several topics one less; the relations of the chain are not known.
+that the question names (`n_relations`), minus one for several topics; the relations of the chain are unknown.
 Sub-questions are the plan of `plan_by_rules`. The likely answers are the best answers of the paths so far.
 
-A path settles the question where the question asks for its relations, or where it goes through all topics and its
-relevance is at least `enough`. The answer stands at its answer place, and at that of every path of the same relations.
-A path without such a place (out of a text) is read by the shared reader.
+A path settles the question if the question asks for its relations, or if it goes through all topics and its relevance
+is at least `enough`. The answers are those at its answer place and at that of every path with the same relations. A
+path without such a place (from a text) is read by the shared reader.
 """
 
 from __future__ import annotations
@@ -77,14 +79,14 @@ async def topics(question: str, search: Search) -> Topics:
 
 
 def analysis(question: str, topics: Sequence[str], search: Search) -> Analysed:
-    """The plan of the question, and a chain without known relations."""
+    """The plan of the question, and a chain with unknown relations."""
     chain = chain_by_rules(question, topics, search.params.d_max, search.relation_words)
     steps = [step.question[:SENTENCE_CHARS] for step in plan_by_rules(question).steps]
     return Analysed(tuple(steps[:MOST_TOPICS]), chain.entities, chain.relations)
 
 
 def follow_up(analysis: Analysis) -> FollowUp:
-    """The question again."""
+    """The original question again."""
     return FollowUp(folded(analysis.question)[:SENTENCE_CHARS], (ANSWER,), ())
 
 
@@ -95,13 +97,13 @@ def predictions(analysis: Analysis, search: Search) -> Predicted:
 
 
 def prediction(name: str, analysis: Analysis) -> Prediction:
-    """A likely answer behind all topics."""
+    """A likely answer, placed behind all topics."""
     topics = tuple(mention.text for mention in analysis.mentions)
     return Prediction(name, (*topics, ANSWER), (RELATED,) * len(topics))
 
 
 async def answer(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search) -> Answered:
-    """The answer of the best path, see the module; "" while no path settles the question and the search goes on."""
+    """The answer of the best path, see the module; "" if no path settles the question and further phases follow."""
     settled = any(_settles(path, analysis) for path in chosen)
     if not (settled or last):
         return NOT_ANSWERED
@@ -117,12 +119,13 @@ async def answer(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, se
 
 
 def _names(path: FoundPath, search: Search) -> list[str]:
-    """The first answers of a path and of those like it."""
+    """The first answers of a path and of similar paths."""
     return [folded(search.kb.node_names[node]) for node in alike(path, search.found)[:_SHOWN_ANSWERS]]
 
 
 def _with_relations(chosen: Sequence[FoundPath], search: Search) -> str:
-    """The answers of each kind of path that is left, with their relations: the question does not say which it is."""
+    """The answers of each kind of remaining path, with its relations, since the question does not say which relation it
+    means."""
     kinds = dict[str, list[str]]()
     for path in (path for path in chosen if path.answers):
         kinds.setdefault(" ".join(path.relations), _names(path, search))
@@ -132,12 +135,12 @@ def _with_relations(chosen: Sequence[FoundPath], search: Search) -> str:
 
 
 def joined_answers(names: Sequence[str]) -> str:
-    """As many of the first names as an answer can hold."""
+    """The first names, as many as fit into an answer, as one text."""
     return _joined("; ", names, ANSWER_CHARS)
 
 
 def _joined(separator: str, texts: Sequence[str], most: int) -> str:
-    """As many of the first texts as fit; of the first one, its beginning."""
+    """The first texts, as many as fit, as one text; the first one is cut if necessary."""
     text = texts[0][:most]
     for other in texts[1:]:
         if len(text) + len(separator) + len(other) > most:
@@ -155,7 +158,7 @@ def _settles(path: FoundPath, analysis: Analysis) -> bool:
 
 
 async def _read(question: str, chosen: Sequence[FoundPath], search: Search) -> str:
-    """The reader's answer out of the paths and the passages that they are from."""
+    """The reader's answer from the paths and the passages that state them."""
     facts = "\n".join(path.text for path in chosen)
     evidence = evidence_of(chosen, search, search.run.reader.passages)
     blocks = [f"Facts\n{facts}", *(passage_block(i, e) for i, e in enumerate(evidence, 1))]
@@ -163,9 +166,9 @@ async def _read(question: str, chosen: Sequence[FoundPath], search: Search) -> s
 
 
 def mentions_by_rules(question: str, known: Sequence[str], common: frozenset[str]) -> list[str]:
-    """The topics that a question names, in its order, at most MOST_TOPICS (the longest).
+    """The topics that a question names, in question order; at most MOST_TOPICS, the longest.
 
-    known: names of nodes that stand in it, normalised; common: words of relations.
+    known: normalised node names that occur in it; common: words of relations.
     """
     as_one = [normalise_name(word.replace("_", " ")) for word in _AS_ONE.findall(question) if word != word.lower()]
     question = question.replace("_", " ")
@@ -186,20 +189,20 @@ def _longest_first(names: Iterable[str]) -> list[str]:
 
 
 def _runs(flat: str, common: frozenset[str]) -> list[str]:
-    """The longest runs of words that say no relation: what a question in small letters may name."""
+    """The longest runs of words that are not common: possible names in a question in small letters."""
     words = _WORDS_OF_NAMES.findall(flat)
     runs = (list(run) for plain, run in groupby(words, key=lambda word: not is_common(word, common)) if plain)
     return [name for run in runs if (name := " ".join(run)) in flat and any(len(word) > 2 for word in run)]
 
 
 def _is_written_as_name(name: str, question: str) -> bool:
-    """Whether a name has a capital letter in the question, other than the first letter of all."""
+    """Whether a name has a capital letter in the question, other than the first letter of the question."""
     found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", question, re.IGNORECASE)
     return found is not None and any(c.isupper() for c in found.group()[found.start() == 0 :])
 
 
 def is_common(name: str, common: frozenset[str]) -> bool:
-    """Whether a name says nothing but common words."""
+    """Whether a name consists of common words only."""
     return all(_is_common(word, common) for word in _WORD.findall(name))
 
 
@@ -211,7 +214,7 @@ def _is_common(word: str, common: frozenset[str]) -> bool:
 
 
 def chain_by_rules(question: str, topics: Sequence[str], deepest: int, common: frozenset[str] = frozenset()) -> Chain:
-    """The skyline indicator by rules. Between the answer and its topics stand "?" for every further step."""
+    """The skyline indicator by rules. "?" stands for every further step between the answer and its topics."""
     steps = n_relations(question, topics, common)
     depth = min(max(1, steps if len(topics) < 2 else steps - 1), deepest)
     entities = [*topics[:1], *["?"] * (depth - 1), ANSWER, *topics[1:]]

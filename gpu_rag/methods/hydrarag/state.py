@@ -1,7 +1,7 @@
-"""The nouns of HydraRAG: its settings, topics and analysis of a question, paths, and what its search has found so far.
+"""The data types of HydraRAG: settings, topics and analysis of a question, paths, and the state of a search.
 
-A path is three things: `batched.search.Walks` while it is searched (tensors, of many paths), `FoundPath` once it has
-words, and `types.Path` in the answer.
+A path has three forms: `batched.search.Walks` during the search (tensors, many paths), `FoundPath` in words, and
+`types.Path` in the answer.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from gpu_rag.text.rules.relations.hops import relation_words
 from gpu_rag.types import Pool
 
 KINDS = ("kg", "document", "web")
-ANSWER, RELATED = "ANSWER", "related to"  # in a chain: the place of the answer, and a relation that is not known
+ANSWER, RELATED = "ANSWER", "related to"  # in a chain: the place of the answer, and an unknown relation
 SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared topics
 CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
-SURE, LIKELY = 1.0, 0.1  # added to a path whose relations the question asks for, or may ask for
+SURE, LIKELY = 1.0, 0.1  # bonus of a path whose relations the question asks for, or may ask for
 PHASES = 3
 MOST_DEPTH = 4
-MOST_CALLS = 36  # model requests of a question, repairs included; then rules decide
-END_CALLS = 6  # of these for the last pruning and answer
-SIBLING_CALLS = 4  # for the pages and the sentences of one predicted answer, each with a repair
-MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
+MOST_CALLS = 36  # model requests per question, repairs included; then rules decide
+END_CALLS = 6  # part of MOST_CALLS that is reserved for the last pruning and answer
+SIBLING_CALLS = 4  # for pages and sentences of one predicted answer, each with a repair
+MOST_TOPICS = 5  # per order: with d_max = 4 a path has at most 20 hops
 
 
 # --- settings ---------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """The search for paths, what is kept of them, and the sources."""
+    """Settings of the path search, of pruning, and of the sources."""
 
     d_max: Annotated[int, Range(1, MOST_DEPTH), "greatest distance from a topic, in hops"] = 3
     phases: Annotated[int, Range(1, PHASES), "1: initial, 2: and refined, 3: and predicted"] = 3
@@ -56,15 +56,15 @@ class Params(Declared):
     knowledge: Annotated[bool, "whether, without any path, the model is asked what it knows: `unsupported`"] = False
 
     w2: ClassVar[int] = 20  # paths kept by the cross-score
-    threshold: ClassVar[float] = 0.75  # least cosine of a mention and a name
-    gamma: ClassVar[float] = 0.8  # least cosine of paths that support each other
+    threshold: ClassVar[float] = 0.75  # minimum cosine of a mention and a name
+    gamma: ClassVar[float] = 0.8  # minimum cosine of paths that support each other
     rho_kg: ClassVar[float] = 1.0  # reliability of the kinds of sources
     rho_document: ClassVar[float] = 0.8
     rho_web: ClassVar[float] = 0.7
-    documents: ClassVar[int] = 3  # passages that are read of a topic
-    enough: ClassVar[float] = 0.45  # by rule, least relevance of a path that settles a question
-    temperature: ClassVar[float] = 0.4  # of requests in exploration
-    seed: ClassVar[int] = 0  # of the relations that `hydrarag-e` draws
+    documents: ClassVar[int] = 3  # passages read per topic
+    enough: ClassVar[float] = 0.45  # by rule, minimum relevance of a path that settles a question
+    temperature: ClassVar[float] = 0.4  # temperature of requests in exploration
+    seed: ClassVar[int] = 0  # for the relations that `hydrarag-e` draws
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,12 +72,12 @@ class Params(Declared):
 
     @property
     def draw(self) -> int | None:
-        """The seed by which one of parallel relations alone is kept (HydraRAG-E)."""
+        """The seed that picks one of parallel relations (HydraRAG-E); None keeps all."""
         return None
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The snapshot whose pages the answers depend on, where it is not in the index."""
+        """The web snapshot outside the index that the answers depend on, if any."""
         return () if self.web in ("index", "none") or is_server(self.web) else (self.web,)
 
 
@@ -86,8 +86,8 @@ class Params(Declared):
 
 @dataclass(frozen=True)
 class Match:
-    """A node that a mention may be. cosine: of the two names, 1 where they are one; sources: numbers of those that have
-    the node."""
+    """A node that a mention may denote. cosine: of the two names, 1 if they are equal; sources: numbers of the sources
+    that have the node."""
 
     node: int
     cosine: float
@@ -96,22 +96,22 @@ class Match:
 
 @dataclass(frozen=True)
 class Mention:
-    """A topic entity as the question names it, and the nodes that it may be, best first."""
+    """A topic entity as the question names it, and the nodes that it may denote, best first."""
 
     text: str
     matches: tuple[Match, ...]
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes."""
+        """The matched nodes, best first."""
         return tuple(match.node for match in self.matches)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The skyline indicator: entities in order, the answer among them, and the relation between each two.
+    """The skyline indicator: entities in order, including the answer, and the relation between each two neighbours.
 
-    entities hold names of topics, ANSWER, and whatever stands between; len(relations) = len(entities) - 1.
+    entities: names of topics, ANSWER, and intermediate entities; len(relations) = len(entities) - 1.
     """
 
     entities: tuple[str, ...]
@@ -124,22 +124,22 @@ class Chain:
         return " - ".join([*self.entities[:1], *(word for step in steps for word in step)])
 
     def indicator(self, otherwise: str) -> str:
-        """The text that paths are compared with: another where the chain says no relation."""
+        """The text that paths are compared with; `otherwise` if the chain names no relation."""
         return self.text if any(relation != RELATED for relation in self.relations) else otherwise
 
     def depth(self, topics: Sequence[str]) -> int:
-        """D_predict: the greatest distance from the answer to a topic; 1 where either is missing."""
+        """D_predict: the greatest distance from the answer to a topic; 1 if either is missing."""
         at = [i for i, entity in enumerate(self.entities) if entity == ANSWER][:1]
         return max([abs(i - a) for a in at for i, entity in enumerate(self.entities) if entity in topics] or [1])
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Step I of one question. indicator: the text that paths are compared with; depth: D_predict.
+    """The result of step I for one question. indicator: the text that paths are compared with; depth: D_predict.
 
-    opens, closes: whether the answer stands before the first or behind the last topic of the order; predicted: the
-    mention that is a predicted answer, where one is among the mentions; follow_up: a model's question, which texts are
-    searched for in place of the user's. It has read sources by then, so prompts show what it wrote inside a fence.
+    opens, closes: whether the answer stands before the first or after the last topic of the order; predicted: the
+    mention that is a predicted answer, if any; follow_up: a question by the model, which replaces the user's question
+    in text search. The model has read sources by then, so prompts show its words inside a fence.
     """
 
     question: str
@@ -154,23 +154,23 @@ class Analysis:
 
     @property
     def sought(self) -> str:
-        """The question that texts are searched for."""
+        """The question used to search texts."""
         return self.follow_up or self.question
 
     @property
     def shown(self) -> dict[str, str]:
-        """The slots of prompts: what was asked, and what is sought now."""
+        """The slots of prompts: the user's question, and the current search text."""
         return {"question": self.question, "indicator": f"{self.follow_up} {self.indicator}".strip()}
 
     @property
     def topics(self) -> tuple[tuple[int, ...], ...]:
-        """The nodes that each topic may be."""
+        """The nodes that each topic may denote."""
         return tuple(mention.nodes for mention in self.mentions)
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a question: numbers of knowledge graphs with a topic, and which of KINDS there are."""
+    """The sources of a question: numbers of knowledge graphs with a topic, and the available KINDS."""
 
     graphs: tuple[int, ...]
     kinds: tuple[str, ...]
@@ -181,7 +181,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a path that was kept, see `pruning`, and the other kinds of sources that support it."""
+    """The scores of a kept path, see `pruning`, and the other kinds of sources that support it."""
 
     rel: float = 0.0
     f1: float = 0.0
@@ -194,15 +194,15 @@ class Scores:
 
 @dataclass(frozen=True)
 class FoundPath:
-    """A path out of a source, which may hold the answer.
+    """A path from a source, which may hold the answer.
 
-    text: in words; edges: (subject, relation, object, where it stands) of real triples; kind: of its weakest hop, one
-    of KINDS; also: other kinds that state every hop; sources: names, "+" between; nodes: fused, the representative of
+    text: in words; edges: (subject, relation, object, location) of real triples; kind: of its weakest hop, one of
+    KINDS; also: other kinds that state every hop; sources: names joined by "+"; nodes: fused, the representative of
     each place, < 0 for a name that no graph has; places: for each place all fused nodes of the cluster; passages: rows
-    that state an edge; relations: of each hop, in words, with direction; stated: whether all edges stand in the index
-    (a text may say what nobody extracted); topics: of the order that it was found for; known: share of its entities in
-    the evidence subgraph; answers: nodes where the answer stands; names: of a text path, whose entities the graphs may
-    not have; scores: since it was pruned.
+    that state an edge; relations: of each hop, in words, with direction; stated: whether all edges are in the index (a
+    text may state facts that were not extracted); topics: of the order it was found for; known: share of its entities
+    in the evidence subgraph; answers: nodes at the answer place; names: entities of a text path, which the graphs may
+    not have; scores: set by pruning; asked: bonus if the question asks for its relations.
     """
 
     text: str
@@ -229,15 +229,18 @@ class FoundPath:
 
     @property
     def said_by(self) -> str:
-        """The kinds of sources that state the path or one like it, its own first."""
+        """The kinds of sources that state the path or a similar one, its own first."""
         return ", ".join((self.kind, *self.scores.support))
 
 
 @dataclass
 class Search:
-    """The search of one question. run: bounded in its model requests; found: the paths of all phases so far; chosen:
-    what each pruning left; kept: the W2 of the last pruning, the chosen paths first; documents: passage rows that were
-    read, with their cosines; pools: for `answer_on_path`; missing: kinds of sources that failed, and why."""
+    """The search of one question.
+
+    run: limited in its model requests; found: the paths of all phases so far; chosen: the result of each pruning; kept:
+    the W2 paths of the last pruning, the chosen ones first; documents: passage rows that were read, with their cosines;
+    pools: for `answer_on_path`; missing: {kind of source that failed: error}.
+    """
 
     run: Run
     params: Params
@@ -252,16 +255,16 @@ class Search:
         self.bound(MOST_CALLS - END_CALLS)
 
     def bound(self, most_calls: int) -> None:
-        """Let rules decide as soon as the question has made so many model requests."""
+        """Let rules decide once the question has made `most_calls` model requests."""
         self.run = replace(self.run, most_calls=most_calls)
 
     def release_reserve(self) -> None:
-        """Let the last pruning and answer make the requests that were kept for them."""
+        """Release the requests that were reserved for the last pruning and answer."""
         self.bound(MOST_CALLS)
 
     def siblings(self, n: int) -> list[Search]:
-        """Searches that run side by side, with documents of their own. Rules decide in those that the requests left do
-        not suffice for, so that their order of running changes nothing."""
+        """Searches that run side by side, each with its own documents. Where too few requests are left for a search,
+        rules decide in it, so the running order changes nothing."""
         left = (self.run.most_calls or 0) - self.run.ctx.usage.llm_calls
         searches = [replace(self, documents=dict(self.documents)) for _ in range(n)]
         for i, search in enumerate(searches, 1):
@@ -269,7 +272,7 @@ class Search:
         return searches
 
     def lost(self, kind: str, error: GpuRagError) -> None:
-        """Leave out a kind of source that failed from now on; the others answer."""
+        """Record that a kind of source failed; the others answer."""
         self.missing.setdefault(kind, error)
 
     @cached_property

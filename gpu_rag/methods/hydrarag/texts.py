@@ -1,10 +1,10 @@
-"""HydraRAG, step II in texts: documents of the topics and web pages, their best sentences, and paths out of these.
+"""HydraRAG, step II in texts: documents of the topics and web pages, their best sentences, and paths from these.
 
-Every sentence is searched by BM25, and by vectors the MOST_EMBEDDED of a document that BM25 puts first. A triple that
-the index's own extraction found in the passage, or else the patterns in the sentence, is a path where both its ends
-stand in a chosen sentence; the title counts as said. The decider may write more paths, in one request a phase over the
-best sentences, document by document: each has its best sentence in it before any has its second. Entities of text paths
-are linked to nodes as topics are.
+BM25 scores every sentence; vectors score the MOST_EMBEDDED sentences of a document that BM25 ranks first. A triple
+comes from the index's own extraction of the passage, or else from patterns in the sentence. It is a path if both its
+ends occur in a chosen sentence; one of them may be the title. The decider may write more paths, in one request per
+phase over the best sentences: the best sentence of every document comes before any second one. Entities of text paths
+are linked to nodes in the same way as topics.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.sentences import split_sentences
 
-MOST_EMBEDDED = 1000  # sentences of a document
-MOST_RESULTS = 10  # of a web search
-TOGETHER, MOST_CHARS = 27, 600  # sentences of a request, characters of one
+MOST_EMBEDDED = 1000  # sentences per document
+MOST_RESULTS = 10  # results per web search
+TOGETHER, MOST_CHARS = 27, 600  # sentences per request, characters per sentence
 Triple = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Document:
     """A passage or page that is read. where: passage id or url; row: of the passage, -1 for a page; kind, source: of
-    its paths; triples: those that the index knows of it, () for a page."""
+    its paths; triples: those that the index has for it, () for a page."""
 
     where: str
     title: str
@@ -52,20 +52,20 @@ class Document:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a document that bears on the question. rank: among those of the document, from 0."""
+    """A sentence of a document that bears on the question. rank: within the document, from 0."""
 
     text: str
     of: Document
     rank: int
 
 
-Said = tuple[Document, tuple[Triple, ...]]  # a path, and the document that says it
+Said = tuple[Document, tuple[Triple, ...]]  # the document that states a path, and the path
 
 
 async def explore_texts(
     analysis: Analysis, sources: Sources, query: np.ndarray, graph: QuestionGraph | None, search: Search
 ) -> tuple[FoundPath, ...]:
-    """Paths out of the documents of the topics, those read before included, and out of the web."""
+    """Paths from the documents of the topics, including those read in earlier phases, and from the web."""
     documents: list[Document] = []
     if "document" in sources.kinds:
         documents += await _passages(analysis, query, search)
@@ -79,7 +79,7 @@ async def explore_texts(
 
 
 async def _passages(analysis: Analysis, query: np.ndarray, search: Search) -> list[Document]:
-    """`documents` passages of each topic by cosine, then those of earlier phases; by dense search without a topic."""
+    """`documents` passages of each topic by cosine, and those of earlier phases. Without a topic, by dense search."""
     k, read, index = search.params.documents, search.documents, search.run.index
     if analysis.mentions:
         near = await gather(*(passages_of((mention.nodes, query), k) for mention in analysis.mentions))
@@ -95,7 +95,7 @@ async def _passages(analysis: Analysis, query: np.ndarray, search: Search) -> li
 
 
 async def _pages(analysis: Analysis, search: Search) -> list[Document]:
-    """The web pages that the decider takes among the results, by title and snippet."""
+    """The web pages that the decider selects from the results, by title and snippet."""
     if "web" in search.missing:
         return []
     try:
@@ -117,8 +117,8 @@ async def _pages(analysis: Analysis, search: Search) -> list[Document]:
 
 
 async def _sentences(documents: Sequence[Document], analysis: Analysis, query: np.ndarray, k: int) -> list[Sentence]:
-    """The k best sentences of each document, in the order of the text: half by their cosine to the indicator, half by
-    BM25, each as a share of the best in the document."""
+    """The k best sentences of each document, in text order. The score is the sum of the cosine to the indicator and the
+    BM25 score, each divided by the best in the document."""
     spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)) for d in documents)
     texts = [[" ".join(words) for words in of if words] for of in spans]
     by_words = Bm25.build([text for some in texts for text in some]).scores(analysis.sought).astype(np.float64)
@@ -137,14 +137,14 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
 
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
-    """The paths in some sentences, each once."""
+    """The paths in the sentences, without duplicates."""
     paths: list[Said] = [(one.of, (triple,)) for one in sentences for triple in triples_in(one.text, one.of)]
     paths += await _written(analysis, sentences, search)
     return list({(document.where, steps): (document, steps) for document, steps in paths}.values())
 
 
 async def _written(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
-    """The paths that the decider writes down from the best sentences."""
+    """The paths that the decider writes from the best sentences."""
     best = sorted(range(len(sentences)), key=lambda i: sentences[i].rank)[:TOGETHER]
     part = [sentences[i] for i in sorted(best)]
     texts = [f"{one.of.title}: {one.text[:MOST_CHARS]}" for one in part]
@@ -167,7 +167,7 @@ def triples_in(sentence: str, document: Document) -> list[Triple]:
 
 
 async def _linked(paths: Sequence[Said], graph: QuestionGraph | None, search: Search) -> tuple[FoundPath, ...]:
-    """Paths with every entity as the node of its name, or as a number below 0 of its own."""
+    """Paths whose entities are linked to nodes by name. An entity without a node gets its own number below 0."""
     lists = [tuple(dict.fromkeys(end for s, _, o in steps for end in (s, o))) for _, steps in paths]
     names = list(dict.fromkeys(name for some in lists for name in some))
     if not names:

@@ -3,8 +3,8 @@
 For a question with text t and unit vector q, over the nodes [entities | passages] of the index graph:
   facts     = the n_facts relations of highest cosine to q
   f(e)      = the mean cosine (not below 0) of those facts that have e as an end, scaled to sum to 1
-  m(e)      = the entities that t names, the rarer the more, see program.seeds; scaled to sum to 1
-  w         = (1 - mention_share) f + mention_share m; where one of the two is empty, the other alone
+  m(e)      = weights of the entities that t names, rare ones weighing more, see program.seeds; scaled to sum to 1
+  w         = (1 - mention_share) f + mention_share m; if one of the two is empty, the other alone
   r(p)      = the restart on passages by cosine, BM25 and, with title_weight, titles that t names, with
               x = prior_temperature * cos(q, p), see program.walk
   pi        = entity_mass * w on entities, (1 - entity_mass) * r on passages; r alone without seed entities
@@ -66,7 +66,7 @@ class Params(Declared):
     word_share: ClassVar[float] = 0.2
     prior_temperature: ClassVar[float] = 30.0
     fusion: ClassVar[float] = 0.1
-    tol: ClassVar[float] = 1e-6  # L1 error of PageRank, proved
+    tol: ClassVar[float] = 1e-6  # L1 error bound of PageRank, proved
 
 
 Query = tuple[str, np.ndarray]  # a question's text and its unit vector
@@ -82,9 +82,9 @@ class GraphRanking(Ranking):
 @batched(GRAPH, tile=TILE)
 @halved
 def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) -> list[GraphRanking]:
-    """The k passages of highest score for each question, see the module. All that a GPU needs goes there in one copy,
-    and ids and scores come back in one, for which the host waits; it waits twice for PageRank: for the sums of its
-    restarts and for its proof."""
+    """The k passages of highest score for each question, see the module. All inputs go to a GPU in one copy, and ids
+    and scores come back in one. The host waits for that copy, and twice for PageRank: for the sums of its restarts and
+    for its proof."""
     texts = [text for text, _ in queries]
     words = word_weights(index, texts, params.n_words if params.word_share else 0)
     said = [words_of(text) for text in texts]
@@ -111,7 +111,7 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
 
 
 def _graph(index: Index, title_weight: float) -> PageRankGraph:
-    """The graph of the index with the edges of titles, made once."""
+    """The graph of the index with title edges, made once."""
 
     def load(index: Index) -> PageRankGraph:
         plain = index.graph.pull  # symmetric

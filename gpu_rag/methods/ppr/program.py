@@ -1,7 +1,7 @@
 """Personalized PageRank over entities and passages, seeded by facts near the question; then the shared reader.
 
-The idea of seeding with facts and of passages as nodes is HippoRAG 2's (Gutierrez et al. 2025); the seeding weights,
-the passage prior and the final fusion are our own, see `batched`.
+Seeding with facts, and passages as nodes, are ideas of HippoRAG 2 (Gutierrez et al. 2025). The seed weights, the
+passage prior and the final fusion are our own, see `batched`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
 
 
 def seed_paths(run: Run, facts: tuple[int, ...], evidence: tuple[Evidence, ...]) -> tuple[Path, ...]:
-    """Each seed fact as a path of one edge; of the passages that state it, one in the evidence where there is one."""
+    """Each seed fact as a path of one edge. A passage in the evidence that states it is preferred."""
     shown = {e.passage_id for e in evidence}
     paths = []
     for row in facts:

@@ -1,1 +1,1 @@
-"""Steps and views over the knowledge base of an index, whatever the method: nodes and relations are row numbers."""
+"""Steps and views over the knowledge base of an index, for every method. Nodes and relations are row numbers."""

@@ -1,17 +1,17 @@
-"""A question against the relations of a knowledge base: the chains that it may ask for, each with a score.
+"""Matching of a question with the relations of a knowledge base: the chains that it may ask for, each with a score.
 
-A question is read as cues: its words that say a relation of the knowledge base (`text.rules.relations`), in the order
-in which they narrate the way from the topic to the answer: outward from it on both sides. A chain of relations, each
-with a direction, is compared with them step by step. Its score is the sum of
-  covered    the share of a relation's own words that the cues of its step say, rare words weighing more
-  unsaid     < 0, for words of a relation that the cues of its step leave unsaid
-  unheard    < 0, for a cue that no step takes; twice where it turns the question round ("should not")
+A question is read as cues: its words that name a relation of the knowledge base (`text.rules.relations`), in the order
+of the way from the topic to the answer, which runs outward from the topic on both sides. A chain of relations, each
+with a direction, is compared with the cues step by step. Its score is the sum of
+  covered    the share of a relation's own words that the cues of its step express, rare words weighing more
+  unsaid     < 0, for words of a relation that the cues of its step do not express
+  unheard    < 0, for a cue that no step takes; twice if it reverses the question ("should not")
   order      < 0, for cues taken in another order than that of their distance from the topic
   type       whether the chain ends at the type of node that is asked for ("which drugs", "who")
   hops       < 0, for each relation more or less than the question names
   cosine     of the question with its topic masked and the words of the relations
-  found      < 0, for each relation that was extracted from texts alone, in a base that has curated ones
-The nodes tell which relation may follow which, so a graph without types has that too.
+  found      < 0, for each relation that was only extracted from texts, in a base that has curated ones
+The nodes determine which relation may follow which, so this also works for a graph without types.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from gpu_rag.text.rules.relations import (
     words_of,
 )
 
-BEAM = 60  # chains that are made longer
-TRIED = 12  # of the best ones, walked from the topic
+BEAM = 60  # chains that are extended
+TRIED = 12  # best chains that are walked from the topic
 MOST_CUES, MOST_ORDERS, MOST_SAID = 7, 20, 100
-FAR = 100  # more than the words of a question
-UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: less for a step back along the relation before it
+FAR = 100  # larger than the number of words in a question
+UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: reduces UNSAID for a step back along the previous relation
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
-FOUND = 0.2  # less for a relation that only texts state, where others are curated
-MEDIATED = 0.4  # less for a step to or from a node without a name, which another step says
+FOUND = 0.2  # penalty of a relation that only texts state, if others are curated
+MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")
-_GROUP = "="  # before the name of a group, to tell it from a stem
+_GROUP = "="  # prefix of a group name, to tell it from a stem
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
 _CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
-_BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # of two cues that say one relation ("starred which actors")
+_BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # words between two cues for one relation ("starred which actors")
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 _NO_TYPE = frozenset({"when", "where", "how", "why"})
 Ways = tuple[int, ...]  # directed relations: 2 r out of the head of r, 2 r + 1 back
@@ -75,9 +75,9 @@ class ChainReader:
         self.types = [units_of(name) for name in kb.type_names]
         nameless = [row for row, name in enumerate(kb.node_names) if _MEDIATOR.fullmatch(name)]
         curated = np.isin(kb.source, [at for at, source in enumerate(kb.sources) if source.kind in CURATED])
-        self.found = np.full(kb.n_relations, bool(curated.any()))  # stated by no curated source, where there is one
+        self.found = np.full(kb.n_relations, bool(curated.any()))  # stated by no curated source, if there is one
         self.found[kb.relation[curated]] = False
-        self.mediator = kb.n_types  # a type of its own
+        self.mediator = kb.n_types  # an extra type
         self.node_type = kb.node_type.astype(np.int64)
         self.node_type[nameless] = self.mediator
         self._follows: dict[int, np.ndarray] = {}
@@ -109,20 +109,21 @@ class ChainReader:
         return np.searchsorted(self.kb.relation[order], np.arange(self.kb.n_relations + 1)), order
 
     def follows(self, directed: int) -> np.ndarray:
-        """The directed relations that may come next behind one, ascending."""
+        """The directed relations that may follow the given one, ascending."""
         if directed not in self._follows:
             kb, (starts, rows) = self.kb, self._edges
             edges = rows[starts[directed // 2] : starts[directed // 2 + 1]]
             both = (kb.head[edges], kb.tail[edges])
             to = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
             begins, ways = self._at_nodes
-            alike = {ways[a:b].tobytes() for a, b in zip(begins[to].tolist(), begins[to + 1].tolist())}  # most are
+            alike = {ways[a:b].tobytes() for a, b in zip(begins[to].tolist(), begins[to + 1].tolist())}  # few differ
             self._follows[directed] = np.unique(np.concatenate([np.frombuffer(some, np.int64) for some in alike]))
         return self._follows[directed]
 
     @cached_property
     def leads(self) -> list[dict[int, set[int]]]:
-        """Types that each directed relation leads to from nodes of a type, where at least 1 edge in 20 does."""
+        """The types that each directed relation leads to, by the type of its start. Only types of at least 1 edge in 20
+        count."""
         kb, n = self.kb, self.kb.n_types + 1
         found: list[dict[int, set[int]]] = [{} for _ in range(2 * kb.n_relations)]
         heads, tails = self.node_type[kb.head], self.node_type[kb.tail]
@@ -139,7 +140,8 @@ class ChainReader:
         return found
 
     def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
-        """The types that each directed relation leads to from nodes of some types: places in a list, -1 for none."""
+        """The types that each directed relation leads to from nodes of the given types: positions in a list of sets, -1
+        for none."""
         key = frozenset(types)
         if key not in self._types_behind:
             places: dict[frozenset[int], int] = {frozenset(): -1}
@@ -150,7 +152,7 @@ class ChainReader:
         return self._types_behind[key]
 
     def said_by(self, cues: Sequence[Unit]) -> np.ndarray:
-        """bool[2 R]: the directed relations of which some cue may say a part."""
+        """bool[2 R]: the directed relations of which some cue may express a part."""
         keys = {key for cue in cues for key in (cue.stem, *(f"{_GROUP}{of}" for of in cue.groups))}
         found = np.zeros((self.kb.n_relations, 2), bool)
         for key in keys:
@@ -159,7 +161,8 @@ class ChainReader:
 
     @cached_property
     def either(self) -> np.ndarray:
-        """bool[R]: relations of several types whose edges lead both ways between them: the direction says nothing."""
+        """bool[R]: relations whose edges between two types often run both ways, so that their direction means
+        nothing."""
         kb, n = self.kb, max(self.kb.n_types, 1)
         heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
@@ -172,7 +175,7 @@ class ChainReader:
         return 5 * both[0] > both[1]
 
     def way(self, directed: int) -> int:
-        """Its direction for `reachable`."""
+        """The direction of a directed relation for `reachable`."""
         return EITHER if self.either[directed // 2] else IN if directed % 2 else OUT
 
     def back(self, directed: int) -> int:
@@ -180,11 +183,11 @@ class ChainReader:
         return directed if self.either[directed // 2] else directed ^ 1
 
     def types_of(self, unit: Unit) -> set[int]:
-        """The types of nodes that a unit says."""
+        """The node types that a unit names."""
         return {row for row, own in enumerate(self.types) if any(says(unit, one) for one in own)}
 
     def asked_types(self, text: str) -> set[int]:
-        """The types that a question asks for: said right behind "what" or "which", by "who", or first of all."""
+        """The types that a question asks for: named after "what" or "which", implied by "who", or else named first."""
         words = words_of(text)
         at = next((i for i, word in enumerate(words) if word in _ASKS), 0)
         if any(word in _NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
@@ -192,14 +195,15 @@ class ChainReader:
         return next((found for unit in units_of(text) if unit.at >= at and (found := self.types_of(unit))), set())
 
     def opposed(self, text: str) -> set[int]:
-        """The relations that turn a question round ("contraindication", "off-label use") where it does not say so."""
+        """The relations that reverse the meaning of a question ("contraindication", "off-label use") and that it does
+        not name."""
         said = set().union(*(unit.groups for unit in units_of(text)))
         marked = [{group for unit in units if unit.marked for group in unit.groups} for units in self.units]
         return {row for row, groups in enumerate(marked) if groups and not groups & said}
 
     def cues(self, text: str) -> list[Unit]:
-        """The units of a question that say some relation: what is shared, and done together, twice; words for one
-        relation side by side ("starred which actors", "release years") once."""
+        """The units of a question that name a relation. A unit marked as shared or done together counts twice. Adjacent
+        words for one relation ("starred which actors", "release years") count once."""
         words, found, end = words_of(text), list[Unit](), 0
         twice = {i for i, word in enumerate(words) if word in _SHARED | _COMPANY}
         units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & self._groups]
@@ -218,28 +222,30 @@ class ChainReader:
         return found[:MOST_CUES]
 
     def cover(self, cue: Unit, directed: int) -> list[float]:
-        """How well a cue says each unit of a relation in a direction."""
+        """The degree to which a cue expresses each unit of a relation in a direction."""
         relation, back = divmod(directed, 2)
         of = says_inverse if back and self.directed[relation] else says
         return [of(cue, unit) for unit in self.units[relation]]
 
 
 def _asking(words: Sequence[str], at: int) -> bool:
-    """Whether "when" and the like ask there: first or last of all, or before a verb, not as in "when it is used"."""
+    """Whether a word such as "when" asks a question: it stands first or last, or before a verb, unlike in "when it is
+    used"."""
     return at == 0 or words[at + 1 :][:1] == [] or words[at + 1] in _CLAUSE
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The name of a relation, and the last part of it: "directed_by" of "film.film.directed_by"."""
+    """The name of a relation, and its last part: "directed_by" of "film.film.directed_by"."""
     cut = max(0, *(name.rfind(mark) for mark in _MARKS))
     return name, name[cut:].lstrip("./#:_") or name
 
 
 def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tuple[list[int], float]]:
-    """The orders in which cues may narrate a chain from the topic at a place, with what each costs.
+    """The orders in which cues may describe a chain from the topic at a place, with the cost of each.
 
-    Those on its left outward and those on its right outward, merged in every way; by distance, the left first, costs
-    nothing. What stands behind the verb of the main clause ("the films of # were directed by whom") is far.
+    Cues on the left are taken outward, and so are cues on the right; both are merged in every way. The order by
+    distance, left first, costs nothing. A cue after the verb of the main clause ("the films of # were directed by
+    whom") is far.
     """
     verb = next((i for i, word in enumerate(words) if i > topic and word in _CLAUSE), len(words))
     left = [i for i, cue in enumerate(cues) if cue.at < topic][::-1]
@@ -258,7 +264,8 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
 
 
 class Reading:
-    """One question against the relations: what a step is worth that takes some of the cues in a row."""
+    """One question compared with the relations. It gives the value of each step for each run of cues that it may
+    take."""
 
     def __init__(self, reader: ChainReader, text: str):
         words = words_of(text)
@@ -267,23 +274,23 @@ class Reading:
         self.wanted = reader.asked_types(text)
         taken = {(cue.at, cue.stem) for cue in self.cues}
         self.spare = sum((u.at, u.stem) not in taken and not reader.types_of(u) for u in units_of(text))
-        free = (cue.stem in _NO_TYPE or reader.types_of(cue) for cue in self.cues)  # it may say a relation, or need not
+        free = (cue.stem in _NO_TYPE or reader.types_of(cue) for cue in self.cues)  # may name a relation or not
         self.missed = np.array([0.0 if of else UNHEARD * (1 + cue.marked) for cue, of in zip(self.cues, free)])
         self.said = reader.said_by(self.cues)
-        self._alone = np.full(len(self.said), np.nan)  # the worth of a step that may take what it wants
+        self._alone = np.full(len(self.said), np.nan)  # the value of a step that may take any cues
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
-        """f64[orders, m + 1, m + 1] twice: the worth of a step that takes the cues from i to j of an order, and how
+        """f64[orders, m + 1, m + 1] twice: the value of a step that takes the cues from i to j of an order, and how
         well they cover it."""
-        key = directed if self.said[directed] else -1  # those that no cue says are worth the same
+        key = directed if self.said[directed] else -1  # all relations without a cue have equal value
         if key in self._steps:
             return self._steps[key]
         reader, m, relation = self.reader, len(self.cues), directed // 2
         weights = reader.weights[relation]
         covers = np.array([reader.cover(cue, directed) for cue in self.cues]).reshape(m, len(weights))
         words = [at for at, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
-        words = words if len(words) < m else []  # "where" and the like say a relation beside another cue, or alone
+        words = words if len(words) < m else []  # "where" and the like need another cue, if there is any
         wide = [any(says(cue, unit) for unit in reader.wide[relation]) for cue in self.cues]
         worth = np.full((len(self.orders), m + 1, m + 1), -np.inf)
         cover = np.zeros_like(worth)
@@ -305,8 +312,8 @@ class Reading:
         return worth, cover
 
     def _next(self, ways: np.ndarray, types: set[int], back: int, cosine: np.ndarray) -> list[tuple[int, set[int]]]:
-        """Directed relations worth extending with, and the types that they lead to: the MOST_SAID best that a cue
-        says; of the rest, which are worth the same, the first BEAM and the nearest TRIED of each set of types."""
+        """Relations worth extending with, directed, and the types that they lead to: the MOST_SAID best that a cue
+        names; of the rest, which have equal value, per set of target types the first BEAM and the TRIED nearest."""
         place, found = self.reader.types_behind(types)
         ways = ways[place[ways] >= 0]
         said, apart = ways[self.said[ways]], self.said[ways] | (ways == back)
@@ -326,8 +333,8 @@ class Reading:
     def chains(
         self, first: Sequence[int], types: set[int], longest: int, hops: int, cosine: Sequence[float]
     ) -> list[tuple[Ways, float, float]]:
-        """(chain, score, cover a step), best first. first: what may begin it; types: of the topic; cosine: of
-        each relation."""
+        """(chain, score, cover per step), best first. first: relations that may begin a chain; types: of the topic;
+        cosine: of each relation."""
         reader = self.reader
         m, near = len(self.cues), np.array(cosine)
         rest = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])

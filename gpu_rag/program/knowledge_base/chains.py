@@ -1,6 +1,6 @@
 """Chains of relations that a question asks for, from the nodes of one of its topics.
 
-`chain_reader` scores chains; those that lead nowhere from the topic's nodes are dropped here.
+`chain_reader` scores chains. Chains that lead nowhere from the topic's nodes are dropped here.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import Ragged
 
-MOST_ENDS = 100  # nodes of a chain that are kept
-SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: least cover a step, least lead, most words that say no relation
+MOST_ENDS = 100  # nodes kept per chain
+SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: minimum cover per step, minimum lead, maximum other words
 Steps = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question about one topic. text: with "#" in place of the topic; nodes: of it; hops: relations that the question
-    names; vector: of the question with a word for the topic, None: no cosine."""
+    """A question about one topic.
+
+    text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
+    vector: of the question with a word for the topic, None for no cosine.
+    """
 
     text: str
     nodes: tuple[int, ...]
@@ -42,8 +45,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Read:
-    """A question as it was read. chains: that it may ask for, best first; fitting: the relations at the topic that lead
-    to what is asked for, by the types of their ends; plain: whether it says little else than relations."""
+    """The interpretation of a question.
+
+    chains: that it may ask for, best first; fitting: relations at the topic that lead to the asked type of node; plain:
+    whether the question says little besides relations.
+    """
 
     chains: tuple[AskedChain, ...] = ()
     fitting: tuple[int, ...] = ()
@@ -52,8 +58,11 @@ class Read:
 
 @dataclass(frozen=True)
 class AskedChain:
-    """A chain that a question may ask for. steps: (relation, OUT, IN or EITHER); sure: whether the question says it, no
-    other chain that leads elsewhere nearly as well, and little else; ends: nodes where it leads, at most MOST_ENDS."""
+    """A chain that a question may ask for.
+
+    steps: (relation, OUT, IN or EITHER); sure: whether the question names it, no chain to other nodes is nearly as
+    good, and the question says little else; ends: its end nodes, at most MOST_ENDS.
+    """
 
     steps: Steps
     score: float
@@ -62,12 +71,12 @@ class AskedChain:
 
     @property
     def relations(self) -> tuple[int, ...]:
-        """The relations."""
+        """The relation of each step."""
         return tuple(relation for relation, _ in self.steps)
 
     @property
     def ways(self) -> tuple[int, ...]:
-        """The directions."""
+        """The direction of each step."""
         return tuple(way for _, way in self.steps)
 
     def text(self, kb: KnowledgeBase) -> str:
@@ -112,12 +121,12 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
 
 
 def asked_types(index: Index, text: str) -> set[int]:
-    """The types of nodes that a question asks for, () where it says none that the knowledge base has."""
+    """The node types that a question asks for; empty if it names none of the knowledge base."""
     return _reader(index).asked_types(text)
 
 
 def opposed_relations(index: Index, text: str) -> set[int]:
-    """The relations that say the contrary of what a question asks for, see `ChainReader.opposed`."""
+    """The relations that mean the contrary of what a question asks for, see `ChainReader.opposed`."""
     return _reader(index).opposed(text)
 
 
@@ -128,8 +137,8 @@ def _reader(index: Index) -> ChainReader:
 def _that_lead(
     topic: tuple[int, ...], ranked: Sequence[tuple[Steps, float, float, np.ndarray]], plain: bool
 ) -> list[AskedChain]:
-    """The chains that lead away from their topic. Two lead to the same where at least half of all their nodes are
-    shared. plain: whether the question says little else."""
+    """The chains that lead away from their topic. Two chains have the same target if they share at least half of all
+    their end nodes. plain: whether the question says little else."""
     away = [(steps, score, covered, set(ends.tolist()) - set(topic)) for steps, score, covered, ends in ranked]
     kept = [one for one in away if one[3]]
     found = []
@@ -143,7 +152,8 @@ def _that_lead(
 
 
 def _directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:
-    """The directed relations that lead away from each group of nodes, ascending. The host waits as often for many."""
+    """The directed relations that lead away from each group of nodes, ascending. The number of host waits does not
+    depend on the number of groups."""
     lists = ragged_of_lists(groups, kb.device)
     group, node, width = row_of_value(lists), lists.values, 2 * max(kb.n_relations, 1)
     both, keys = torch.from_numpy(either).to(kb.device), [node[:0]]

@@ -20,10 +20,10 @@ from gpu_rag.types import TopK
 
 
 class DocumentSearch:
-    """Nodes by the cosine of a query and their document, exactly.
+    """Exact search for nodes by the cosine of a query and their document.
 
-    A node is searched by the texts that `score_nodes` compares: its own passages, else the first three that mention it,
-    else its text in words; it has the score of its best one. Passages come before texts in words; `_nodes` lists the
+    The texts of a node are those that `score_nodes` compares: its own passages; else the first three that mention it;
+    else its text in words. Its score is that of its best text. Passages come before texts in words; `_nodes` lists the
     nodes of each text, from `_offsets`.
     """
 
@@ -50,8 +50,8 @@ class DocumentSearch:
     def best(self, queries: torch.Tensor, k: int) -> TopK:
         """The k nodes of highest cosine to each query f32[B, D], by (-score, node).
 
-        Texts are taken in rank order, twice as many until k nodes of each query are sure: the k-th scores more than
-        every text that was not taken.
+        Texts are read in rank order. Their number is doubled until the k nodes of each query are certain, that is,
+        until the k-th scores more than every unread text.
         """
         ids = torch.full((queries.shape[0], k), -1, dtype=torch.int32, device=queries.device)
         scores = torch.full((queries.shape[0], k), -torch.inf, device=queries.device)
@@ -70,7 +70,7 @@ class DocumentSearch:
         return TopK(ids, scores)
 
     def _nodes_of(self, texts: TopK, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The k best nodes of ranked texts (every row full), and whether no text beyond them could change that."""
+        """The k best nodes of ranked texts (every row full), and whether no further text could change them."""
         batch, depth = texts.ids.shape
         text = texts.ids.long().flatten()
         pieces = [*expand(self._offsets[text], self._offsets[text + 1])]
@@ -94,6 +94,6 @@ class DocumentSearch:
 @batched(GRAPH)
 @trusted()
 def search_documents(index: Index, queries: list[np.ndarray], k: int) -> list[Ranking]:
-    """The k nodes whose document, or what stands for it, has the highest cosine to each unit vector."""
+    """The k nodes whose document, or its substitute, has the highest cosine to each unit vector."""
     search = index.loaded("documents of nodes", lambda index: DocumentSearch(kb_of(index)))
     return rankings(search.best(stacked(queries, index.device), k))

@@ -1,4 +1,4 @@
-"""The nodes that a name or a question may mean: names that stand in the text, then names that are near."""
+"""Links a name or a question to nodes: first by names that occur in the text, then by near names."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.text.tokens import STOP_WORDS
 
 MAX_WORDS = 12
-MAX_HOMONYMS = 64  # nodes of one name and type that are kept
+MAX_HOMONYMS = 64  # nodes kept per name and type
 _WORD = re.compile(r"[^\W_]+(?:['’.\-&/+,][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['’]s$")
-_CLEAR, _PLAIN, _INSIDE = 3.0, 2.0, 1.0  # tiers of a mention; below 1 it is a cosine
+_CLEAR, _PLAIN, _INSIDE = 3.0, 2.0, 1.0  # tiers of a mention; a score below 1 is a cosine
 
 
 @dataclass(frozen=True)
 class Mention:
-    """Characters start:end of a question that are a name. score: its tier, and within it the longer one first."""
+    """A name at the characters start:end of a question. score: its tier; within a tier longer names score higher."""
 
     start: int
     end: int
@@ -39,11 +39,11 @@ class Mention:
 
 @dataclass(frozen=True)
 class Linked:
-    """An entity that a question may speak of. name, type: as the knowledge base has them; nodes: all that bear both.
+    """An entity that a question may mean. name, type: as in the knowledge base; nodes: all with both. start, end: the
+    place of the name in the question; 0, 0 if it is only near a phrase of it.
 
-    start, end: where the question names it; 0, 0 where it is only near a phrase of it. score, from 3: the name stands
-    there, in several words or with a capital or digit; from 2: one plain word; from 1: inside a longer name; below: the
-    cosine of name and phrase. Longer names score higher.
+    score: from 3: the name occurs, in several words or with a capital or digit; from 2: one plain word; from 1: inside
+    a longer name; below 1: the cosine of name and phrase. Longer names score higher.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Linked:
 def mentions(text: str, known: Callable[[str], bool]) -> list[Mention]:
     """The runs of at most MAX_WORDS words of `text` that are known names, best first, ties to the earlier.
 
-    `known` gets a run as it stands, then without a possessive 's at its end. Names of stop words only, and of a single
-    character, never count.
+    `known` is called with a run as written, then without a final possessive 's. Names of only stop words or of a single
+    character never count.
     """
     words = [match.span() for match in _WORD.finditer(text)]
     runs = [(first, last) for i, (first, _) in enumerate(words) for _, last in words[i : i + MAX_WORDS]]
@@ -68,7 +68,8 @@ def mentions(text: str, known: Callable[[str], bool]) -> list[Mention]:
 
 
 def _known_end(text: str, first: int, last: int, known: Callable[[str], bool]) -> int:
-    """The end of the name that begins at `first`: at `last`, before a possessive 's there, or 0: neither is a name."""
+    """The end of the name that begins at `first`: at `last`, or before a possessive 's there; 0 if neither is a
+    name."""
     run = text[first:last]
     for name in dict.fromkeys((run, _POSSESSIVE.sub("", run))):
         says_something = len(name) > 1 and any(word.casefold() not in STOP_WORDS for word in _WORD.findall(name))
@@ -78,7 +79,7 @@ def _known_end(text: str, first: int, last: int, known: Callable[[str], bool]) -
 
 
 def _tier(text: str, start: int, end: int, found: Sequence[tuple[int, int]]) -> float:
-    length = (end - start) / (end - start + 1000)  # below 1, and growing
+    length = (end - start) / (end - start + 1000)  # below 1, growing with the length
     if any(a <= start and end <= b and (a, b) != (start, end) for a, b in found):
         return _INSIDE + length
     name = text[start:end]
@@ -87,7 +88,7 @@ def _tier(text: str, start: int, end: int, found: Sequence[tuple[int, int]]) -> 
 
 
 def masked(text: str, start: int, end: int, word: str) -> str:
-    """The question with a mention replaced by a word for its type: what it asks of that entity."""
+    """The question with a mention replaced by a word for its type, which shows what is asked about the entity."""
     return " ".join(f"{text[:start]} {word} {text[end:]}".split())
 
 
@@ -95,14 +96,15 @@ def masked(text: str, start: int, end: int, word: str) -> str:
 
 
 def node_names(index: Index, type: str | None = None, source: int | None = None) -> tuple[np.ndarray, NearestRows]:
-    """(nodes i64 of a type, those that a source has a record of, or all, ascending; their names, ready for search)."""
+    """(nodes i64, ascending; their names, prepared for search): nodes of a type, nodes that a source records, or
+    all."""
 
     def load(index: Index) -> tuple[np.ndarray, NearestRows]:
         kb = kb_of(index)
         rows, vectors = np.arange(kb.n), kb.vectors("kb_name_vectors")
         if source is not None or type is not None:
             rows = kb.nodes_of_type(type) if type is not None else np.flatnonzero(kb.node_sources[:, source])
-        whole = len(rows) == kb.n  # then no copy is made
+        whole = len(rows) == kb.n  # no copy needed
         return rows, NearestRows(vectors if whole else vectors[torch.from_numpy(rows).to(vectors.device)])
 
     return index.loaded(f"names of nodes {type!r} {source}", load)
@@ -110,14 +112,14 @@ def node_names(index: Index, type: str | None = None, source: int | None = None)
 
 @batched(TEXT, name="kb_named")
 def named(index: Index, queries: list[tuple[str, str | None]]) -> list[tuple[int, ...]]:
-    """All nodes that bear a name or alias, of a type (None: of any); ascending, at most MAX_HOMONYMS."""
+    """All nodes with a name or alias, of a type (None: any); ascending, at most MAX_HOMONYMS."""
     kb = kb_of(index)
     return [tuple(kb.named(name, type)[:MAX_HOMONYMS]) for name, type in queries]
 
 
 @batched(TEXT, name="kb_mentioned")
 def mentioned(index: Index, queries: list[str], k: int) -> list[list[tuple[Mention, tuple[int, ...]]]]:
-    """The k best mentions in each text, with the nodes that bear the name."""
+    """The k best mentions in each text, with the nodes of the name."""
     kb = kb_of(index)
     return [
         [(m, tuple(kb.named(text[m.start : m.end])[:MAX_HOMONYMS])) for m in mentions_in(kb, text)[:k]]
@@ -127,7 +129,7 @@ def mentioned(index: Index, queries: list[str], k: int) -> list[list[tuple[Menti
 
 @batched(GRAPH, name="kb_near_names")
 def near_names(index: Index, queries: list[tuple[str | None, np.ndarray]], k: int, threshold: float) -> list[Ranking]:
-    """The k nearest names of each type to its unit vector, of cosine >= threshold; one product a type."""
+    """The k nearest names of each type to its unit vector, of cosine >= threshold; one product per type."""
     found: list[Ranking] = [Ranking((), ())] * len(queries)
     for type in dict.fromkeys(type for type, _ in queries):
         places = [i for i, (of, _) in enumerate(queries) if of == type]
@@ -140,7 +142,7 @@ def near_names(index: Index, queries: list[tuple[str | None, np.ndarray]], k: in
 
 
 def mentions_in(kb: KnowledgeBase, text: str) -> list[Mention]:
-    """The names of nodes that stand in a text, best first."""
+    """The node names that occur in a text, best first."""
     return mentions(text, lambda name: bool(kb.named(name)))
 
 
@@ -148,10 +150,10 @@ def mentions_in(kb: KnowledgeBase, text: str) -> list[Mention]:
 
 
 async def match_names(kb: KnowledgeBase, name: str, type: str | None, threshold: float) -> tuple[int, ...]:
-    """All nodes of a type (None: of any) that bear this name or alias; else those of the nearest name.
+    """All nodes of a type (None: any) with this name or alias; else those of the nearest name.
 
-    Exact under `name_key`; else by the cosine of the names, if it is at least `threshold`. Homonyms are all kept;
-    ascending; () where there is none.
+    The match is exact under `name_key`; else by the cosine of the names, if it is at least `threshold`. All homonyms
+    are kept, ascending; () if there is none.
     """
     found = await named((name, type))
     if found:
@@ -164,10 +166,10 @@ async def match_names(kb: KnowledgeBase, name: str, type: str | None, threshold:
 
 
 async def link_names(kb: KnowledgeBase, text: str, phrases: Sequence[str], k: int, threshold: float) -> list[Linked]:
-    """At most k entities that a question may speak of: names in it, then the names nearest to `phrases`.
+    """At most k entities that a question may mean: names in it, then the names nearest to `phrases`.
 
-    See `Linked` for the order. Nodes of one name and different types are different entities; values count only
-    where nothing else has their name. A phrase whose nearest name has a cosine below `threshold` gives none.
+    See `Linked` for the order. Nodes of one name and different types are different entities. Literal values count only
+    if no other node has their name. A phrase whose nearest name has a cosine below `threshold` gives none.
     """
     found = [entity for mention, nodes in await mentioned(text, k) for entity in _linked(kb, nodes, mention)]
     if phrases:
@@ -188,6 +190,6 @@ def _linked(kb: KnowledgeBase, nodes: Sequence[int], mention: Mention) -> list[L
     for node in nodes:
         by_type.setdefault(kb.type_names[kb.node_type[node]], []).append(node)
     if len(by_type) > 1:
-        by_type.pop(LITERAL, None)  # a value that says the name of a thing is not what the question speaks of
+        by_type.pop(LITERAL, None)  # a literal with the name of another node is not meant
     place = (mention.score, mention.start, mention.end)
     return [Linked(kb.node_names[rows[0]], type, tuple(rows), *place) for type, rows in by_type.items()]

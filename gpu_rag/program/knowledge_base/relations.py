@@ -1,9 +1,10 @@
-"""The relations of a knowledge base: the types that they join, those at nodes, and those that a question needs.
+"""The relations of a knowledge base: the types that they join, the relations at nodes, and those that a question needs.
 
-Where a knowledge base has more types and relations than a prompt holds, `likely` ranks. Relations: those that the
-question says, the earlier first, then by the cosine of their words and the question. Types: those that the question
-says and those of the names in it, then what the relations join, in their order. A relation or type is said where its
-words stand in the question, or those of the last part of its name ("directed by" of "film.film.directed_by").
+If a knowledge base has more types and relations than a prompt can hold, `likely` ranks them. Relations: first those
+that the question names, in text order, then by the cosine of their words and the question. Types: first those that the
+question names and those of the names in it, then those that the relations join, in their order. A relation or type is
+named if its words occur in the question, or the words of the last part of its name ("directed by" of
+"film.film.directed_by").
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.search import Ranking, stacked
 from gpu_rag.runtime.step import batched
 
-MOST_PAIRS = 3  # pairs of types of one relation, in words
+MOST_PAIRS = 3  # type pairs shown per relation
 _LAST_PART = re.compile(r"[^./#:]+$")
 
 
 @dataclass(frozen=True)
 class NearRelations(Ranking):
-    """Relations, best first. first: whether each is that of an edge at the nodes: a walk may begin so."""
+    """Relations, best first. first: whether each has an edge at the nodes, so that a walk may begin with it."""
 
     first: tuple[bool, ...] = ()
 
 
 class Relations:
-    """The relations of a knowledge base. pairs: for each the (head type, tail type) pairs of its edges, the commonest
+    """The relations of a knowledge base. pairs: for each the (head type, tail type) pairs of its edges, commonest
     first."""
 
     def __init__(self, kb: KnowledgeBase):
@@ -65,11 +66,11 @@ class Relations:
 
     @cached_property
     def _words(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """The types and the relations by the words that say them."""
+        """The rows of types, and of relations, by their wording."""
         return _by_words(self.kb.type_names), _by_words(self.kb.relation_names)
 
     def said_in(self, text: str) -> tuple[list[int], list[int]]:
-        """(types, relations) that a question says, by their place in it, then by row."""
+        """(types, relations) that a question names, by their place in it, then by row."""
         types, relations = self._words
         return _said(text, types), _said(text, relations)
 
@@ -82,7 +83,7 @@ class Relations:
     def within(self, first: Iterable[int], radius: int) -> list[int]:
         """The relations that a walk of `radius` steps may follow when its first is one of `first`, ascending.
 
-        One may follow another where both touch a node type.
+        One relation may follow another if they share a node type.
         """
         found = set(first)
         for _ in range(radius - 1):
@@ -111,21 +112,21 @@ class Relations:
     def ranked(
         self, groups: Sequence[Sequence[int]], vectors: Sequence[np.ndarray], radius: int, k: int
     ) -> list[NearRelations]:
-        """See `near_relations`."""
+        """The nearest relations, see `near_relations`."""
         found = []
         for line, nodes, there in zip(self.cosines(vectors).tolist(), groups, self.at(groups)):
             reachable = self.within(there, radius) if nodes else range(self.kb.n_relations)
             first, ranked = set(there), sorted(reachable, key=lambda r: (-line[r], r))
             begin = next((r for r in ranked if r in first), None)
             if begin is not None and begin not in ranked[:k]:
-                ranked = [*ranked[: k - 1], begin]  # without it no walk could begin
+                ranked = [*ranked[: k - 1], begin]  # otherwise no walk could begin
             rows = tuple(ranked[:k])
             found.append(NearRelations(rows, tuple(line[r] for r in rows), tuple(r in first for r in rows)))
         return found
 
     def likely(self, text: str, vector: np.ndarray) -> tuple[list[int], list[int]]:
-        """(types, relations), all of them, those first that a question with this unit vector most likely needs; see the
-        module."""
+        """(types, relations), all of them, with those first that a question with this unit vector most likely needs;
+        see the module."""
         types, said = self.said_in(text)
         (ranked,) = self.ranked([()], [vector], 1, self.kb.n_relations)
         relations = list(dict.fromkeys((*said, *ranked.rows)))
@@ -134,7 +135,7 @@ class Relations:
 
 
 def _by_words(names: Sequence[str]) -> dict[str, list[int]]:
-    """The rows of each wording; one of a single character or of stop words is never looked up."""
+    """The rows of each wording. Single characters and stop words are never looked up."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row, name in enumerate(names):
         last = _LAST_PART.search(name)
@@ -160,13 +161,13 @@ def near_relations(
 ) -> list[NearRelations]:
     """The k relations that walks of `radius` steps from nodes may follow, by (-cosine to a unit vector, row).
 
-    Which relations may follow which is seen by the types of their ends; without nodes all relations are ranked.
-    Where none of the k can be the first step, the best that can takes the last place.
+    The types of their ends determine which relations may follow which; without nodes all relations are ranked. If none
+    of the k can be the first step, the best one that can takes the last place.
     """
     return relations_of(index).ranked([nodes for nodes, _ in queries], [vector for _, vector in queries], radius, k)
 
 
 def _types_in(kb: KnowledgeBase, text: str) -> list[int]:
-    """The types of the nodes whose names stand in the question, best mentions first."""
+    """The types of the nodes whose names occur in the question, best mentions first."""
     nodes = (node for m in mentions_in(kb, text) for node in kb.named(text[m.start : m.end])[:MAX_HOMONYMS])
     return [int(kb.node_type[node]) for node in nodes]

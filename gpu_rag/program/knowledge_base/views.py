@@ -1,4 +1,4 @@
-"""Look-ups in the knowledge base of an index, for one question: nodes as answers show them, passages, rows by name."""
+"""Look-ups in the knowledge base of an index, for one question: nodes as shown in answers, passages, rows by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.program.search import Ranking
 from gpu_rag.types import RankedNode
 
-_OWNERS = 8  # passages of one node that are looked at
+_OWNERS = 8  # passages of one node that are read
 
 
 def kb_of(index: Index) -> KnowledgeBase:
@@ -22,7 +22,7 @@ def kb_of(index: Index) -> KnowledgeBase:
 
 
 def ranked_node(kb: KnowledgeBase, node: int, source: str, score: float) -> RankedNode:
-    """A node as it stands in an answer."""
+    """A node in the form of an answer."""
     return RankedNode(kb.node_ids[node], kb.node_names[node], kb.type_names[kb.node_type[node]], source, score)
 
 
@@ -36,18 +36,18 @@ def ranked_nodes(kb: KnowledgeBase, ranking: Ranking) -> tuple[RankedNode, ...]:
 
 
 def node_passages(kb: KnowledgeBase, node: int, k: int) -> list[int]:
-    """The first k passages of a node: its own documents first, then what mentions it."""
+    """The first k passages of a node: its own documents first, then passages that mention it."""
     passages: list[int] = kb.passages_of(node)[:_OWNERS].tolist()
     return list(dict.fromkeys(passages))[:k]
 
 
 def relation_row(kb: KnowledgeBase, name: str) -> int | None:
-    """The row of a relation by its name."""
+    """The row of a relation by its name; None if it is unknown."""
     at = bisect_left(kb.relation_names, name)
     return at if at < kb.n_relations and kb.relation_names[at] == name else None
 
 
 def relation_rows(relations: Iterable[str], kb: KnowledgeBase) -> tuple[int, ...]:
-    """The rows of relations by name, once each; a name that the knowledge base does not have is left out."""
+    """The rows of relations by name, without duplicates; unknown names are left out."""
     rows = (relation_row(kb, name) for name in relations)
     return tuple(dict.fromkeys(row for row in rows if row is not None))

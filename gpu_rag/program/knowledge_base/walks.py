@@ -1,4 +1,4 @@
-"""One way through a knowledge base for each of many chains of relations: the edges behind a reasoning path."""
+"""One walk through a knowledge base for each of many chains of relations: the edges behind a reasoning path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_rag.types import Path, Ragged
 
 @dataclass(frozen=True)
 class Walk:
-    """A way to be found: from one of `starts` along `chain` to `end`. ways: OUT, IN or EITHER for each step; () for
+    """A walk to find: from one of `starts` along `chain` to `end`. ways: OUT, IN or EITHER for each step; () for
     EITHER."""
 
     starts: tuple[int, ...]
@@ -36,7 +36,7 @@ class Walk:
 @batched(GRAPH, name="kb_walks")
 @trusted()
 def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
-    """The nodes of one way for each walk, of the lowest row at every step from the start; () where there is none."""
+    """The nodes of one way for each walk, with the lowest row at every step from the start; () if there is none."""
     kb = kb_of(index)
     lists = ([sorted(set(walk.starts)) for walk in walks], [walk.chain for walk in walks],
              [walk.directions for walk in walks], [[walk.end] for walk in walks])  # fmt: skip
@@ -51,7 +51,7 @@ def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
 
 
 async def path_along(kb: KnowledgeBase, walk: Walk) -> Path | None:
-    """The way of a walk as a path of edges; None where there is none."""
+    """The way of a walk as a path of edges; None if there is none."""
     nodes = await walk_nodes(walk)
     if not nodes:
         return None
@@ -63,7 +63,7 @@ async def path_along(kb: KnowledgeBase, walk: Walk) -> Path | None:
 
 
 def _edge_row(kb: KnowledgeBase, a: int, relation: int, b: int) -> int:
-    """The first edge of a relation between two nodes, from `a` to `b` if there is one; edges are sorted."""
+    """The first edge of a relation between two nodes, from `a` to `b` if there is one. Edges are sorted."""
     for head, tail in ((a, b), (b, a)):
         low, high = np.searchsorted(kb.head, [head, head + 1])
         first, last = low + np.searchsorted(kb.relation[low:high], [relation, relation + 1])

@@ -1,4 +1,4 @@
-"""The stages of HiGraAgent's graph, in the order in which they are built.
+"""The stages of HiGraAgent's graph, in building order.
 
 extraction, entities -> exact -> exact vectors -> merge -> links (of entities), mentions (links to passages)
 merge, links -> vectors, search, graph
@@ -21,7 +21,7 @@ from gpu_rag.methods.higra.stages.merge import merge_stage
 
 
 def stages() -> list[Stage]:
-    """All of them."""
+    """All stages, in building order."""
     return [
         exact_stage,
         vector_stage("higra_exact_vectors", ("higra_exact",), exact_texts, "entities"),

@@ -1,4 +1,4 @@
-"""What the decisions about windows of near entities share: how entities are shown, and who is asked."""
+"""Shared parts of the decisions about windows of near entities: how entities are shown, and who decides."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gpu_rag.models.ask import Ask
 from gpu_rag.settings import Settings
 
 PROMPTS = "gpu_rag.methods.higra.prompts"
-_N_ALIASES, _LINE_CHARS = 8, 300  # of an entity in a prompt: 20 of them fit any context
+_N_ALIASES, _LINE_CHARS = 8, 300  # per entity in a prompt: 20 entities fit any context
 R = TypeVar("R", bound=Struct)
 
 
 def roles_of(settings: Settings) -> tuple[str, ...]:
-    """The language model, where it decides."""
+    """("llm",) if the language model decides, else ()."""
     chosen = settings.section(AlignmentSettings)
     return ("llm",) if chosen.refine and chosen.decider == "llm" else ()
 
 
 def is_left_to_the_model(settings: Settings) -> bool:
-    """Whether the capability of the model chooses the decider."""
+    """Whether the capability of the model determines the decider."""
     chosen = settings.section(AlignmentSettings)
     return chosen.refine and chosen.decider == "auto"
 
@@ -36,9 +36,10 @@ def is_left_to_the_model(settings: Settings) -> bool:
 def ask_windows(
     work: Work, ask: Ask[R], entities: Sequence[Row], windows: Clusters
 ) -> tuple[list[tuple[list[int], R]], dict[str, int]]:
-    """(window, reply) for every reply that could be read, and counts of the others by why not, under the Ask's name.
+    """(window, reply) for every readable reply, and counts of the unreadable ones by reason, prefixed by the Ask's
+    name.
 
-    One request a window.
+    Each window is one request.
     """
     fields = ({"entities": listed(entities, window), "n": len(window)} for window in windows)
     pairs: Iterator[tuple[list[int], R | str]] = zip(windows, decided(work, ask, fields))
@@ -53,15 +54,16 @@ def ask_windows(
 
 
 def listed(entities: Sequence[Row], cluster: Sequence[int]) -> str:
-    """The entities of a cluster, numbered from 1, a line each: of a long one the commonest names and the beginning."""
+    """The entities of a cluster, numbered from 1, one per line. Long entries are cut to their commonest names and their
+    beginning."""
     rows = (entities[row] for row in cluster)
     shown = [entity_text({**row, "aliases": row["aliases"][:_N_ALIASES]})[:_LINE_CHARS] for row in rows]
     return "\n".join(f"{number}. {' '.join(text.split())}" for number, text in enumerate(shown, 1))
 
 
 def entity_text(row: Row, descriptions: bool = True) -> str:
-    """An entity as "name | aliases | types | descriptions", without empty parts; other cases of the name
-    are no aliases here."""
+    """An entity as "name | aliases | types | descriptions", without empty parts. Aliases that differ from the name only
+    in case are left out."""
     aliases = list({way.casefold(): way for way in reversed(row["aliases"])}.values())[::-1]
     shown = [way for way in aliases if way.casefold() != row["name"].casefold()]
     parts = [row["name"], ", ".join(shown), ", ".join(row["types"])]

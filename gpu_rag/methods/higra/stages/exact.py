@@ -1,4 +1,4 @@
-"""The exact merge: extracted entities are one when they share a name, or an alias of one alone, and a type."""
+"""The exact merge: extracted entities are merged if they share a name, or an unambiguous alias, and a type."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 
-_UNKNOWN: Row = {"aliases": [], "types": [], "description": ""}  # a profile of which nothing but the name is known
-Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases, normalised
+_UNKNOWN: Row = {"aliases": [], "types": [], "description": ""}  # a profile with only a name
+Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases; all normalised
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -44,14 +44,14 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 
 @stage("higra_exact", needs=("extraction", "entities"), params=_params, size="characters")
 def exact_stage(work: Work) -> dict[str, int]:
-    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias,
-    and those that would be too many (`careful_merge`)."""
+    """Write the tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`. The merges are names joined
+    by an alias, and groups with too many names (`careful_merge`)."""
     return exact_tables(work, work.settings.section(AlignmentSettings).aliases)
 
 
 def exact_tables(work: Work, by: str) -> dict[str, int]:
-    """Writes them. by: the aliases that merge, unambiguous | all | none; with none only entities of one name and type
-    are one."""
+    """Write the tables of the stage. by: the aliases that merge, unambiguous | all | none; with none, only entities
+    with the same name and type are merged."""
     folder = work.stage_folders["extraction"]
     items = Items()
     items.read(
@@ -100,9 +100,9 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
 
 @dataclass
 class Item:
-    """All passages' entities that have one normalised name, one set of types and one set of aliases.
+    """All extracted entities with the same normalised name, set of types and set of aliases.
 
-    names, aliases, types: how they are written, with counts.
+    names, aliases, types: their spellings, with counts.
     """
 
     key: Key
@@ -116,7 +116,7 @@ class Item:
 class Items:
     """The items of a corpus, and its triples: {(subject item, normalised label, object item): passages}.
 
-    dropped: names that normalise to nothing or are too long; their triples are left out with them.
+    dropped: number of names that normalise to nothing or are too long; their triples are dropped too.
     """
 
     def __init__(self) -> None:
@@ -126,10 +126,10 @@ class Items:
         self._rows: dict[Key, int] = {}
 
     def read(self, extractions: pa.Table, profiles: pa.Table) -> None:
-        """Takes in EXTRACTIONS and PROFILES, passage by passage.
+        """Add EXTRACTIONS and PROFILES, passage by passage.
 
-        An end of a triple is the entity of its passage with that name, else the first that has it as an alias, else an
-        entity of its own, of which nothing else is known.
+        An end of a triple is the entity of its passage with that name; else the first entity with that alias; else a
+        new entity without further data.
         """
         profiles_of: dict[int, list[Row]] = defaultdict(list)
         for profile in profiles.to_pylist():
@@ -143,7 +143,7 @@ class Items:
                     self.triples[ends[0], normalise_name(label), ends[1]].add(passage)
 
     def _known(self, passage: int, names: Sequence[str], profiles: Sequence[Row]) -> dict[str, int]:
-        """The items of a passage's entities, by normalised name and, where none has that name, by alias."""
+        """The items of a passage's entities, by normalised name; and by alias, unless an entity has it as its name."""
         by_name: dict[str, int] = {}
         by_alias: dict[str, int] = {}
         profiled = {profile["name"] for profile in profiles}
@@ -156,7 +156,7 @@ class Items:
         return by_alias | by_name
 
     def _add(self, passage: int, profile: Row) -> int | None:
-        """Takes in one entity of a passage; its item, or None where its name is none."""
+        """Add one entity of a passage. Returns its item, or None if its name is unusable."""
         name = _usable(profile["name"])
         if not name:
             self.dropped += 1
@@ -191,7 +191,7 @@ class Items:
 
 
 def _usable(name: str) -> str:
-    """The normalised name, or "" where it is nothing, or a sentence that an extractor returned whole."""
+    """The normalised name, or "" if it is empty or too long (a sentence that an extractor returned whole)."""
     normal = normalise_name(name)
     return normal if len(normal) <= MAX_NAME_CHARS else ""
 
@@ -200,16 +200,18 @@ def _spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-# --- what becomes one ------------------------------------------------------------------------------
+# --- merging ---------------------------------------------------------------------------------------
 
 
 def exact_merge(keys: Sequence[Key], apart: frozenset[frozenset[str]] = frozenset()) -> list[int]:
-    """The group of each entity: the smallest entity of it.
+    """The group of each entity, given as the smallest entity in it.
 
-    keys: (name, types, aliases) of N entities, normalised. Two are one when ({name} and aliases) intersect and types
-    intersect; without types, with others without; all transitive: connected components over the shared (name, type)
-    keys. A component without types then joins the one typed component that has one of its names, unless several have.
-    apart: pairs of names that a person rejected: the entities of these names do not merge by their aliases.
+    keys: (name, types, aliases) of N entities, normalised. Two entities are merged if ({name} and aliases) intersect
+    and types intersect; entities without types merge with others without types. This is transitive: the groups are
+    connected components over shared (name, type) keys. A component without types then joins the one typed component
+    that has one of its names, unless several have.
+
+    apart: pairs of names that a person rejected; entities of these names do not merge by their aliases.
     """
     return _groups(keys, _kept_aliases(keys, apart))
 
@@ -222,17 +224,17 @@ def _kept_aliases(keys: Sequence[Key], apart: frozenset[frozenset[str]]) -> list
 def careful_merge(
     keys: Sequence[Key], most: int, apart: frozenset[frozenset[str]] = frozenset()
 ) -> tuple[list[int], list[list[str]]]:
-    """(groups as `exact_merge` has them, but by unambiguous aliases alone; the names of each component set aside).
+    """(groups as in `exact_merge`, but only unambiguous aliases merge; the names of each component set aside).
 
-    An alias is unambiguous where all entities that it may stand for are one already, by their names or by other
-    aliases: those that have it as an alias, and those whose name ends with it as one word ("campbell" for all
-    Campbells). Entities whose types differ do not count; one without types may be any. A component of more than `most`
+    An alias is unambiguous if all entities that it may denote are already one, by their names or by other aliases. It
+    may denote the entities that have it as an alias, and those whose last word it is ("campbell" for all Campbells).
+    Entities of other types do not count; an entity without types may be of any. A component of more than `most`
     distinct names is set aside: nothing in it merges by an alias.
     """
     aliases = _kept_aliases(keys, apart)
     nothing: list[frozenset[str]] = [frozenset()] * len(keys)
     usable, by_name, joined = nothing, _groups(keys, nothing), _components(keys, nothing)
-    while True:  # each round joins more, so that more aliases stand for one: until none does
+    while True:  # each round of joins makes more aliases unambiguous, until none is added
         usable = _unambiguous(keys, aliases, list(zip(joined, by_name)))
         found = _components(keys, usable)
         if found == joined:
@@ -251,8 +253,8 @@ def careful_merge(
 def _unambiguous(
     keys: Sequence[Key], aliases: Sequence[frozenset[str]], groups: Sequence[tuple[int, int]]
 ) -> list[frozenset[str]]:
-    """Those aliases of each entity that stand for one thing alone. groups: of each entity two groups; entities that are
-    all equal in one of these are one already."""
+    """The unambiguous aliases of each entity. groups: two groups per entity; entities that are all equal in one of the
+    two are already one."""
     wanted = frozenset().union(*aliases)
     meant: dict[str, dict[str, set[tuple[int, int]]]] = defaultdict(lambda: defaultdict(set))  # alias -> type, or ""
     for (name, types, _), also, g in zip(keys, aliases, groups):
@@ -272,7 +274,7 @@ def _unambiguous(
 
 
 def _components(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
-    """Entities that share a name or alias, and a type: the smallest row of each row's component."""
+    """Components of entities that share a name or alias, and a type: the smallest row of each row's component."""
     number: dict[tuple[str, str], int] = {}
     values: list[int] = []
     offsets = [0]
@@ -286,7 +288,8 @@ def _components(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[i
 
 
 def _groups(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
-    """The group of each entity with these aliases of each: components, and those without types in their one home."""
+    """The group of each entity for the given aliases: its component; an untyped component joins its only typed
+    match."""
     group = _components(keys, aliases)
     typed: dict[str, set[int]] = defaultdict(set)
     untyped: dict[int, set[str]] = defaultdict(set)
@@ -307,8 +310,8 @@ def _groups(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
 def _entities(members: Mapping[int, Sequence[Item]], entity_row: Mapping[str, int]) -> dict[int, Row]:
     """A row of EXACT_ENTITIES for each group. entity_row: the rows of ENTITIES by normalised name.
 
-    Entities of one name have their types in their ids, and a number where these are equal too. The two spaces before
-    them stand in no normalised name, so no other id is like them.
+    If entities share a name, their ids also hold their types, and a number if the types are equal too. The two spaces
+    before these occur in no normalised name, so ids stay unique.
     """
     made = {group: _entity(parts, entity_row) for group, parts in members.items()}
     n_named, taken = Counter(entity["id"] for entity in made.values()), Counter[str]()
@@ -336,7 +339,7 @@ def _entity(parts: Sequence[Item], entity_row: Mapping[str, int]) -> Row:
 
 
 def _commonest(written: Iterable[Counter[str]]) -> list[str]:
-    """Every spelling, the commonest first, ties by the alphabet."""
+    """All spellings, the commonest first, ties in alphabetical order."""
     total: Counter[str] = Counter()
     for counts in written:
         total.update(counts)

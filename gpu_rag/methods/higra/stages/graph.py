@@ -1,4 +1,4 @@
-"""The tables as HiGraAgent's retriever reads them: texts to embed, BM25, the two graphs, and statistics."""
+"""The tables in the form that HiGraAgent's retriever reads: texts to embed, BM25, the two graphs, and statistics."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
-_LOWS = (0, 1, 2, 4, 8, 16, 32, 64)  # of bins; 64 and more are one
+_LOWS = (0, 1, 2, 4, 8, 16, 32, 64)  # lower bounds of bins; the last bin is open
 
 
 def exact_texts(folder: Path) -> list[str]:
-    """Each entity after the exact merge, as "name | aliases | types | descriptions"."""
+    """The entities after the exact merge, each as "name | aliases | types | descriptions"."""
     return [entity_text(row) for row in read(folder, "higra_exact_entities").to_pylist()]
 
 
 def entity_texts(folder: Path) -> list[str]:
-    """Each entity, as "name | aliases | types"."""
+    """The entities, each as "name | aliases | types"."""
     return [entity_text(row, descriptions=False) for row in read(folder, "higra_entities").to_pylist()]
 
 
 def relation_texts(merge: Path, links: Path) -> TextRows:
-    """Each relation as "subject label object", with the entities' written names."""
+    """The relations, each as "subject label object", with the entities' written names."""
     return triple_texts(read(merge, "higra_entities")["name"], read(links, "higra_relations"))
 
 
@@ -48,7 +48,7 @@ def relation_texts(merge: Path, links: Path) -> TextRows:
     size="relations",
 )
 def search_stage(work: Work) -> dict[str, int]:
-    """BM25 indexes over the entities (name, aliases, types) and over the relations."""
+    """Build BM25 indexes over the entities (name, aliases, types) and over the relations."""
     merge, links = work.stage_folders["higra_merge"], work.stage_folders["higra_links"]
     index = work.settings.index
     for name, texts in (("entities", entity_texts(merge)), ("relations", relation_texts(merge, links))):
@@ -64,7 +64,7 @@ def search_stage(work: Work) -> dict[str, int]:
     graph=True,
 )
 def graph_stage(work: Work) -> dict[str, int]:
-    """The entity graph and the graph over [entities | passages] as CSR arrays (see `HigraGraph`), and
+    """Write the entity graph and the graph over [entities | passages] as CSR arrays (see `HigraGraph`), and
     `statistics.json`."""
     folders = work.stage_folders
     n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
@@ -88,10 +88,11 @@ def graph_stage(work: Work) -> dict[str, int]:
 def statistics(folders: Mapping[str, Path], relations: pa.Table, links: pa.Table, entity: CSR) -> dict[str, Any]:
     """Counts before and after alignment, from the tables of the stages and the finished entity graph.
 
-    before: distinct normalised names, relations between them, and their components; extracted_entities: a name counted
-    again in every passage. Degree: relations at an entity, both ends of one of an entity with itself; the mean is
-    2 relations / entities. Components are of the entity layer; components_with_passages of the graph that has the links
-    too. Distributions: {lower bound: entities}, bins that double.
+    before: distinct normalised names, relations between them, and their components; extracted_entities: a name counts
+    once per passage. Degree: relations at an entity, where a self-loop counts twice; the mean is 2 relations /
+    entities.
+    components: of the entity layer; components_with_passages: of the full graph. Distributions: {lower bound: entities}
+    in bins of doubling width.
     """
     names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES)
     old = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
@@ -124,7 +125,7 @@ def statistics(folders: Mapping[str, Path], relations: pa.Table, links: pa.Table
 
 
 def _fewer(now: int, before: int) -> float:
-    """By how many per cent `now` is less."""
+    """The decrease from `before` to `now` in per cent."""
     return round(100 * (1 - now / before), 3) if before else 0.0
 
 

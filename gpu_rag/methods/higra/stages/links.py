@@ -1,5 +1,5 @@
-"""Links between entities: relations that no passage states, which a language model is asked about. And links of
-entities to passages: where they were extracted, and where a search finds a name that says something."""
+"""Two kinds of links. Between entities: relations that no passage states, inferred by a language model. From entities
+to passages: where they were extracted, and where a search finds a distinctive name."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
 
 _WORD = re.compile(r"\w+")
-MOST_RELATIONS = 20  # of a reply
+MOST_RELATIONS = 20  # maximum per reply
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The clusters, the prompt and the least confidence; with another decider nothing."""
+    """The clusters, the prompt and the minimum confidence; only the decider if no language model decides."""
     chosen = settings.section(AlignmentSettings)
     if not roles_of(settings):
         return {"decider": "similarity" if chosen.refine else "none"}
@@ -55,10 +55,10 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     size="entities",
 )
 def links_stage(work: Work) -> dict[str, int]:
-    """Table `relations` (HIGRA_RELATIONS): the extracted ones, and those that a language model infers.
+    """Write the table `relations` (HIGRA_RELATIONS): the extracted relations, and those that a language model infers.
 
-    With the decider `similarity`, or without refinement, there are no inferred ones. A relation that was extracted too
-    stays as extracted.
+    With the decider `similarity`, or without refinement, nothing is inferred. A relation that is both extracted and
+    inferred stays as extracted.
     """
     folder = work.stage_folders["higra_merge"]
     rows, entities = read(folder, "higra_extracted_relations").to_pylist(), read(folder, "higra_entities").to_pylist()
@@ -80,18 +80,18 @@ class Related(Struct, frozen=True):
 
 
 class Relations(Struct, frozen=True):
-    """Relations between the entities of a window, the surest first."""
+    """Relations between the entities of a window, most confident first."""
 
     relations: tuple[Related, ...]
 
 
 def unrelated() -> dict[Triple, float]:
-    """No relation: that texts are near says that two things may be related, not how."""
+    """No relations. The rule infers none, since near texts say that two entities may be related, but not how."""
     return {}
 
 
 def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float], dict[str, int]]:
-    """{(subject, label, object): the greatest confidence}, and counts of requests and of what was left out."""
+    """{(subject, label, object): highest confidence}, and counts of requests and of dropped relations."""
     chosen = work.settings.section(AlignmentSettings)
     vectors = torch.from_numpy(embed_blocks(work, [entity_text(row) for row in entities]))
     shown = entity_windows(work, vectors, chosen.link_radius)
@@ -110,7 +110,7 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
 
 
 def relations_schema(n: int) -> str:
-    """Relations between the numbers 1 to n."""
+    """The JSON Schema of relations between the numbers 1 to n."""
     number = {"type": "integer", "minimum": 1, "maximum": n}
     relation = object_of(
         {
@@ -132,19 +132,20 @@ LINK: Ask[Relations] = Ask("higra_link", Relations, rule=unrelated, prompt=f"{PR
 
 
 def _mention_params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The two limits, and whether to search."""
+    """The two limits, or that the search is off."""
     chosen = settings.section(AlignmentSettings)
     return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
 
 
 @stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params, size="mentions")
 def mentions_stage(work: Work) -> dict[str, int]:
-    """Table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end); what is not found verbatim has offsets -1.
+    """Write the table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end). An extracted entity that is not
+    found verbatim has offsets -1.
 
-    A name or alias that stands in a passage links its entity there (whole words). Where the entity was
-    not extracted, only if its NAME occurs fewer than `alignment.theta` times in all texts and is none of the
-    `alignment.top_words` commonest words (tested on the name for aliases too, as in the paper); and not at all without
-    refinement.
+    A name or alias that occurs in a passage (whole words) links its entity there. If the entity was not extracted
+    there, it is linked only if its NAME occurs fewer than `alignment.theta` times in all texts and is not one of the
+    `alignment.top_words` commonest words (the name is tested for aliases too, as in the paper). Without refinement such
+    links are not made.
     """
     folder, chosen = work.stage_folders["higra_merge"], work.settings.section(AlignmentSettings)
     entities = read(folder, "higra_entities")
@@ -201,7 +202,8 @@ def passage_links(
 
 
 def common_words(texts: Iterable[str], k: int) -> frozenset[str]:
-    """The k commonest words (runs of letters, digits and "_") of the texts, after `fold`; ties by the alphabet."""
+    """The k commonest words (runs of letters, digits and "_") of the texts, after `fold`; ties in alphabetical
+    order."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(_WORD.findall(fold(text)))
@@ -209,5 +211,5 @@ def common_words(texts: Iterable[str], k: int) -> frozenset[str]:
 
 
 def fold(text: str) -> str:
-    """The form in which names are searched: NFKC, casefold, runs of white space one space."""
+    """The form used to search names: NFKC, casefold, and each run of white space as one space."""
     return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())

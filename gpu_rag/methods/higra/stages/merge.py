@@ -1,4 +1,4 @@
-"""The semantic merge: entities whose texts are near, and which a decider takes for one, become one."""
+"""The semantic merge: entities with near texts are merged if a decider takes them for the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_HAND, BY_LLM = "by hand", "the model's group"
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The clusters, the decider and what it reads, and the edits made by hand."""
+    """The clusters, the decider and its inputs, and the manual edits."""
     chosen, edits = settings.section(AlignmentSettings), merges.edits_params(sources)
     if not chosen.refine:
         return {"refine": False, **edits}
@@ -53,8 +53,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     size="entities",
 )
 def merge_stage(work: Work) -> dict[str, int]:
-    """Tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were extracted)
-    and `merges`: everything that became one, and why."""
+    """Write the tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were
+    extracted) and `merges`: all merges, and their reasons."""
     exact = work.stage_folders["higra_exact"]
     entities = read(exact, "higra_exact_entities").to_pylist()
     decisions, counts = _decided(work, entities)
@@ -87,7 +87,7 @@ def merge_stage(work: Work) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class SameEntity:
-    """Rows that are one entity, by which rule, and how near they are: the least cosine among them."""
+    """Rows that are one entity, the rule that says so, and the lowest cosine among them."""
 
     rows: tuple[int, ...]
     rule: str
@@ -111,7 +111,7 @@ def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[st
 
 
 def _named(work: Work, entities: Sequence[Row]) -> list[set[int]]:
-    """The passages that name each entity: it was extracted there, or the title is its name."""
+    """The passages that name each entity: it was extracted there, or its name is the title."""
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     titled: dict[str, set[int]] = defaultdict(set)
     for row, (title, text) in enumerate(zip(passages["title"].to_pylist(), passages["text"].to_pylist())):
@@ -122,9 +122,10 @@ def _named(work: Work, entities: Sequence[Row]) -> list[set[int]]:
 def agreeing(
     entities: Sequence[Row], vectors: torch.Tensor, windows: Clusters, named: Sequence[set[int]], least: float
 ) -> list[SameEntity]:
-    """Pairs of a window that agree by name and by vector: a rule of `NameRules` holds, the cosine is at least `least`,
-    and their types, where both have some, are not all different. named: passages of each entity; the rules are told
-    whether one names both.
+    """Pairs of a window that agree by name and by vector. A rule of `NameRules` must hold, the cosine must be at least
+    `least`, and the types must overlap if both have some.
+
+    named: passages of each entity; a rule may depend on whether one passage names both.
     """
     rules = NameRules([[row["name"], *row["aliases"]] for row in entities])
     types = [{kind.casefold() for kind in row["types"]} for row in entities]
@@ -139,13 +140,13 @@ def agreeing(
 
 
 class Groups(Struct, frozen=True):
-    """Groups of entities of a window that are one, by their numbers from 1."""
+    """Groups of entities of a window that are the same, by their numbers from 1."""
 
     groups: tuple[tuple[int, ...], ...]
 
 
 def groups_schema(n: int) -> str:
-    """Groups of two or more of the numbers 1 to n."""
+    """The JSON Schema of groups of two or more of the numbers 1 to n."""
     number = {"type": "integer", "minimum": 1, "maximum": n}
     group = {"type": "array", "items": number, "minItems": 2, "maxItems": n}
     return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": max(2, n // 2)}}))
@@ -157,10 +158,10 @@ MERGE: Ask[Groups] = Ask("higra_merge", Groups, rule=agreeing, prompt=f"{PROMPTS
 def by_llm(
     work: Work, entities: Sequence[Row], vectors: torch.Tensor, windows: Clusters
 ) -> tuple[list[SameEntity], dict[str, int]]:
-    """The groups that a model finds in each window, one request a window, and counts of replies that say nothing.
+    """The groups that a model finds in each window, one request per window, and counts of unusable replies.
 
-    An entity that a reply puts in two groups makes them one. A reply that cannot be read merges nothing; neither does a
-    group with two names whose numbers differ, which is counted.
+    Groups of a reply that share an entity are joined. An unreadable reply merges nothing. A group with two names whose
+    numbers differ is not merged either, and is counted.
     """
     work.progress.start("higra_merge", len(windows), "windows")
     replies, unread = ask_windows(work, MERGE, entities, windows)
@@ -184,10 +185,11 @@ def _cosine(vectors: torch.Tensor, a: int, b: int) -> float:
 
 
 class Joined:
-    """Groups of rows 0 .. n-1, at first each its own. apart: pairs of rows that never come into one group.
+    """Groups of rows 0 .. n-1; at first each row is its own group. apart: pairs of rows that must stay in different
+    groups.
 
-    Joins are taken in the order given; one that would bring a forbidden pair together is refused. Without forbidden
-    pairs the groups are the connected components of the joins, in whatever order.
+    Joins are made in the given order; a join that would bring a forbidden pair together is refused. Without forbidden
+    pairs the groups are the connected components of the joins, and order does not matter.
     """
 
     def __init__(self, n: int, apart: Iterable[tuple[int, int]] = ()):
@@ -199,7 +201,7 @@ class Joined:
             self._apart[b].add(a)
 
     def join(self, a: int, b: int) -> bool:
-        """Makes one group of two; False where a forbidden pair refuses it."""
+        """Join the groups of two rows. Returns False if a forbidden pair prevents it."""
         few, many = sorted((self._group.setdefault(row, {row}) for row in (a, b)), key=len)
         if few is many:
             return True
@@ -210,7 +212,7 @@ class Joined:
         return True
 
     def size(self, row: int) -> int:
-        """How many rows the group of a row has."""
+        """The number of rows in the group of a row."""
         return len(self._group.get(row, (row,)))
 
     def groups(self) -> list[int]:
@@ -226,11 +228,12 @@ class Joined:
 def apply_decisions(
     entities: Sequence[Row], decisions: Iterable[SameEntity], edits: merges.Edits, most: int
 ) -> tuple[list[int], list[Row], dict[str, int]]:
-    """Forced merges first, then the decisions, the nearest first; rejected pairs never become one, unless forced.
-    Decisions that would make one of more than `most` entities are set aside, all of them.
+    """Apply forced merges, then the decisions, nearest first. Rejected pairs are never merged unless forced.
+
+    If decisions would merge more than `most` entities into one, all of them are set aside.
 
     Returns the smallest row of each entity's group, rows of HIGRA_MERGES whose `entity` is the id of an exact entity,
-    and counts of joins that a rejected pair forbade and of edits that name no entity of this index.
+    and counts of joins that a rejected pair prevented and of edits that name no entity of this index.
     """
     of_name: dict[str, set[int]] = defaultdict(set)
     for row, entity in enumerate(entities):
@@ -274,7 +277,7 @@ def apply_decisions(
 def _joined(
     decisions: Iterable[SameEntity], n: int, forbidden: set[tuple[int, int]]
 ) -> tuple[Joined, list[tuple[SameEntity, list[int]]]]:
-    """The groups that decisions make of n rows, in the order given; and of each decision the rows that it joined."""
+    """The groups that result from decisions on n rows, in the given order, and the rows that each decision joined."""
     joined = Joined(n, forbidden)
     return joined, [
         (found, [row for at, row in enumerate(found.rows) if at == 0 or joined.join(found.rows[0], row)])
@@ -285,7 +288,7 @@ def _joined(
 def merged_rows(entities: Sequence[Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:
     """(rows of HIGRA_ENTITIES sorted by id, the row that each exact entity became).
 
-    The part in most passages gives name and id, ties by id; every name, alias, type and description is kept.
+    The member with most passages gives name and id, ties by id. All names, aliases, types and descriptions are kept.
     """
     groups: dict[int, list[Row]] = defaultdict(list)
     for entity, group in zip(entities, group_of):

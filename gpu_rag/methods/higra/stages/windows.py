@@ -1,7 +1,7 @@
-"""Windows of near entities: every pair within a radius is shown to a model in one request at least.
+"""Windows of near entities: every pair within a radius is shown to a model in at least one request.
 
-A cluster of hundreds of entities fits no request. Cut into disjoint parts, most of its pairs are never seen together.
-Windows overlap, so that each pair is together in one of them.
+A cluster of hundreds of entities fits no request. If it is cut into disjoint parts, most of its pairs are never seen
+together. Windows overlap, so that each pair is together in one of them.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.models.set import pick_device
 
-MOST_NEAR = 128  # nearest neighbours of a row that count: a dense cloud takes requests by its size, not by its square
+MOST_NEAR = 128  # neighbours counted per row: a dense cloud takes requests by its size, not by its square
 _TILE = 2048
-SMALLEST_EPS = 1e-4  # stored vectors are rounded: below it distances say nothing
+SMALLEST_EPS = 1e-4  # stored vectors are rounded: smaller distances mean nothing
 Clusters = list[list[int]]  # rows of entities
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a model sees together. together: of the `pairs` within the radius, those of which one window has both."""
+    """The windows shown to a model. pairs: number of pairs within the radius; together: those with both rows in one
+    window."""
 
     windows: Clusters
     pairs: int
     together: int
 
     def counts(self, what: str) -> dict[str, int]:
-        """Counts of a stage; what: merge | link."""
+        """Counts of a stage. what: merge | link."""
         named = {"clusters": len(self.windows), "pairs": self.pairs, "pairs_together": self.together}
         return {f"higra_{what}_{name}": n for name, n in named.items()}
 
 
 def window_params(chosen: AlignmentSettings, eps: float) -> dict[str, Any]:
-    """What the windows of a stage depend on."""
+    """The parameters that the windows of a stage depend on."""
     if chosen.windows == "clusters":
         return {"clusters": [eps, chosen.min_samples, chosen.max_cluster]}
     return {"windows": [eps, chosen.max_cluster]}
 
 
 def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
-    """What is seen together under the settings, found on the device of the models: the same on every device.
+    """The windows for the settings, computed on the device of the models; the same on every device.
 
     vectors: f16|f32[N, D], unit rows.
     """
@@ -63,11 +64,11 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
 
 
 def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int) -> Clusters:
-    """Clusters of DBSCAN (see `radius_clusters`) with at most `most` rows each, sorted by first row; noise is left out.
+    """Clusters of DBSCAN (see `radius_clusters`) of at most `most` rows each, sorted by first row; noise is left out.
 
-    A larger cluster is clustered again by itself with half of eps, and so on; rows that become noise then are left
-    out. A cluster that is too large still when eps falls below 1e-4, of rows that are all but equal, is cut into runs
-    of `most` rows. vectors: f16|f32[N, D], unit rows.
+    A larger cluster is clustered again by itself with half of eps, and so on; rows that become noise are left out. If a
+    cluster is still too large when eps falls below 1e-4, its rows are almost equal, and it is cut into runs of `most`
+    rows. vectors: f16|f32[N, D], unit rows.
     """
     done: Clusters = []
     todo = [(torch.arange(len(vectors)), eps)]
@@ -107,7 +108,7 @@ def near_pairs(vectors: torch.Tensor, eps: float) -> tuple[np.ndarray, np.ndarra
 
 
 def nearest_only(pairs: np.ndarray, cosine: np.ndarray, most: int) -> np.ndarray:
-    """The pairs of which one row is among the `most` nearest of the other; ties by row."""
+    """The pairs in which one row is among the `most` nearest of the other; ties by row."""
     if not len(pairs) or np.bincount(pairs.ravel()).max() <= most:
         return pairs
     here, there = np.concatenate([pairs, pairs[:, ::-1]]).T
@@ -119,10 +120,10 @@ def nearest_only(pairs: np.ndarray, cosine: np.ndarray, most: int) -> np.ndarray
 
 
 def covering(pairs: np.ndarray, most: int) -> Clusters:
-    """Windows of at most `most` rows such that every pair is in one, sorted: greedily, few of them.
+    """Windows of at most `most` rows that cover every pair, sorted. The greedy choice keeps their number small.
 
-    A window begins with the row of most uncovered pairs and grows by the row with most of them into the window; ties
-    by the smaller row.
+    A window begins with the row with most uncovered pairs, and grows by the row with most uncovered pairs into the
+    window; ties by the smaller row.
     """
     near: dict[int, set[int]] = {}
     for a, b in pairs.tolist():
@@ -141,9 +142,9 @@ def covering(pairs: np.ndarray, most: int) -> Clusters:
 
 
 def _window(near: dict[int, set[int]], first: int, most: int) -> list[int]:
-    """One window from a row, whose pairs leave `near`."""
+    """One window that starts at a row. Its pairs are removed from `near`."""
     window = {first}
-    into = Counter(near[first])  # uncovered pairs of other rows into the window
+    into = Counter(near[first])  # uncovered pairs between the window and other rows
     while into and len(window) < most:
         row = min(into, key=lambda row: (-into[row], -len(near[row]), row))
         del into[row]
@@ -155,7 +156,7 @@ def _window(near: dict[int, set[int]], first: int, most: int) -> list[int]:
 
 
 def n_together(pairs: np.ndarray, windows: Clusters) -> int:
-    """How many of the pairs, ascending, have both rows in a window."""
+    """The number of pairs (ascending) with both rows in one window."""
     if not len(pairs):
         return 0
     n = int(pairs.max()) + 1

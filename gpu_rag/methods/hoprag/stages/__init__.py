@@ -14,13 +14,13 @@ from gpu_rag.methods.hoprag.tables import read_questions
 
 
 def question_texts(side: str, folder: Path) -> list[str]:
-    """The in- or the out-questions."""
+    """The texts of the in- or out-questions."""
     texts: list[str] = read_questions(folder, side)["text"].to_pylist()
     return texts
 
 
 def stages() -> list[Stage]:
-    """A method that reads the hop graph needs the stages `hop_edges` and `hop_vertex_vectors`."""
+    """All stages, in building order. A method that reads the hop graph needs `hop_edges` and `hop_vertex_vectors`."""
     return [
         vertices_stage,
         questions_stage,

@@ -1,4 +1,5 @@
-"""Questions -> edges: each out-question leads to the vertex whose in-question answers it best; the strongest stay."""
+"""Makes edges from questions. Each out-question leads to the vertex of its best in-question; the strongest edges
+stay."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ from gpu_rag.types import Ragged
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The cut, and how matches are found."""
+    """The cut, and the way of matching."""
     hops = {name: getattr(settings.section(HopSettings), name) for name in ("edge_budget", "exact_limit", "candidates")}
     return {**hops, "neighbours": neighbours_of(settings)}
 
 
 def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
-    """Pairs of questions that are compared; 0 where candidates alone are."""
+    """The number of question pairs to compare; 0 if only candidates are compared."""
     n_in, n_out = sizes["hop_in_questions"], sizes["hop_out_questions"]
     return n_in * n_out if max(n_in, n_out) <= settings.section(HopSettings).exact_limit else 0.0
 
@@ -44,8 +45,8 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
     graph=True,
 )
 def edges_stage(work: Work) -> dict[str, int]:
-    """Tables `matches` (each out-question's best in-question, before any cut) and `edges` (see `edges_of_matches`), and
-    the questions' keys."""
+    """Write the tables `matches` (the best in-question of each out-question, before any cut) and `edges` (see
+    `edges_of_matches`), and the keys of the questions."""
     ids = read_vertices(work)["id"].to_pylist()
     outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)
     work.progress.start("hop_edges", len(outs.vertex), "questions")
@@ -65,19 +66,19 @@ def edges_stage(work: Work) -> dict[str, int]:
 
 
 def neighbours_of(settings: Settings) -> str:
-    """auto | faiss | torch: `hops.neighbours`, or where that is auto `graph.neighbours`."""
+    """auto | faiss | torch: `hops.neighbours`; if that is auto, `graph.neighbours`."""
     own = settings.section(HopSettings).neighbours
     return settings.graph.neighbours if own == "auto" else own
 
 
 def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Best in-question and SIM of every out-question, and the mode as a count."""
+    """The best in-question and SIM of every out-question, and the mode as a count."""
     hops = work.settings.section(HopSettings)
     if max(len(outs.vertex), len(ins.vertex)) <= hops.exact_limit:
         question, sim = match_exactly(work, outs, ins, read_previous(work.previous))
         tables.write_arrays(work.out / "keys.safetensors", {"in": ins.keys, "out": outs.keys})
         return question, sim, {"hop_exact": 1}
-    # torch tiles are exact; faiss looks into inverted lists
+    # torch tiles are exact; faiss searches inverted lists
     by, threads = neighbours_of(work.settings), work.settings.models.threads
     index = nearest_index(ins.vectors, mode="exact" if by == "torch" else "ivf", implementation=by, threads=threads)
     question, sim = match_nearly(work, outs, ins, index.proposer)
@@ -85,7 +86,7 @@ def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, d
 
 
 def read_side(work: Work, side: str, vertex_ids: Sequence[str]) -> Side:
-    """The in- or the out-questions, on the device of the models."""
+    """The in- or out-questions, on the device of the models."""
     folders, device = work.stage_folders, pick_device(work.settings.models.device)
     table = read_questions(folders["hop_questions"], side)
     vertex, texts = table["vertex"].to_numpy().astype(np.int64), table["text"].to_pylist()
@@ -100,7 +101,7 @@ def read_side(work: Work, side: str, vertex_ids: Sequence[str]) -> Side:
 def question_keys(
     owners: Sequence[str], texts: Sequence[str], lists: Ragged, words: Sequence[str], vectors: np.ndarray
 ) -> np.ndarray:
-    """u64[Q, 2]: half of the sha256 of all that a question's matches depend on, whatever its row."""
+    """u64[Q, 2]: the first half of the sha256 of all inputs of a question's matches; its row is not one of them."""
     values, offsets = lists.values.tolist(), lists.offsets.tolist()
     keys = np.zeros((len(texts), 2), "<u8")
     for row, (owner, text) in enumerate(zip(owners, texts)):
@@ -112,7 +113,7 @@ def question_keys(
 
 
 def read_previous(folder: Path | None) -> Previous | None:
-    """The earlier state of the stage, where it was exact."""
+    """The earlier state of the stage; None if it was not exact."""
     if folder is None or not (folder / "keys.safetensors").is_file():
         return None
     keys = tables.read_arrays(folder / "keys.safetensors")
@@ -121,23 +122,23 @@ def read_previous(folder: Path | None) -> Previous | None:
 
 
 def _n_crossing(work: Work, edges: dict[str, np.ndarray]) -> int:
-    """Edges whose ends lie in different documents."""
+    """The number of edges whose ends are in different documents."""
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     _, document = np.unique(np.asarray(passages["doc_id"].to_pylist(), dtype=object), return_inverse=True)
     of_vertex = document[read_vertices(work)["passage"].to_numpy()]
     return int((of_vertex[edges["source"]] != of_vertex[edges["target"]]).sum())
 
 
-# --- edges of matches -------------------------------------------------------------------------------
+# --- edges from matches -----------------------------------------------------------------------------
 
 
 def edge_budget(n: int, factor: float) -> int:
-    """How many edges n vertices may keep: floor(factor n log2 n); none for n < 2."""
+    """The number of edges that n vertices may keep: floor(factor n log2 n); 0 for n < 2."""
     return math.floor(factor * n * math.log2(n)) if n > 1 else 0
 
 
 def strongest_parallel(source: np.ndarray, target: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    """Rows i64[K] of one edge a pair (source, target), the strongest, of equal ones the first given.
+    """Rows i64[K] of one edge per pair (source, target): the strongest, ties to the first given.
 
     source, target: integers [M]; strength: f64[M], no NaN. Returned in order of (source, target).
 
@@ -153,9 +154,9 @@ def strongest_parallel(source: np.ndarray, target: np.ndarray, strength: np.ndar
 def cut_to_budget(source: np.ndarray, target: np.ndarray, strength: np.ndarray, budget: int) -> np.ndarray:
     """Rows i64[K], ascending, of the edges that stay: the `budget` strongest of all, and the strongest of each source.
 
-    So no vertex loses its last out-edge, and as many as the budget's edges and one a vertex may stay. Strength falls
-    from edge to edge; of equal ones the lower (source, target) comes first. Arguments as `strongest_parallel`, each
-    pair once; budget >= 0.
+    So no vertex loses its last out-edge, and at most `budget` edges plus one per vertex stay. Edges are ordered by
+    falling strength, ties to the lower (source, target). Arguments as in `strongest_parallel`, each pair once; budget
+    >= 0.
 
     Edges 0->1 (.9), 0->2 (.8), 1->2 (.1) with budget 1: 0->1 by strength and 1->2, the last of vertex 1.
     """
@@ -170,12 +171,13 @@ def cut_to_budget(source: np.ndarray, target: np.ndarray, strength: np.ndarray, 
 def edges_of_matches(
     question: np.ndarray, sim: np.ndarray, out_vertex: np.ndarray, in_vertex: np.ndarray, n: int, factor: float
 ) -> tuple[dict[str, np.ndarray], int]:
-    """HopRAG's edges from the best match of every out-question, and how many there were before the cut.
+    """HopRAG's edges from the best match of every out-question, and their number before the cut.
 
-    question: integers [Q], the in-question that each out-question matches best, -1 for none; sim: f64[Q]. out_vertex,
-    in_vertex: the vertex of each out- and in-question, of n. An edge leads from the one to the other. Of parallel ones
-    the strongest stays, of equal ones that of the lowest in-question, then the lowest out-question; then the cut to
-    `edge_budget(n, factor)`. Returns columns source, target, question, out_question, sim, by (source, target).
+    question: integers [Q], the best in-question of each out-question, -1 for none; sim: f64[Q]. out_vertex, in_vertex:
+    the vertex (below n) of each out- and in-question. An edge leads from the vertex of the out-question to that of the
+    in-question. Of parallel edges the strongest stays, ties to the lowest in-question, then to the lowest out-question.
+    Then edges are cut to `edge_budget(n, factor)`. Returns columns source, target, question, out_question, sim, sorted
+    by (source, target).
     """
     out_question = np.flatnonzero(question >= 0)
     out_question = out_question[np.argsort(question[out_question], kind="stable")]

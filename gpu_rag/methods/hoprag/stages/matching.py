@@ -1,4 +1,4 @@
-"""Edge merging: the in-question of another vertex that answers each out-question best, over the whole corpus."""
+"""Edge merging: for each out-question the best-matching in-question of another vertex, over the whole corpus."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from gpu_rag.index.work import Work
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.types import Ragged
 
-EXACT_ROWS = 16_384  # out-questions of one unit of resumable work
-NEAR_ROWS = 2_048  # the same, among candidates
-RARE_WORDS, RARE_HOLDERS = 4, 64  # words of an out-question that bring candidates, and how many one may bring
+EXACT_ROWS = 16_384  # out-questions per unit of resumable work
+NEAR_ROWS = 2_048  # the same, for matching among candidates
+RARE_WORDS, RARE_HOLDERS = 4, 64  # words of an out-question that give candidates, and candidates per word
 
 
 @dataclass(frozen=True)
 class Side:
-    """The in- or the out-questions. vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; keys: u64[Q, 2], what a
-    question is by its vertex's id, text, keywords and vector. Rows are in order of (vertex, text)."""
+    """The in- or out-questions.
+
+    vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; keys: u64[Q, 2], which identify a question by its vertex's
+    id, text, keywords and vector. Rows are ordered by (vertex, text).
+    """
 
     vectors: torch.Tensor
     keywords: Ragged
@@ -34,7 +37,7 @@ class Side:
 
     @cached_property
     def joined(self) -> JoinIndex:
-        """The questions ready to be the right side of joins; a question is never matched with one of its vertex."""
+        """The questions as the right side of joins. A question is never matched with one of its own vertex."""
         return join_index(self.vectors, self.keywords, groups=self.vertex)
 
     def part(self, rows: torch.Tensor) -> Side:
@@ -43,7 +46,7 @@ class Side:
         return Side(self.vectors[rows], some_lists(self.keywords, rows), self.vertex[rows], self.keys[:0])
 
 
-# An earlier exact state of the stage: keys of in- and of out-questions, the best match of each out-question, its SIM.
+# An earlier exact state of the stage: keys of in- and out-questions, the best match of each out-question, and its SIM.
 Previous = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -58,11 +61,11 @@ def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def carry_over(outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which matches of `previous` still hold, once they are compared with the new in-questions.
+    """The matches of `previous` that are still valid, apart from new in-questions, which they must be compared with.
 
-    A match whose in-question is gone or changed does not hold. Ties go to the lower row, so nothing holds where the
-    in-questions that stayed have changed their order. Returns for each out-question the row of its match now (-1: it
-    had none, -2: it is to be matched with all in-questions), its SIM, and the rows of in-questions that were not there.
+    A match is invalid if its in-question is gone or changed. Ties go to the lower row, so all are invalid if the
+    in-questions that stayed have changed their order. Returns for each out-question the current row of its match (-1:
+    it had none, -2: it must be matched with all in-questions), its SIM, and the rows of new in-questions.
     """
     question, sim = np.full(len(outs.keys), -2, np.int64), np.full(len(outs.keys), -np.inf)
     everything = question, sim, np.arange(len(ins.keys))
@@ -73,7 +76,7 @@ def carry_over(outs: Side, ins: Side, previous: Previous | None) -> tuple[np.nda
     stayed = np.flatnonzero(old_in >= 0)
     if (np.diff(old_in[stayed]) < 0).any():
         return everything
-    row_now = np.full(len(in_keys) + 1, -2, np.int64)  # the last one for the match -1
+    row_now = np.full(len(in_keys) + 1, -2, np.int64)  # the last row is for the match -1
     row_now[old_in[stayed]], row_now[-1] = stayed, -1
     old_out = rows_by_key(outs.keys, out_keys)
     known = old_out >= 0
@@ -84,10 +87,10 @@ def carry_over(outs: Side, ins: Side, previous: Previous | None) -> tuple[np.nda
 
 
 def match_exactly(work: Work, outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray]:
-    """(question i32[n_out], sim f64[n_out]) of each out-question's best match; (-1, -inf) where there is none.
+    """(question i32[n_out], sim f64[n_out]) of each out-question's best match; (-1, -inf) if there is none.
 
-    Of equal SIM the lowest in-question. What holds of `previous` is compared with the new in-questions only, the rest
-    with all: the result does not depend on what was carried over. Resumes at the block where a run died.
+    Ties go to the lowest in-question. Valid matches of `previous` are compared with new in-questions only, the rest
+    with all, so the result does not depend on `previous`. Resumes at the block where a run died.
     """
     carried, carried_sim, fresh = carry_over(outs, ins, previous)
     work.report.reused += int((carried > -2).sum())
@@ -110,7 +113,7 @@ def match_exactly(work: Work, outs: Side, ins: Side, previous: Previous | None) 
 
 
 def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """(index i64, SIM f64) of the best row of the right, exact; (-1, -inf) where there is none."""
+    """(index i64, SIM f64) of the best row of the right side, exact; (-1, -inf) if there is none."""
     index, _ = right.joined.best(left.vectors, left.keywords, groups=left.vertex, threads=threads)
     found = (index >= 0).nonzero()[:, 0]
     score = torch.full(index.shape, -torch.inf, dtype=torch.float64, device=index.device)
@@ -119,10 +122,10 @@ def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray
 
 
 def match_nearly(work: Work, outs: Side, ins: Side, near: Proposer) -> tuple[np.ndarray, np.ndarray]:
-    """As `match_exactly`, but each out-question is compared with candidates alone, all of them again in every run.
+    """Variant of `match_exactly` that compares each out-question only with candidates and carries nothing over.
 
-    Candidates: the `hops.candidates` in-questions with the nearest vectors (and as many more, since those of the same
-    vertex are among the nearest), and the holders of its four rarest keywords. Their SIM is exact.
+    Candidates: the 2 * `hops.candidates` in-questions with the nearest vectors (twice, since those of the same vertex
+    are often among the nearest), and the in-questions with one of its four rarest keywords. Their SIM is exact.
     """
     k = min(2 * work.settings.section(HopSettings).candidates, len(ins.vertex))
 

@@ -1,4 +1,4 @@
-"""Pseudo-questions of every vertex: in-coming ones that it answers, out-coming ones that it raises."""
+"""Pseudo-questions of every vertex: incoming ones that it answers, outgoing ones that it raises."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.keywords import names
 
-MOST = 12  # questions a reply; at least 2 and 4, as in HopRAG
+MOST = 12  # questions per reply; at least 2 and 4, as in HopRAG
 _PRONOUN = re.compile(r"\b(he|him|his|she|her|hers|it|its|they|them|their|theirs)\b", re.IGNORECASE)
 _LISTS = pa.list_(pa.string())
 Text = Annotated[str, Meta(max_length=300)]
@@ -50,12 +50,12 @@ class OutQuestions(Struct, frozen=True):
 
 
 def answered_batch(vertices: pa.Table) -> pa.ListArray:
-    """The in-coming questions of vertices with `triples`, a list a vertex."""
+    """The incoming questions of vertices with `triples`, one list per vertex."""
     return pa.array([answered_questions(map(tuple, triples)) for triples in vertices["triples"].to_pylist()], _LISTS)
 
 
 def raised_batch(vertices: pa.Table, types: Mapping[str, str]) -> pa.ListArray:
-    """The out-coming questions of vertices with `names` and `triples`; types: of names, see `type_words`."""
+    """The outgoing questions of vertices with `names` and `triples`. types: of names, see `type_words`."""
     kinds = frozenset(types.values())
     rows = zip(vertices["names"].to_pylist(), vertices["triples"].to_pylist())
     return pa.array([raised_questions(names, map(tuple, triples), types, kinds) for names, triples in rows], _LISTS)
@@ -68,10 +68,11 @@ SIDES: dict[str, Ask[Any]] = {"in": IN, "out": OUT}
 
 
 def by_llm(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[str, int]]:
-    """Two requests a vertex; and how many replies were ok, malformed, truncated or failed, how many questions dropped.
+    """The questions from two requests per vertex, with counts of replies by status (ok, malformed, truncated, failed)
+    and of dropped questions.
 
-    A question that `is_question` refuses is dropped. A vertex whose reply cannot be read after one repair try has no
-    questions of that side. Raises GpuRagError when fewer replies than `index.min_yield` could be read.
+    A question that `is_question` refuses is dropped. A vertex whose reply cannot be read after one repair has no
+    questions of that side. Raises GpuRagError when the share of readable replies is below `index.min_yield`.
     """
     questions: dict[str, pa.Array] = {}
     statuses: Counter[str] = Counter()
@@ -99,9 +100,9 @@ def by_llm(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[st
 
 
 def is_question(text: str) -> bool:
-    """Whether a written question can join passages: it ends in a question mark, and a pronoun is not all that it names.
+    """Whether a written question can join passages: it ends in a question mark, and refers to more than a pronoun.
 
-    "What was her place of birth?" is like the same question about anybody, so its edge would say nothing.
+    "What was her place of birth?" resembles the same question about anybody, so its edge would be meaningless.
 
     >>> is_question("Where was Joan Clarke born?"), is_question("Where was she born?"), is_question("She was born.")
     (True, False, False)
@@ -113,7 +114,7 @@ Found = tuple[list[str], list[Triple]]  # names and triples of a vertex
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """Who writes the questions, and what they are asked."""
+    """The author of the questions, and the inputs they depend on."""
     if settings.section(HopSettings).simulate == "auto":
         raise UsageError("hops.simulate is not settled", given="auto", expected="llm | templates")
     if settings.section(HopSettings).simulate == "templates":
@@ -135,7 +136,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     by_capability=lambda settings: settings.section(HopSettings).simulate == "auto",
 )
 def questions_stage(work: Work) -> dict[str, int]:
-    """Tables `in_questions` and `out_questions`, sorted by (vertex, text), each text once a vertex.
+    """Write the tables `in_questions` and `out_questions`, sorted by (vertex, text), each text once per vertex.
 
     Raises GpuRagError when an LLM's yield is too low.
     """
@@ -158,13 +159,13 @@ def questions_stage(work: Work) -> dict[str, int]:
 
 
 def by_templates(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[str, int]]:
-    """Questions from the triples of each vertex, with the types that the whole corpus knows of a name."""
+    """Questions from the triples of each vertex. The types of a name come from the whole corpus."""
     folder = work.stage_folders["extraction"]
     table = tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS)
     triples: list[list[Triple]] = [[(s, r, o) for s, r, o in row] for row in table["triples"].to_pylist()]
     profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
     written = zip(profiles["name"].to_pylist(), profiles["types"].to_pylist())
-    known = ((name, words) for name, of in written for words in of)  # that an extractor wrote down
+    known = ((name, words) for name, of in written for words in of)  # written by an extractor
     types = type_words((t for row in triples for t in row), known)
     rows = list(zip(table["entities"].to_pylist(), triples))
     _, texts = vertex_parts(work.stage_folders["passages"], vertices)
@@ -180,16 +181,16 @@ def by_templates(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], d
 
 
 def _by_vertex(rows: Sequence[Found], passages: Sequence[int], texts: Sequence[str]) -> Iterator[Found]:
-    """What each vertex holds of its passage; passages: i32[V], ascending."""
+    """The names and triples of each vertex. passages: i32[V], ascending."""
     for passage, vertices in groupby(range(len(passages)), passages.__getitem__):
         yield from _by_sentence(*rows[passage], [texts[vertex] for vertex in vertices])
 
 
 def _by_sentence(names: list[str], triples: list[Triple], texts: Sequence[str]) -> list[Found]:
-    """Each name and triple to the sentences that hold it verbatim.
+    """Assign each name and triple to the sentences that contain it verbatim.
 
-    A triple: where both ends stand, else where its object stands ("He was born in Tamsin"); what stands nowhere belongs
-    to the first sentence.
+    A triple goes to the sentences with both its ends, else to those with its object ("He was born in Tamsin"). A name
+    or triple found nowhere goes to the first sentence.
     """
     if len(texts) == 1:
         return [(names, triples)]

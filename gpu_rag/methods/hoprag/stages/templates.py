@@ -1,4 +1,5 @@
-"""Pseudo-questions from triples: what a passage answers, and what it leaves open. No model."""
+"""Pseudo-questions from triples, without a model: questions that a passage answers, and questions that it leaves
+open."""
 
 from __future__ import annotations
 
@@ -10,16 +11,17 @@ from gpu_rag.text.rules.extraction.lexicon import ADVERBS, COPULAS, DETERMINERS,
 from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, tokenise
 from gpu_rag.text.tokens import STOP_WORDS
 
-TEMPLATES_VERSION = 1  # raised when equal triples would give other questions: a stage made of them is then stale
+TEMPLATES_VERSION = 1  # raise when equal triples give other questions, so that dependent stages become stale
 Triple = tuple[str, str, str]
-MAX_PART_CHARS = 300  # a longer subject, relation or object is a sentence that an extractor returned whole
+MAX_PART_CHARS = 300  # a longer part is a sentence that an extractor returned whole
 _IS_A = frozenset({"is", "was", "are", "were", "is a", "is an", "was a", "was an", "occupation", "instance of", "type"})
 _MOST_TYPE_WORDS = 3
 _NO_TYPE = ADVERBS | {"one", "part", "member", "former", "known", "second", "third"}  # as the last word
 
 
 def answered_questions(triples: Iterable[Triple]) -> list[str]:
-    """In-coming questions: each triple (A, R, B) asked for its object and for its subject, in order, each once.
+    """Incoming questions: for each triple (A, R, B) one about its object and one about its subject, in order, no
+    duplicates.
 
     The words follow the form of R: "is part of" asks "What is A part of?" and "What is part of B?", "located in" "What
     is A located in?", "crosses" "What does A cross?", "won" "What has A won?", and a noun such as "date of birth" "What
@@ -38,7 +40,7 @@ def answered_questions(triples: Iterable[Triple]) -> list[str]:
 
 
 def _both(s: str, r: str, o: str) -> tuple[str, str]:
-    """The question for the object, and the one for the subject."""
+    """(question about the object, question about the subject)."""
     words = r.split()
     at = next((i for i, word in enumerate(words) if word.casefold() not in ADVERBS), 0)
     verb = words[at].casefold()
@@ -66,11 +68,11 @@ def _base(verb: str) -> str:
 def raised_questions(
     names: Iterable[str], triples: Iterable[Triple], types: Mapping[str, str], kinds: Container[str] = ()
 ) -> list[str]:
-    """Out-coming questions: "What is known about B, the T?" for each name B that is no subject of the triples.
+    """Outgoing questions: "What is known about B, the T?" for each name B that is not a subject of the triples.
 
-    names: what the passage names, in order; of names equal under `normalise_name` the first counts. Dates and numbers
-    ask nothing. types: the type words of a normalised name (see `type_words`), where known. kinds: names that are the
-    type of something ("rapper") and ask nothing either.
+    names: of the passage, in order; of names equal under `normalise_name` the first counts. Dates and numbers give no
+    question. types: the type words of a normalised name (see `type_words`), where known. kinds: names that are the type
+    of something ("rapper"); they give no question either.
 
     >>> raised_questions(["Halden Bridge", "Ves"], [("Halden Bridge", "crosses", "Ves")], {"ves": "river"})
     ['What is known about Ves, the river?']
@@ -87,16 +89,16 @@ def raised_questions(
 
 
 def _says_something(name: str) -> bool:
-    """Whether a word of the name is no number, month, or stop word."""
+    """Whether a word of the name is not a number, month, or stop word."""
     tokens = tokenise(name, 0, len(name))
     return any(t.kind not in (NUMBER, MARK) and t.low not in MONTHS and t.low not in STOP_WORDS for t in tokens)
 
 
 def type_words(triples: Iterable[Triple], known: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """The commonest type words of each subject, by its normalised name; of equally common ones the first by alphabet.
+    """The commonest type words of each subject, by its normalised name; ties in alphabetical order.
 
-    triples: those that say what something is ("is", "occupation", ...) count; the type is the first words of the
-    object in small letters, up to a preposition, verb or name, at most three. known: further (name, type) pairs.
+    triples: only those that give a type count ("is", "occupation", ...). The type is the first words of the object in
+    small letters, up to a preposition, verb or name, at most three. known: further (name, type) pairs.
 
     >>> type_words([("Kerling", "is", "a small town on the river Ves"), ("Kerling", "lies on", "Ves")])
     {'kerling': 'small town'}
@@ -112,7 +114,8 @@ def type_words(triples: Iterable[Triple], known: Iterable[tuple[str, str]] = ())
 
 
 def _kind(text: str) -> str:
-    """ "a former radio station in Kerling" -> "former radio station"; "" for what is no common noun phrase."""
+    """The common noun phrase of a text: "a former radio station in Kerling" -> "former radio station"; "" if there is
+    none."""
     tokens = tokenise(text, 0, min(len(text), MAX_PART_CHARS))
     words: list[str] = []
     for at, token in enumerate(tokens):

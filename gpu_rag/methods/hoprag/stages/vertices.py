@@ -1,4 +1,4 @@
-"""The vertices of the hop graph: passages, or their sentences; and the unit vectors of their texts."""
+"""The vertices of the hop graph (passages, or their sentences) and the unit vectors of their texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from gpu_rag.text.sentences import split_sentences
     params=lambda settings, _: {"granularity": settings.section(HopSettings).granularity},
 )
 def vertices_stage(work: Work) -> dict[str, int]:
-    """Table `vertices`, sorted by (passage, start): one row a passage, or one a sentence. A passage always has one."""
+    """Write the table `vertices`, sorted by (passage, start): one row per passage or per sentence. Every passage has a
+    row."""
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     by_sentence = work.settings.section(HopSettings).granularity == "sentence"
     rows: list[dict[str, Any]] = []
@@ -52,17 +53,15 @@ def vertex_parts(passages_folder: Path, vertices: pa.Table) -> tuple[list[str], 
 
 
 def vertex_texts(passages_folder: Path, vertices: pa.Table) -> list[str]:
-    """Title and text of each vertex, as `passage_texts` joins them."""
+    """Title and text of each vertex, joined as in `passage_texts`."""
     pairs = zip(*vertex_parts(passages_folder, vertices))
     return [f"{title}\n{text}" if title else text for title, text in pairs]
 
 
 @stage("hop_vertex_vectors", needs=("passages", "passage_vectors", "hop_vertices"), roles=the_embedder)
 def vertex_vectors_stage(work: Work) -> dict[str, int]:
-    """Unit vectors (float16) of the vertices: those of the passages where vertices are passages, else of sentences.
-
-    Copies the passages' vectors, or embeds block by block.
-    """
+    """Write unit vectors (float16) of the vertices: copied from the passages, or embedded block by block for
+    sentences."""
     if work.settings.section(HopSettings).granularity == "passage":
         vectors = tables.read_arrays(work.stage_folders["passage_vectors"] / "vectors.safetensors")["vectors"]
         work.progress.advance(len(vectors))
@@ -76,7 +75,8 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
 
 @stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=2)
 def keywords_stage(work: Work) -> dict[str, int]:
-    """Table `keywords`, sorted, and for in-questions, out-questions and vertices lists of its rows, ascending."""
+    """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
+    rows."""
     folders = work.stage_folders
     texts: dict[str, Sequence[str]] = {
         side: read_questions(folders["hop_questions"], side)["text"].to_pylist() for side in ("in", "out")

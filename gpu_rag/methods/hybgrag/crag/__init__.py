@@ -1,1 +1,1 @@
-"""HybGRAG's variant for CRAG: web pages in place of a knowledge base, and the answer inside the loop."""
+"""HybGRAG's variant for CRAG: web pages instead of a knowledge base, with the answer inside the loop."""

@@ -1,4 +1,4 @@
-"""The decisions of the CRAG variant: the route, the answer, whether it holds, and the fault."""
+"""The decisions of the CRAG variant: the route, the answer, its validity, and the fault."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.structs import schema_with
 
-MOST_RELATIONS = 4  # of an entity
-MOST_WORDS = 500  # of a reference that the validator is shown
-NONE = "none"  # in place of an empty list
-AGAIN = "again"  # the source: the pages of the last try, read in another way
+MOST_RELATIONS = 4  # maximum per entity
+MOST_WORDS = 500  # words of a reference shown to the validator
+NONE = "none"  # instead of an empty list
+AGAIN = "again"  # a source: the pages of the last try, read in another way
 
 
 class Route(Struct, frozen=True):
-    """The classes of a question, its entities, and the source where the answer is looked for."""
+    """The classes of a question, its entities, and the source to search for the answer."""
 
     type: str
     dynamism: str
@@ -32,7 +32,7 @@ class Route(Struct, frozen=True):
     source: str
 
     def action(self, next_batch: int, last: Action | None) -> Action:
-        """The action: over the graph, the next batch of pages, or those of the last action."""
+        """The action: over the graph, over the next batch of pages, or over the pages of the last action."""
         kind = self.type, self.dynamism, self.domain
         if self.source == GRAPH:
             return Action(*kind, GRAPH, self.entities)
@@ -41,21 +41,21 @@ class Route(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """An answer and the reason for it; "" or "unknown" for none."""
+    """An answer and its reason; "" or "unknown" if there is none."""
 
     reason: Annotated[str, Meta(max_length=400)]
     answer: Annotated[str, Meta(max_length=300)]
 
 
 def route_of(proposal: Action, last: Action | None) -> Route:
-    """The route of an action that the rules propose."""
+    """The route of the action that the rules propose."""
     again = last is not None and (proposal.module, last.module) == (TEXT, TEXT) and proposal.batch == last.batch
     source = AGAIN if again else proposal.module
     return Route(proposal.type, proposal.dynamism, proposal.domain, proposal.topics, source)
 
 
 def merged(reply: Route) -> Route:
-    """The reply with one entity for each name, its relations once each."""
+    """The reply with one entity for each name and the union of its relations."""
     relations: dict[str, dict[str, None]] = {}
     for entity in reply.entities:
         relations.setdefault(entity.entity, {}).update(dict.fromkeys(entity.relations))
@@ -89,7 +89,7 @@ ROUTE = Ask(
 
 
 async def read_or_first(run: Run, history: History, items: Sequence[Item], blocks: Sequence[str]) -> Answered:
-    """The reader's answer. Where nothing reads, the end of the best path or the best piece, for the trace alone."""
+    """The reader's answer. Without a model, the end of the best path or the best piece, for the trace only."""
     if run.models.llm is None:
         return Answered("", items[0].answer or items[0].text)
     return Answered("", await read_blocks(run, history.question, blocks, final=False) or "")
@@ -121,7 +121,7 @@ def _judged(history: History, blocks: Sequence[str], prediction: str) -> dict[st
 
 
 def is_right(known: Known, position: int, prediction: str) -> bool:
-    """Whether the verdict is right: position 0, that the answer holds, where it is one of the gold answers."""
+    """Whether the verdict is right. Position 0 ("it holds") is right if the prediction is a gold answer."""
     return (normalise_name(prediction) in map(normalise_name, known.gold.answers)) == (position == 0)
 
 

@@ -1,6 +1,6 @@
-"""The generator and the critic of the CRAG variant: an answer from a reference, whether it holds, and what was wrong.
+"""The generator and the critic of the CRAG variant: an answer from a reference, its validation, and its fault.
 
-By rule an answer holds where the reference is near the question and has the answer's words; the fault is the entities
+By rule an answer holds if the reference is near the question and contains the answer's words. The fault is the entities
 and relations at first, and the source after that.
 """
 
@@ -40,7 +40,7 @@ async def answer(run: Run, history: History, action: Action, items: Sequence[Ite
 async def holds(
     run: Run, params: Params, history: History, prediction: str | None, items: Sequence[Item], material: Material
 ) -> bool:
-    """The validator: whether a prediction answers the question, by its reference. None never does."""
+    """The validator: whether a prediction answers the question, judged by its reference. None never does."""
     if prediction is None:
         return False
     shown = blocks(items, material)
@@ -59,7 +59,7 @@ async def holds(
 
 
 async def comment(run: Run, history: History, action: Action, items: Sequence[Item], prediction: str | None) -> Fault:
-    """The commentor: the fault that a rejected action has most likely."""
+    """The commentor: the most likely fault of a rejected action."""
     if action.module == GRAPH and not items:
         return Fault.NOTHING
     faults = [fault for fault in _WORDS if fault != Fault.TOPICS or action.module == GRAPH]

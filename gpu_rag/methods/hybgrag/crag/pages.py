@@ -1,4 +1,4 @@
-"""The web pages of a question: their graph, and their pieces by words."""
+"""The web pages of a question: their graph, and their pieces ranked by words."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.types import Page
 
 PIECE_WORDS = 120
-MOST_PIECES = 12  # of a page that are compared by vector: those that BM25 puts first
-MOST_NAME_CHARS = 80  # what is longer is no name
-MOST_CHARS = 200_000  # of a page that its graph is extracted from
-MOST_WALKS = 500  # from the entities of an action, the shorter first
+MOST_PIECES = 12  # pieces per page that are compared by vector: the best by BM25
+MOST_NAME_CHARS = 80  # a longer text is not a name
+MOST_CHARS = 200_000  # characters per page that its graph uses
+MOST_WALKS = 500  # maximum from the entities of an action, shorter ones first
 _SITE = re.compile(r"\s+[|–—•-]\s+")
 
-Step = tuple[int, bool]  # a fact, and whether it is walked from its subject to its object
+Step = tuple[int, bool]  # a fact, and whether it is walked from subject to object
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A triple that a page states. subject, object: nodes; page: its place among those of the question."""
+    """A triple that a page states. subject, object: nodes; page: its index among the pages of the question."""
 
     subject: int
     relation: str
@@ -40,7 +40,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class PageGraph:
-    """The graph of some pages: a node for all names that are equal under `normalise_name`, spelt as the first."""
+    """The graph of some pages. All names that are equal under `normalise_name` form one node, spelled as the first."""
 
     names: tuple[str, ...]
     facts: tuple[Fact, ...]
@@ -52,7 +52,7 @@ class PageGraph:
 
     @cached_property
     def steps(self) -> list[list[Step]]:
-        """The ways out of each node, in the order of the facts."""
+        """The steps from each node, in the order of the facts."""
         found: list[list[Step]] = [[] for _ in self.names]
         for row, fact in enumerate(self.facts):
             found[fact.subject].append((row, True))
@@ -66,7 +66,8 @@ class PageGraph:
 
 
 def graph_of(pages: Sequence[Page]) -> PageGraph:
-    """The triples of pages by patterns, each once; names and relations of more than MOST_NAME_CHARS are left out.
+    """The triples of pages by patterns, without duplicates. Names and relations of more than MOST_NAME_CHARS are left
+    out.
 
     >>> graph = graph_of([Page("", "", "Ada Holm was born in Oslo.")])
     >>> graph.names, graph.facts
@@ -97,8 +98,9 @@ def page_graph(index: Index, queries: list[tuple[Page, ...]]) -> list[PageGraph]
 def walks(
     graph: PageGraph, topics: Sequence[tuple[int, frozenset[str]]], radius: int
 ) -> tuple[list[tuple[int, tuple[Step, ...]]], bool]:
-    """(start, steps) of the paths of 1 to `radius` edges from topics (node, relations), each fact of a relation of its
-    topic, in either direction; no node twice. And whether there were more than MOST_WALKS."""
+    """((start, steps) of the paths of 1 to `radius` edges, whether there were more than MOST_WALKS). Paths start at
+    topics (node, relations). Each fact has a relation of its topic, is walked in either direction, and no node
+    repeats."""
     found: list[tuple[int, tuple[Step, ...]]] = []
     for walk in _longer(graph, topics, radius):
         if len(found) == MOST_WALKS:
@@ -133,12 +135,12 @@ def walk_text(graph: PageGraph, start: int, steps: Sequence[Step]) -> str:
     return " ".join(words)
 
 
-Piece = tuple[int, str]  # the place of its page, and its text
+Piece = tuple[int, str]  # the index of its page, and its text
 
 
 @batched(TEXT)
 def page_pieces(index: Index, queries: list[tuple[str, tuple[Page, ...]]]) -> list[tuple[Piece, ...]]:
-    """The pieces of each question's pages, of a page at most MOST_PIECES, those of the best BM25; in their order."""
+    """The pieces of each question's pages in their order: per page at most MOST_PIECES, the best by BM25."""
     return [_pieces(question, pages) for question, pages in queries]
 
 

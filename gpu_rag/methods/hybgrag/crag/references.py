@@ -1,4 +1,4 @@
-"""The two modules of the CRAG variant: an action in, a reference out, which the generator reads."""
+"""The two modules of the CRAG variant. Each turns an action into a reference for the generator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_rag.types import Evidence, Page, Path, Question
 
 @dataclass(frozen=True)
 class Item:
-    """A piece of a page, or a path. page: the place of the page that states it; answer: by rule, "" for none."""
+    """A piece of a page, or a path. page: the index of the page that states it; answer: by rule, "" for none."""
 
     text: str
     page: int
@@ -29,8 +29,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Material:
-    """The pages of a question, those it brings or else the nearest passages of the index (`evidence`), best first, and
-    their graph. order: the pages by their best piece; pieces: of each page, best first."""
+    """The pages of a question and their graph. The pages are the question's own, or else the nearest passages of the
+    index (`evidence`), best first.
+
+    order: the pages by their best piece; pieces: of each page, best first.
+    """
 
     vector: np.ndarray
     pages: tuple[Page, ...]
@@ -40,12 +43,12 @@ class Material:
     pieces: tuple[tuple[Item, ...], ...]
 
     def n_batches(self, params: Params) -> int:
-        """Batches of pages."""
+        """The number of batches of pages."""
         return -(-len(self.order) // params.batch)
 
 
 async def material_of(question: Question, run: Run, params: Params) -> Material:
-    """The pages of a question, ranked by the cosine of their best piece and the question."""
+    """The pages of a question, ranked by the cosine of the question and their best piece."""
     (vector,) = await embed([question.text])
     pages, evidence = question.pages, tuple[Evidence, ...]()
     if not pages:
@@ -70,7 +73,7 @@ async def material_of(question: Question, run: Run, params: Params) -> Material:
 
 
 async def retrieve_by(action: Action, material: Material, params: Params, run: Run) -> tuple[Item, ...]:
-    """The reference of an action, best first; empty where a graph has no such path."""
+    """The reference of an action, best first; empty if the graph has no such path."""
     if action.module == TEXT:
         batch = material.order[action.batch * params.batch :][: params.batch]
         items = [item for page in batch for item in material.pieces[page][: params.n_pieces]]
@@ -93,7 +96,7 @@ async def retrieve_by(action: Action, material: Material, params: Params, run: R
 
 
 def blocks(items: Sequence[Item], material: Material) -> list[str]:
-    """A reference as a model reads it."""
+    """A reference in the format of a prompt."""
     return [f"[{number}] {material.pages[item.page].title}\n{item.text}" for number, item in enumerate(items, 1)]
 
 
@@ -104,7 +107,7 @@ def shown_paths(items: Sequence[Item], material: Material) -> tuple[Path, ...]:
 
 
 def shown_evidence(items: Sequence[Item], material: Material, limit: int) -> tuple[Evidence, ...]:
-    """The passages of the index behind a reference, then the others; none where the question brought pages."""
+    """The index passages behind a reference, then the other passages; none if the question brought pages."""
     if not material.evidence:
         return ()
     order = dict.fromkeys([*(item.page for item in items), *range(len(material.evidence))])

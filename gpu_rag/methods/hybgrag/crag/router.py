@@ -1,7 +1,7 @@
 """The router of the CRAG variant: type, dynamism and domain of the question, entities with relations, and the source.
 
-The rules propose an action, and the decider says all of it in one reply. No action is taken twice: where the decider
-repeats one, the proposal is taken in its place.
+The rules propose an action, and the decider gives its whole route in one reply. No action is taken twice: if the
+decider repeats one, the rules' proposal is taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpu_rag.program.run import Run
 
 @dataclass(frozen=True)
 class Router:
-    """The router of one question. ranked: names of the graph that it may speak of; classes: by rule."""
+    """The router of one question. ranked: candidate names of the graph; classes: by rule."""
 
     run: Run
     params: Params
@@ -28,7 +28,7 @@ class Router:
     classes: Classes
 
     async def route(self, history: History) -> Action | None:
-        """The next action, one that was not taken before; None where nothing is left."""
+        """The next action that was not taken before; None if none is left."""
         proposal, last = self._proposal(history), history.actions[-1] if history.actions else None
         read = {action.batch for action in history.actions if action.module == TEXT}
         batch = next((i for i in range(self.material.n_batches(self.params)) if i not in read), None)
@@ -56,14 +56,14 @@ class Router:
         return proposal
 
     def _proposal(self, history: History) -> Action | None:
-        """The action of the rules."""
+        """The action that the rules propose."""
         if not history.actions:
             return first_action(self.classes, self.ranked, self.params)
         n_batches = self.material.n_batches(self.params)
         return next_action(history, self.classes, self.ranked, n_batches, self.params)
 
     def _relations(self, proposal: Action | None) -> list[str]:
-        """The relations that may be named: the nearest of the candidates, then those of the proposal."""
+        """The relations offered to the decider: the nearest ones of the candidates, then those of the proposal."""
         cosine = {relation: score for candidate in self.ranked for relation, score in candidate.relations}
         nearest = sorted(cosine, key=lambda relation: -cosine[relation])[: self.params.n_shown]
         topics = proposal.topics if proposal is not None else ()
@@ -71,7 +71,7 @@ class Router:
 
 
 async def router_of(question: str, material: Material, run: Run, params: Params) -> Router:
-    """The router of a question; candidates are noted in the trace."""
+    """The router of a question. The candidates are noted in the trace."""
     ranked = await candidates(question, material, params)
     run.note("crag_candidates", len(ranked), tuple(candidate.name for candidate in ranked if candidate.said))
     return Router(run, params, material, ranked, await classes_of(question))

@@ -1,12 +1,12 @@
 """The router of the CRAG variant without a language model: cues for type and dynamism, cosine for the domain, names of
-the graph that stand in the question, and relations near them by cosine.
+the graph that occur in the question, and relations near them by cosine.
 
-First: the graph, where the type is relational, a name stands in the question and a relation is near; else pages.
-Then, by what the critic said, the first of these that was not taken before:
+First action: the graph, if the type is relational, a name occurs in the question and a relation is near; else pages.
+Next action: depending on the critic's feedback, the first of these that was not taken before:
   type, dynamism, domain   the next-ranked value
   entity or relation       the next-ranked relation of all entities, or each entity alone
   anything else            the other source, the next batch of pages
-and where all of that was taken: the same in another order.
+If all of these were taken: the same actions in another order.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from gpu_rag.program.steps import similarity
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
 
-MOST_RELATIONS = 200  # that are compared with a question, those of the most names
-LEAST = 2.0  # score of a name that stands in the question, see `names.Linked`
+MOST_RELATIONS = 200  # compared with a question: those of the most names
+LEAST = 2.0  # minimum score of a name in the question, see `names.Linked`
 _MORE = "more|less|fewer|greater|larger|bigger|smaller|higher|lower|older|younger|longer|shorter|faster|earlier|later"
 _MOST = "first|last|best|worst|largest|smallest|highest|lowest|longest|shortest|oldest|youngest|most|least"
 _MONTH = "january|february|march|april|may|june|july|august|september|october|november|december"
@@ -73,7 +73,7 @@ class Classes:
 
 
 def by_cues(question: str, cues: Mapping[str, str], values: Sequence[str]) -> tuple[str, ...]:
-    """Values whose cue stands in a question, in the order of the cues; then the others.
+    """The values whose cue occurs in a question, in the order of the cues; then the others.
 
     >>> by_cues("Is the Ves longer than the Orl?", _TYPES, ["simple", "comparison"])
     ('comparison', 'simple')
@@ -83,7 +83,7 @@ def by_cues(question: str, cues: Mapping[str, str], values: Sequence[str]) -> tu
 
 
 async def classes_of(question: str) -> Classes:
-    """The classes of a question by rule: a false premise is never the first."""
+    """The classes of a question by rule. A false premise never comes first."""
     cosines = await similarity((question, tuple(f"{name}: {words}" for name, words in DOMAINS.items())))
     domains = [list(DOMAINS)[i] for i in np.argsort(-np.asarray(cosines), kind="stable")]
     if max(cosines) < Params.near_domain:
@@ -94,8 +94,11 @@ async def classes_of(question: str) -> Classes:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A name of the graph. relations: within `radius` edges of it, the nearest to the question first, with their
-    cosines; own: those at the name itself, in that order; said: whether the name stands in the question."""
+    """A name of the graph.
+
+    relations: within `radius` edges of it, nearest to the question first, with their cosines; own: those at the name
+    itself, in that order; said: whether the name occurs in the question.
+    """
 
     name: str
     relations: tuple[tuple[str, float], ...]
@@ -103,14 +106,15 @@ class Candidate:
     said: bool
 
     def topics(self, size: int) -> list[Topic]:
-        """The name along `size` relations: the nearest at the name itself and the nearest others, then along the next
-        at the name itself, ..."""
+        """The name along `size` relations, once for each relation at the name itself: that one and the nearest
+        others."""
         names = [relation for relation, _ in self.relations]
         return [Topic(self.name, (one, *[other for other in names if other != one][: size - 1])) for one in self.own]
 
 
 async def candidates(question: str, material: Material, params: Params) -> list[Candidate]:
-    """The names that a question may speak of: those that stand in it, the longer first, then those that share words."""
+    """The names that a question may mean: those that occur in it, longer ones first, then those that share words with
+    it."""
     graph = material.graph
     if not graph.names:
         return []
@@ -143,7 +147,7 @@ async def candidates(question: str, material: Material, params: Params) -> list[
 
 
 def _relations_near(graph: PageGraph, node: int, radius: int) -> list[str]:
-    """The relations within some edges of a node, in the order of their distance; of MOST_WALKS facts at most."""
+    """The relations within `radius` edges of a node, by distance. At most MOST_WALKS facts are visited."""
     found: dict[str, None] = {}
     reached, edge, n = {node}, [node], 0
     for _ in range(radius):
@@ -172,7 +176,7 @@ def first_action(classes: Classes, ranked: Sequence[Candidate], params: Params) 
 def next_action(
     history: History, classes: Classes, ranked: Sequence[Candidate], n_batches: int, params: Params
 ) -> Action | None:
-    """The action after the last feedback; None where nothing is left that was not taken."""
+    """The action after the last feedback; None if every action was taken."""
     proposed = _proposals(history, classes, ranked, n_batches, params)
     return next((action for action in proposed if not history.seen(action)), None)
 
@@ -196,7 +200,7 @@ def _proposals(
 
 
 def _of_graph(last: Action, ranked: Sequence[Candidate], params: Params) -> Iterator[Action]:
-    """The graph along the next relations of all names that are said, then along those of each name alone."""
+    """The graph along the next relations of all names in the question, then along those of each name alone."""
     usable = [one for one in ranked if one.own]
     named = [one.topics(params.n_relations) for one in usable if one.said][: params.max_topics]
     for turn in range(max(map(len, named), default=0)):

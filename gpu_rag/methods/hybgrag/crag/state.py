@@ -1,4 +1,4 @@
-"""The nouns of the CRAG variant: its settings, classes of questions, actions, and the feedback to them."""
+"""The data types of the CRAG variant: settings, classes of questions, actions, and feedback."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ RELATIONAL = ("simple", "simple_w_condition", "comparison", "aggregation", "mult
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """The loop, its two modules, and what the validator is shown."""
+    """The loop, its two modules, and the validator's input."""
 
     iterations: Annotated[int, COUNT, "of route, retrieve and answer at most; 1: no critic"] = 4
     batch: Annotated[int, COUNT, "web pages of a batch"] = 5
     radius: Annotated[int, Range(1, 3), "edges of a path from an entity"] = 2
     context: Annotated[bool, "whether the validator is shown the reference"] = True
 
-    n_paths: ClassVar[int] = 20  # of a reference of the graph
-    n_pieces: ClassVar[int] = 3  # of a page, in a reference of texts
+    n_paths: ClassVar[int] = 20  # paths in a reference of the graph
+    n_pieces: ClassVar[int] = 3  # pieces per page in a reference of texts
     max_topics: ClassVar[int] = 4
-    n_relations: ClassVar[int] = 3  # of an entity, by rule
-    n_shown: ClassVar[int] = 30  # names, and relations, that the router is shown
-    near: ClassVar[float] = 0.35  # least cosine, by rule: of a relation that the question asks for, of what answers it
-    near_domain: ClassVar[float] = 0.25  # of the words for a domain; else it is the encyclopedia
+    n_relations: ClassVar[int] = 3  # relations per entity, by rule
+    n_shown: ClassVar[int] = 30  # names, and relations, shown to the router
+    near: ClassVar[float] = 0.35  # by rule, minimum cosine of a relation the question asks for, or of its answer
+    near_domain: ClassVar[float] = 0.25  # minimum cosine of a domain's words; else the domain is encyclopedia
 
 
 class Fault(StrEnum):
@@ -87,7 +87,7 @@ FEEDBACK = {
 
 
 class Topic(Struct, frozen=True):
-    """A topic entity, as the graph names it, and the relations that lead from it towards the answer."""
+    """A topic entity as the graph names it, and the relations that lead from it towards the answer."""
 
     entity: str = field(name="name")
     relations: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -99,7 +99,7 @@ class Topic(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Action:
-    """One decision of the router. batch: of pages, from 0, for the module of texts."""
+    """One decision of the router. batch: of pages, from 0, for the text module."""
 
     type: str
     dynamism: str
@@ -110,14 +110,14 @@ class Action:
 
     @property
     def retrieves(self) -> Hashable:
-        """Equal for actions that retrieve the same."""
+        """A key that is equal for actions with the same retrieval."""
         if self.module == TEXT:
             return self.batch
         return frozenset((topic.entity, frozenset(topic.relations)) for topic in self.topics)
 
     @property
     def key(self) -> Hashable:
-        """Equal for actions that lead to the same answer."""
+        """A key that is equal for actions with the same answer."""
         return self.type, self.dynamism, self.domain, self.retrieves
 
     def lines(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class Action:
 
 @dataclass
 class History(Tries):
-    """The refinement path of one question, and when it was asked."""
+    """The refinement path of one question, and the time it was asked."""
 
     query_time: str = ""
 

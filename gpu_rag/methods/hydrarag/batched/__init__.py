@@ -1,7 +1,7 @@
 """The batched steps of HydraRAG: names and passages, evidence subgraphs, path search, pruning, the web.
 
-A search is a loop of the program (`graphs`), so that every scoring is a step of its own and is booked as one. A
-QuestionGraph and Walks stay on the device and are only passed on. `best_paths` is where paths come out, at most k.
+The search is a loop in the program (`graphs`), so each scoring is a separate step and is counted as one. QuestionGraph
+and Walks stay on the device and are only passed on. Paths leave the device in `best_paths`, at most k.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from gpu_rag.errors import BadInput
 
-TILE = 16  # questions whose graphs are searched at once
+TILE = 16  # questions whose graphs are searched together
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
 def each_alone(run: Callable[[list[Q]], list[A]], queries: list[Q]) -> list[A | BadInput]:
-    """run(queries); where that has too many paths, every query for itself, so that only those too large fail."""
+    """run(queries). If the batch has too many paths, each query runs alone, so that only the too large ones fail."""
     try:
         return [*run(queries)]
     except BadInput as error:

@@ -1,9 +1,9 @@
-"""The knowledge graphs of an index as path search reads them: an undirected graph over fused nodes, and paths in words.
+"""The knowledge graphs of an index for path search: an undirected graph over fused nodes, and paths in words.
 
-Parallel relations between two nodes are one edge with a list of triples (relation clustering). The vector of an edge is
-the mean of its triples' vectors, made a unit vector. That of a triple h - r -> t is the vector of its text, or, in a
-graph that has too many to embed them all, the unit vector of h + r + t, composed of the vectors of names and relations
-when a search comes by; paths that survive a search are compared as texts either way. `one_relation` keeps a single
+Parallel relations between two nodes form one edge with a list of triples (relation clustering). The vector of an edge
+is the mean of the vectors of its triples, scaled to length 1. The vector of a triple h - r -> t is the embedding of its
+text. In a graph with too many triples to embed, it is h + r + t scaled to length 1, composed on demand from the vectors
+of names and relations. In both cases the surviving paths are later compared as texts. `one_relation` keeps a single
 triple of every edge, drawn by a seed (HydraRAG-E).
 """
 
@@ -28,19 +28,19 @@ from gpu_rag.methods.hydrarag.state import KINDS, FoundPath
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.types import CSR, Ragged
 
-MOST_MEMBERS = 5  # of a cluster that are named in words
-MOST_EDGES = 24  # real edges that are listed of a path
-MOST_RELATIONS = 4  # of parallel relations that are named
-_ROWS = 1 << 14  # edges whose vectors are averaged at a time
-_GOLDEN = -7046029254386353131  # 2^64 / golden ratio, as i64: the step of splitmix64
+MOST_MEMBERS = 5  # members of a cluster that are named in words
+MOST_EDGES = 24  # real edges listed per path
+MOST_RELATIONS = 4  # parallel relations shown of a hop
+_ROWS = 1 << 14  # edges averaged at a time
+_GOLDEN = -7046029254386353131  # 2^64 / golden ratio as i64: the increment of splitmix64
 _MIX = (-4658895280553007687, -7723592293110705685)
 _SEEDS = (0x1F83D9AB, 0x5BE0CD19)
 
 
 @dataclass(frozen=True)
 class FactChoice:
-    """Which facts a search may use. sources: their numbers in `KnowledgeBase.sources`, ascending. draw: a seed, by
-    which one of parallel relations alone is kept; None: all are."""
+    """The facts that a search may use. sources: row numbers in `KnowledgeBase.sources`, ascending. draw: a seed that
+    picks one of the parallel relations of each edge; None keeps all."""
 
     sources: tuple[int, ...]
     draw: int | None = None
@@ -48,11 +48,11 @@ class FactChoice:
 
 @dataclass(frozen=True)
 class FactGraph:
-    """Some of the facts as a graph of P edges.
+    """A selection of the facts as a graph of P edges.
 
-    keys: i64[P], low * N + high of each edge, ascending: edge numbers are those of `graph`. triples: for each edge the
-    rows of its facts. n_triples: i64[P], how many there were before `one_relation`. vectors: of edges. signatures:
-    i64[E, 2], for each stored entry u -> v a fingerprint of v and of the (direction, relation) of every fact between.
+    keys: i64[P], low * N + high of each edge, ascending; edges are numbered as in `graph`. triples: the fact rows of
+    each edge. n_triples: i64[P], their number before `one_relation`. vectors: of edges. signatures: i64[E, 2], for each
+    stored entry u -> v a fingerprint of v and of the (direction, relation) of every fact between u and v.
     """
 
     graph: PathGraph
@@ -69,7 +69,7 @@ class FactGraph:
 
     @cached_property
     def _on_host(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """keys and triples where words are made of paths, an edge at a time; on the CPU no copy."""
+        """keys and triples on the host, where paths are turned into words edge by edge. No copy on the CPU."""
         keys, rows, offsets = (part.cpu().numpy() for part in (self.keys, self.triples.values, self.triples.offsets))
         return keys, rows, offsets
 
@@ -80,13 +80,13 @@ class FactGraph:
         return CheckedGraph(CSR(csr.indptr, csr.indices, torch.arange(csr.m, device=csr.indices.device)))
 
     def facts_of(self, edge: int) -> list[int]:
-        """The rows of the facts of an edge, looked up on the host."""
+        """The fact rows of an edge, looked up on the host."""
         _, rows, offsets = self._on_host
         found: list[int] = rows[offsets[edge] : offsets[edge + 1]].tolist()
         return found
 
     def facts_between(self, one: int, other: int) -> list[int]:
-        """The rows of the facts of the edge between two nodes, looked up on the host. The edge must exist."""
+        """The fact rows of the edge between two nodes, looked up on the host. The edge must exist."""
         low, high = min(one, other), max(one, other)
         return self.facts_of(int(np.searchsorted(self._on_host[0], low * self.n + high)))
 
@@ -98,7 +98,7 @@ class FactGraph:
 
 
 def facts_of(index: Index, choice: FactChoice) -> FactGraph:
-    """The graph of the chosen facts, made once for each choice."""
+    """The graph of the chosen facts, made once per choice."""
     kb = kb_of(index)
     if choice.draw is None:
         return index.loaded(f"facts {choice}", lambda _: fact_graph(kb, choice.sources))
@@ -107,11 +107,11 @@ def facts_of(index: Index, choice: FactChoice) -> FactGraph:
 
 
 def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
-    """The graph of the facts of some sources. O(E log E)."""
+    """The graph of the facts of some sources. Takes O(E log E) time."""
     paths, n = kb.paths(sources), max(kb.n, 1)
     csr = paths.graph.csr
     row, column = row_of_entry(csr), csr.indices.long()
-    keys = torch.unique((row * n + column)[row < column])  # ascending, as edges are numbered
+    keys = torch.unique((row * n + column)[row < column])  # ascending: the order of edge numbers
     triples = Ragged(paths.edges.values.long(), paths.edges.offsets)
     vectors = edge_vectors(kb, triples)
     signatures = _signatures(kb, paths.graph, keys, triples)
@@ -119,7 +119,7 @@ def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
 
 
 def one_relation(graph: FactGraph, kb: KnowledgeBase, seed: int) -> FactGraph:
-    """The same graph with one fact an edge: number mix(seed, edge) modulo their count, of its facts in order."""
+    """The same graph with one fact per edge: number mix(seed, edge) modulo the count of its facts, in order."""
     draw = _mixed(graph.keys + _mixed(torch.full_like(graph.keys, seed))) & (2**62 - 1)
     taken = graph.triples.values[graph.triples.offsets[:-1] + draw % graph.n_triples.clamp_min(1)]
     triples = Ragged(taken, torch.arange(taken.shape[0] + 1, device=taken.device))
@@ -131,23 +131,23 @@ def one_relation(graph: FactGraph, kb: KnowledgeBase, seed: int) -> FactGraph:
 
 @dataclass(frozen=True)
 class ExactVectors:
-    """rows: f16[P, D], of every edge."""
+    """Stored edge vectors. rows: f16[P, D]."""
 
     rows: torch.Tensor
 
     def along(self, edges: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The edges along paths, i32[., W] with -1 beyond their ends, as rows of vectors, and these."""
+        """(row numbers, rows): for the edges i32[., W] along paths, -1 beyond their ends, the rows of their vectors."""
         return edges, self.rows
 
     def of(self, edges: torch.Tensor) -> torch.Tensor:
-        """f16[T, D]: of some edges."""
+        """f16[T, D]: the vectors of the given edges."""
         return self.rows[edges]
 
 
 @dataclass(frozen=True)
 class ComposedVectors:
-    """Vectors that are made when they are wanted. triples: of each edge; head, relation, tail: i32[E], of triples;
-    names, relations: unit rows [N, D], [R, D]."""
+    """Edge vectors that are computed on demand. triples: of each edge; head, relation, tail: i32[E], of triples; names,
+    relations: unit rows [N, D], [R, D]."""
 
     triples: Ragged
     head: torch.Tensor
@@ -157,13 +157,13 @@ class ComposedVectors:
     relations: torch.Tensor
 
     def along(self, edges: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As of `ExactVectors`; only edges on these paths get a vector."""
+        """Edge rows along paths, see `ExactVectors.along`. Only edges on these paths get a vector."""
         there, row = torch.unique(edges, return_inverse=True)
         n_padding = int(there.shape[0] > 0 and there[0] < 0)
         return (row - n_padding).int(), self.of(there[n_padding:])
 
     def of(self, edges: torch.Tensor) -> torch.Tensor:
-        """f16[T, D]: of some edges."""
+        """f16[T, D]: the vectors of the given edges."""
         found = self.names.new_zeros(edges.shape[0], self.names.shape[1], dtype=torch.float16)
         for first in range(0, edges.shape[0], _ROWS):
             some = edges[first : first + _ROWS].long()
@@ -173,22 +173,22 @@ class ComposedVectors:
             said = self.names[self.head[fact].long()].float()
             said += self.names[self.tail[fact].long()]
             said += self.relations[self.relation[fact].long()]
-            if fact.shape[0] > some.shape[0]:  # else each has one fact
+            if fact.shape[0] > some.shape[0]:  # otherwise each edge has one fact
                 said = _sums(_units(said), owner, offsets_of(end - start))
             found[first : first + _ROWS] = _units(said).half()
         return found
 
 
 def _sums(rows: torch.Tensor, owner: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """The sums of the rows of each owner, row after row, with the same bits on any device: on the CPU `index_add_`
-    takes them in order, and is ten times as fast."""
+    """The sum of the rows of each owner, added in row order, so the bits are the same on any device. On the CPU
+    `index_add_` adds in order and is ten times as fast."""
     if is_cpu(rows.device):
         return rows.new_zeros(len(offsets) - 1, rows.shape[1]).index_add_(0, owner, rows)
     return sums_in_order(rows, offsets)
 
 
 def _units(rows: torch.Tensor) -> torch.Tensor:
-    """Rows of length 1; zero where they vanish."""
+    """Rows scaled to length 1; zero for rows of length near 0."""
     length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return torch.where(length > 1e-6, rows / length.clamp_min(1e-6), 0.0)
 
@@ -204,7 +204,7 @@ def edge_vectors(kb: KnowledgeBase, triples: Ragged) -> ExactVectors | ComposedV
 
 
 def _means(vectors: torch.Tensor, lists: Ragged) -> torch.Tensor:
-    """f16[B, D]: the mean of the rows of each list as a unit row; zero where it vanishes. Every list has a row."""
+    """f16[B, D]: the mean of the rows of each list, scaled to length 1; zero where it vanishes. No list is empty."""
     means = vectors.new_zeros(lists.batch, vectors.shape[1], dtype=torch.float16)
     for first in range(0, lists.batch, _ROWS):
         last = min(first + _ROWS, lists.batch)
@@ -225,7 +225,7 @@ def _mixed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _signatures(kb: KnowledgeBase, graph: PathGraph, keys: torch.Tensor, triples: Ragged) -> torch.Tensor:
-    """i64[E, 2] of `FactGraph`. keys, triples: of each edge, its ends and its facts."""
+    """i64[E, 2] for `FactGraph.signatures`. keys, triples: the ends and the facts of each edge."""
     edge, facts = row_of_value(triples), triples.values.cpu().numpy()
     subject, relation = (torch.from_numpy(c[facts].astype(np.int64)).to(keys.device) for c in (kb.head, kb.relation))
     forward = subject == keys[edge] // max(kb.n, 1)  # the subject is the lower end
@@ -234,7 +234,7 @@ def _signatures(kb: KnowledgeBase, graph: PathGraph, keys: torch.Tensor, triples
     signatures = torch.zeros(csr.m, len(_SEEDS), dtype=torch.int64, device=row.device)
     for k, seed in enumerate(_SEEDS):
         sums = []
-        for outward in (forward, ~forward):  # as seen from the lower end, then from the higher
+        for outward in (forward, ~forward):  # as seen from the lower end, then from the higher one
             said = _mixed(_mixed(2 * relation + outward.long() + (seed << 20)))
             sums.append(torch.zeros_like(keys).index_add_(0, edge, said))
         between = torch.where(row < column, sums[0][of], sums[1][of])
@@ -253,8 +253,8 @@ def in_words(
     edges: Sequence[int],
     topics: tuple[int, ...],
 ) -> FoundPath:
-    """A path with all members of its clusters: "A - r -> {B; C} <- s - D". places: members of each cluster; edges: of
-    `facts`, one a hop."""
+    """A path in words with all members of its clusters: "A - r -> {B; C} <- s - D". places: the members of each
+    cluster; edges: of `facts`, one per hop."""
     words, rows, relations = [_place(kb, places[0])], [], []
     kinds: list[frozenset[str]] = []
     for one, other, edge, place in zip(nodes, nodes[1:], edges, places[1:]):
@@ -283,25 +283,26 @@ def in_words(
 
 
 def _kinds_of_path(hops: Sequence[frozenset[str]]) -> tuple[str, tuple[str, ...]]:
-    """(the kind of the weakest hop, where a hop counts as the best kind that states it; the others that state all)."""
+    """(kind of the weakest hop, other kinds that state every hop). A hop counts as the best kind that states it."""
     kind = max((min(hop, key=KINDS.index) for hop in hops), key=KINDS.index, default=KINDS[0])
     return kind, tuple(k for k in KINDS if k != kind and hops and all(k in hop for hop in hops))
 
 
 def _of_members(facts: FactGraph, place: tuple[int, ...], end: int, skip: int) -> list[int]:
-    """The triples between the shown members of a cluster, without `skip`, and a node that all of them are tied to."""
+    """The facts between the shown members of a cluster, except `skip`, and the node `end`, to which all of them are
+    linked."""
     others = [member for member in place[: MOST_MEMBERS + 1] if member != skip][:MOST_MEMBERS]
     return [fact for member in others for fact in facts.facts_between(member, end)]
 
 
 def _kind(kb: KnowledgeBase, fact: int) -> str:
-    """Facts that were extracted from documents are as reliable as documents."""
+    """The kind of a fact: "kg", or "document" for extracted facts, which are only as reliable as documents."""
     return "kg" if kb.sources[int(kb.source[fact])].kind in CURATED else "document"
 
 
 def _relations(kb: KnowledgeBase, between: list[int], start: int) -> str:
-    """The relations of a hop with their direction as seen from `start`."""
-    said: dict[bool, dict[str, None]] = {True: {}, False: {}}  # onward, and back
+    """The relations of a hop, with their direction as seen from `start`."""
+    said: dict[bool, dict[str, None]] = {True: {}, False: {}}  # forward, and backward
     for fact in between:
         said[int(kb.head[fact]) == start][kb.relation_texts[int(kb.relation[fact])]] = None
     sides = (("- ", said[True], " ->"), ("<- ", said[False], " -"))

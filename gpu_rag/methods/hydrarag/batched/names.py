@@ -1,4 +1,4 @@
-"""Which nodes of the knowledge graphs a mention is, and which passages speak of nodes."""
+"""Links names to nodes of the knowledge graphs, and nodes to passages about them."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.text.mentions import mentioned_names
 
-_PART = 1 << 22  # components that are multiplied at a time
+_PART = 1 << 22  # vector components multiplied at a time
 
 
 @batched(TEXT, name="name_nodes")
 def names_in(index: Index, texts: list[str]) -> list[list[str]]:
-    """The names and aliases of nodes that stand in each text, under `name_key`, the longest first at each word: see
-    `text.mentions`."""
+    """The names and aliases of nodes that occur in each text, in the form of `name_key`. At each word the longest name
+    wins, see `text.mentions`."""
     known, keys = index.loaded("keys of names", _keys)
     return [[keys[row] for row in mentioned_names(text, known)] for text in texts]
 
 
 def _keys(index: Index) -> tuple[dict[str, int], list[str]]:
-    """All names under `name_key`: their rows, and in order."""
+    """All names in the form of `name_key`: {key: row}, and the keys in row order."""
     kb = kb_of(index)
     names = (name for of in zip(kb.node_names, kb.node_aliases) for name in (of[0], *of[1]))
     keys = list(dict.fromkeys(map(name_key, names)))
     return {key: row for row, key in enumerate(keys)}, keys
 
 
-Named = tuple[tuple[str, ...], np.ndarray]  # names of one question, and their unit vectors f32[M, D]
+Named = tuple[tuple[str, ...], np.ndarray]  # the names of one question, and their unit vectors f32[M, D]
 
 
 @batched(GRAPH)
 def match_mentions(
     index: Index, queries: list[Named], sources: tuple[int, ...], threshold: float, most: int
 ) -> list[list[list[Match]]]:
-    """For each name of each question the nodes that it may be, of every source at most `most`, by (-cosine, node).
+    """For each name of each question the nodes that it may denote: at most `most` per source, by (-cosine, node).
 
-    Where a source has nodes of that very name or alias (`KnowledgeBase.named`), these, at cosine 1; else the
-    nearest of cosine >= threshold. Values that are no nearer than the nearest thing are left out.
+    If a source has nodes with exactly that name or alias (`KnowledgeBase.named`), these match with cosine 1. Otherwise
+    its nearest nodes of cosine >= threshold match. Literal values are left out unless they are nearer than the nearest
+    other node.
     """
     kb = kb_of(index)
     vectors = np.concatenate([of for _, of in queries])
@@ -68,7 +69,8 @@ def match_mentions(
 
 
 def _matches(kb: KnowledgeBase, found: dict[int, float]) -> list[Match]:
-    """Nodes and their cosines, best first, without values that are no nearer than the nearest thing."""
+    """Matches from {node: cosine}, best first, without literal values that are no nearer than the nearest other
+    node."""
     values = {node for node in found if kb.type_names[kb.node_type[node]] == LITERAL}
     nearest_thing = max((score for node, score in found.items() if node not in values), default=-2.0)
     return [
@@ -82,10 +84,11 @@ def _matches(kb: KnowledgeBase, found: dict[int, float]) -> list[Match]:
 def passages_of(
     index: Index, queries: list[tuple[tuple[int, ...], np.ndarray]], k: int
 ) -> list[list[tuple[int, float]]]:
-    """For each (nodes, unit vector) the k passages of the nodes of highest cosine: (row, cosine), ties to the lower.
+    """For each (nodes, unit vector) the k passages of these nodes with the highest cosine: (row, cosine), ties to the
+    lower.
 
-    Vectors of passages are on the grid of 2^-22 as they are multiplied, so that bits do not depend on the batch.
-    Passages of nodes are `KnowledgeBase.node_passages`. Memory: bounded beside the rows of the batch.
+    Vectors are rounded to a grid of 2^-22 before they are multiplied, so the bits do not depend on the batch.
+    `KnowledgeBase.node_passages` gives the passages of nodes. Extra memory beside the rows of the batch is bounded.
     """
     kb, passages = kb_of(index), index.vectors("passage_vectors")
     device, width = passages.device, max(passages.shape[0], 1)
@@ -106,7 +109,7 @@ def passages_of(
 
 
 def _cosines(queries: torch.Tensor, question: torch.Tensor, passages: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """f64[T]: the product of each question and its passage, in parts of bounded size."""
+    """f64[T]: the product of each question vector and its passage vector, computed in parts of bounded size."""
     exact = on_grid(queries)
     scores = exact.new_zeros(row.shape[0])
     step = max(1, _PART // max(passages.shape[1], 1))
@@ -117,14 +120,14 @@ def _cosines(queries: torch.Tensor, question: torch.Tensor, passages: torch.Tens
 
 
 def stated_triples(index: Index, passage: int) -> list[tuple[str, str, str]]:
-    """The triples that the own extraction found in a passage: (subject, relation, object)."""
+    """The triples (subject, relation, object) that the index's own extraction found in a passage."""
     kb = kb_of(index)
     edges, offsets = index.loaded("edges of passages", _edges_of_passages)
     return [kb.triple(edge)[:3] for edge in edges[offsets[passage] : offsets[passage + 1]].tolist()]
 
 
 def _edges_of_passages(index: Index) -> tuple[np.ndarray, np.ndarray]:
-    """(edge rows by passage, where those of each passage begin)."""
+    """(edge rows sorted by passage, offset of each passage's first row)."""
     kb = kb_of(index)
     edge, passage = row_of_value(kb.edge_passages).cpu().numpy(), kb.edge_passages.values.cpu().numpy()
     order = np.argsort(passage, kind="stable")

@@ -1,7 +1,7 @@
 """The W1 best paths of each question by relevance, and the W2 best by cross-source verification, see `pruning`.
 
-All pools of a batch are one padded block product. Components are taken on a grid of 2^-22, so products are exact in
-f64: bits do not depend on batch, order or device.
+All pools of a batch form one padded block product. Components are rounded to a grid of 2^-22, so products are exact in
+f64, and the bits do not depend on batch, order or device.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RHO = {"kg": Params.rho_kg, "document": Params.rho_document, "web": Params.rho_w
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The candidate paths of one question. query: f32[D], the indicator; vectors: f32[P, D]; both unit rows.
+    """The candidate paths of one question. query: f32[D], the indicator; vectors: f32[P, D]; both have unit length.
 
-    topics: for each mention the fused nodes that it may be, no node in two of them.
+    topics: for each mention the fused nodes that it may denote; no node is in two of them.
     """
 
     query: np.ndarray
@@ -36,14 +36,14 @@ class Candidates:
     topics: tuple[tuple[int, ...], ...]
 
 
-Pruned = tuple[list[FoundPath], list[FoundPath]]  # the W1 best by rel; the W2 best with their scores; best first
+Pruned = tuple[list[FoundPath], list[FoundPath]]  # the W1 best by rel; the W2 best, with scores; best first
 
 
 @batched(GRAPH, tile=TILE)
 def prune_paths(index: Index, queries: list[Candidates], w1: int, w_max: int, verified: bool) -> list[Pruned]:
-    """The best paths of each question, see the module; by rel alone unless `verified`."""
+    """The best paths of each question, see the module; ranked by rel alone unless `verified`."""
     pool = np.concatenate([one.vectors for one in queries])
-    vectors, indicators = to_device(index.device, pool, np.stack([one.query for one in queries]))  # all in one copy
+    vectors, indicators = to_device(index.device, pool, np.stack([one.query for one in queries]))  # one copy
     relevance = _relevance(queries, vectors, indicators)
     asked = [[score + path.asked for score, path in zip(rel, one.paths)] for one, rel in zip(queries, relevance)]
     chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[:w1] for rel in asked]
@@ -57,7 +57,7 @@ def prune_paths(index: Index, queries: list[Candidates], w1: int, w_max: int, ve
 
 
 def _relevance(queries: Sequence[Candidates], vectors: torch.Tensor, indicators: torch.Tensor) -> list[list[float]]:
-    """rel of every path of every question. vectors: f32[P, D], those of each question in turn."""
+    """rel of every path of every question. vectors: f32[P, D], grouped by question."""
     parts = vectors.split([len(one.paths) for one in queries])
     cosines = iter(torch.cat([*map(_cosines, parts, indicators)]).tolist())  # one wait for the device
     shares = [_overlaps(one.topics, [path.nodes for path in one.paths]) for one in queries]
@@ -72,7 +72,7 @@ def _cosines(paths: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 def _overlaps(topics: Sequence[Sequence[int]], paths: Sequence[Sequence[int]]) -> list[float]:
-    """|T & Ent| / |T or Ent| of each path, a topic being one element whichever of its nodes the path has."""
+    """|T & Ent| / |T or Ent| of each path. A topic is one element, no matter which of its nodes the path has."""
     mention = {node: number for number, nodes in enumerate(topics) for node in nodes}
     found = []
     for path in paths:
@@ -83,15 +83,15 @@ def _overlaps(topics: Sequence[Sequence[int]], paths: Sequence[Sequence[int]]) -
 
 
 def on_grid(vectors: torch.Tensor) -> torch.Tensor:
-    """f64: components as whole numbers of 2^-22."""
+    """f64: the components as integer multiples of 2^-22."""
     return vectors.double().mul_(GRID).round_()
 
 
 def _support(
     queries: Sequence[Candidates], chosen: Sequence[Sequence[int]], pool: torch.Tensor
 ) -> list[list[tuple[str, ...]]]:
-    """For each chosen path the other kinds that have a path like it: one product [B, W, D] x [B, D, W]. pool:
-    f32[P, D], the paths of each question in turn."""
+    """For each chosen path the other kinds of sources with a similar path: one product [B, W, D] x [B, D, W]. pool:
+    f32[P, D], the paths grouped by question."""
     shape = len(queries), max(map(len, chosen), default=0)
     at, of_kinds = np.full(shape, -1), np.zeros((2, *shape, len(KINDS)), bool)
     first = np.cumsum([0, *(len(one.paths) for one in queries)])

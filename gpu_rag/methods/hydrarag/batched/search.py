@@ -1,5 +1,5 @@
-"""The steps of path search over the subgraphs of many questions: expand, score, join and chain, as `graph.paths` has
-them, with every question's paths in its own local nodes between two steps."""
+"""The steps of path search over the subgraphs of many questions: expand, score, join and chain, see `graph.paths`.
+Between two steps the paths of every question use its own local nodes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR
 
-HOP, PART, WHOLE = "hop", "part", "whole"  # a beam is for each topic, each part of an order, each order
-GROUPS = {HOP: (1, 0), PART: (1, 1), WHOLE: (0, 1)}  # of each kind: how many for a topic, and for an order
+HOP, PART, WHOLE = "hop", "part", "whole"  # one beam per topic, per part of an order, or per order
+GROUPS = {HOP: (1, 0), PART: (1, 1), WHOLE: (0, 1)}  # of each kind: groups per topic, and per order
 
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """The paths of one question at one step: nodes are local to its subgraph, `question` is the place of the order.
+    """The paths of one question at one step. Nodes are local to its subgraph; `question` is the index of the order.
 
-    kind: what `paths.group` counts: topics of all orders (hop), parts (part) or orders (whole). scores: f64[P] | None.
+    kind: the meaning of `paths.group`: topics of all orders (hop), parts (part) or orders (whole). scores: f64[P] |
+    None.
     """
 
     kind: str
@@ -46,7 +47,7 @@ class Walks:
 class Joined:
     """The subgraphs of B questions as one block-diagonal graph, and all their orders as rows.
 
-    nodes: i32[n], the fused nodes; first: the first node, topic and order of each question, B + 1 rows.
+    nodes: i32[n], the fused nodes; first: the first node, topic, order and entry of each question, B + 1 rows.
     """
 
     def __init__(self, graphs: Sequence[QuestionGraph]):
@@ -56,7 +57,7 @@ class Joined:
         indptr = [g.csr.indptr[:-1] + entry for g, (_, _, _, entry) in zip(graphs, self.first)]
         indptr.append(torch.tensor([n_entries], dtype=torch.int64, device=device))
         indices = torch.cat([g.csr.indices + node for g, (node, _, _, _) in zip(graphs, self.first)]).int()
-        numbers = torch.arange(n_entries, dtype=torch.int32, device=device)  # the true edge is looked up from its ends
+        numbers = torch.arange(n_entries, dtype=torch.int32, device=device)  # the real edge is looked up from its ends
         self.graph = PathGraph(CSR(torch.cat(indptr), indices), numbers)
         self.nodes = torch.cat([g.nodes for g in graphs])
         self.orders = [order for g in graphs for order in g.orders]
@@ -66,7 +67,7 @@ class Joined:
         self.ends = Ends(sides[:, 0].contiguous(), sides[:, 1].contiguous())
 
     def together(self, walks: Sequence[Walks], hops: int = 0) -> PathSet:
-        """The paths of all questions in one set; a walk of each question, of one kind. hops: space at least."""
+        """The paths of all questions as one set. walks: one per question, all of one kind. hops: minimum width."""
         per_topic, per_order = GROUPS[walks[0].kind]
         hops = max(hops, *(w.paths.edges.shape[1] for w in walks))
         parts = []
@@ -77,8 +78,8 @@ class Joined:
         return PathSet(*map(torch.cat, zip(*parts)))
 
     def apart(self, paths: PathSet, kind: str, scores: torch.Tensor | None = None) -> list[Walks]:
-        """The paths of each question, in its own nodes and no wider than its longest path: what a question is given
-        must not depend on the others in its batch."""
+        """The paths of each question, in its own nodes and no wider than its longest path. So a question's result does
+        not depend on the others in its batch."""
         rows = torch.tensor([order for _, _, order, _ in self.first], device=paths.question.device)
         cuts = torch.searchsorted(paths.question, torch.cat([rows, rows.new_tensor([len(self.orders)])]))
         owner = torch.searchsorted(cuts, torch.arange(paths.size, device=cuts.device), right=True) - 1
@@ -96,12 +97,12 @@ class Joined:
         return found
 
     def fused(self, local: torch.Tensor) -> torch.Tensor:
-        """The fused node of each local one, -1 beyond a path's end."""
+        """The fused node of each local node, -1 beyond a path's end."""
         return torch.where(local < 0, -1, self.nodes[local.clamp_min(0).long()])
 
 
 def _of_each(run: Callable[..., list[Walks]], queries: list[Any]) -> list[Walks | BadInput]:
-    """run(the graphs as one, the other columns of the queries, ..), see `each_alone`. A query: (its graph, ..)."""
+    """run(joined graphs, the other columns of the queries, ..), see `each_alone`. A query: (its graph, ..)."""
 
     def together(some: list[Any]) -> list[Walks]:
         graphs, *columns = zip(*some)
@@ -113,7 +114,7 @@ def _of_each(run: Callable[..., list[Walks]], queries: list[Any]) -> list[Walks 
 @batched(GRAPH, tile=TILE)
 @trusted()
 def start_paths(index: Index, graphs: list[QuestionGraph]) -> list[Walks]:
-    """A path of no hop at each topic of each order."""
+    """A path of no hops at each topic of each order."""
     joined = Joined(graphs)
     return joined.apart(ops.start_paths(joined.graph, joined.topics), HOP)
 
@@ -121,7 +122,7 @@ def start_paths(index: Index, graphs: list[QuestionGraph]) -> list[Walks]:
 @batched(GRAPH, tile=TILE)
 @trusted()
 def expand_paths(index: Index, queries: list[tuple[QuestionGraph, Walks]], hops: int) -> list[Walks | BadInput]:
-    """Every path of `hops` hops one hop longer."""
+    """Extend every path to `hops` hops by one hop."""
 
     def run(joined: Joined, walks: Sequence[Walks]) -> list[Walks]:
         shorter = joined.together(walks, hops)
@@ -139,8 +140,8 @@ def score_paths(
     kind: str,
     beam: int | None,
 ) -> list[Walks | BadInput]:
-    """The `beam` best paths of each topic, part or order, all where it is None, by relevance to a unit vector f32[D]
-    that is the same for all orders of a question. kind: of the walks."""
+    """The `beam` best paths of each topic, part or order (all if None), by relevance to a unit vector f32[D], the same
+    for all orders of a question. kind: of the walks."""
     facts, weights = facts_of(index, choice), (SEMANTIC, OVERLAP)
 
     def run(joined: Joined, walks: Sequence[Walks], queries: Sequence[np.ndarray]) -> list[Walks]:
@@ -163,7 +164,7 @@ def score_paths(
 def join_paths(
     index: Index, queries: list[tuple[QuestionGraph, tuple[Walks, ...]]], levels: int
 ) -> list[Walks | BadInput]:
-    """The parts between neighbouring topics out of walks of 0, 1, .. levels - 1 hops, see `path_parts`."""
+    """The parts between neighbouring topics, made from walks of 0, 1, .. levels - 1 hops, see `path_parts`."""
 
     def run(joined: Joined, walks: Sequence[tuple[Walks, ...]]) -> list[Walks]:
         hops = [joined.together(level, hop) for hop, level in enumerate(zip(*walks))]
@@ -173,7 +174,7 @@ def join_paths(
 
 
 def n_chain_steps(graph: QuestionGraph) -> int:
-    """The number of steps `chain_paths` of one question."""
+    """The number of `chain_paths` steps for one question."""
     return 1 + max(len(order.topics) for order in graph.orders) if graph.orders else 0
 
 
@@ -182,8 +183,8 @@ def n_chain_steps(graph: QuestionGraph) -> int:
 def chain_paths(
     index: Index, queries: list[tuple[QuestionGraph, Walks | None, Walks, tuple[tuple[int, int], ...]]], step: int
 ) -> list[Walks | BadInput]:
-    """Part `step` joined to every whole path of each question, see `graph.paths.chain_paths`. A query: the graph, whole
-    paths (None before step 0), parts, and (least, longest) hops of each order."""
+    """Join part `step` to every whole path of each question, see `graph.paths.chain_paths`. A query: the graph, whole
+    paths (None at step 0), parts, and the (least, longest) number of hops of each order."""
 
     def run(joined: Joined, whole: Sequence[Any], parts: Sequence[Walks], windows: Sequence[Any]) -> list[Walks]:
         flat = torch.tensor([*chain(*windows)], dtype=torch.int64, device=joined.nodes.device).view(-1, 2)
@@ -200,8 +201,8 @@ def chain_paths(
 def best_paths(
     index: Index, queries: list[tuple[QuestionGraph, Walks]], choice: FactChoice, k: int | None
 ) -> list[list[FoundPath]]:
-    """The k best scored whole paths of each question over all orders, by (-score, nodes), in words; a path and its
-    reverse as one."""
+    """The k best scored whole paths of each question over all orders, by (-score, nodes), in words. A path and its
+    reverse count as one."""
     kb, facts = kb_of(index), facts_of(index, choice)
     joined = Joined([graph for graph, _ in queries])
     local = joined.together([walks for _, walks in queries])

@@ -1,9 +1,9 @@
 """The evidence subgraphs of many questions: neighbourhoods of their topics, clustered, then reduced.
 
-A neighbourhood has at most MOST_NODES nodes. Where a hop leads to more, through a hub, the most relevant are taken: of
-highest q . r + q . v, q the vector of what is sought, v the name of the node and r the relation that leads to it. Half
-of the space that is left is for a hop, all of it for the last one; what was left out is counted. Neighbourhoods are
-clustered and reduced in tiles of about TILE_BYTES.
+A neighbourhood has at most MOST_NODES nodes. If a hop reaches more (through a hub), the most relevant nodes are kept:
+those of highest q . r + q . v, where q is the vector of the search text, v that of the node's name and r that of the
+relation to it. A hop gets half of the remaining space, the last hop all of it; dropped nodes are counted.
+Neighbourhoods are clustered and reduced in tiles of about TILE_BYTES.
 """
 
 from __future__ import annotations
@@ -33,25 +33,28 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Blocks, Ragged
 
-WIDTH = 2**31  # above every node
-MOST_NODES = 20_000  # of the neighbourhood of a question
-TILE_BYTES = 256 << 20  # that the questions of a tile may need together
-NODE_BYTES, ENTRY_BYTES = 100, 60  # of a node, and of an entry of its row
-_FACTS = 4  # of an edge that are looked at for its relevance
+WIDTH = 2**31  # larger than every node id
+MOST_NODES = 20_000  # in the neighbourhood of a question
+TILE_BYTES = 256 << 20  # memory for the questions of one tile
+NODE_BYTES, ENTRY_BYTES = 100, 60  # per node, and per entry of its row
+_FACTS = 4  # facts of an edge that its relevance uses
 
 
 @dataclass(frozen=True)
 class Order:
-    """The topics of a path in their order, fused nodes, each once; and whether it goes on before the first and after
-    the last of them (one topic without an open end is open after it)."""
+    """The topics of a path in order: fused nodes, each once.
+
+    opens, closes: whether the path continues before the first and after the last of them. A single topic without an
+    open end is open after it.
+    """
 
     topics: tuple[int, ...]
     opens: bool = False
     closes: bool = False
 
 
-# The subgraph that a question needs: topics whose neighbourhood is taken, in no cluster but their own; and the searches
-# that it is for, each of some of these topics.
+# The request for a question's subgraph: topics whose neighbourhood is taken, each in a cluster of its own; and the
+# orders to search, each over some of these topics.
 GraphWanted = tuple[tuple[int, ...], tuple[Order, ...]]
 
 
@@ -66,12 +69,12 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class QuestionGraph:
-    """The evidence subgraph of one question; the paths of a search are in its local nodes.
+    """The evidence subgraph of one question. Paths of a search use its local nodes.
 
-    csr: the adjacency to be searched; nodes: i32[n], the fused node of each local one, ascending. orders: as wanted;
-    places: the local nodes of the topics of each. ball, representative: i32[m], on the host: every fused node of the
-    neighbourhood, ascending, and the node that stands for its cluster. taken, clustered, reduced: sizes after each
-    step; n_cut: nodes that a hop led to and that had no space.
+    csr: the adjacency for the search; nodes: i32[n], the fused node of each local node, ascending. orders: as
+    requested; places: the local nodes of the topics of each order. ball, representative: i32[m], on the host: every
+    fused node of the neighbourhood, ascending, and the representative of its cluster. taken, clustered, reduced: sizes
+    after each step; n_cut: nodes that a hop reached and that were dropped for lack of space.
     """
 
     csr: CSR
@@ -86,11 +89,11 @@ class QuestionGraph:
     n_cut: int = 0
 
     def members(self, node: int) -> tuple[int, ...]:
-        """The fused nodes of the cluster that a fused node stands for, ascending."""
+        """The fused nodes of the cluster that a fused node represents, ascending."""
         return tuple(self.ball[self.representative == node].tolist())
 
     def holds(self, nodes: Sequence[int]) -> list[bool]:
-        """Which fused nodes the neighbourhood holds, members of clusters too."""
+        """Whether the neighbourhood holds each fused node, including members of clusters."""
         found: list[bool] = np.isin(np.array(nodes, np.int64), self.ball).tolist()
         return found
 
@@ -100,8 +103,8 @@ class QuestionGraph:
 def question_graph(
     index: Index, queries: list[tuple[GraphWanted, np.ndarray]], choice: FactChoice, depth: int
 ) -> list[QuestionGraph | BadInput]:
-    """The evidence subgraph around the seeds of each question, see `question_graphs`. A query: what is wanted, and the
-    unit vector f32[D] of what is sought."""
+    """The evidence subgraph around the topics of each question, see `question_graphs`. A query: the request, and the
+    unit vector f32[D] of the search text."""
     facts, kb = facts_of(index, choice), kb_of(index)
 
     def together(some: list[tuple[GraphWanted, np.ndarray]]) -> list[QuestionGraph]:
@@ -111,14 +114,14 @@ def question_graph(
 
 
 class Relevance:
-    """How near nodes and relations are to what each question seeks, in whole steps of 2^-44."""
+    """Relevance of nodes and relations to the search text of each question, in integer steps of 2^-44."""
 
     def __init__(self, kb: KnowledgeBase, queries: Sequence[np.ndarray]):
         self._kb, self._queries = kb, queries
 
     @cached_property
     def relation(self) -> torch.Tensor:
-        """The relation of each fact; on the device only where a neighbourhood is too large."""
+        """The relation of each fact. It is copied to the device only if a neighbourhood is too large."""
         return torch.from_numpy(self._kb.relation).to(self._kb.device)
 
     def _near(self, stage: str, question: int, rows: torch.Tensor) -> torch.Tensor:
@@ -129,11 +132,11 @@ class Relevance:
         return torch.cat(parts) if parts else query[:0]
 
     def nodes(self, question: int, nodes: torch.Tensor) -> torch.Tensor:
-        """f64: of some nodes."""
+        """f64: the relevance of the given nodes."""
         return self._near("kb_name_vectors", question, nodes)
 
     def relations(self, question: int) -> torch.Tensor:
-        """f64: of all relations."""
+        """f64: the relevance of all relations."""
         every = torch.arange(self._kb.n_relations, device=self.relation.device)
         return self._near("kb_relation_vectors", question, every)
 
@@ -141,7 +144,7 @@ class Relevance:
 def relevant_ball(
     facts: FactGraph, seeds: torch.Tensor, depth: int, question: int, relevance: Relevance
 ) -> tuple[torch.Tensor, int]:
-    """(the nodes of a neighbourhood of at most MOST_NODES, ascending; how many had no space), see the module."""
+    """(nodes of a neighbourhood of at most MOST_NODES, ascending; number of dropped nodes), see the module."""
     csr, front, n_cut = facts.graph.csr, seeds.long(), 0
     inside = torch.zeros(facts.n, dtype=torch.bool, device=front.device)
     inside[front] = True
@@ -168,7 +171,7 @@ def relevant_ball(
 def _by_relation(
     facts: FactGraph, edges: torch.Tensor, of_relations: torch.Tensor, relation: torch.Tensor
 ) -> torch.Tensor:
-    """f64: the best relevance of the relations of each edge, of its first facts."""
+    """f64: the highest relation relevance among the first facts of each edge."""
     first, last = facts.triples.offsets[edges], facts.triples.offsets[edges + 1] - 1
     places = (torch.minimum(first + k, last) for k in range(_FACTS))
     found = [of_relations[relation[facts.triples.values[place]].long()] for place in places]
@@ -180,10 +183,10 @@ def question_graphs(
 ) -> list[QuestionGraph]:
     """The evidence subgraph of each question, all at once.
 
-    1. the nodes within `depth` hops of the seeds, with `relevance` at most MOST_NODES of them; 2. `equal_nodes` become
-    one; 3. of an order with two topics or more, nodes that no path of at most `depth` hops a side can use are left out
-    (`nodes_on_paths`); a question keeps those of all its orders. Exact: a path of the clustered graph is never lost.
-    The host waits for the device as often for a tile of questions as for one. Raises BadInput.
+    1. Take the nodes within `depth` hops of the topics; with `relevance` at most MOST_NODES of them. 2. Merge
+    `equal_nodes`. 3. For orders with two or more topics, drop nodes that no path of at most `depth` hops a side can use
+    (`nodes_on_paths`); a question keeps the nodes of all its orders. The reduction is exact: no path of the clustered
+    graph is lost. The number of host waits per tile does not depend on the number of questions. Raises BadInput.
     """
     lists, device = [sorted(set(topics)) for topics, _ in wanted], facts.keys.device
     limit = None if relevance is None else MOST_NODES + 1
@@ -216,7 +219,7 @@ def _sizes(csr: CSR, balls: Ragged) -> list[tuple[int, int]]:
 
 
 def _tiles(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Runs of questions, first to last, that need at most TILE_BYTES together, or are one question."""
+    """Ranges (first, last) of questions that together need at most TILE_BYTES, or hold one question."""
     tiles, first, used = list[tuple[int, int]](), 0, 0
     for b, (n, m) in enumerate(sizes):
         need = NODE_BYTES * n + ENTRY_BYTES * m
@@ -228,7 +231,7 @@ def _tiles(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def part_of(lists: Ragged, first: int, last: int) -> Ragged:
-    """The lists from first to last."""
+    """The lists from `first` to `last`, exclusive."""
     if last - first == lists.batch:
         return lists
     offsets = lists.offsets[first : last + 1]
@@ -239,7 +242,7 @@ def _subgraphs(
     facts: FactGraph, wanted: Sequence[GraphWanted], ball: Ragged, n_entries: int, depth: int, threads: int,
     cut: Sequence[int],
 ) -> list[QuestionGraph]:  # fmt: skip
-    """The evidence subgraphs in these neighbourhoods, whose rows have so many entries."""
+    """The evidence subgraphs in these neighbourhoods. n_entries: total entries of their rows."""
     seeds = ragged_of_lists([sorted(set(topics)) for topics, _ in wanted], facts.keys.device)
     inside = induced_subgraphs(facts.numbered, ball, n_entries=n_entries)
     representative, edges, triples = equal_nodes(facts, inside, seeds)
@@ -264,10 +267,12 @@ def _subgraphs(
 def _reduced(
     facts: FactGraph, inside: Blocks, leads: torch.Tensor, orders: Sequence[Sequence[Order]], depth: int, threads: int
 ) -> tuple[Blocks, torch.Tensor]:
-    """(the blocks of the representatives without the nodes that no order can use, (nodes, edges) of each before that).
+    """(the blocks of the representatives without nodes that no order can use, (nodes, edges) of each block before
+    that).
 
-    leads: bool[T], which rows of `inside` are representatives. An order of one topic may use the whole neighbourhood.
-    On a device the blocks of all representatives are not made: the search passes through these alone.
+    leads: bool[T], the rows of `inside` that are representatives. An order of one topic may use the whole
+    neighbourhood. On a GPU the blocks of all representatives are not built: the search passes only through
+    representatives.
     """
     if leads.device.type == "cpu":
         ball = Ragged(inside.global_ids[leads], offsets_of(leads)[inside.offsets])
@@ -301,7 +306,7 @@ def _useful(
     device = blocks.offsets.device
     chosen, offsets, unreduced = (torch.tensor(row, device=device) for row in (places, sizes, whole))
     opens, closes = torch.tensor(sides, dtype=torch.bool, device=device).T.contiguous()
-    numbers = torch.arange(blocks.csr.m, dtype=torch.int32, device=device)  # of edges, which nobody reads
+    numbers = torch.arange(blocks.csr.m, dtype=torch.int32, device=device)  # edge numbers, which are never read
     graph = PathGraph(CSR(blocks.csr.indptr, blocks.csr.indices), numbers)
     topics = Ragged(_places(blocks, orders)[chosen], offsets)
     kept = are_on_paths(graph, topics, depth, Ends(opens, closes), threads, allowed)
@@ -309,29 +314,31 @@ def _useful(
 
 
 def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> torch.Tensor:
-    """The topics of all orders in turn as nodes of the block-diagonal graph, i64; local: of their block."""
+    """The topics of all orders, concatenated, as i64 nodes of the block-diagonal graph; with `local` as nodes of their
+    block."""
     lists = [list(chain.from_iterable(order.topics for order in some)) for some in orders]
     topics, ids = ragged_of_lists(lists, blocks.offsets.device), Ragged(blocks.global_ids, blocks.offsets)
     block = row_of_value(topics)
     found = torch.searchsorted(row_of_value(ids) * WIDTH + ids.values, block * WIDTH + topics.values)
-    return found - blocks.offsets[block] if local else found  # seeds: each is there
+    return found - blocks.offsets[block] if local else found  # topics are seeds, so each is found
 
 
 def _by_order(places: torch.Tensor, orders: Sequence[Sequence[Order]]) -> list[list[tuple[int, ...]]]:
-    """The numbers of `_places`, for each order of each question."""
+    """The numbers of `_places`, grouped by order and question."""
     nodes = iter(places.tolist())
     return [[tuple(next(nodes) for _ in order.topics) for order in some] for some in orders]
 
 
 def _apart(blocks: Blocks, cuts: Sequence[tuple[int, int]]) -> Iterator[tuple[CSR, torch.Tensor]]:
-    """Each block as a CSR of its own, with its fused nodes. cuts: the first row and entry of each, and both ends."""
+    """Each block as a CSR of its own, with its fused nodes. cuts: the first row and entry of each block, then the
+    totals."""
     for (lo, first), (hi, last) in pairwise(cuts):
         indptr = blocks.csr.indptr[lo : hi + 1] - first
         yield CSR(indptr, blocks.csr.indices[first:last] - lo), blocks.global_ids[lo:hi].clone()
 
 
 def on_host(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Tensors of integers of one device on the CPU, by one copy: a wait."""
+    """Integer tensors of one device on the CPU, by one copy, which waits for the device."""
     if parts[0].device.type == "cpu":
         return parts
     whole = torch.cat([part.long().flatten() for part in parts]).cpu()
@@ -345,12 +352,13 @@ def on_host(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def equal_nodes(facts: FactGraph, blocks: Blocks, alone: Ragged) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The clusters of B subgraphs: (representative i32[T], edges i64[B], triples i64[B]).
 
-    blocks: the subgraphs, whose weights are numbers of entries; alone: nodes that are in no cluster but their own
-    (the topics), a list a subgraph, ascending. Two nodes of a subgraph are in one cluster where they have the same
-    triples inside it, up to their own name. representative: beside nodes.values, the smallest node of the cluster.
-    Members of a cluster are never neighbours, and each has the neighbours of every other; so the subgraph of the
-    representatives alone is the clustered one. edges, triples: how many lie inside each subgraph. Sets are compared
-    by sums of 2 * 64 random bits of their elements, and by their size.
+    blocks: the subgraphs, with entry numbers as weights; alone: nodes that form a cluster of their own (the topics),
+    one ascending list per subgraph. Two nodes of a subgraph are in one cluster if they have the same triples inside it,
+    apart from their own name. representative: aligned with nodes.values, the smallest node of the cluster. Members of a
+    cluster are never neighbours, and all have the same neighbours; so the subgraph of the representatives is the
+    clustered graph.
+    edges, triples: their numbers inside each subgraph. Sets are compared by their size and by sums of 2 * 64 random
+    bits of their elements.
     """
     nodes, inside = Ragged(blocks.global_ids, blocks.offsets), blocks.csr
     owner, entry = row_of_entry(inside), inside.weight
@@ -358,11 +366,11 @@ def equal_nodes(facts: FactGraph, blocks: Blocks, alone: Ragged) -> tuple[torch.
     degree = inside.indptr.diff()
     sums = torch.zeros(size, 2, dtype=torch.int64, device=owner.device).index_add_(0, owner, facts.signatures[entry])
     topics = torch.isin(subgraph * WIDTH + nodes.values, row_of_value(alone) * WIDTH + alone.values)
-    label = torch.where(topics, nodes.values.long() + 1, 0)  # a topic differs from all others
+    label = torch.where(topics, nodes.values.long() + 1, 0)  # a topic differs from all other nodes
     cluster = _equal_rows(subgraph, label, degree, sums[:, 0], sums[:, 1])
     first = torch.full((size,), size, dtype=torch.int64, device=owner.device)
     place = torch.arange(size, device=owner.device)
-    first = first.scatter_reduce(0, cluster, place, "amin")  # nodes ascend: the first place is the smallest node
+    first = first.scatter_reduce(0, cluster, place, "amin")  # nodes ascend, so the first place is the smallest node
     links = torch.zeros(nodes.batch, dtype=torch.int64, device=owner.device)
     edges = links.index_add(0, subgraph[owner], torch.ones_like(owner)) // 2
     triples = links.index_add(0, subgraph[owner], facts.n_triples[facts.graph.edge[entry].long()]) // 2
@@ -370,7 +378,7 @@ def equal_nodes(facts: FactGraph, blocks: Blocks, alone: Ragged) -> tuple[torch.
 
 
 def _equal_rows(*columns: torch.Tensor) -> torch.Tensor:
-    """i64[T]: a number for each row, the same for equal ones; without a wait."""
+    """i64[T]: a number for each row, equal for equal rows. Does not wait for the device."""
     order = lexsort(*reversed(columns))
     table = torch.stack([column[order] for column in columns])
     new = torch.zeros_like(order)

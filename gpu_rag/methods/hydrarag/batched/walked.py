@@ -1,4 +1,4 @@
-"""Walks of known nodes as paths in words."""
+"""Walks over given nodes as paths in words."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 
-Walked = tuple[tuple[int, ...], tuple[int, ...]]  # nodes, and the topics of the question
+Walked = tuple[tuple[int, ...], tuple[int, ...]]  # nodes of the walk, and the topics of the question
 
 
 @batched(GRAPH)
 def worded_paths(index: Index, queries: list[Walked], choice: FactChoice) -> list[FoundPath | None]:
-    """Each walk in words; None where a hop is no edge of the chosen sources."""
+    """Each walk as a path in words; None if a hop is not an edge of the chosen sources."""
     kb, facts = kb_of(index), facts_of(index, choice)
     width = max(len(nodes) for nodes, _ in queries)
     rows = [[*nodes, *[-1] * (width - len(nodes))] for nodes, _ in queries]

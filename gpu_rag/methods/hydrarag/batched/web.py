@@ -1,4 +1,4 @@
-"""The steps to the web: search, and read pages. The provider is the one that the run was configured with."""
+"""The web steps: search, and read pages. The provider is the one configured for the run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NONE, INDEX = "none", "index"
 
 
 def web_provider(index: Index, location: str) -> WebProvider | None:
-    """The provider at a location, opened once: "none"; "index", the snapshots in the index, None where it has no page;
-    a path or an address as in `sources.web`."""
+    """The provider at a location, opened once. "none": None; "index": the snapshots in the index, None if it has no
+    page; otherwise a path or an address as in `sources.web`."""
     if location == NONE:
         return None
     if location == INDEX:
@@ -31,18 +31,18 @@ def _snapshot(index: Index) -> WebProvider | None:
         return None
     table, bm25 = index.loaded("kb_web", load_web)
     rows = table.select(["id", "title", "text"]).to_pylist()
-    pages = [WebPage(row["id"], row["title"], row["text"]) for row in rows]  # two snapshots may have one url
+    pages = [WebPage(row["id"], row["title"], row["text"]) for row in rows]  # two snapshots may have the same url
     return SnapshotProvider("snapshot", pages, bm25) if pages else None
 
 
 def has_web(index: Index, location: str) -> bool:
-    """Whether there is a provider at a location, see `web_provider`. A server is not asked."""
+    """Whether a location has a provider, see `web_provider`. A server is not contacted."""
     return is_server(location) or web_provider(index, location) is not None
 
 
 @batched(TEXT)
 def web_search(index: Index, queries: list[str], location: str, k: int) -> Sequence[list[WebResult] | RequestFailed]:
-    """At most k results of each query, best first; RequestFailed where a server does not answer."""
+    """At most k results of each query, best first; RequestFailed if a server does not answer."""
     provider = web_provider(index, location)
     return [[] for _ in queries] if provider is None else provider.search(queries, k)
 
