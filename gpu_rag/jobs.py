@@ -8,7 +8,6 @@ kill the process). Rows are read and written one by one: the memory of a job gro
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -18,9 +17,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch
+from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch, StorageError
 from gpu_rag.index.folder import (
     canonical_json,
+    lock,
     read_json,
     remove_leftovers,
     replacing,
@@ -405,12 +405,15 @@ def _locked(path: Path) -> IO[bytes]:
     """The held lock of an answers file. Two jobs that append to one file would lose each other's rows."""
     file = path.with_name(path.name + ".lock").open("ab")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file, path)
     except BlockingIOError as error:
         file.close()
         raise IndexLocked(
             "another process is writing these answers", given=path, do="wait for it to end, or choose another --out"
         ) from error
+    except StorageError:
+        file.close()
+        raise
     return file
 
 

@@ -94,14 +94,40 @@ def _sums_from(path: Path, start: int) -> str:
     return "".join(found)
 
 
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_NO_SYNC = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
 def sync(*paths: Path) -> None:
-    """Make files, and renames inside folders, durable."""
+    """Make files, and renames inside folders, durable. Some network file systems cannot do it for folders."""
     for path in paths:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno not in _NO_SYNC or not path.is_dir():
+                raise
         finally:
             os.close(handle)
+
+
+def lock(file: IO[Any], path: Path) -> None:
+    """Lock an open file against all other processes until it is closed.
+
+    Raises BlockingIOError where another process holds the lock, StorageError where the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise StorageError(
+            "the file system has no locks, so a second writer could not be kept out",
+            given=f"{path}: {error.strerror}",
+            do="write to a local disk, then copy the result; for NFS start its lock service",
+        ) from error
 
 
 EDITS = "edits"  # a folder of manual changes, one file for each method that allows them; --fresh keeps it
@@ -240,7 +266,7 @@ class WriteLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a+", encoding="utf-8")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._file, self._path.parent)
         except BlockingIOError as error:
             self._file.seek(0)
             owner = self._file.read().strip() or "unknown"

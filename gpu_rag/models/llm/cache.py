@@ -135,7 +135,10 @@ class ReplyFile:
         elif not n:
             new.unlink()
             raise error
-        os.link(self.path, old)
+        try:
+            os.link(self.path, old)
+        except OSError:  # no hard links here
+            shutil.copyfile(self.path, old)
         os.replace(new, self.path)
         said = "gpu-rag: %s; %d replies are kept, others are asked again; as it was: %s"
         _log.warning(said, error.what, n, old)
