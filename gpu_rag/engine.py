@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gpu_rag.program.history import Turn
 
 Program = Callable[[Question, Run, Any], Any]
-MOST_PARTS = 8  # filtered parts of the index that are kept
+MOST_PARTS = 8  # maximum number of filtered parts of the index in memory
 OnText = Callable[[str], None] | None
 Given = Mapping[str, Any] | None  # parameters of a method by name; they override the settings
 
@@ -69,7 +69,7 @@ class Bind(Protocol):
     """The type of `Prepared.bind`."""
 
     def __call__(self, question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
-        """Return the program of the question, which a driver runs."""
+        """Return the program that answers the question. A driver runs it."""
         ...
 
 
@@ -77,8 +77,8 @@ class Bind(Protocol):
 class Prepared:
     """A method that was checked against an index and bound to it. A driver runs `bind(question)`.
 
-    on_text: see `program.run.Run`. history: earlier turns of the conversation, see `program.history`. where: the filter
-    of documents, "" for none.
+    where: the metadata filter of documents, "" for none. Arguments of `bind`: on_text, see `program.run.Run`; history,
+    the earlier turns of the conversation, see `program.history`.
     """
 
     method: str
@@ -88,7 +88,7 @@ class Prepared:
 
 
 def method_for(index: Index, name: str) -> str:
-    """The method that a name such as `auto` stands for in an index; any other name unchanged. Raises UsageError."""
+    """The method that a name such as `auto` stands for in an index. Other names do not change. Raises UsageError."""
     if name == AUTO and name not in method_names():  # the folder of `auto` may have been removed
         return best_method(index)
     stands_for = getattr(load_method(name), "stands_for", None)
@@ -96,8 +96,8 @@ def method_for(index: Index, name: str) -> str:
 
 
 def checked_method(index: Index, name: str) -> str:
-    """`method_for`, then check that the index has what the method reads. Raises MissingLayer, with the command to
-    run."""
+    """Resolve a name with `method_for`, and check that the index has what the method reads. Raises MissingLayer, whose
+    message has the command to run."""
     method = method_for(index, name)
     check_stages(method, index.stages, str(index.path), index.manifest.sources)
     check_passages(method, index.n_passages, index.stages, str(index.path))
@@ -111,7 +111,7 @@ def budget_of(settings: RuntimeSettings) -> Budget | None:
 
 
 class Engine:
-    """One index, its models and settings. Methods run over it one after the other and share all that is loaded."""
+    """One index with its models and settings. Methods run over it one after another and share everything loaded."""
 
     def __init__(self, index: Index, settings: Settings, models: ModelSet):
         self.index, self.settings, self.models = index, settings, models
@@ -121,19 +121,19 @@ class Engine:
         self._stats = RunStats()  # stats of the current run
         self._lock, self._parts = threading.Lock(), dict[str, tuple[Index | None, frozenset[str]]]()
         taken(settings.graph.preferences(), index.device)
-        for method in settings.method:  # a wrong name is reported even if its method does not run
+        for method in settings.method:  # report wrong names even if their method never runs
             self.params(method)
 
     def params(self, method: str, given: Given = None) -> Any:
-        """The method's parameters from the settings, checked. Values of `given` override them."""
+        """The parameters of a method, checked. Values in `given` override the settings."""
         values = {**self.settings.method.get(method, {}), **(given or {})}
         return checked(load_method(method).Params, values, f"method.{method}")
 
     def narrowed(self, where: str, stages: Iterable[str] | None = None) -> Index | None:
-        """The part of the index whose documents match a metadata filter (`index.where`). This is the index itself if
-        all match, and None if none does. The last few parts are kept. Thread-safe. Raises UsageError.
+        """The part of the index whose documents match a metadata filter: the index itself if all documents match, None
+        if none does. The parts that were used last stay in memory. Thread-safe. Raises UsageError.
 
-        stages: stages that the part must have; None for all.
+        where: the filter, see `index.where`. stages: stages that the part must have; None for all.
         """
         from gpu_rag.index.narrow import narrowed
         from gpu_rag.index.where import matching
@@ -194,7 +194,7 @@ class Engine:
         return sha256_text(canonical_json(config))[:16]
 
     def _models_of_run(self, with_llm: bool) -> Models:
-        """The models of a run, opened once. Raises IndexMismatch for another embedder than the index was built with."""
+        """The models of a run, opened once. Raises IndexMismatch if the index was built with another embedder."""
         if with_llm not in self._models:
             embedder = self.models.embedder()
             self.index.check_embedder(embedder.name, embedder.content_hash)
@@ -209,11 +209,11 @@ class Engine:
         return self._models[with_llm]
 
     def _resources(self, with_llm: bool) -> dict[str, Any]:
-        """The objects that steps receive, by kind."""
+        """The objects that steps receive, by resource name."""
         return {"index": self.index, "models": self._models_of_run(with_llm)}
 
     def _heard(self, reply: Reply | RequestFailed) -> None:
-        """Record a reply within a batch."""
+        """Record the time of a reply inside a batch, and report the reply."""
         self._stats.llm.answered(time.perf_counter())
         self._tell(reply)
 
@@ -233,7 +233,7 @@ class Engine:
         where: str = "",
         decider: Decider | None = None,
     ) -> Prepared:
-        """A method bound to this index, for `run` or for a live driver. The arguments are those of `run`.
+        """Bind a method to this index, for `run` or for a live driver. Most arguments are those of `run`.
 
         params: parameters that override the settings. decider: replaces the decider of the settings. Raises
         MissingLayer, IndexMismatch, UsageError, ModelError.
@@ -273,10 +273,10 @@ class Engine:
         return Prepared(method, config_hash, bind, where)
 
     def part_for(self, method: str, where: str) -> Index | None:
-        """The part of the index for a method, see `narrowed`. Raises UsageError if the method reads stages that a part
-        lacks."""
+        """The part of the index that a method reads under a filter, see `narrowed`. Raises UsageError if the part lacks
+        a stage that the method reads."""
         method = method_for(self.index, method)
-        # A method over a knowledge base also reads stages that it does not need, if they exist.
+        # A method over a knowledge base also reads optional stages, if they exist.
         stages = None if "kb" in needs(method) else self.index.manifest.with_inputs(("passages", *needs(method)))
         index = self.narrowed(where, stages)
         lacking = [] if index is None else [stage for stage in needs(method) if stage not in index.stages]
@@ -293,19 +293,20 @@ class Engine:
         """A streaming driver for questions that arrive one by one. Submit `prepare(method).bind(question)` to it, and
         let a thread `drive` it.
 
-        with_llm: with the language model, where the settings name one.
+        with_llm: whether to use the language model, if the settings name one.
         """
         with_llm = with_llm and self.models.has_llm()
         slow, low_water = self._slow() if with_llm else None, self.settings.runtime.low_water
         return StreamingDriver(self._resources(with_llm), slow, low_water=low_water, stats=stats, **self._limits(None))
 
     def _limits(self, max_live: int | None) -> dict[str, Any]:
-        """The limits of a driver."""
+        """Keyword arguments of a driver: its limits and its seed."""
         runtime = self.settings.runtime
         return {"max_live": max_live or runtime.max_live, "budget": budget_of(runtime), "run_seed": runtime.seed}
 
     def drive(self, driver: StreamingDriver, stats: RunStats) -> None:
-        """Run a live driver in the calling thread until it is closed and drained. Raises as `StreamingDriver.run`."""
+        """Run a live driver in the calling thread until it is closed and drained. Raises the errors of
+        `StreamingDriver.run`."""
         self._stats = stats
         with preferring(self.settings.graph.preferences()), recording() as used:
             try:
@@ -314,7 +315,7 @@ class Engine:
                 stats.add_implementations(used)
 
     def _slow(self) -> Slow:
-        """The step that is answered beside the streaming driver, and the object that answers it."""
+        """The step whose calls run outside the streaming driver, and the service that answers them."""
         return llm_step, LLMCalls(self.models.streaming_llm(), self._tell)
 
     def run(
@@ -334,21 +335,21 @@ class Engine:
         where: str = "",
         decider: Decider | None = None,
     ) -> RunResult:
-        """Answer all questions by one method. Without a language model the answers have evidence but no text.
+        """Answer all questions with one method. Without a language model, answers have evidence but no text.
 
         limit: passages to retrieve (default: as many as the reader shows).
-        retrieval_only: use no language model; always so for `models.llm = "none"`.
-        on_begin, on_answer: called with each question when it begins, and with its answer as soon as it ends.
-        keep: whether answers are also returned. Without it memory does not grow with the questions, which are drawn one
-        by one.
-        max_live: questions open at once; replaces the setting. stats: totals to add to.
-        program: runs in place of the method's own program, with the method's parameters. An evaluation uses it to give
-        an oracle what no method may know.
-        support: whether each answer includes the sentences that bear on its question. where: a filter of documents by
-        metadata, see `index.where`; the method sees no other documents. decider: replaces the decider of the settings.
+        retrieval_only: use no language model. This is always so with `models.llm = "none"`.
+        on_begin(question) is called when a question begins, on_answer(answer) as soon as it ends.
+        keep: whether to return the answers. If not, questions are drawn one by one, and memory does not grow with them.
+        max_live: how many questions are open at once; overrides the setting. stats: totals to add to.
+        program: runs instead of the method's own program, with the method's parameters. An evaluation uses it for an
+        oracle, which knows what no method may know.
+        support: whether each answer includes the sentences that are relevant to its question.
+        where: a metadata filter, see `index.where`; the method sees only the documents that match.
+        decider: replaces the decider of the settings.
 
-        If one question fails, its answer has status "failed". Raises MissingLayer and IndexMismatch before any work,
-        ModelError when a model is down.
+        If a question fails, its answer has status "failed". Raises MissingLayer and IndexMismatch before any work, and
+        ModelError if a model is down.
         """
         retrieval_only = retrieval_only or not self.models.has_llm()
         prepared = self.prepare(
@@ -405,6 +406,8 @@ def _content_of(path: Path) -> str:
 
 
 def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
+    """The method's `retrieve` as a program, whose draft has evidence but no text."""
+
     async def program(question: Question, run: Run, params: Any) -> Draft:
         support = await module.retrieve(question, run, params)
         if run.keep:
@@ -419,12 +422,12 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
 
 
 def reranks_by(reranker: str) -> str:
-    """The value of `Models.reranks_by` for a setting."""
+    """The value of `Models.reranks_by` for the setting `models.reranker`."""
     return "encoder" if reranker not in ("", "llm") else reranker
 
 
 async def _nothing() -> Draft:
-    """The draft when no document matches the filter."""
+    """The draft if no document matches the filter."""
     return Draft(None, (), (), "unsupported")
 
 
@@ -440,7 +443,7 @@ async def _after(
     program: Callable[[Question], Coroutine[Any, Any, Draft]],
     support: bool,
 ) -> Draft:
-    """The draft for a question that follows earlier turns."""
+    """Condense a question and its earlier turns into one question, then run the program on it."""
     from gpu_rag.program.history import condensed
 
     text = await condensed(run, question.text, history)
@@ -450,7 +453,7 @@ async def _after(
 
 
 def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
-    """The recorded result of one question."""
+    """The answer to one question, made from its outcome."""
     question, draft, error, method = outcome.question, outcome.draft, outcome.error, prepared.method
     common: dict[str, Any] = {"trace": outcome.trace, "usage": outcome.usage, "config_hash": prepared.config_hash}
     common["where"] = prepared.where
@@ -475,7 +478,7 @@ def shown_texts(draft: Draft) -> list[str]:
 
 
 def check_unique(questions: Sequence[Question]) -> None:
-    """Raise GpuRagError when two questions share an id, since their rows could not be told apart."""
+    """Raise GpuRagError if two questions share an id, because their rows could not be told apart."""
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:

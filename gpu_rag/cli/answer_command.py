@@ -1,4 +1,4 @@
-"""gpu-rag answer: a file of questions into a file of answers, as a job that can be killed and continued."""
+"""The command `gpu-rag answer`: answer a file of questions. A job that was killed can be continued."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLE = f"gpu-rag answer my-index questions.jsonl --method {DEFAULT} --out ans
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_index(parser)
     words = ".jsonl {id, question}, .txt, .csv, an OpenAI batch file, or a benchmark's; gold in it reaches no method"
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Answers what is not yet answered, and reports."""
+    """Answer the questions that have no answer yet. Returns (exit status, document, summary)."""
     from gpu_rag import Index
     from gpu_rag.sources.questions import n_questions_lost
 

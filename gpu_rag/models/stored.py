@@ -1,4 +1,4 @@
-"""Models on this disk: folders of model names, and downloads from Hugging Face repositories."""
+"""Models on this disk: find the folder of a model, and download models from Hugging Face repositories."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpu_rag.errors import MissingBackend, ModelError, StorageError, UsageError
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.packaged import cache_dir, packaged_llm_folder
 
-# Weights as plain numbers, and their descriptions: no code, nothing that is unpickled.
+# Files to download: weights as plain numbers, and their descriptions. No code, and nothing that is unpickled.
 FETCHED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def fetched_folder(name: str) -> Path:
-    """Folder in which `gpu-rag models fetch` puts a repository: in the cache folder, "a/b" as a--b."""
+    """The folder where `gpu-rag models fetch` puts a repository: a--b in the cache folder for "a/b"."""
     return cache_dir() / "models" / name.replace("/", "--")
 
 
@@ -29,10 +29,11 @@ def is_repository(name: str) -> bool:
 
 
 def model_folder(name: str) -> Path:
-    """Folder of a model: a folder, smollm2 (the packaged weights, converted on first use), or a fetched repository.
+    """The folder of a model. Downloads nothing.
 
-    A repository in this user's Hugging Face cache is used from there. Downloads nothing. Raises UsageError if there is
-    none, and the errors of `packaged_llm_folder`.
+    name: a folder, smollm2 (the packaged weights, converted on first use), or a repository that was fetched or is in
+    this user's Hugging Face cache. Raises UsageError if there is no such model, and the errors of
+    `packaged_llm_folder`.
     """
     if name == "smollm2":
         return packaged_llm_folder()
@@ -58,9 +59,9 @@ def _cached_snapshot(name: str) -> Path | None:
 
 
 def describe_folder(folder: Path) -> dict[str, Any]:
-    """{"folder", "files": [{"path", "bytes"}], "bytes", "sha256"} of a model folder; sha256 is that of `folder_hash`.
+    """{"folder", "files": [{"path", "bytes"}], "bytes", "sha256"} of a model folder; sha256 is its `folder_hash`.
 
-    Raises UsageError for a folder without a model.
+    Raises UsageError if the folder has no model.
     """
     if not (folder / "config.json").is_file():
         raise UsageError("not a model folder", given=folder, expected="config.json in it, or a new folder")
@@ -74,8 +75,8 @@ def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
     """Download the model of the Hugging Face repository `name` into the new folder `out`, whole or not at all.
 
     Downloads weights in safetensors, configuration and tokenizer; never code. An interrupted download continues from
-    `out`.partial. say(line): called with what will be downloaded. Raises UsageError (no such repository, no
-    safetensors), ModelError (the network), StorageError, MissingBackend.
+    `out`.partial. say(line) is called before the download, with its size. Raises UsageError (no such repository, or no
+    safetensors in it), ModelError (network errors), StorageError, MissingBackend.
     """
     if not is_repository(name):
         raise UsageError("not the name of a repository", given=name, expected="OWNER/NAME")
@@ -85,7 +86,7 @@ def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
     except ImportError as error:
         do = "pip install 'gpu-rag[cpu]'"
         raise MissingBackend("fetching needs huggingface_hub", given=str(error), do=do) from error
-    # base class of the HTTP library in use, also raised for refused connections
+    # error class of the HTTP library in use; it also covers refused connections
     no_network: Any = HfHubHTTPError.__mro__[1]
     partial = out.with_name(f"{out.name}.partial")
     try:
@@ -97,7 +98,7 @@ def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
         say(f"{name}, revision {info.sha}: {len(wanted)} files, {size / 2**20:,.1f} MiB, into {out}")
         partial.mkdir(parents=True, exist_ok=True)
         snapshot_download(name, revision=info.sha, local_dir=partial, allow_patterns=list(FETCHED))
-        shutil.rmtree(partial / ".cache", ignore_errors=True)  # the library's own notes
+        shutil.rmtree(partial / ".cache", ignore_errors=True)  # the library's own records
         partial.rename(out)
     except RepositoryNotFoundError as error:
         raise UsageError("no such repository, or a closed one", given=name) from error

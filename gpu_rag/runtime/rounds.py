@@ -1,8 +1,8 @@
-"""Deterministic driver: all programs run until everyone waits, then the cheapest kind of call runs, in batches.
+"""Deterministic driver: all programs run until each waits, then all calls of the cheapest kind run, in batches.
 
-The content of a batch depends only on the programs and the replies, never on time. Every question sees its own calls
-answered in the same order whatever other questions are open: all waiting calls of one rank are answered before any
-program continues, and results are delivered by (question, slot).
+The content of a batch depends only on the programs and the replies, never on time. The calls of a question are answered
+in the same order, whatever other questions are open: all waiting calls of one rank are answered before any program
+continues, and results are delivered in the order of (question, slot).
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ def run_rounds(
 ) -> list[Outcome]:
     """Run one program per question to its end. Returns the outcomes in the order of the questions.
 
-    programs: (question, program) pairs, drawn as they are admitted; program(ctx) makes the coroutine. resources: inputs
-    of steps, by the resource name of their kind. max_live: number of questions open at once; outcomes do not depend on
-    it. budget: limits of each question. on_done(outcome) is called as each question ends. stats: totals to add to.
-    keep: whether outcomes are returned; if not, [] is returned, and the memory of a run does not grow with its
-    questions. An exception in a program is its question's outcome. ModelError, Cancelled out of a step,
-    KeyboardInterrupt, and exceptions of `programs` or `on_done` stop the run: open coroutines are closed and the
-    exception is raised; only `on_done` has got the outcomes until then.
+    programs: (question, program) pairs, drawn only when there is room; program(ctx) makes the coroutine.
+    resources: inputs of steps, by the resource name of their kind.
+    max_live: number of questions open at once; outcomes do not depend on it.
+    on_done(outcome) is called as each question ends.
+    keep: whether outcomes are returned. If not, [] is returned, and the memory of a run does not grow with its
+    questions.
+    options: budget, the limits of each question; run_seed; stats, totals to add to.
+
+    An exception in a program is the outcome of its question. ModelError, Cancelled raised by a step, KeyboardInterrupt,
+    and exceptions of `programs` or `on_done` stop the run: open coroutines are closed and the exception is raised. The
+    outcomes until then have gone to `on_done` only.
     """
     if max_live < 1:
         raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")

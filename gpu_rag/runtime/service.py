@@ -1,4 +1,4 @@
-"""A slow service that answers the calls of one step beside the driver, and the calls in flight there."""
+"""A slow service, which answers the calls of one step while the driver works, and the calls in flight to it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class SlowService(Protocol):
     """
 
     def submit(self, key: int, query: Any) -> None:
-        """Take the query of a call; never waits for the answer."""
+        """Accept the query of a call, without waiting for the answer."""
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """Answered calls, as (key, result); a result is an answer of a step to a query.
+        """Answered calls, as (key, result). A result is what the step would return for the query.
 
-        Waits up to timeout_s for the first; [] if none came. Raises ModelError when the service is dead; its `request`
-        is the query that caused it, if the service knows that.
+        Waits up to timeout_s for the first one; [] if none came. Raises ModelError if the service is dead; the error's
+        `request` is the query that caused it, if the service knows that query.
         """
         ...
 
     def abort(self, key: int) -> None:
-        """Give up a call. `poll` still returns its key: with a late reply, or with an error."""
+        """Give up a call. `poll` still returns its key, with a late reply or with an error."""
         ...
 
     @property
@@ -53,14 +53,14 @@ class Flights:
 
     def __init__(self, core: Core, slow: Slow | None):
         self.core, self.slow = core, slow
-        self.calls: dict[int, tuple[Pending, float]] = {}  # with the shared seconds when they were sent
+        self.calls: dict[int, tuple[Pending, float]] = {}  # {key: (call, shared seconds when it was sent)}
         self._key_of: dict[Task, int] = {}
         self._n_sent = 0
         self._shared_s, self._at = 0.0, 0.0
 
     @property
     def n_open(self) -> int:
-        """Number of calls in flight, without aborted ones."""
+        """Number of calls in flight, not counting aborted ones."""
         return len(self._key_of)
 
     @property
@@ -87,9 +87,9 @@ class Flights:
         return self._n_sent - before
 
     def take(self, timeout_s: float) -> int:
-        """Settle the answered calls, waiting up to timeout_s if there are none. Returns their number.
+        """Settle the answered calls. Waits up to timeout_s if there are none. Returns their number.
 
-        Raises ModelError and Cancelled out of the service: they stop the run.
+        Raises ModelError and Cancelled if the service does; they stop the run.
         """
         if self.slow is None or not self.calls:
             return 0

@@ -1,4 +1,4 @@
-"""Pieces that a driver steps: tasks (strands of a program), groups of siblings, and one guarded step of each."""
+"""The parts that a driver advances: tasks (strands of a program), groups of siblings, and one guarded step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpu_rag.runtime.step import Call
 from gpu_rag.runtime.trace import Context, Slot
 from gpu_rag.types import Draft, Question, TraceStep, Usage
 
-# Result of one guarded step: gave an object (from a coroutine: what it awaits), returned, or raised.
+# Result of `attempt`: the step gave an object (a coroutine gives what it awaits), returned, or raised.
 GAVE, RETURNED, FAILED = 0, 1, 2
-# Limit on refused awaits of a cancelled coroutine, one per `finally`, before it is forced to end.
+# Awaits of a cancelled coroutine that are refused, one per `finally`, before it is forced to end.
 MAX_REFUSED_AWAITS = 32
 
 
@@ -23,7 +23,7 @@ MAX_REFUSED_AWAITS = 32
 class Outcome:
     """Result of one question: `draft` is the return value of its program, `error` the reason why it did not return.
 
-    usage may still grow: the cost of a call that a driver could not take back is added even after the end.
+    usage may still grow: the cost of a call that a driver could not cancel is added even after the question ended.
     traceback: text of the failure's traceback, for --debug; "" if there is none.
     """
 
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class Group:
-    """Siblings of one gather. limit: those at this index and after are cancelled, their results unwanted."""
+    """Siblings of one gather. limit: siblings from this index on are cancelled, and their results are dropped."""
 
     __slots__ = ("children", "error", "limit", "n_running", "results")
 
@@ -59,9 +59,10 @@ class QuestionRun:
 
 
 class Task:
-    """One strand: a coroutine, or (coro None) a call or gather given directly to a gather, kept in `op` until begun.
+    """One strand of a program: a coroutine; or a call or gather that was given directly to a gather.
 
-    path: its position in the program; its await number k has slot (*path, k). cost: of its calls since its last note.
+    coro: the coroutine, or None; op: the call or gather, until it begins. path: position in the program; await number k
+    of the task has the slot (*path, k). cost: of its calls since its last note in the trace.
     """
 
     __slots__ = ("alive", "coro", "cost", "group", "index", "n_awaits", "op", "parent", "path", "run")
@@ -78,7 +79,7 @@ class Task:
 
 
 class Pending(NamedTuple):
-    """A call that waits for its result. (order, slot) is unique in a run, so sorting never compares further fields."""
+    """A call that waits for its result. (order, slot) is unique in a run, so sorting never compares later fields."""
 
     order: int
     slot: Slot
@@ -88,13 +89,13 @@ class Pending(NamedTuple):
 
 
 def attempt(step: Callable[[Any], Any], arg: Any) -> tuple[int, Any]:
-    """Run one step of foreign code (a program, a step). Returns (GAVE | RETURNED | FAILED, object or error)."""
+    """Run code of a program or a step once. Returns (GAVE | RETURNED | FAILED, object or error)."""
     try:
         return GAVE, step(arg)
     except StopIteration as stop:
         return RETURNED, stop.value
-    # The one place that catches everything: a bug in one program is that question's recorded failure, with its type,
-    # message and traceback, never the run's. KeyboardInterrupt and SystemExit pass.
+    # The only place that catches everything. A bug in one program is recorded as the failure of its question, with
+    # type, message and traceback, and the run goes on. KeyboardInterrupt and SystemExit pass.
     except (Exception, GeneratorExit) as error:  # noqa: BLE001
         return FAILED, error
 
@@ -117,7 +118,7 @@ def cancel(task: Task) -> list[Task]:
 
 
 def _unwind(coro: Coroutine[Any, Any, Any]) -> None:
-    """Raise Cancelled in a coroutine until it ends; refuses what it awaits meanwhile, and drops what it raises."""
+    """Raise Cancelled in a coroutine until it ends. Refuses its awaits, and drops the errors that it raises."""
     for _ in range(MAX_REFUSED_AWAITS):
         kind, op = attempt(coro.throw, Cancelled("the work was cancelled", do="a sibling failed or the run stopped"))
         if kind != GAVE:
@@ -130,13 +131,13 @@ def _unwind(coro: Coroutine[Any, Any, Any]) -> None:
 
 
 def blame(error: ModelError, calls: Iterable[Pending]) -> None:
-    """Name the question whose call was the request that an engine blames, if it blames one."""
+    """Store in the error the id of the question whose request the engine blames, if it blames one."""
     if error.request is not None:
         error.question = next((p.task.run.ctx.question.id for p in calls if p.call.query == error.request), None)
 
 
 def fresh(error: BaseException) -> BaseException:
-    """A copy of an error without its traceback. One error raised in many programs would collect all their frames."""
+    """A copy of an error without its traceback. One object raised in many programs would collect all their frames."""
     twin = type(error).__new__(type(error), *error.args)
     twin.__dict__.update(error.__dict__)
     twin.__cause__ = error.__cause__

@@ -39,8 +39,11 @@ _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
 def make_app(
     admission: Admission, step_words: StepWords, host: str, keys: Keys | None, audit: Audit | None = None
 ) -> ASGIApp:
-    """The application behind its guard. step_words(step, n_candidates): words for a step of a trace, or None to show
-    its name. host: the bound address; keys, audit: as in `Guard`."""
+    """Make the application, with the guard in front of it.
+
+    step_words(step, n_candidates): a step of a trace in words, or None to show its name. host: the bound address; keys,
+    audit: as in `Guard`.
+    """
     api = _Api(admission, step_words)
     served: dict[str, Endpoint] = {
         "/v1/models": api.models,
@@ -85,7 +88,7 @@ class _Api:
         admission.counts.registry.register(EngineMetrics(self._live, lambda: admission.n_open))
 
     async def ask(self, request: Request, *, retrieval: bool = False) -> Response:
-        """Rows in the format of `gpu-rag answer`. retrieval: only evidence; no reader runs."""
+        """Answer questions, with rows as `gpu-rag answer` writes them. retrieval: only evidence; no reader runs."""
         raw = await read_body(request, self._settings)
         body, questions, single = read_ask(raw, self._settings.params, retrieval=retrieval)
         batch = await self._admission.ask(
@@ -99,7 +102,7 @@ class _Api:
         return Json(rows[0] if single else {"answers": rows})
 
     def _shaped(self, retrieval: bool, words: bool, row: dict[str, Any]) -> dict[str, Any]:
-        """The row in the client's form: a retrieval has no answer; `words` adds the steps of the trace in words."""
+        """The row that the client gets. A retrieval has no answer; `words` adds the steps of the trace in words."""
         if retrieval:
             row = {name: value for name, value in row.items() if name not in ("answer", "grounding")}
         if words:
@@ -108,8 +111,8 @@ class _Api:
         return row
 
     async def chat(self, request: Request) -> Response:
-        """A chat completion. The model is a method, the last user message the question, earlier messages its
-        history."""
+        """Answer with a chat completion. The model's name is a method, the last user message is the question, and
+        earlier messages are its history."""
         body, question, history = read_chat(await read_body(request, self._settings))
         batch = await self._admission.ask(
             self._method_of(body.model), [question], where=body.where, support=True, pieces=bool(body.stream),
@@ -132,17 +135,17 @@ class _Api:
         return {"id": model, "object": "model", "created": self._created, "owned_by": "gpu-rag"}
 
     async def models(self, request: Request) -> Response:
-        """The methods that answer here, as models."""
+        """List the methods that can answer on this server, as models."""
         return Json({"object": "list", "data": [self._described(name) for name in self._live.answering]})
 
     async def model(self, request: Request) -> Response:
-        """One of these models."""
+        """Describe one of the models that `models` lists. Raises Refusal (404)."""
         self._method_of(name := request.path_params["name"])
         return Json(self._described(name))
 
     async def methods(self, request: Request) -> Response:
-        """Every method: whether it retrieves and answers here, the reason if not, the command that builds what it
-        lacks, and its current parameters."""
+        """List every method: whether it retrieves and answers on this server, the reason if it does not, the command
+        that builds the missing part of the index, and its parameters."""
         found = []
         for name, lack in self._live.lacking.items():
             answers, line = name in self._live.answering, None
@@ -155,8 +158,8 @@ class _Api:
         return Json({"methods": found})
 
     def index(self, request: Request) -> Response:
-        """The content of the index, and the models that answer. Starlette runs this function in a thread, since it is
-        not async."""
+        """The content of the index, and the models that answer. Starlette runs this function in a thread, because
+        it is not async."""
         engine = self._live.engine
         index, manifest = engine.index, engine.index.manifest
         found = {
@@ -184,7 +187,7 @@ class _Api:
         return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
 
     async def health(self, request: Request) -> Response:
-        """Whether the process should be kept alive: not after its engine has ended for good."""
+        """Whether the process should be kept alive: no longer once its engine has stopped for good."""
         return Json({"live": not self._live.gone}, 503 if self._live.gone else 200)
 
     async def ready(self, request: Request) -> Response:

@@ -18,7 +18,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 TOKENS = ("prompt_tokens", "cached_tokens", "generated_tokens")
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # the moment when a count began would double the text
+disable_created_metrics()  # type: ignore[no-untyped-call]  # start times of counters would double the text
 
 
 class Counts:
@@ -36,7 +36,7 @@ class Counts:
         self.seconds = Histogram("gpu_rag_question_seconds", said, ["method"], buckets=SECONDS, registry=self.registry)
 
     def ended(self, row: Mapping[str, Any], seconds: float) -> None:
-        """Count a question that ended with this row after so many seconds."""
+        """Count a question that ended with this row after `seconds`."""
         usage = row["usage"]
         self.questions.labels(row["method"], row["status"]).inc()
         self.llm_calls.inc(usage["llm_calls"])
@@ -46,8 +46,8 @@ class Counts:
 
 
 class EngineMetrics(Collector):
-    """The state of the engine, its time and batches, and the LLM's queue, read on demand. Totals may be a moment
-    apart."""
+    """The state of the engine, its times and batches, and the LLM's queue, read at each request. Totals are read one
+    after another, so they may differ by a moment."""
 
     def __init__(self, live: Live, n_open: Callable[[], int]):
         self._live, self._n_open, self._began = live, n_open, time.monotonic()
@@ -78,8 +78,8 @@ class EngineMetrics(Collector):
 
 
 def buckets(sizes: Mapping[int, int]) -> list[tuple[str, float]]:
-    """(upper bound, number of batches up to it) in ascending order; the last bound is infinite. sizes: {size:
-    batches}."""
+    """Buckets of a histogram: (upper bound, number of batches up to it), ascending; the last bound is infinite. sizes:
+    {size: number of batches}."""
     found = [(str(bound), sum(n for size, n in sizes.items() if size <= bound)) for bound in SIZES]
     return [*found, ("+Inf", sum(sizes.values()))]
 

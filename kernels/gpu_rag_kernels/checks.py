@@ -1,17 +1,17 @@
-"""Compiled checks of inputs: one pass tells whether an input is sound, but not what is wrong with it."""
+"""Compiled checks of inputs. One pass tells whether an input is valid, but not what is wrong with it."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 
-MOST_TOPICS = 64  # a longer list is not compared pair by pair
+MOST_TOPICS = 64  # `are_distinct` compares pair by pair, and only lists up to this length
 
 
 @numba.njit(cache=True, nogil=True)
 def are_lists(values, offsets, n):
-    """Whether offsets i64[B+1] rise from 0 to T (never fall), and every value is in [0, n); any value is allowed if n <
-    0."""
+    """Whether offsets i64[B+1] go from 0 to T and never fall, and every value is in [0, n). If n < 0, any value is
+    allowed."""
     if offsets[0] != 0 or offsets[offsets.shape[0] - 1] != values.shape[0]:
         return False
     falls = False
@@ -26,7 +26,7 @@ def are_lists(values, offsets, n):
 
 @numba.njit(cache=True, nogil=True)
 def are_sets(values, offsets, n):
-    """`are_lists` and `are_ascending` in one pass."""
+    """Whether both `are_lists` and `are_ascending` hold."""
     return are_lists(values, offsets, n) and are_ascending(values, offsets)
 
 
@@ -44,7 +44,7 @@ def are_ascending(values, offsets):
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
 def square_of(row):
-    """row|^2, approximately."""
+    """Approximate |row|^2."""
     total = np.float32(0)
     for k in range(row.shape[0]):
         total += row[k] * row[k]
@@ -65,9 +65,9 @@ def are_units(rows, least, most):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def shares(offsets, mass, share):
-    """Write share f64[T]: mass divided by the sum of its list (mass None: all equal). offsets: checked.
+    """Write share f64[T]: each mass divided by the sum of its list. If mass is None, all are equal. offsets: checked.
 
-    Returns whether mass is finite and >= 0, and each non-empty list has a positive, finite sum.
+    Returns whether every mass is finite and >= 0, and every non-empty list has a positive, finite sum.
     """
     sound = True
     for b in range(offsets.shape[0] - 1):
@@ -86,8 +86,9 @@ def shares(offsets, mass, share):
 def are_rows_of_blocks(indptr, indices, offsets):
     """Whether every row is strictly ascending and within its block. indptr, offsets: checked.
 
-    It counts over all entries, because a loop over each row costs a mispredicted branch at its end: the number of
-    places where a column is not above the one before must equal the number of rows that begin at such places.
+    A descent is an entry whose column is not above the column of the entry before it. All rows ascend if each descent
+    is the first entry of a row, so it is enough to count. One loop runs over all entries, because a loop for each row
+    would cost a mispredicted branch at its end.
     """
     n_descents = 0
     for e in range(1, indices.shape[0]):
@@ -128,7 +129,7 @@ def find_rows(global_ids, offsets, nodes, lists, rows):
     """Write rows i64[T]: the position of each node of list b in the ascending global_ids of block b. Returns whether
     all exist.
 
-    offsets: of the blocks; lists: of the nodes; checked, of equal length.
+    offsets: of the blocks; lists: offsets of the nodes. Both are checked, and have equal length.
     """
     for b in range(lists.shape[0] - 1):
         for t in range(lists[b], lists[b + 1]):
@@ -157,8 +158,11 @@ def are_paths(group, question, batch):
 
 @numba.njit(cache=True, nogil=True)
 def are_of_kind(group, question, nodes, edges, offsets, per_topic, per_question, n, padded):
-    """`are_paths`, and whether the paths fit a `Kind`, whose fields are the other arguments. Each group belongs to its
-    question; nodes are in [0, n) and edges >= 0; if `padded`, both may be -1 from some position on."""
+    """Whether `are_paths` holds and the paths fit a `Kind`, whose fields are the last arguments.
+
+    Each group must belong to the question of its path. Nodes are in [0, n), edges are >= 0; if `padded`, both may be -1
+    from some position on.
+    """
     if not are_paths(group, question, offsets.shape[0] - 1):
         return False
     sound = True
@@ -178,7 +182,7 @@ def are_of_kind(group, question, nodes, edges, offsets, per_topic, per_question,
 
 @numba.njit(cache=True, nogil=True)
 def are_distinct(values, offsets):
-    """Whether no list (checked) has a value twice; also False if a list is too long to check."""
+    """Whether no list (checked) has a value twice. Also False if a list has more than MOST_TOPICS values."""
     for b in range(offsets.shape[0] - 1):
         if offsets[b + 1] - offsets[b] > MOST_TOPICS:
             return False
@@ -191,7 +195,7 @@ def are_distinct(values, offsets):
 
 @numba.njit(cache=True, nogil=True)
 def count_steps(indptr, nodes):
-    """The sum of the degrees at the ends of paths, nodes i32[P, h + 1]; -1 if a node is not in the graph."""
+    """Sum of the degrees of the last nodes of paths (nodes: i32[P, h + 1]); -1 if a node is not in the graph."""
     total, sound, n = 0, True, indptr.shape[0] - 1
     for p in range(nodes.shape[0]):
         for h in range(nodes.shape[1]):

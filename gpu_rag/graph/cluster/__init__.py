@@ -16,10 +16,10 @@ from gpu_rag.types import Ragged
 __all__ = ["exact_groups", "linked_pairs", "radius_clusters"]
 
 TILE = 2048  # rows and columns of a tile of scores
-GPU_TILE = 8192  # the same on a GPU, where the host waits three times for each tile
-CACHED_TILE = 1024  # the same for numba, so that a tile in bf16 stays in a cache of 2 MB
-FIXED = 80 << 20  # bytes of a tile, and of the vector parts that are checked and rounded at a time
-SETTLE_AT = 1 << 20  # torch: waiting pairs are tested again after so many new ones
+GPU_TILE = 8192  # the same on a GPU; larger, because the host waits three times per tile
+CACHED_TILE = 1024  # the same for numba; a tile in bf16 stays in a cache of 2 MB
+FIXED = 80 << 20  # bytes for a tile, and for the pieces in which vectors are checked and rounded
+SETTLE_AT = 1 << 20  # torch: test the waiting pairs again after this many new pairs
 
 
 def radius_clusters(
@@ -34,14 +34,14 @@ def radius_clusters(
     reaches a border row keeps it: the partition is the same, only the labels differ. Here a label is the smallest row
     of its cluster, including border rows. With min_samples <= 2 there are no border rows.
 
-    vectors: f16 or f32[N, D], unit rows (to 1 %; a row of zeros is near nothing); eps in [0, 2]; min_samples >= 1.
-    implementation: numba | torch | auto. Dot products at the threshold are exact (see `dots`), so the result is the
-    same in every implementation, on every device; eps below 1e-5 is within the rounding of stored unit rows.
-    Time: N^2 D multiply-adds, each pair once. Additional memory: 64 N bytes, a tile of scores, a copy in bf16 if the
-    CPU multiplies that, and at most 16 N (min_samples - 2) bytes of pairs that wait for their rows to become core;
-    never all neighbours (`cluster_bytes`). Raises BadInput, UsageError, MissingBackend.
+    vectors: f16 or f32[N, D], unit rows (within 1 %) or rows of zeros; eps in [0, 2]; min_samples >= 1.
+    implementation: numba | torch | auto. Dot products near the threshold are exact (see `dots`), so the result is the
+    same in every implementation and on every device. An eps below 1e-5 is less than the rounding of stored unit rows.
+    Time: N^2 D multiply-adds, each pair once. Additional memory (`cluster_bytes`): 64 N bytes, a tile of scores, a copy
+    in bf16 if the CPU multiplies in bf16, and at most 16 N (min_samples - 2) bytes for pairs that wait until their rows
+    are core. The list of all neighbours is never stored. Raises BadInput, UsageError, MissingBackend.
 
-    Unit vectors at 0, 10, 90 and 95 degrees with eps = 0.02 (11.5 degrees) are labelled [0, 0, 2, 2].
+    Example: unit vectors at 0, 10, 90 and 95 degrees with eps = 0.02 (11.5 degrees) get the labels [0, 0, 2, 2].
     """
     check_unit_rows(vectors, "vectors")
     if not 0 <= eps <= 2:
@@ -51,7 +51,7 @@ def radius_clusters(
     if vectors.shape[0] >= 2**31:
         raise BadInput("too many vectors", given=vectors.shape[0], expected="fewer than 2^31")
     chosen = pick_implementation(vectors.device, implementation, "radius_clusters")
-    vectors, min_samples = vectors.detach(), min(min_samples, vectors.shape[0] + 1)  # more: no row is core either
+    vectors, min_samples = vectors.detach(), min(min_samples, vectors.shape[0] + 1)  # N + 1: no row is core
     check_memory(64 * vectors.shape[0], vectors.device, "labels and counts", "cluster a part at a time")
     if chosen == "numba":
         return clusters_by_numba(vectors, 1 - eps, min_samples, min(TILE, CACHED_TILE))
@@ -59,16 +59,16 @@ def radius_clusters(
 
 
 def cluster_bytes(n: int, dims: int, min_samples: int = 2) -> int:
-    """The maximum that `radius_clusters` allocates in numba: a copy in bf16, 64 bytes a row, waiting pairs, tiles and
-    parts.
+    """The most bytes that `radius_clusters` allocates with numba: a copy in bf16, 64 bytes per row, waiting pairs, and
+    FIXED.
 
-    10^6 vectors of 384 dimensions: 0.9 GB, in addition to 0.8 GB (f16) or 1.5 GB (f32) for the vectors.
+    Example: 0.9 GB for 10^6 vectors of 384 dimensions, in addition to the vectors (0.8 GB in f16, 1.5 GB in f32).
     """
     return 2 * n * dims + 64 * n + 16 * n * max(0, min_samples - 2) + FIXED
 
 
 def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int) -> torch.Tensor:
-    """`radius_clusters` for any device: links of a tile are counted, then core pairs are merged; other pairs wait."""
+    """`radius_clusters` on any device: count links by tile, merge pairs of two core rows, let the other pairs wait."""
     n, device = vectors.shape[0], vectors.device
     label, count = torch.arange(n, device=device), torch.zeros(n, dtype=torch.int64, device=device)
     waiting, settled = torch.zeros(2, 0, dtype=torch.int64, device=device), 0
@@ -92,8 +92,8 @@ def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int
 def clusters_by_numba(
     vectors: torch.Tensor, threshold: float, min_samples: int, tile: int, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """`radius_clusters` of checked vectors on the CPU: products by torch, tiles scanned by numba. Rows are neighbours
-    if their dot product is >= threshold. dtype: of the products, f32 or bf16; None: the fastest."""
+    """`radius_clusters` of checked vectors on the CPU: torch computes the products, numba scans the tiles. Two rows are
+    neighbours if their dot product is >= threshold. dtype: f32 or bf16, for the products; None for the fastest."""
     from gpu_rag_kernels.dots.numba import flatten, link_tile, settle
 
     from gpu_rag.graph.common import low_precision
@@ -109,7 +109,7 @@ def clusters_by_numba(
 
     bits = component_bits(vectors)
     parent, count, enough = np.arange(n, dtype=np.int32), np.zeros(n, np.int32), min_samples - 1
-    space = min(2 * n * max(0, min_samples - 2), n * (n - 1) // 2)  # there are no more pairs
+    space = min(2 * n * max(0, min_samples - 2), n * (n - 1) // 2)  # the second number counts all pairs
     waiting, n_waiting = np.zeros((space + 64, 2), np.int32), 0
     buffer = torch.empty(min(n, tile) ** 2, dtype=dtype)
     for i0 in range(0, n, tile):
@@ -132,7 +132,7 @@ def clusters_by_numba(
 
 
 def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
-    """The pairs i < j of one tile whose dot product is >= threshold: i64[2, P]."""
+    """Pairs i < j in one tile with a dot product >= threshold: i64[2, P]."""
     slack, scores = products_slack(vectors), products(vectors[i0 : i0 + size], vectors[j0 : j0 + size])
     if i0 == j0:
         scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
@@ -147,12 +147,15 @@ def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: 
 
 
 def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
-    """Cluster labels: i64[N]. root: i64[N], the smallest core row of each core row's component; core: bool[N]; links:
-    i64[2, P], all linked pairs with exactly one core row (other pairs are harmless)."""
+    """Cluster labels: i64[N].
+
+    root: i64[N], for each core row the smallest core row of its component; core: bool[N]; links: i64[2, P], every
+    linked pair with exactly one core row (other pairs change nothing).
+    """
     n = root.shape[0]
     cluster = torch.where(core, root, n)
     for a, b in ((links[0], links[1]), (links[1], links[0])):
-        border = core[a] & ~core[b]  # other rows have root N and change nothing
+        border = core[a] & ~core[b]  # other pairs write N, which changes nothing
         cluster.scatter_reduce_(0, b, torch.where(border, root[a], n), "amin")
     rows = torch.arange(n, device=root.device)
     smallest = torch.full((n + 1,), n, device=root.device).scatter_reduce_(0, cluster, rows, "amin")
@@ -162,12 +165,12 @@ def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> to
 def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
     """Groups of rows that share a key, directly or through other rows: i64[N], the smallest row of each row's group.
 
-    keys: Ragged of i32/i64, the keys of N rows in any order; any integers, repeats allowed. A row without keys is its
-    own group. The groups are the connected components of rows and keys. implementation: numba | torch | auto; all give
-    the same integers. O(T log T) time (numba: O(T) if the keys span at most 4 T numbers), O(T + N) memory. Raises
-    BadInput, UsageError, MissingBackend.
+    keys: Ragged of i32/i64, the keys of N rows, in any order, repeats allowed. A row without keys is its own group. The
+    groups are the connected components of the graph that joins rows to their keys.
+    implementation: numba | torch | auto; all give the same integers. Time O(T log T) (numba: O(T) if the keys span at
+    most 4 T numbers), memory O(T + N). Raises BadInput, UsageError, MissingBackend.
 
-    Keys [[7, 8], [5], [9, 8], [9]] give [0, 1, 0, 0].
+    Example: keys [[7, 8], [5], [9, 8], [9]] give [0, 1, 0, 0].
     """
     check_ragged(keys, "keys")
     if pick_implementation(keys.values.device, implementation, "exact_groups") == "numba":
@@ -177,12 +180,12 @@ def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
     run = torch.ones(values.shape[0], dtype=torch.bool, device=values.device)
     run[1:] = values[1:] != values[:-1]
     place = torch.arange(run.shape[0], device=run.device)
-    first = rows[torch.where(run, place, 0).cummax(0).values]  # a row that has the same key
+    first = rows[torch.where(run, place, 0).cummax(0).values]  # for each key, one row that has it
     return merge_labels(torch.arange(keys.batch, device=values.device), first, rows)
 
 
 def _groups_by_numba(keys: Ragged) -> torch.Tensor:
-    """`exact_groups` on the CPU: each row is united with the smallest row that has the same key."""
+    """`exact_groups` on the CPU: unite each row with the smallest row that has the same key."""
     from gpu_rag_kernels.dots.numba import group_by_keys
 
     label, (values, offsets) = np.arange(keys.batch), arrays_of(keys)

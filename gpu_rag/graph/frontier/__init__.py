@@ -1,8 +1,9 @@
-"""Edges with one question each: the best of all edges, and the best edges from a frontier, for B questions.
+"""Search for the edges most similar to each of B questions: among all edges, or among those that leave a frontier.
 
-SIM(q, x) = (Jaccard(K_q, K_x) + v_q . v_x) / 2 is HopRAG's similarity of keyword sets and unit vectors (the Jaccard
-index of two empty sets is 0). It is computed exactly, with dot products on the grid of `dots`, and rounded once to f32:
-a score has the same bits for any batch, tile, implementation or device. Equal scores are ordered by id.
+Each edge is described by one question of its own (HopRAG): a keyword set K_x and a unit vector v_x.
+SIM(q, x) = (Jaccard(K_q, K_x) + v_q . v_x) / 2 is HopRAG's similarity; the Jaccard index of two empty sets is 0. It is
+computed exactly, with dot products on the grid of `dots`, and rounded once to f32. So a score has the same bits for any
+batch, tile, implementation or device. Equal scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ __all__ = [
     "pick_search", "score_lists", "top_edges",
 ]  # fmt: skip
 
-KERNELS = {"torch": "reference", "triton": "triton"}  # kernel for the dot products and the best of a list
+KERNELS = {"torch": "reference", "triton": "triton"}  # kernel for dot products and for the best edges of a list
 
 COMPILED = "gpu_rag.graph.frontier.numba_path"
-ANY_KEYWORD = 2**63 - 1  # above every keyword of a question
+ANY_KEYWORD = 2**63 - 1  # larger than every keyword of a question
 
 
 def _check_query(query: FrontierQuery, vectors: torch.Tensor) -> None:
@@ -55,8 +56,8 @@ def _check_size(k: int, threads: int) -> None:
 
 
 def pick_search(device: torch.device, implementation: str = "auto", op: str = "frontier_topk") -> str:
-    """The implementation of `frontier_topk` and `score_lists`: numba | torch | triton; all give the same bits. Raises
-    MissingBackend, or UsageError for an unknown name or one that cannot take this device."""
+    """Choose the implementation of `frontier_topk` and `score_lists`: numba | torch | triton; all give the same bits.
+    Raises MissingBackend; UsageError if the name is unknown or does not work on this device."""
     return pick_implementation(device, implementation, op, "frontier")
 
 
@@ -65,11 +66,11 @@ def score_lists(
 ) -> torch.Tensor:
     """SIM(q, x) for every x in each question's list: f32[T], in the order of `lists`.
 
-    lists: Ragged of i32/i64 rows of `things`, any order, repeats allowed. implementation: see `pick_search`. Time: D
-    multiply-adds a pair; memory: the result (torch: D f64 a pair, in pieces; triton: 16 bytes a pair). Raises BadInput,
-    UsageError, MissingBackend.
+    lists: Ragged of i32/i64 rows of `things`, in any order, repeats allowed. implementation: see `pick_search`.
+    Time: D multiply-adds per pair. Memory: the result; in addition D f64 per pair, in pieces (torch), or 16 bytes per
+    pair (triton). Raises BadInput, UsageError, MissingBackend.
 
-    q = [1, 0] with words {1, 2}; things [1, 0] with {3} and [0.6, 0.8] with {1}: scores 0.5 and 0.55.
+    Example: for q = [1, 0] with keywords {1, 2}, the things [1, 0] with {3} and [0.6, 0.8] with {1} score 0.5 and 0.55.
     """
     _check_query(query, things.vectors)
     check_ragged(lists, "rows", n=things.n, device=query.vectors.device, batch=query.keywords.batch)
@@ -85,17 +86,18 @@ def score_lists(
 def frontier_topk(
     query: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, *, implementation: str = "auto", threads: int = 1
 ) -> TopK:
-    """The k out-edges with the highest SIM of every vertex in each question's frontier: TopK of i32, f32[T, k].
+    """For every vertex in each question's frontier, its k out-edges with the highest SIM: TopK of i32, f32[T, k].
 
-    Row t belongs to frontier.values[t]; ids are edges e of that vertex by (-SIM(q, e), e), padded with (-1, -inf) if a
-    vertex has fewer. frontier: Ragged of i32/i64 vertices, any order, repeats allowed. k >= 1.
-    implementation: see `pick_search`. threads: blocks of questions at once (numba).
-    Time: D multiply-adds an out-edge of the frontier; no [B, E] scores are made. Additional memory: torch gathers the
-    vectors of the out-edges in pieces, triton reads them in place.
+    Row t belongs to the vertex frontier.values[t]. Its ids are edges e in the order (-SIM(q, e), e), padded with
+    (-1, -inf) if the vertex has fewer than k. k >= 1.
+    frontier: Ragged of i32/i64 vertices, in any order, repeats allowed. implementation: see `pick_search`.
+    threads: how many blocks of questions run at once (numba).
+    Time: D multiply-adds per out-edge of the frontier; the [B, E] scores of all edges are never computed. Additional
+    memory: torch gathers the vectors of the out-edges in pieces; triton reads them in place.
     Raises BadInput, UsageError, MissingBackend.
 
-    Vertex 0 with out-edges 0: [1, 0], {3} and 1: [0.6, 0.8], {1}; vertex 1 with none. q = [1, 0] with {1, 2}, frontier
-    [[0, 1]], k = 1: ids [[1], [-1]], scores [[0.55], [-inf]].
+    Example: vertex 0 has the out-edges 0 ([1, 0], {3}) and 1 ([0.6, 0.8], {1}), vertex 1 has none. For q = [1, 0] with
+    {1, 2}, frontier [[0, 1]] and k = 1 the ids are [[1], [-1]], the scores [[0.55], [-inf]].
     """
     _check_query(query, edges.vectors)
     check_ragged(frontier, "vertices", n=edges.n, device=query.vectors.device, batch=query.keywords.batch)
@@ -112,15 +114,17 @@ def frontier_topk(
 
 
 def top_edges(query: FrontierQuery, edges: HopEdges, k: int, *, implementation: str = "auto", threads: int = 1) -> TopK:
-    """The first edge to each of the first k distinct targets in the ranking of all edges: TopK i32, f32[B, k].
+    """For each question, the best edge to each of its k best targets: TopK of i32, f32[B, k].
 
-    All edges are ranked by (-SIM(q, e), e). From the top, an edge with a target seen before is skipped, until k targets
-    are found. Padded with (-1, -inf) if edges have fewer targets. k >= 1.
-    implementation: numba | torch | auto, all give the same bits. threads: tiles of questions at once (numba).
+    All edges are ranked by (-SIM(q, e), e). From the top, an edge whose target was seen before is skipped, until k
+    targets are found. The result is padded with (-1, -inf) if the edges have fewer than k targets. k >= 1.
+    implementation: numba | torch | auto; all give the same bits. threads: how many tiles of questions run at once
+    (numba).
 
-    Method: tiles of approximate scores (QUESTION_TILE x EDGE_TILE) with a proved error, in which keyword overlaps are
-    exact, from inverted lists. An edge is computed exactly if its score may reach the k found so far.
-    Time: B U D multiply-adds for U distinct vectors. Memory: a few tiles for each thread.
+    Method: scores are computed approximately, in tiles of QUESTION_TILE x EDGE_TILE, with a proved bound on the error;
+    keyword overlaps are exact, from inverted lists. The score of an edge is computed exactly only if it may be among
+    the best k so far.
+    Time: B U D multiply-adds for U distinct vectors. Memory: a few tiles per thread.
     Raises BadInput, UsageError, MissingBackend.
     """
     _check_query(query, edges.vectors)

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from gpu_rag.index import tables
 
-ORIGINS = pa.schema(  # one row per document, in the order of DOCUMENTS; only if sources of documents have names
+ORIGINS = pa.schema(  # one row per document, in the order of DOCUMENTS; only if the sources of documents have names
     [
         ("document", pa.string()),
         ("source", pa.string()),
-        ("node", pa.string()),  # the node that it describes, by its id in that source; "" in a corpus
+        ("node", pa.string()),  # id of the node that the document describes, in that source; "" in a corpus
     ]
 )
 KB_SOURCES = pa.schema([("name", pa.string()), ("kind", pa.string()), ("files", pa.list_(pa.string()))])
@@ -22,7 +22,7 @@ KB_RELATIONS = pa.schema(
     [
         ("name", pa.string()),  # ascending
         ("id", pa.string()),  # as in the files: an IRI, or the name itself
-        ("text", pa.string()),  # in words
+        ("text", pa.string()),  # the relation in words
     ]
 )
 KB_NODES = pa.schema(
@@ -31,11 +31,11 @@ KB_NODES = pa.schema(
         ("name", pa.string()),
         ("aliases", pa.list_(pa.string())),
         ("type", pa.int32()),  # rows of KB_TYPES
-        ("passages", pa.list_(pa.int32())),  # of its own document, then those that mention it
+        ("passages", pa.list_(pa.int32())),  # passages of its own document, then passages that mention it
         ("n_own", pa.int32()),
     ]
 )
-KB_RECORDS = pa.schema(  # by (source, id): the statements of each source about a node, before nodes were fused
+KB_RECORDS = pa.schema(  # sorted by (source, id): the data of each source about a node, before nodes were fused
     [
         ("source", pa.int32()),  # rows of KB_SOURCES
         ("id", pa.string()),
@@ -45,27 +45,27 @@ KB_RECORDS = pa.schema(  # by (source, id): the statements of each source about 
         ("node", pa.int32()),  # rows of KB_NODES
     ]
 )
-KB_LINKS = pa.schema(  # left < right, rows of KB_RECORDS: why two records are one node
+KB_LINKS = pa.schema(  # pairs of records that are one node, and why; rows of KB_RECORDS, left < right
     [("left", pa.int32()), ("right", pa.int32()), ("rule", pa.string())]  # rule: id | name
 )
-KB_EDGES = pa.schema(  # by (head, relation, tail, source), each once
+KB_EDGES = pa.schema(  # sorted by (head, relation, tail, source), without duplicates
     [
         ("head", pa.int32()),
         ("relation", pa.int32()),
         ("tail", pa.int32()),
         ("source", pa.int32()),
-        ("provenance", pa.string()),  # "file:line", and in brackets what the row itself states; "" for the extraction
-        ("passages", pa.list_(pa.int32())),  # passages that state it, ascending
+        ("provenance", pa.string()),  # "file:line", then in brackets what the row itself states; "" if extracted
+        ("passages", pa.list_(pa.int32())),  # passages that state the edge, ascending
     ]
 )
 KB_PASSAGES = pa.schema([("source", pa.int32())])  # one row per passage
-KB_TEXTS = pa.schema([("node", pa.int32()), ("text", pa.string())])  # ascending: nodes without passages
+KB_TEXTS = pa.schema([("node", pa.int32()), ("text", pa.string())])  # nodes without passages, ascending
 WEB_PAGES = pa.schema(
     [
-        ("id", pa.string()),  # ascending: the url; "SOURCE:URL" if another snapshot also has the page
+        ("id", pa.string()),  # ascending; the URL, or "SOURCE:URL" if another snapshot also has the page
         ("title", pa.string()),
         ("text", pa.string()),
-        ("url", pa.string()),  # or the path below a folder of pages
+        ("url", pa.string()),  # or the path below the folder of pages
         ("source", pa.string()),
     ]
 )
@@ -73,7 +73,7 @@ KB_TABLES = {  # tables of the stage `kb`, by name
     "sources": KB_SOURCES, "types": KB_TYPES, "relations": KB_RELATIONS, "nodes": KB_NODES, "records": KB_RECORDS,
     "links": KB_LINKS, "edges": KB_EDGES, "passages": KB_PASSAGES,
 }  # fmt: skip
-KB_ROWS = (  # (table, column of row numbers, table that they refer to)
+KB_ROWS = (  # (table, column with row numbers, table that these numbers refer to)
     ("nodes", "type", "types"), ("nodes", "passages", "passages"), ("records", "node", "nodes"),
     ("records", "source", "sources"), ("edges", "head", "nodes"), ("edges", "relation", "relations"),
     ("edges", "tail", "nodes"), ("edges", "source", "sources"), ("edges", "passages", "passages"),
@@ -82,5 +82,5 @@ KB_ROWS = (  # (table, column of row numbers, table that they refer to)
 
 
 def read_kb_tables(folder: Path, names: Iterable[str]) -> dict[str, pa.Table]:
-    """Some of KB_TABLES. folder: of the stage `kb`."""
+    """Read the named tables of KB_TABLES. folder: the folder of the stage `kb`."""
     return {name: tables.read_table(folder / f"kb_{name}.parquet", KB_TABLES[name]) for name in names}

@@ -1,4 +1,4 @@
-"""The decisions of BubbleRAG: keywords and their wording, groups of anchors, growth, and reading."""
+"""The decisions of BubbleRAG: list and reword keywords, group anchors, grow trees, and read."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Number = Annotated[int, Meta(ge=1)]
 
 
 class Listed(Struct, frozen=True):
-    """Keywords to look for, the most important first."""
+    """Keywords to search for, the most important first."""
 
     keywords: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=MOST_CHARS)], ...], Meta(max_length=MOST)]
 
 
 class Change(Struct, frozen=True):
-    """A new wording for the keyword of a number, from 1."""
+    """A new wording for one keyword, which is given by its number (from 1)."""
 
     number: Annotated[int, Meta(ge=1, le=MOST)]
     keyword: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -45,7 +45,7 @@ class Rewording(Struct, frozen=True):
 
 
 class Sorted(Struct, frozen=True):
-    """Candidates, by number from 1, that can stand for one concept of the question."""
+    """One group: numbers (from 1) of the candidates that can stand for one concept of the question."""
 
     concept: Annotated[str, Meta(max_length=CONCEPT_CHARS)]
     weight: Annotated[float, Meta(ge=0, le=1)]
@@ -59,7 +59,7 @@ class Grouping(Struct, frozen=True):
 
 
 def numbered(keywords: Sequence[Keyword]) -> str:
-    """The keywords as a prompt lists them, from 1."""
+    """The keywords as a list for a prompt, numbered from 1."""
     return "\n".join(f"{i}. {keyword.text}" for i, keyword in enumerate(keywords, 1))
 
 
@@ -67,7 +67,7 @@ def numbered(keywords: Sequence[Keyword]) -> str:
 
 
 def as_keywords(reply: Listed, rules: Sequence[Keyword]) -> list[Keyword]:
-    """The keywords of a reply. A keyword that the rules know has the kind that they give it."""
+    """The keywords of a reply. A keyword that the rules also list keeps the kind that they give it."""
     kinds = {keyword.text: keyword for keyword in rules}
     return once(kinds.get(text, Keyword(text)) for text in reply.keywords)
 
@@ -97,7 +97,7 @@ def _changes(reply: Rewording, keywords: Sequence[Keyword]) -> list[str]:
 
 
 def _rewording(name: str) -> Ask[Rewording]:
-    """A step that rewords keywords; without a model they stay as they are."""
+    """An Ask that rewords keywords. Without a model they do not change."""
     return Ask(
         name,
         Rewording,
@@ -128,7 +128,7 @@ SPECIALISE, RELAX = _rewording("specialise"), _rewording("relax")
 
 
 def as_groups(reply: Grouping, candidates: Sequence[int]) -> list[Group]:
-    """The groups of a reply, heaviest first, with weights scaled to sum to 1; equal weights if all are 0."""
+    """The groups of a reply, heaviest first. Weights are scaled to sum to 1; if all are 0, they become equal."""
     ordered = sorted(reply.groups, key=lambda group: -group.weight)
     total = sum(group.weight for group in ordered)
     return [
@@ -149,7 +149,7 @@ def _groups_in_words(reply: Grouping, index: Index, candidates: Sequence[int]) -
 
 
 def _sorted(reply: Grouping, shown: Sequence[int]) -> Grouping | Refused:
-    """The groups without candidates that the prompt did not show; empty groups are removed."""
+    """Remove candidates that the prompt did not show, then empty groups. Refused if no group is left."""
     seen = {position + 1 for position in shown}
     kept = (
         Sorted(" ".join(group.concept.split()), group.weight, tuple(n for n in group.candidates if n in seen))
@@ -162,7 +162,7 @@ def _sorted(reply: Grouping, shown: Sequence[int]) -> Grouping | Refused:
 def _of_gold(
     gold: Known, keywords: Sequence[Keyword], pools: Sequence[Ranking], candidates: Sequence[int]
 ) -> Grouping | None:
-    """One group per keyword, of its candidates that occur in a gold passage; None if there are none."""
+    """For each keyword, a group of its candidates that occur in a gold passage. None if no candidate does."""
     right = {v: i for i, v in enumerate(candidates, 1) if not gold.passages.isdisjoint(passages_of(gold.index, [v]))}
     numbers = [tuple(right[v] for v in pool.rows if v in right)[:MOST_CANDIDATES] for pool in pools]
     named = zip(keywords, numbers)
@@ -198,7 +198,7 @@ EXPAND = Choose("expand", f"{PROMPTS}:expand", none=True, helps=stated_by_gold)
 
 
 def told_rightly(gold: Known, position: int, rows: Sequence[int]) -> bool:
-    """Whether an option is right. The passages suffice if they include all gold documents."""
+    """Whether an option of ENOUGH is right. "Yes" is right if the passages include all gold documents."""
     documents = {gold.index.passage_doc_ids[row] for row in rows}
     return (position == 1) == (bool(gold.gold.documents) and gold.gold.documents <= documents)
 
@@ -217,7 +217,7 @@ def _blocks(evidence: Sequence[Evidence]) -> list[str]:
 
 
 async def _read(run: Run, question: str, evidence: Sequence[Evidence]) -> str:
-    """The answer of the shared reader, from the passages that it shows."""
+    """The answer of the shared reader, which sees only the first `run.reader.passages` passages."""
     return await read_blocks(run, question, _blocks(evidence[: run.reader.passages])) or UNKNOWN
 
 

@@ -1,21 +1,21 @@
-"""BubbleRAG's steps over its graph: anchors for keywords, trees that join them, neighbours of a frontier, passages.
+"""BubbleRAG's steps over its graph: find anchors of keywords, trees that join them, neighbours, and passages.
 
 For a question with unit vector q and groups of anchors, over the nodes [entities | relations] of `graph`:
-  G'        = the nodes within `hops` steps of an anchor, at most `max_local`, see `graph.bubble.local.localise`
-  w(v)      = 1 + floor((1 - cos(q, v)) * 2^14), from one table of cosines a batch
+  G'        = the nodes within `hops` steps of an anchor, at most `max_local`, see `graph.bubble.localise`
+  w(v)      = 1 + floor((1 - cos(q, v)) * 2^14), from one table of cosines per batch
   T_1, ...  = the first `budget` candidate trees of `graph.bubble.bubble_expansion` in G' with w
-  Cost_sem  = the mean of 1 - cos(q, v) over the entities of T (of T itself where it is one relation); BubbleRAG's
-              semantic dissonance
-All local graphs of a batch are blocks of one block-diagonal graph. Nodes are ranked by w, ties to the lower node, so
-the order is the same on every machine and in any batch; scores are the exact cosines.
+  Cost_sem  = the mean of 1 - cos(q, v) over the entities of T (if T is a single relation, over that relation);
+              BubbleRAG calls it semantic dissonance
+The local graphs of a batch are the blocks of one block-diagonal graph. Nodes are ranked by w, ties to the lower node.
+So their order is the same on every machine and in any batch. Their scores are the exact cosines.
 
-The random walk of a question with text t from the nodes S of its evidence graphs and the anchors A of its groups, over
-[entities | relations | passages], see `graph.walk_graph` and program.walk:
+For a question with text t, a random walk over [entities | relations | passages] starts at the nodes S of its evidence
+graphs and the anchors A of its groups, see `graph.walk_graph` and `program.walk`:
   u(v, X)   = 1 / (passages of v) for v in X, scaled to sum to 1
   g(v)      = (1 - ANCHOR_SHARE) u(v, S) + ANCHOR_SHARE u(v, A); anchors outside all trees count too
-  w(v)      = (1 - NAME_SHARE) g(v) + NAME_SHARE m(v), with m the entities that t names, see program.seeds
-  pi        = SEED_MASS * w, and the rest the restart on passages by TEMPERATURE * cos(q, p), BM25, and titles that t
-              names
+  e(v)      = (1 - NAME_SHARE) g(v) + NAME_SHARE m(v), where m weights the entities that t names, see `program.seeds`
+  pi        = SEED_MASS * e on entities and relations; the rest of the mass is on passages, by TEMPERATURE * cos(q, p),
+              BM25, and the titles that t names
   p         = (1 - WALK_DAMPING) pi + WALK_DAMPING P^T p
   score(p)  = minmax(log p(p)) + WALK_FUSION * minmax(cos(q, p))
 """
@@ -64,11 +64,11 @@ from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 from gpu_rag.types import Ragged, TopK
 
-MOST_ALPHA = 100  # limit for which exp stays finite
-PARTS = 1 << 40  # resolution of a weight
+MOST_ALPHA = 100  # largest value for which exp stays finite
+PARTS = 1 << 40  # weights are rounded down to multiples of 1 / PARTS
 SEED_MASS, TEMPERATURE, WALK_FUSION = 0.5, 30.0, 0.05  # parameters of the random walk
 ANCHOR_SHARE, NAME_SHARE = 2 / 3, 0.4
-WALK_DAMPING = 0.9  # higher than elsewhere: two steps lead from one entity to another
+WALK_DAMPING = 0.9  # higher than in other methods, because an entity is two steps from the next
 TOL = 1e-6  # L1 error bound of PageRank
 
 
@@ -97,16 +97,16 @@ class Params(Declared):
     ] = "walk"
     n_passages: Annotated[int, COUNT, "retrieved, and read by a capable model"] = 15
 
-    n_before: ClassVar[int] = 5  # pre-retrieved passages, which a model checks and rewords keywords by
+    n_before: ClassVar[int] = 5  # passages retrieved first; with them a model checks and rewords keywords
     n_anchors: ClassVar[int] = 10  # candidates per keyword
-    near: ClassVar[int] = 4  # steps around the other anchors in which an open sub-question is searched
+    near: ClassVar[int] = 4  # an open sub-question is searched within this many steps of the other anchors
     hops: ClassVar[int] = 6  # radius of the local graph around the anchors
     max_local: ClassVar[int] = 20_000  # nodes in a local graph
     cost_on: ClassVar[str] = "nodes"  # the cost of a tree is the mean over its entities
     intra_penalty: ClassVar[float] = 0.9  # factor for a tree that joins two anchors of one group
     n_neighbours: ClassVar[int] = 40  # relations shown per hop, nearest to the question
     max_picks: ClassVar[int] = 5  # relations taken per hop
-    pick_threshold: ClassVar[float] = 0.45  # by similarity: minimum cosine of a taken relation and the question
+    pick_threshold: ClassVar[float] = 0.45  # if similarity decides: least cosine of a relation that is taken
     fusion_constant: ClassVar[float] = 3.0
 
 
@@ -114,8 +114,8 @@ class Params(Declared):
 class Tree:
     """A candidate tree.
 
-    nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem; distance: of the event
-    that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see `graph.bubble`.
+    nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem; distance: that of the
+    event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see `graph.bubble`.
     """
 
     nodes: tuple[int, ...]
@@ -128,17 +128,18 @@ class Tree:
 Nodes = tuple[int, ...]
 Around = tuple[np.ndarray, Nodes]  # unit vectors f32[m, D] of keywords, and nodes around which to search relations
 Growing = tuple[np.ndarray, tuple[Nodes, ...]]  # a question's unit vector, and the anchors of each of its groups
-Frontier = tuple[np.ndarray, Nodes, Nodes]  # its unit vector, the entities of its frontier, and its relations
-FromTrees = tuple[str, np.ndarray, Nodes, Nodes]  # text, unit vector, nodes of its evidence graphs, and its anchors
-OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and {node: number of its first tree}
+Frontier = tuple[np.ndarray, Nodes, Nodes]  # unit vector, entities of the frontier, and relations that the question has
+FromTrees = tuple[str, np.ndarray, Nodes, Nodes]  # text, unit vector, nodes of the evidence graphs, and anchors
+OfTrees = tuple[np.ndarray, Mapping[int, int]]  # a question's unit vector, and {node: number of its first tree}
 
 
 @dataclass(frozen=True)
 class TreePassage:
     """A passage of an evidence graph.
 
-    tree: the first tree with a node of it, from 0; n_nodes: number of its nodes in all trees; weight: the sum of 1 /
-    (passages of the node) over these, each term rounded down to 2^-40; cosine: with the question.
+    tree: number (from 0) of the first tree with a node of this passage; n_nodes: number of such nodes in all trees;
+    weight: the sum of 1 / (number of passages of the node) over these nodes, each term rounded down to a multiple of
+    2^-40; cosine: of the passage and the question.
     """
 
     row: int
@@ -150,7 +151,7 @@ class TreePassage:
 
 @batched(GRAPH)
 def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list[Ranking]]:
-    """For each vector of f32[m, D] the k entities and k relations of highest cosine, as one ranking of nodes."""
+    """For each vector of f32[m, D], the k entities and k relations of highest cosine, as one ranking of nodes."""
     cuts = np.cumsum([0, *map(len, queries)]).tolist()
     if not cuts[-1]:
         return [[] for _ in queries]
@@ -163,8 +164,8 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
 @batched(GRAPH, tile=TILE)
 @trusted()
 def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
-    """For each vector the k relations of highest cosine within `radius` steps of the query's nodes. A ball with more
-    than `limit` nodes is cut to the first ones by (steps, node)."""
+    """For each vector, the k relations of highest cosine within `radius` steps of the query's nodes. If more than
+    `limit` nodes are so near, only the first ones by (steps, node) are kept."""
     graph, each = bubble_graph(index), [len(vectors) for vectors, _ in queries]
     lists = [nodes for (_, nodes), m in zip(queries, each) for _ in range(m)]
     if not lists:
@@ -180,8 +181,8 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
 @batched(GRAPH, tile=TILE)
 @trusted()
 def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
-    """The candidate trees that join the groups of anchors, in the order of `bubble_expansion`; none without anchors. At
-    most MOST_GROUPS groups."""
+    """The candidate trees that join a question's groups of anchors, in the order of `bubble_expansion`. A question
+    without anchors has none; it may have at most MOST_GROUPS groups."""
     graph = bubble_graph(index)
     cosines = Cosines(graph, stacked([vector for vector, _ in queries], index.device))
     anchors = ragged_of_lists([[v for group in groups for v in group] for _, groups in queries], index.device)
@@ -201,7 +202,7 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
 @batched(GRAPH, tile=TILE)
 @trusted()
 def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ranking]:
-    """The k relations nearest to each question that end at an entity of its frontier and that it does not have yet."""
+    """For each question, the k nearest relations that touch its frontier and that it does not have yet."""
     graph = bubble_graph(index)
     frontier = ragged_of_lists([entities for _, entities, _ in queries], index.device)
     present = ragged_of_lists([relations for _, _, relations in queries], index.device)
@@ -218,8 +219,8 @@ def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ran
 
 @batched(GRAPH, tile=TILE)
 def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) -> list[list[TreePassage]]:
-    """The k first passages of each query's nodes, by (tree, -weight for order "fused" or -n_nodes for "trees", -cosine,
-    row)."""
+    """The first k passages of each query's nodes. They are ordered by (tree, -weight, -cosine, row) if `order` is
+    "fused"; otherwise -n_nodes replaces -weight."""
     graph, vectors = bubble_graph(index), index.vectors("passage_vectors")
     n = max(vectors.shape[0], 1)
     nodes = ragged_of_lists([list(tree_of) for _, tree_of in queries], index.device)
@@ -235,7 +236,7 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     of = torch.repeat_interleave(torch.arange(len(cell), device=cell.device), counts, output_size=len(place))
     first = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, of, tree[place], "amin")
     share = PARTS // of_node.offsets.diff()[nodes.values[place]]
-    weight = torch.zeros_like(cell).index_add_(0, of, share).double() / PARTS  # integer sums: equal sums are equal
+    weight = torch.zeros_like(cell).index_add_(0, of, share).double() / PARTS  # exact integer sums: ties stay ties
     rows = stacked([vector for vector, _ in queries], index.device)
     cosine = exact_dots(rows, cell // n, vectors, cell % n)
     whole, real = torch.stack([cell // n, cell % n, first, counts]), torch.stack([weight, cosine])
@@ -245,7 +246,7 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
 @batched(WALK, tile=TILE)
 @halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
-    """The k best passages by the random walk from the nodes of each query, see the module."""
+    """The k best passages of each query by the random walk from its nodes, see the docstring of the module."""
     texts = [text for text, *_ in queries]
     said, sizes = [words_of(text) for text in texts], n_passages_of(index)
     names = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
@@ -276,12 +277,13 @@ def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
 
 
 def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
-    """The trees of each question. Sums of cosines have no rounding (see `graph.dots`), so the order does not matter."""
+    """The trees of each question. Sums of cosines are exact (see `graph.common.dots`), so the order of terms does
+    not matter."""
     n_trees, tree_of = found.kind.shape[0], row_of_value(found.nodes)
     question = row_of_value(Ragged(found.distance, found.offsets))[tree_of]
     cosine = cosines.of(question, found.nodes.values.long())
     parts = found.nodes.values, found.nodes.offsets, found.offsets, found.groups, found.distance, found.kind, tree_of
-    columns = torch.cat([*(part.long() for part in parts), cosine.view(torch.int64)]).cpu()  # one wait for all
+    columns = torch.cat([*(part.long() for part in parts), cosine.view(torch.int64)]).cpu()  # the host waits only once
     node, begins, places, groups, distance, kind, tree, cosine = columns.split([*map(len, parts), len(cosine)])
     paid, tree = 1 - cosine.view(torch.float64).numpy(), tree.numpy()
     counted = (node < graph.n_entities).numpy()

@@ -1,11 +1,13 @@
 """HybGRAG (Lee et al. 2024): retrieval from a semi-structured knowledge base by a router, two modules and a critic.
 
-In each iteration the router names topic entities with their relations and picks a module. The hybrid module ranks the
-nodes that all entities lead to, the text module all documents. The validator finds the first node that answers the
-question, and moves it to the front. If none does, the commentor names the fault, and the router tries again. The last
-of `iterations` is returned unvalidated. If rules route and the question does not clearly state its relations, the
-modules are fused; then without a document the answer is `unsupported`, and the trace lists possible relations. A model
-that decides is asked at most 4 * iterations - 2 times, and once more for each unreadable reply; then the reader.
+In each iteration the router names topic entities with their relations, and picks a module. The hybrid module ranks the
+nodes that the relations of all entities lead to; the text module ranks all documents. The validator finds the first
+node that answers the question, and moves it to the front. If there is none, the commentor names the fault, and the
+router tries again. The result of the last of `iterations` is returned without validation.
+
+If rules route and the question does not clearly state its relations, the rankings of the modules are fused. If the
+result then has no document, the answer is `unsupported`, and the trace lists possible relations. If a model decides, it
+is asked at most 4 * iterations - 2 times, and once more for each unreadable reply. The reader comes after that.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def config(index: Index, params: Params) -> dict[str, Any]:
 
 
 async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retrieved]:
-    """The loop: the last action and its result. Actions and feedback are noted in the trace."""
+    """Run the loop. Returns the last action and its result. The trace records actions and feedback."""
     (vector,) = await embed([question])
     router, history, kb = await router_of(question, vector, run, params), History(question), kb_of(run.index)
     last: tuple[Action, Retrieved] | None = None
@@ -86,7 +88,7 @@ async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retr
 
 
 async def supported(action: Action, result: Retrieved, run: Run) -> Draft:
-    """A result as nodes, their passages (at most run.limit) and reasoning paths to the first nodes, without a text."""
+    """A draft without a text: nodes of a result, at most run.limit passages of them, and paths to the first nodes."""
     kb, best = kb_of(run.index), dict[int, float]()
     for row, score in zip(result.rows, result.scores):
         for passage in node_passages(kb, row, run.limit):
@@ -98,12 +100,12 @@ async def supported(action: Action, result: Retrieved, run: Run) -> Draft:
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Draft:
-    """The ranked nodes of the loop."""
+    """Run the loop. Returns its ranked nodes with their passages and paths."""
     return await supported(*await refined(question.text, run, params), run)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """The loop, then one reading of the first nodes, each with its document and the paths that lead to it."""
+    """Run the loop, then read the first nodes once, each with its document and the paths that lead to it."""
     action, result = await refined(question.text, run, params)
     found = await supported(action, result, run)
     if not (result.sure or found.evidence):

@@ -1,10 +1,11 @@
 """HybGRAG's variant for CRAG (Lee et al. 2024, appendix C): questions over web pages, with the answer inside the loop.
 
-In each iteration the router gives type, dynamism and domain of the question, names entities with relations and picks a
-source. The graph extracted from the pages gives paths, or a batch of the pages gives pieces of text. The generator
-answers from these, or finds the question invalid. The validator checks the answer. If it does not hold, the commentor
-names the fault, and the router tries again. The last of `iterations` is returned unvalidated. A model that decides is
-asked at most 4 * iterations - 2 times, and once more for each unreadable reply.
+In each iteration the router gives the type, dynamism and domain of the question, names entities with their relations,
+and picks a source: the graph extracted from the pages, which gives paths, or a batch of the pages, which gives pieces
+of text. The generator answers from these, or finds the question invalid. The validator checks the answer. If it rejects
+it, the commentor names the fault, and the router tries again. The answer of the last of `iterations` is returned
+without validation. If a model decides, it is asked at most 4 * iterations - 2 times, and once more for each unreadable
+reply.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ N_NOTED = 5  # lines of a reference shown in the trace
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """The loop of one question; `unsupported` if its last reference gave no answer."""
+    """Run the loop for one question. The draft is `unsupported` if the last reference gave no answer."""
     material = await material_of(question, run, params)
     history = History(question.text, query_time=question.query_time)
     router = await router_of(question.text, material, run, params)
@@ -49,10 +50,10 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
         history.feedback.append(fault)
         run.note(f"crag_feedback_{turn}", 0, (f"{fault}: {fault.text()}",))
     of_index = material.evidence and history.actions and history.actions[-1].module == TEXT
-    paths = () if of_index else shown_paths(items, material)  # passages are in the evidence
+    paths = () if of_index else shown_paths(items, material)  # these passages are in the evidence already
     evidence = shown_evidence(items, material, run.keep or run.limit)
     text = None if run.models.llm is None else prediction
     return Draft(text, evidence, paths, "answered" if text is not None else "unsupported")
 
 
-retrieve = program  # by rules and similarity: the reference of the last iteration
+retrieve = program  # rules and similarity decide; gives the reference of the last iteration

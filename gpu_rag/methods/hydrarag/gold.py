@@ -1,5 +1,6 @@
 """The replies of a perfect decider to HydraRAG's decisions, from the gold data of a question: answers, gold passages,
-`topic_entity`, `path` (triples from the topic to the answer) and `decomposition`. None where these are missing."""
+`topic_entity`, `path` (triples from the topic to the answer) and `decomposition`. A reply is None if the gold data for
+it is missing."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def topics(known: Known) -> Topics | None:
 
 
 def analysis(known: Known, question: str, topics: Sequence[str], search: Search) -> Analysed | None:
-    """The gold chain or the gold sub-questions; the rules supply the rest."""
+    """The gold chain and the gold sub-questions. Rules supply one of them if it is missing; None if both are."""
     reply, meta = rules.analysis(question, topics, search), known.gold.meta
     steps, chain = meta.get("decomposition") or (), _chain(meta.get("path") or (), topics)
     if not steps and chain is None:
@@ -43,7 +44,7 @@ def analysis(known: Known, question: str, topics: Sequence[str], search: Search)
 
 
 def _chain(path: Sequence[Sequence[str]], topics: Sequence[str]) -> Chain | None:
-    """The chain of a gold path; None if the triples do not follow one another."""
+    """The chain of a gold path. None if it is empty or too long, or if its triples do not follow one another."""
     if not path or len(path) >= MOST_STEPS or any(one[2] != other[0] for one, other in zip(path, path[1:])):
         return None
     keys = {name_key(topic): topic for topic in topics}
@@ -52,20 +53,20 @@ def _chain(path: Sequence[Sequence[str]], topics: Sequence[str]) -> Chain | None
 
 
 def predictions(known: Known, analysis: Analysis) -> Predicted | None:
-    """The gold answers."""
+    """The gold answers as predictions."""
     names = _answers(known)[:MOST_PREDICTIONS]
     return Predicted(tuple(rules.prediction(folded(name), analysis) for name in names)) if names else None
 
 
 def _answers(known: Known) -> Sequence[str]:
-    """The gold answers, else the names of the gold nodes."""
+    """The gold answers, or the names of the gold nodes if there are no answers."""
     kb = kb_of(known.index)
     return known.gold.answers or [kb.node_names[row] for row in map(kb.row_of, known.gold.nodes) if row is not None]
 
 
 def has_gold(known: Known, position: int, kinds: Sequence[str]) -> bool:
-    """Whether a kind of source has gold. For graphs: a node with the name of a gold answer; for documents: a gold
-    passage."""
+    """Whether sources of one kind hold gold data: graphs, if a node has the name of a gold answer; documents, if there
+    is a gold passage."""
     if kinds[position] == "kg":
         kb = kb_of(known.index)
         return any(kb.named(name) for name in _answers(known))
@@ -73,13 +74,14 @@ def has_gold(known: Known, position: int, kinds: Sequence[str]) -> bool:
 
 
 def holds_gold(known: Known, position: int, paths: Sequence[FoundPath]) -> bool:
-    """Whether no other path is better than this one. Best is a gold answer at the answer place, then a gold answer
-    anywhere, then a gold passage."""
+    """Whether a path has gold data and no other path is better. A gold answer at the answer place is best, then a gold
+    answer anywhere, then a gold passage."""
     worth = [_worth(path, known) for path in paths]
     return 0 < worth[position] == max(worth)
 
 
 def _worth(path: FoundPath, known: Known) -> int:
+    """3 (best) to 0 (no gold data), see `holds_gold`."""
     kb, answers = kb_of(known.index), set(map(name_key, _answers(known)))
 
     def stands(nodes: Iterable[int]) -> bool:
@@ -93,7 +95,7 @@ def _worth(path: FoundPath, known: Known) -> int:
 
 
 def answer(known: Known, chosen: Sequence[FoundPath]) -> Answered | None:
-    """The gold answers on the chosen paths. If no path holds one, not answered, and the search continues."""
+    """The gold answers on the chosen paths. If no path holds one, NOT_ANSWERED, so that the search continues."""
     kb = kb_of(known.index)
     right = list(dict.fromkeys(map(name_key, _answers(known))))
     if not right:

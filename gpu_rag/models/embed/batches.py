@@ -1,8 +1,8 @@
-"""Fixed batches: a row has the same bits alone or in any batch.
+"""Fixed batches: the vector of a text has the same bits in any batch, or if it is computed alone.
 
-A matrix product of another shape rounds differently. So the shape in which a text is computed must depend on that text
-alone: texts are grouped by their own padded length, and each group is cut into batches of one fixed size; the last
-batch is filled up with dummy rows.
+Matrix products of different shapes round differently. So the shape in which a text is computed must depend on that text
+alone: texts are grouped by their padded length, and each group is cut into batches of one fixed size. Dummy rows fill
+the last batch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from gpu_rag.models.embed.interface import OnBatch
 NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set models.device=cpu"
 
 
-PIECE_CHARS = 1 << 18  # characters of texts that are tokenized together
+PIECE_CHARS = 1 << 18  # most characters that are tokenized together
 
 
 def pieces_by_length(texts: Sequence[str], chars: int = PIECE_CHARS) -> list[list[int]]:
     """Rows of `texts`, sorted by number of characters (ties by row) and cut into pieces.
 
-    A piece has at most `chars` characters, or one text; each text counts 16 more, so that empty ones are bounded.
+    A piece has at most `chars` characters, or a single text. Each text counts 16 characters more than it has, so that
+    the number of texts in a piece is bounded even if they are empty.
     """
     pieces, size = list[list[int]](), chars + 1
     for row in sorted(range(len(texts)), key=lambda row: len(texts[row])):
@@ -38,7 +39,7 @@ def pieces_by_length(texts: Sequence[str], chars: int = PIECE_CHARS) -> list[lis
 
 
 def fixed_batches(lengths: Sequence[int], size: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
-    """Yield (length, rows) by ascending length: at most `size(length)` rows of one length.
+    """Yield batches (length, rows) by ascending length: at most `size(length)` rows, all of one length.
 
     lengths: the padded length of each row. Rows of equal length stay in their order.
     """
@@ -58,10 +59,11 @@ def embed_batches(
     compute: Callable[[list[int], int], torch.Tensor],
     on_batch: OnBatch | None,
 ) -> np.ndarray:
-    """f32[n, dim] of n texts, in batches of at most size(length) texts of one length. compute(rows, length): vectors of
-    a batch on any device; all are copied to the host together.
+    """The vectors of n texts, f32[n, dim], computed in batches of at most size(length) texts of one length.
 
-    on_batch(n_done) is called after each batch. Raises ModelError when the device has no memory left.
+    lengths: the padded length of each text. compute(rows, length) returns the vectors of a batch, on any device; all
+    are copied to the host together at the end. on_batch(n_done) is called after each batch. Raises ModelError if the
+    device runs out of memory.
     """
     parts, order, n_done = [torch.zeros((0, dim))], list[int](), 0
     for length, rows in fixed_batches(lengths, size):

@@ -1,8 +1,8 @@
-"""Probe of a model's abilities, on a tiny test of our own: a first look, not a benchmark.
+"""Probe of a model's abilities with a tiny test of our own: a first look, not a benchmark.
 
-There are six invented passages. For each, the model lists the names under a JSON schema, judges a true and a false
-statement (yes or no, constrained), gives a short answer, and picks, among the titles of all six, the one that holds the
-answer: once as a constrained choice and once ranked by log-probability.
+The test has six invented passages. For each passage the model lists the names in it under a JSON schema, judges a true
+and a false statement (constrained to yes or no), and answers a question briefly. From the titles of all passages it
+picks the passage that has the answer, once as a constrained choice and once by log-probability.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 
-VERSION = 1  # of the test: results of another version are not used
+VERSION = 1  # of the test; results of other versions are not used
 NAMES = json.dumps(
     {
         "type": "object",
@@ -32,7 +32,7 @@ NAMES = json.dumps(
     },
     sort_keys=True,
 )
-# Least shares for calling a model good at something.
+# A model is good for a use if it reaches these shares of right replies.
 EXTRACTS = {"json": 1.0, "names_found": 0.6, "names_verbatim": 0.9}
 JUDGES = {"judged": 0.8, "chosen": 0.6}
 ANSWERS = {"answered": 0.6}
@@ -55,7 +55,7 @@ class Passage:
 
 @cache
 def passages() -> tuple[Passage, ...]:
-    """All items of the test."""
+    """The items of the test."""
     lines = resources.files(__name__).joinpath("passages.jsonl").read_text(encoding="utf-8").splitlines()
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     return tuple(Passage(**{**row, "names": tuple(row["names"])}) for row in rows)
@@ -80,9 +80,9 @@ def requests() -> list[Request]:
 def probe(llm: LLM) -> dict[str, Any]:
     """Run the test. Returns {"model", "capable", "tests": {name: [right, of]}, "good_for", "failed", "s"}.
 
-    tests: json (valid replies), names_found (of the passage's names), names_verbatim (of the names replied), judged
-    (yes / no), answered, chosen, ranked. good_for: extraction, judging, answers, if the shares are high enough. failed:
-    requests without a reply; they count as wrong.
+    tests: json (valid replies), names_found (names of the passage that the model lists), names_verbatim (listed names
+    that are in the passage), judged (yes or no), answered, chosen, ranked. good_for: those of extraction, judging and
+    answers for which the shares are high enough. failed: number of requests without a reply; they count as wrong.
     """
     began = time.perf_counter()
     sent = requests()
@@ -107,12 +107,12 @@ def probe(llm: LLM) -> dict[str, Any]:
     }
 
 
-# positions of a test's replies among the six of an item
+# {test: (first, end) of its replies among the six replies of an item}
 _SIMPLE = {"judged": (1, 3), "answered": (3, 4), "chosen": (4, 5), "ranked": (5, 6)}
 
 
 def good_for(tests: dict[str, list[int]]) -> list[str]:
-    """Uses for which the shares are high enough."""
+    """The uses for which the shares of right replies are high enough."""
     needs = {"extraction": EXTRACTS, "judging": JUDGES, "answers": ANSWERS}
     return [
         use for use, least in needs.items() if all(tests[t][0] >= share * tests[t][1] > 0 for t, share in least.items())
@@ -120,7 +120,7 @@ def good_for(tests: dict[str, list[int]]) -> list[str]:
 
 
 def kept_probe(folder: Path, llm: LLM) -> dict[str, Any] | None:
-    """Kept result of exactly this model, or None. Raises StorageError."""
+    """The stored result of exactly this model, or None. Raises StorageError."""
     path = _file(folder, llm)
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def kept_probe(folder: Path, llm: LLM) -> dict[str, Any] | None:
 
 
 def keep_probe(folder: Path, llm: LLM, document: dict[str, Any]) -> None:
-    """Keep a result in `folder`, by the model's content hash. Raises StorageError."""
+    """Store a result in `folder`, under the model's content hash. Raises StorageError."""
     keep_json(_file(folder, llm), document)
 
 
@@ -141,7 +141,7 @@ def _file(folder: Path, llm: LLM) -> Path:
 
 
 def _option(request: Request, reply: _Outcome) -> str:
-    """Option that a reply names, or ranks first; "" for none."""
+    """The option that a reply names or ranks first; "" if there is none."""
     found = read_reply(reply, request.constraint) if isinstance(reply, Reply) else None
     if not isinstance(found, Read):
         return ""

@@ -1,4 +1,4 @@
-"""Look-ups in the knowledge base of an index, for one question: nodes as shown in answers, passages, rows by name."""
+"""Look-ups in the knowledge base of an index: nodes in the form of answers, passages of a node, rows of relations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.program.search import Ranking
 from gpu_rag.types import RankedNode
 
-_OWNERS = 8  # passages of one node that are read
+_OWNERS = 8  # limit on the passages of a node that are read
 
 
 def kb_of(index: Index) -> KnowledgeBase:
@@ -22,7 +22,7 @@ def kb_of(index: Index) -> KnowledgeBase:
 
 
 def ranked_node(kb: KnowledgeBase, node: int, source: str, score: float) -> RankedNode:
-    """A node in the form of an answer."""
+    """A node as answers contain it."""
     return RankedNode(kb.node_ids[node], kb.node_names[node], kb.type_names[kb.node_type[node]], source, score)
 
 

@@ -1,11 +1,11 @@
-"""Text of a .docx file (Office Open XML). Called only in the process of `parse_worker`.
+"""Text of a .docx file (Office Open XML). Runs only in the process of `parse_worker`.
 
 | left out | why |
 |---|---|
-| headers and footers of pages, comments | frame of the pages, not the text |
-| the table of contents | headings again |
+| headers and footers of pages, comments | not part of the text itself |
+| the table of contents | repeats the headings |
 | deleted and moved text, hidden text, field codes | not shown |
-| `Fallback` of drawings | the same text again, for older programs |
+| `Fallback` of drawings | repeats the text, for older programs |
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _OFF = ("0", "false", "off", "none")
 
 
 def read_docx(data: bytes, limits: Limits) -> Parsed:
-    """Read the paragraphs, separated by empty lines (items of a list by line breaks), rows of tables as lines with tabs
-    between cells, then footnotes and endnotes. title: from the properties, else the first paragraph in the style Title.
-    metadata: author, date (of creation). Raises RowError.
+    """Read the body of a document, then its footnotes and endnotes. Raises RowError.
+
+    Paragraphs are separated by empty lines, items of a list by line breaks. A row of a table is a line with tabs
+    between cells. title: from the properties, or else the first paragraph with the style Title. metadata: author, date
+    (of creation, or else of the last change).
     """
     if data.startswith(_OLE):
         raise RowError("not a .docx file: it is encrypted with a password, or an old .doc")
@@ -64,7 +66,7 @@ def read_docx(data: bytes, limits: Limits) -> Parsed:
 
 
 def _styles(package: Package, name: str) -> dict[str, str]:
-    """{style id: its name, which is English in every language}."""
+    """{style id: name of the style}. Ids depend on the language of the program; names are always English."""
     found: dict[str, str] = {}
     style = ""
     for tag, attributes, _ in package.elements(name) if name in package else ():
@@ -76,7 +78,7 @@ def _styles(package: Package, name: str) -> dict[str, str]:
 
 
 class _Body:
-    """Collector of the text of parts of a document."""
+    """Collector of the text in the parts of a document."""
 
     def __init__(self, styles: dict[str, str], limits: Limits) -> None:
         self.title = ""
@@ -84,7 +86,7 @@ class _Body:
         self._blocks: list[tuple[str, str]] = []  # kind ("p": paragraph, "li": list item, "tr": table row) and text
         self._cells: list[list[str]] = []  # paragraphs of the open cells, outermost first
         self._rows: list[list[str]] = []  # cells of the open rows
-        self._words: list[str] = []  # of the open paragraph
+        self._words: list[str] = []  # pieces of text in the open paragraph
         self._style, self._is_item = "", False
         self._skipped = 0  # depth inside an element that is left out
         self._runs = 0
@@ -119,7 +121,7 @@ class _Body:
         if tag == "sdtContent" and self._is_contents:
             self._is_contents = False
             return True
-        is_line = tag in ("footnote", "endnote") and "eparator" in attributes.get("type", "")  # the line above notes
+        is_line = tag in ("footnote", "endnote") and "eparator" in attributes.get("type", "")  # line above the notes
         return tag in _SKIPPED or is_line or (tag == "continuationNotice")
 
     def end(self, tag: str) -> None:

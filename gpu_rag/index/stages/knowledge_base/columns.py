@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 LISTS = pa.large_list(pa.large_string())
-# Texts that " ".join(text.split()) changes: other white space than single spaces inside.
+# Finds white space that " ".join(text.split()) changes: anything but single spaces between words.
 _UNEVEN = r"^ | $|  |[\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
-_LEAST_PENDING = 1 << 20  # strings
+_LEAST_PENDING = 1 << 20  # columns are not joined before this many new strings have come
 
 
 class Interner:
     """Distinct strings, numbered in the order of their first appearance.
 
-    Each column is reduced to its own distinct strings. These are joined to the known ones once there are as many of
-    them. So the total time is linear, and memory is about three times the distinct strings plus 4 bytes per given
-    string.
+    Each column is first reduced to its own distinct strings. These new strings are joined to the known ones when there
+    are more new than known ones. So the total time is linear, and memory is about three times the distinct strings plus
+    4 bytes for each string that was added.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Interner:
         self._n_known = self._n_pending = 0
 
     def add(self, column: pa.LargeStringArray) -> int:
-        """Add a column without nulls. Returns the position of its codes in the result of `finish`."""
+        """Add a column without nulls. Returns the position of its codes in the list that `finish` returns."""
         self._columns.append(column.dictionary_encode())
         self._n_pending += len(self._columns[-1].dictionary)
         if self._n_pending > max(_LEAST_PENDING, self._n_known):
@@ -49,7 +49,7 @@ class Interner:
 
 
 def ascending(strings: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.ndarray]:
-    """(distinct strings sorted by code points, i32: new row of each)."""
+    """Sort distinct strings by code points. Returns (the sorted strings, i32: the new row of each string)."""
     order = pc.sort_indices(strings)
     rank = np.empty(len(strings), np.int32)
     rank[order.to_numpy()] = np.arange(len(strings), dtype=np.int32)
@@ -57,7 +57,7 @@ def ascending(strings: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.nda
 
 
 def replaced(strings: pa.LargeStringArray, rows: np.ndarray, values: Sequence[str]) -> pa.LargeStringArray:
-    """Copy of the strings with other values in some rows (ascending)."""
+    """A copy of `strings` with `values` in the given rows (ascending)."""
     if not len(rows):
         return strings
     mask = np.zeros(len(strings), bool)
@@ -66,7 +66,7 @@ def replaced(strings: pa.LargeStringArray, rows: np.ndarray, values: Sequence[st
 
 
 def single_spaced(strings: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Texts with all white space replaced by single spaces, and none at the ends."""
+    """Texts in which single spaces replace all white space, with none at the ends."""
     rows = np.flatnonzero(pc.match_substring_regex(strings, _UNEVEN))
     return replaced(strings, rows, [" ".join(text.split()) for text in strings.take(pa.array(rows)).to_pylist()])
 
@@ -77,7 +77,7 @@ def no_lists(n: int) -> pa.LargeListArray:
 
 
 def lists_of(row: np.ndarray, values: pa.LargeStringArray, n: int, most: int | None = None) -> pa.LargeListArray:
-    """n lists: for each row its distinct values in order, at most `most`. row: i64, ascending."""
+    """n lists: the distinct values of each row in their order, at most `most`. row: i64 of each value, ascending."""
     encoded = values.dictionary_encode()
     key = row.astype(np.int64) * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
     first = np.sort(np.unique(key, return_index=True)[1])
@@ -95,7 +95,7 @@ def first_of(named: pa.LargeListArray) -> pa.LargeStringArray:
 
 
 def rest_of(named: pa.LargeListArray) -> pa.LargeListArray:
-    """Lists without their first entries."""
+    """Each list without its first entry; no list may be empty."""
     offsets = named.offsets.to_numpy()
     chosen = np.ones(len(named.values), bool)
     chosen[offsets[:-1]] = False
@@ -104,10 +104,11 @@ def rest_of(named: pa.LargeListArray) -> pa.LargeListArray:
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of a source in its order, including repeated ones.
+    """Edges of a source in the order of the source, including repeated ones.
 
-    head, tail: i32, rows of its records; relation: i32, rows of its relations. line: i64, in its file; note: provenance
-    in the row itself, or None; passages: lists of the passages that state it, only for the own extraction.
+    head, tail: i32, rows of the source's records; relation: i32, rows of its relations; line: i64, lines of its file;
+    note: the provenance that each row itself states, or None; passages: for each edge the passages that state it, only
+    if gpu-rag extracted the edges itself.
     """
 
     head: np.ndarray
@@ -125,8 +126,11 @@ class Edges:
 
 @dataclass(frozen=True)
 class SourceColumns:
-    """One source after reading. ids: ascending, unique; names, aliases, types: of the same records; the first type
-    counts. relations: (id, name). file: start of the provenance, "" for the own extraction."""
+    """One source after reading.
+
+    ids: of the records, ascending, unique; names, aliases, types: of the same records; only the first type counts;
+    relations: (id, name); file: the start of each provenance, "" if gpu-rag extracted the edges itself.
+    """
 
     name: str
     kind: str
@@ -147,10 +151,10 @@ class SourceColumns:
 
 @dataclass
 class EdgeColumns:
-    """Lines, notes and relations of blocks of edges. The caller keeps the ends."""
+    """Collector of lines, notes and relations of edges, block by block. The caller keeps heads and tails."""
 
     lines: list[np.ndarray] = field(default_factory=list)
-    notes: list[pa.LargeStringArray | int] = field(default_factory=list)  # or the number of rows without notes
+    notes: list[pa.LargeStringArray | int] = field(default_factory=list)  # or only the number of rows, without notes
     relations: Interner = field(default_factory=Interner)
 
     def add(self, line: np.ndarray, relation: pa.LargeStringArray, note: pa.LargeStringArray) -> None:
@@ -160,7 +164,7 @@ class EdgeColumns:
         self.relations.add(relation)
 
     def edges(self, head: np.ndarray, tail: np.ndarray, one: np.ndarray, codes: list[np.ndarray]) -> Edges:
-        """All edges; one: row of the relation for each code."""
+        """All edges that were added. one: for each code of a relation, its row."""
         relation = one[joined(codes)] if codes else np.zeros(0, np.int32)
         line = np.concatenate([np.zeros(0, np.int64), *self.lines])
         note = None
@@ -170,7 +174,7 @@ class EdgeColumns:
         return Edges(head, relation, tail, line, note)
 
     def spaced(self, head: np.ndarray, tail: np.ndarray) -> tuple[list[tuple[str, str]], Edges]:
-        """(relations by (id, name), both single-spaced; the edges)."""
+        """(relations as (id, name), the edges). Id and name of a relation are the same single-spaced text."""
         strings, codes = self.relations.finish()
         numbers: dict[str, int] = {}
         row = [numbers.setdefault(" ".join(text.split()), len(numbers)) for text in strings.to_pylist()]
@@ -178,10 +182,10 @@ class EdgeColumns:
 
 
 def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Parts of a column of row numbers joined into one."""
+    """Join the parts of a column of row numbers."""
     return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def two_halves(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """First halves of all parts as one column, and second halves as another."""
+    """One column of the first halves of all parts, and one of their second halves."""
     return joined([part[: len(part) // 2] for part in parts]), joined([part[len(part) // 2 :] for part in parts])

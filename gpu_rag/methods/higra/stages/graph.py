@@ -1,4 +1,4 @@
-"""The tables in the form that HiGraAgent's retriever reads: texts to embed, BM25, the two graphs, and statistics."""
+"""Stages that prepare the tables for HiGraAgent's retriever: texts to embed, BM25, two graphs, and statistics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
-_LOWS = (0, 1, 2, 4, 8, 16, 32, 64)  # lower bounds of bins; the last bin is open
+_LOWS = (0, 1, 2, 4, 8, 16, 32, 64)  # lower bounds of bins; the last bin has no upper bound
 
 
 def exact_texts(folder: Path) -> list[str]:
@@ -88,11 +88,11 @@ def graph_stage(work: Work) -> dict[str, int]:
 def statistics(folders: Mapping[str, Path], relations: pa.Table, links: pa.Table, entity: CSR) -> dict[str, Any]:
     """Counts before and after alignment, from the tables of the stages and the finished entity graph.
 
-    before: distinct normalised names, relations between them, and their components; extracted_entities: a name counts
-    once per passage. Degree: relations at an entity, where a self-loop counts twice; the mean is 2 relations /
-    entities.
-    components: of the entity layer; components_with_passages: of the full graph. Distributions: {lower bound: entities}
-    in bins of doubling width.
+    before: the distinct normalised names, the relations between them, and their components.
+    extracted_entities: counts a name once for each passage that it occurs in.
+    degree: number of relations of an entity; a self-loop counts twice, so the mean is 2 relations / entities.
+    components: those of the entity graph; components_with_passages: those of the full graph.
+    distributions: {lower bound: number of entities}, in bins of doubling width.
     """
     names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES)
     old = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
@@ -144,6 +144,6 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 
 
 def _bins(values: np.ndarray) -> dict[str, int]:
-    """Entities with 0, 1, 2-3, 4-7, ... : {"0": ..., "1": ..., "2": ..., "4": ...}; the last bin is open."""
+    """Number of values in each bin 0, 1, 2-3, 4-7, ...: {lower bound: number}; the last bin has no upper bound."""
     at = np.searchsorted(_LOWS, values, side="right") - 1
     return {str(low): int(n) for low, n in zip(_LOWS, np.bincount(at, minlength=len(_LOWS)))}
