@@ -325,7 +325,7 @@ class Index(opened.Index):
                     engine = self._engine(by)
                     prepared = engine.prepare(**options)
                     if asked:
-                        self._live.start(engine, with_llm and engine.models.has_llm())
+                        self._live.start(engine, with_llm)
                         started = True  # from here on the thread owns the lock
                 finally:
                     if not started:

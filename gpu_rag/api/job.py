@@ -74,8 +74,8 @@ def answer_file(
         if options["where"]:
             engine.part_for(options["method"], options["where"])  # finds a wrong filter before a file is written
         job = Job(options["method"], _config(engine, options), rejects)
-        _write_rejects(_beside(target, ".rejects.jsonl"), job)
         with AnswersFile(target, job.config, style=rows[0].style, **retries) as answers:
+            _write_rejects(_beside(target, ".rejects.jsonl"), job)
             _Run(engine, options, answers, job, progress or Silent()).answer(asked)
     _document(job, engine, options, target, time.perf_counter() - started)
     comparison, remark = planned.compare(job.ids, job.config, job.new.usage, job.document["wall_s"])

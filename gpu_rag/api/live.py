@@ -46,7 +46,7 @@ class Live:
     def start(self, engine: Engine, with_llm: bool) -> None:
         """Start a thread that drives an engine. The caller holds the lock of the models; the thread releases it."""
         stats = RunStats()
-        driver = engine.live(stats, with_llm=with_llm)
+        driver = engine.live(stats, with_llm=with_llm and engine.models.has_llm())
         with self._lock:
             self._driver, self._engine, self._with_llm, self._n_open = driver, engine, with_llm, 0
         threading.Thread(target=self._drive, args=(engine, driver, stats), name="gpu-rag", daemon=True).start()

@@ -221,6 +221,7 @@ def _bring_up_to_date(
         else:
             shutil.rmtree(final, ignore_errors=True)
             os.replace(temporary, final)
+            sync(final.parent)
     report.s, report.peak_memory_bytes = time.perf_counter() - started, peak_memory_bytes()
     report.counts, report.graph_ops = counts, spelled(ran)
     folder = f"stages/{name}"

@@ -7,6 +7,7 @@ share the limit.
 
 from __future__ import annotations
 
+import glob
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -59,8 +60,9 @@ class Database:
 
     def view(self, name: str, file: Path) -> None:
         """Name a Parquet file as a view: statements read only the columns they use."""
-        quoted = str(file).replace("'", "''")
-        self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{quoted}')")
+        quoted = glob.escape(str(file)).replace("'", "''")
+        read = f"read_parquet('{quoted}', hive_partitioning = false)"
+        self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {read}")
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
         """Rows of a query as a stream of batches of at most ROWS. Other statements may run meanwhile."""

@@ -13,6 +13,7 @@ import glob
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,7 +155,8 @@ def refuse_links(folder: Path) -> None:
     while todo:
         entry = todo.pop()
         if entry.is_dir(follow_symlinks=False):
-            todo += os.scandir(entry.path)
+            with contextlib.suppress(FileNotFoundError):  # a build has just renamed or removed it
+                todo += os.scandir(entry.path)
         elif not entry.is_file(follow_symlinks=False):
             what, expected = "the index holds what no build writes", "files and folders, no links"
             raise IndexCorrupt(what, given=entry.path, expected=expected, do="remove it, then run gpu-rag verify")
@@ -217,6 +219,9 @@ def read_json(path: Path, do: str | None = None) -> Any:
         raise BadInput("not a JSON file", given=f"{path}: {error}", expected="a JSON document", do=do) from error
 
 
+_TRIES, _PAUSE_S = 100, 0.01
+
+
 class Reading:
     """A mark that this process reads the stages of an index: a shared lock on their folder, held until the object or
     the process ends.
@@ -229,7 +234,12 @@ class Reading:
         self._descriptor: int | None = None
         with contextlib.suppress(OSError):  # no stages yet, or no locks here
             self._descriptor = os.open(folder / "stages", os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            for _ in range(_TRIES):  # a build looks for readers by an exclusive lock, for a moment
+                try:
+                    fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(_PAUSE_S)
 
     def __del__(self) -> None:
         if self._descriptor is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, MissingLayer, UsageError
+from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, MissingLayer, UsageError
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import metadata, tables
 from gpu_rag.index.folder import Reading
@@ -45,7 +45,7 @@ class Index:
         """Open an index. Raises BadInput if `path` is none, IndexMismatch for another format version."""
         folder = Path(path)
         reading = Reading(folder)  # before the manifest is read: a build may replace stages at any time
-        index = cls(folder, Manifest.read(folder), device)
+        index = cls(folder, Manifest.read(folder).without_stale(), device)  # a build may have stopped half-way
         index._reading = reading
         return index
 
@@ -99,12 +99,19 @@ class Index:
             try:
                 checked_folder(self.path, self.manifest, stage)
             except IndexCorrupt as error:
-                if Manifest.read(self.path).stages.get(stage) != record:
-                    what = "the index was built anew while it was open"
-                    raise IndexMismatch(what, given=f"{self.path}: {stage}", do="open it again") from error
-                raise
+                if self._stands(stage):
+                    raise
+                what = "the index was built anew while it was open"
+                raise IndexMismatch(what, given=f"{self.path}: {stage}", do="open it again") from error
             self._checked.add(stage)
         return self.path / record.folder
+
+    def _stands(self, stage: str) -> bool:
+        """Whether the manifest on the disk still has the stage that this one names."""
+        try:
+            return Manifest.read(self.path).stages.get(stage) == self.manifest.stages[stage]
+        except GpuRagError:  # a build that starts anew has removed it
+            return False
 
     def _table(self, stage: str, file: str, schema: pa.Schema) -> pa.Table:
         return tables.read_table(self.folder(stage) / file, schema)

@@ -193,7 +193,10 @@ class ModelSet:
         return {} if self._workers is None else self._workers.describe()
 
     def close(self) -> None:
-        """Close the LLM and its cache, and end the workers."""
+        """Close the LLM and the caches, and end the workers."""
+        embedder, self._embedder = self._embedder, None
+        if isinstance(embedder, CachedEmbedder):
+            embedder.close()
         opened = self._streaming or self._cached
         try:
             if opened is not None:

@@ -11,6 +11,7 @@ The prompt says what makes an option good. This module writes the list of option
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from string import ascii_uppercase
@@ -109,12 +110,16 @@ async def by_labels(run: Run, prompt: Prompt, slots: Slots, options: Options) ->
 
 def _labelled(options: Mapping[str, str], text: str) -> str:
     """The text of a reply in which written-out options are replaced by their labels."""
+    labels: dict[str, str] = {}
     for label, option in options.items():
-        for form in (" ".join(option.split()), f"{label}. {' '.join(option.split())}"):
-            if text.strip(" \n`\"'.") == form:
-                return label
-            text = text.replace(json.dumps(form, ensure_ascii=False), json.dumps(label))
-    return text
+        words = " ".join(option.split())
+        labels.setdefault(words, label)
+        labels.setdefault(f"{label}. {words}", label)
+    if (alone := text.strip(" \n`\"'.")) in labels:
+        return labels[alone]
+    # in one pass: an option may be spelled like the label of another
+    quoted = {json.dumps(form, ensure_ascii=False): json.dumps(label) for form, label in labels.items()}
+    return re.sub("|".join(map(re.escape, quoted)), lambda form: quoted[form[0]], text)
 
 
 def _listed(run: Run, prompt: Prompt, slots: Slots, listed: list[str], ending: str, max_tokens: int) -> tuple[str, int]:

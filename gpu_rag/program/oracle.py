@@ -92,10 +92,10 @@ class Oracle:
             verdicts = await gather(*verdicts)
         helpful = [i for i in positions if verdicts[i]]
         right = helpful[: options.k] or ([] if options.allow_none else [0])
+        draw = self._draw(run, options.name, *options.texts[:1])  # before a watch: its calls have slots of their own
         if self.watch is not None:
             believed = await self.otherwise.choice(run, choose, options, fields)
             self.watch(gold, choose.name, fields, right, believed.value)
-        draw = self._draw(run, options.name, *options.texts[:1])
         others = [i for i in positions if i not in helpful]
         if draw.random() < self.p or not others:
             return Taken(right, "oracle")

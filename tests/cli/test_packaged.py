@@ -82,7 +82,9 @@ def test_the_graph_helps_on_2wiki_with_ready_openie(shared_data, tmp_path):
     assert built["documents"] == 841 and built["rejects"] == 0
     assert built["extraction"].keys() == {"ok"}
     assert call("verify", tmp_path / "index")["ok"]
-    scored = call("eval", tmp_path / "index", data / "questions.jsonl", "--method", "dense,bm25,hybrid,ppr", "--retrieval-only")
+    scored = call(
+        "eval", tmp_path / "index", data / "questions.jsonl", "--method", "dense,bm25,hybrid,ppr", "--retrieval-only"
+    )
     assert scored["n"] == 51 and all(entry["failed"] == 0 for entry in scored["methods"].values())
     # measured: .882 against .735; the floor leaves room for another machine's rounding, not for a lost idea
     assert scored["methods"]["ppr"]["recall@5"] > 0.85

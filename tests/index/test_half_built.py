@@ -11,11 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.errors import GpuRagError
 from gpu_rag.index import build
 from gpu_rag.index.database import Database
-from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.types import Request
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
 ROWS = [("Halden Bridge", "bridge over the Ves"), ("Kerling", "town in the north"), ("Marta Orlo", "engineer")]
@@ -58,24 +56,3 @@ def test_a_view_reads_its_own_file_in_any_folder(tmp_path: Path, name: str) -> N
     db = Database(duckdb.connect())
     db.view("v", tmp_path / name / "f.parquet")
     assert db.column("SELECT passage FROM v").tolist() == [1]
-
-
-def test_a_stage_made_again_leaves_the_files_of_a_reader(tmp_path: Path) -> None:
-    """The same fingerprint with other bytes: a failed passage is asked again."""
-    down = [True]
-
-    def say(request: Request) -> str | RequestFailed:
-        if "Kerling" in request.prompt and down[0]:
-            return RequestFailed("the server did not complete the request")
-        name = next(title for title, _ in ROWS if title in request.prompt)
-        entity = {"name": name, "aliases": [], "types": [], "description": ""}
-        return json.dumps({"entities": [entity], "triples": []})
-
-    settings = {"models": {"embedder": "hash"}, "index": {"extractor": "llm"}}
-    given, out = corpus(tmp_path / "c.jsonl", ROWS), tmp_path / "ix"
-    gpu_rag.build(given, out, methods=["ppr"], settings=settings, llm=ScriptedLLM(say))
-    reader = gpu_rag.Index.open(out)
-    before = (reader.folder("extraction") / "extractions.parquet").read_bytes()
-    down[0] = False
-    gpu_rag.build(given, out, methods=["ppr"], settings=settings, llm=ScriptedLLM(say))
-    assert (reader.folder("extraction") / "extractions.parquet").read_bytes() == before

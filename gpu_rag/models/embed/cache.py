@@ -121,7 +121,8 @@ class VectorFile:
         with self._lock, self._errors():
             self._catch_up()
             for keys_there, places in self._runs:
-                spot = np.minimum(np.searchsorted(keys_there["low"], keys[:, 0]), len(keys_there) - 1)
+                # the last copy of a key: one that was appended after a damaged one
+                spot = np.maximum(np.searchsorted(keys_there["low"], keys[:, 0], side="right") - 1, 0)
                 there = (keys_there["low"][spot] == keys[:, 0]) & (keys_there["high"][spot] == keys[:, 1])
                 wanted = there.nonzero()[0]
                 for row in wanted[np.argsort(places[spot[wanted]])].tolist():  # in file order

@@ -220,9 +220,10 @@ def _max_tokens(folder: Path) -> int:
     try:
         pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
         limit = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
-    except (OSError, ValueError, KeyError) as error:
+        limit = int(limit)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError("no sentence-transformers settings beside the model", given=f"{folder}: {error}") from error
     modes = sorted(k for k, v in pooling.items() if k.startswith("pooling_mode_") and v)
     if modes != ["pooling_mode_mean_tokens"]:
         raise BadInput("unsupported pooling", given=modes, expected="pooling_mode_mean_tokens alone")
-    return int(limit)
+    return limit

@@ -340,7 +340,7 @@ class Servers:
         started."""
         n_begun = 0
         for server in self.servers:
-            if server.suspects and server.live and server.watch is None and not server.running:
+            while server.suspects and server.live and server.watch is None and not server.running:
                 for job in server.suspects.popleft():
                     if not job.over:
                         server.alone = True
@@ -572,6 +572,7 @@ class Servers:
             job.n_tries += 1
             if job.task is not None:
                 job.task.cancel()  # `_sent` sends it again
+        self._dispatch_soon()  # an idle heir has suspects now
 
     def _end_without_servers(self) -> None:
         error = _all_of("no model server answers", [other.down for other in self.servers if other.down])

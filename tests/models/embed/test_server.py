@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -229,8 +230,11 @@ def test_what_is_on_its_way_when_a_request_fails_is_kept_too(server: Server) -> 
     embedder, meeting = opened(server, connections=3), threading.Barrier(3)
 
     def one_fails(texts: list[str], n_before: int) -> tuple[int, Any]:
-        meeting.wait(5)
-        return (401, b"") if n_before == 1 else (200, answer(texts))
+        meeting.wait(60)
+        if n_before == 1:
+            return 401, b""
+        time.sleep(1.0)  # the failure is read first, so that no fourth request leaves
+        return 200, answer(texts)
 
     server.behave = one_fails
     kept: list[int] = []
