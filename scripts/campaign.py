@@ -201,7 +201,7 @@ class Campaign:
 
     def steps(self, job: str) -> list[list[str]]:
         """The commands of a job, one after the other."""
-        made = (self.index / "merges.jsonl").exists()
+        made = (self.index / "edits" / "merges.jsonl").exists()
         edit = [["merges", str(self.index), "--force", *self.pair]] if job == "merges" and not made else []
         return [*edit, self.argv(job)]
 
@@ -362,7 +362,7 @@ class Campaign:
         chance = random.Random(f"{self.seed}/edit/{number}")
         self.fresh("merges")
         self.must(self.run(self.steps("merges")[0]))
-        _flip(self.index / "merges.jsonl", chance)
+        _flip(self.index / "edits" / "merges.jsonl", chance)
         ended = self.run(self.argv("merges"))
         if ended.status == 0:
             check(self.result("merges") == self.calm["merges"][0], "an altered edit was applied")

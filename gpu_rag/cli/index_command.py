@@ -65,11 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Builds, or plans, and reports."""
     from gpu_rag import build, plan_build
+    from gpu_rag.index.manifest import mend_manifest
     from gpu_rag.index.saved_settings import saved_settings
 
     check_plan(options)
     fresh = options.fresh or options.forget_replies
     _say_unread(options)
+    if not (fresh or options.plan):
+        mend_manifest(options.out)  # before its settings are read
     flags = {"index": {"extractor": "import"}} if options.openie else {}
     settings = settings_of(options, saved_settings(options.out, fresh), flags)
     keys = ("openie", "kg", "skb", "sources", "strict", "forget_replies", "retry_unread")
@@ -112,11 +115,10 @@ def _say_unread(options: argparse.Namespace) -> None:
 
 def _built(options: argparse.Namespace, fresh: bool) -> dict[str, StageRecord]:
     """The stages that are there, and that the build does not throw away."""
-    from gpu_rag.index.manifest import Manifest, mend_manifest
+    from gpu_rag.index.manifest import Manifest
 
     if fresh:
         return {}
-    mend_manifest(options.out)
     return Manifest.read(options.out).stages if (options.out / "manifest.json").is_file() else {}
 
 

@@ -353,3 +353,12 @@ def test_the_line_to_run_names_what_the_index_was_built_from(run, cli, questions
     result = run("eval", ix, questions, "--method", "hybgrag", "--retrieval-only", *cli.NO_LLM)
     assert result.status == 2 and f"run: gpu-rag index --kg FILE --out {ix} --for hybgrag (" in result.error
     assert "CORPUS" not in result.error
+
+
+def test_the_same_command_goes_on_from_the_copy_of_a_damaged_manifest(run, cli, index, tiny_corpus):
+    """Its settings are read from the copy too."""
+    (index / "manifest.json").write_bytes(b"\xff" + (index / "manifest.json").read_bytes()[1:])
+    assert run("ask", index, "Who?", "--method", "bm25", *cli.NO_LLM).status == 1
+    again = run("index", tiny_corpus, "--out", index, "--for", ",".join(cli.METHODS), *cli.NO_LLM, "--json")
+    assert again.status == 0 and all(stage["skipped"] for stage in again.document["stages"].values())
+    assert run("verify", index).status == 0
