@@ -18,7 +18,7 @@ from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.folder import check_seal, checksums
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
-from gpu_rag.index.manifest import COPY, check_copy
+from gpu_rag.index.manifest import COPY, Manifest, check_copy
 from gpu_rag.models.llm.cache import faults_of
 from gpu_rag.settings import make_settings
 from gpu_rag.types import CSR
@@ -34,6 +34,7 @@ def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]
     checksums are verified: see `unchecked`.
     """
     index = Index.open(folder)
+    index.manifest = Manifest.read(folder)  # with the stages of a build that stopped half-way
     broken = [*_settings(index), *_files(index), *_beside(index)]
     if broken:
         return broken
@@ -45,7 +46,7 @@ def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]
 
 def unchecked(folder: Path, checks: Mapping[str, Check]) -> list[str]:
     """Stages without a check, of which `verify` only compares the checksums."""
-    return [stage for stage in Index.open(folder).stages if stage not in _CHECKS and stage not in checks]
+    return [stage for stage in Manifest.read(folder).stages if stage not in _CHECKS and stage not in checks]
 
 
 def _guarded(check: Check, index: Index) -> list[str]:
