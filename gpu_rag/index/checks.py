@@ -12,9 +12,15 @@ from gpu_rag.index.index import Index
 ROWS = 1 << 16  # rows per block
 
 
+def is_outside(values: np.ndarray, limit: int) -> np.ndarray:
+    """bool[n]: the values outside [0, limit)."""
+    mask: np.ndarray = (values < 0) | (values >= limit)
+    return mask
+
+
 def outside(values: np.ndarray, limit: int) -> int:
     """Number of values outside [0, limit)."""
-    return int(((values < 0) | (values >= limit)).sum())
+    return int(is_outside(values, limit).sum())
 
 
 def wrong_vectors(index: Index, stage: str, n: int, what: str = "", zeros: bool = False) -> Iterator[str]:

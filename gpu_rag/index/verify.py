@@ -14,7 +14,7 @@ from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.build import rejects_of, unfinished
-from gpu_rag.index.checks import outside, wrong_vectors
+from gpu_rag.index.checks import is_outside, outside, wrong_vectors
 from gpu_rag.index.folder import check_seal, checksums
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
@@ -194,7 +194,7 @@ def _entities(index: Index) -> Iterator[str]:
             yield f"relations: {bad} with a row number as {end} that no entity has"
     where = index.relations["passages"]
     counts = pc.list_value_length(where).fill_null(0).to_numpy()
-    wrong = np.repeat(np.arange(len(counts)), counts)[_outside(pc.list_flatten(where).to_numpy(), index.n_passages)]
+    wrong = np.repeat(np.arange(len(counts)), counts)[is_outside(pc.list_flatten(where).to_numpy(), index.n_passages)]
     if bad := len(np.union1d(wrong, np.flatnonzero(counts == 0))):
         yield f"relations: {bad} name no passage, or one that does not exist"
     path = index.folder("entities") / "extracted.parquet"
@@ -204,7 +204,7 @@ def _entities(index: Index) -> Iterator[str]:
 
 def _extracted(index: Index, table: pa.Table) -> Iterator[str]:
     passage, entity = (table[name].to_numpy().astype(np.int64) for name in ("passage", "entity"))
-    if bad := int((_outside(passage, index.n_passages) | _outside(entity, index.n_entities)).sum()):
+    if bad := int((is_outside(passage, index.n_passages) | is_outside(entity, index.n_entities)).sum()):
         yield f"extracted: {bad} with a row number that no passage or entity has"
         return
     if (np.diff(passage * index.n_entities + entity) <= 0).any():
@@ -212,10 +212,6 @@ def _extracted(index: Index, table: pa.Table) -> Iterator[str]:
     counts = np.bincount(entity, minlength=index.n_entities)
     if bad := int((counts != index.entity_n_passages).sum()):
         yield f"extracted: {bad} entities are in another number of passages than they say"
-
-
-def _outside(rows: np.ndarray, limit: int) -> np.ndarray:
-    return (rows < 0) | (rows >= limit)
 
 
 def _mentions(index: Index) -> Iterator[str]:
