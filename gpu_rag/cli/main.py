@@ -102,6 +102,9 @@ def program() -> NoReturn:
         finally:
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as by nohup
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # `python -m` dies of SIGINT instead of this status when Ctrl-C came while code in a string ran, as dataclasses and
+    # named tuples run it when they are made: Python forgets that when more of the kind runs to its end
+    exec("")
     sys.exit(status)
 
 

@@ -72,6 +72,7 @@ def test_no_file_outside_methods_names_one() -> None:
 # One process imports the libraries once, and a child of it works with each copy.
 CHILDREN = """
 import json, os, sys
+from pathlib import Path
 import msgspec, numba, numpy, pyarrow, pyarrow.compute, pyarrow.parquet, safetensors, torch
 
 def main(tree, out, corpus, kg):
@@ -83,7 +84,7 @@ def main(tree, out, corpus, kg):
     settings = {"models": {"embedder": "hash", "llm": "none"}, "alignment": {"tau": 0.3}, "hops": {"edge_budget": 2.0}}
     settings = {name: section for name, section in settings.items() if registry_has(name)}
     gpu_rag.build(corpus, out, methods=["all"], kg=kg, settings=settings)
-    faults, answered = verify(out, stage_checks()), {}
+    faults, answered = verify(Path(out), stage_checks()), {}
     with gpu_rag.Index.open(out) as index:
         for name in method_names():
             if not hasattr(load_method(name), "stands_for"):
