@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import struct
 import threading
@@ -18,6 +19,7 @@ import xxhash
 from gpu_rag.errors import IndexCorrupt, StorageError
 from gpu_rag.models.embed.interface import Embedder, OnBatch, Parts
 
+_log = logging.getLogger(__name__)
 MAGIC = b"gpuragV1"
 _HEADER = struct.Struct("<8sIIQ")  # magic, number of vectors, dimension, checksum of the keys
 _KEY = np.dtype([("low", "<u8"), ("high", "<u8"), ("sum", "<u8")])  # halves of a text's hash; checksum of its vector
@@ -34,8 +36,8 @@ class CachedEmbedder:
 
     The file belongs to one model by content hash, so another model never reads these vectors. Vectors are stored as
     float32, so vectors from the file have the same bits as from the model. If the file would grow beyond `limit_bytes`,
-    new texts are embedded but not kept. An embedder's rows should not depend on their batch; those of a server may, and
-    the first result is kept.
+    or the disk refuses, new texts are embedded but not kept. An embedder's rows should not depend on their batch; those
+    of a server may, and the first result is kept.
     """
 
     def __init__(self, embedder: Embedder, path: Path, limit_bytes: int):
@@ -69,8 +71,17 @@ class CachedEmbedder:
                 for rows, fresh in computed:
                     self.n_truncated = self._embedder.n_truncated
                     vectors[missing[rows]] = fresh
-                    self._file.append(keys[missing[rows]], fresh, self._limit)
+                    self._keep(keys[missing[rows]], fresh)
         return vectors[index]
+
+    def _keep(self, keys: np.ndarray, vectors: np.ndarray) -> None:
+        """Append vectors to the file. A disk that refuses ends the keeping, with a warning, not the work."""
+        try:
+            if self._limit:
+                self._file.append(keys, vectors, self._limit)
+        except StorageError as error:
+            self._limit = 0
+            _log.warning("gpu-rag: new vectors are not kept from now on: %s", error)
 
     def _computed(self, texts: list[str], on_batch: OnBatch | None) -> Parts:
         """(rows, their vectors): in parts if the embedder yields parts, else all at once."""
@@ -158,7 +169,10 @@ class VectorFile:
         """Read the index of the blocks after the last known one."""
         new_keys, new_places, size = [], [], os.fstat(self._fd).st_size
         while self._end + _HEADER.size <= size:
-            magic, n, dim, checksum = _HEADER.unpack(os.pread(self._fd, _HEADER.size, self._end))
+            head = os.pread(self._fd, _HEADER.size, self._end)
+            if len(head) < _HEADER.size:  # a block that a kill cut off was just removed by another process
+                break
+            magic, n, dim, checksum = _HEADER.unpack(head)
             first = self._end + _HEADER.size + n * _KEY.itemsize
             end = first + 4 * n * self._dim
             if magic != MAGIC or dim != self._dim or end > size:

@@ -91,7 +91,7 @@ class MeanPoolingEmbedder:
         """f32[n, D] of texts as token ids from `token_ids`."""
         if self._torch_device.type == "cpu":
             return self._end_to_end(ids, on_batch)
-        padded = [-(-len(row) // LENGTH_STEP) * LENGTH_STEP for row in ids]
+        padded = [min(-(-len(row) // LENGTH_STEP) * LENGTH_STEP, self.max_tokens) for row in ids]
         return embed_batches(
             padded, _gpu_rows, self.dim, lambda rows, length: self._padded([ids[r] for r in rows], length), on_batch
         )

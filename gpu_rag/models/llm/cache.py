@@ -17,7 +17,7 @@ from typing import Any
 
 import xxhash
 
-from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
+from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, RequestFailed, StorageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.interface import (
     LLM,
@@ -98,6 +98,7 @@ class ReplyFile:
                 "DELETE FROM replies WHERE key = ?", [(key,) for key, _ in rows if key in self._damaged]
             )
             self.db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
+        self._damaged.difference_update(key for key, _ in rows)
 
     def replace(self, keys: Collection[str]) -> None:
         """Mark keys whose reply the next write replaces."""
@@ -374,7 +375,7 @@ class CachedLLM:
         with self._turn:
             try:
                 self._collect(0.0 if found or self._kept else timeout_s)
-            except ModelError:
+            except GpuRagError:
                 if not found and not self._kept:
                     raise  # otherwise the next poll raises it again
             done, self._kept = self._kept, []

@@ -286,7 +286,8 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         room. The new job takes its place in `jobs`. After MOST_STARVED such thoughts in a row, all requests get room.
         """
         key, request, outcome, job = item
-        if isinstance(outcome, FormRefused) and job is not None and not job.again and self._is_stale(job.style):
+        is_last = job is None or job.again or job.unwanted  # not to be sent again
+        if isinstance(outcome, FormRefused) and not is_last and self._is_stale(job.style):
             self._again(key, request, jobs, finished)
             return None
         if isinstance(outcome, (Reply, RequestFailed)):
@@ -297,7 +298,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         reply = read_answer(request, outcome, self.count_tokens)
         job.tried.account.add_reply(reply)
         self._note_model(job, outcome)
-        if job.again:  # it says nothing about requests without the extra room
+        if is_last:  # with extra room it says nothing about requests without
             return key, reply
         if reply.finish_reason != "length" or spoken(reply.text).strip() or not thought(outcome):
             self._n_starved = 0

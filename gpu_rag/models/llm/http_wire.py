@@ -290,6 +290,11 @@ class Pieces:
         self._thought, self._finish, self._rest = "", None, dict[str, Any]()
         self._readable = True
 
+    def take_line(self, line: bytes) -> None:
+        """Add a line of the stream; lines other than data are ignored."""
+        if line.startswith(b"data:"):
+            self.take(line.removeprefix(b"data:").strip())
+
     def take(self, data: bytes) -> None:
         """Add the data of one event."""
         if data == b"[DONE]":
@@ -527,10 +532,10 @@ async def _read_events(response: aiohttp.ClientResponse, on_text: Callable[[str]
         *lines, rest = (rest + piece).split(b"\n")
         before = completion.text
         for line in lines:
-            if line.startswith(b"data:"):
-                completion.take(line.removeprefix(b"data:").strip())
+            completion.take_line(line)
         if on_text is not None and completion.text != before:
             on_text(completion.text)
+    completion.take_line(rest)  # some servers leave out the last line break
     if completion.error:
         return _no_completion(completion.error)
     if not completion.ended:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,6 +64,29 @@ def test_a_full_cache_still_embeds(tmp_path: Path) -> None:
     first = cached.embed(TEXTS[:2])
     assert np.array_equal(cached.embed(TEXTS[:2]), first)
     assert len(inner.asked) == 4  # nothing was kept
+
+
+def test_a_disk_that_refuses_ends_the_keeping_and_not_the_work(tmp_path: Path, monkeypatch, caplog) -> None:
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gpu_rag.models.embed.cache.os.pwrite", full)
+    cached = CachedEmbedder(Counting(), tmp_path / "v.vectors", LARGE)
+    for _ in range(2):
+        assert np.array_equal(cached.embed(TEXTS), load_embedder("hash").embed(TEXTS))
+    [warning] = caplog.messages
+    assert "space" in warning
+
+
+def test_a_block_that_shrinks_while_it_is_read_is_not_there(tmp_path: Path, monkeypatch) -> None:
+    """Another process removes a block that a kill cut off, between the look at the size and the reading."""
+    path = tmp_path / "v.vectors"
+    CachedEmbedder(Counting(), path, LARGE).embed(TEXTS)
+    size = path.stat().st_size
+    monkeypatch.setattr("gpu_rag.models.embed.cache.os.fstat", lambda fd: SimpleNamespace(st_size=size + 1000))
+    inner = Counting()
+    CachedEmbedder(inner, path, LARGE).embed(TEXTS)
+    assert not inner.asked
 
 
 def test_models_have_files_of_their_own_and_clear_removes_them(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
 from gpu_rag.models.llm import cache as cache_module
-from gpu_rag.models.llm.cache import COMMIT_EVERY, CachedLLM, faults_of, mend_replies
+from gpu_rag.models.llm.cache import COMMIT_EVERY, CachedLLM, ReplyFile, faults_of, mend_replies
 from gpu_rag.models.llm.interface import reply_key
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
@@ -165,6 +166,30 @@ def test_a_commit_that_failed_beside_the_batch_is_made_up_for_or_told(tmp_path, 
     with pytest.raises(StorageError, match="full") if lasting else nullcontext():
         cached.complete([ask(str(i)) for i in range(3)])
     assert n_kept(path) == (0 if lasting else 3)
+
+
+def test_a_disk_that_refuses_loses_no_reply_that_was_ready(tmp_path, monkeypatch):
+    cached = CachedLLM(ScriptedLLM(lambda request: "fine"), tmp_path / "r.sqlite")
+    cached.complete([ask("kept")])
+    plain = cached.file.write
+    monkeypatch.setattr(cached.file, "write", Mock(side_effect=StorageError("the disk is full")))
+    cached.submit(1, ask("new"))
+    cached.submit(2, ask("kept"))
+    assert [key for key, _ in cached.poll(5.0)] == [2]
+    with pytest.raises(StorageError):
+        cached.poll(5.0)
+    monkeypatch.setattr(cached.file, "write", plain)
+    assert [key for key, _ in cached.poll(5.0)] == [1] and cached.n_open == 0
+
+
+def test_a_reply_that_was_replaced_once_stays(tmp_path):
+    file = ReplyFile(tmp_path / "r.sqlite")
+    first, second, third = (Reply(text, "stop", 1, 0, 1) for text in "abc")
+    file.write([("k", first)])
+    file.replace(["k"])
+    for reply in (second, third):
+        file.write([("k", reply)])
+    assert file.read(["k"])["k"].text == "b"
 
 
 WRITER = """

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,6 +120,34 @@ def test_events_that_nobody_asked_for_are_a_reply(server: Any) -> None:
     server.behave = lambda body: (200, events(delta("a bridge", "stop"), {"choices": [], "usage": usage}), EVENTS)
     [reply] = connect(server).complete([Request("", "a")])
     assert (reply.text, reply.n_prompt, reply.n_generated, reply.estimated) == ("a bridge", 20, 3, False)
+
+
+def test_events_without_a_last_line_break_are_a_reply(server: Any) -> None:
+    usage = {"prompt_tokens": 20, "completion_tokens": 3}
+    whole = events(delta("a bridge"), {"choices": [{"index": 0, "finish_reason": "stop"}], "usage": usage}, done=False)
+    server.behave = lambda body: (200, whole.rstrip(b"\n"), EVENTS)
+    [reply] = connect(server).complete([Request("", "a")])
+    assert (reply.text, reply.n_prompt, reply.n_generated) == ("a bridge", 20, 3)
+
+
+def test_an_aborted_request_is_not_sent_again(server: Any) -> None:
+    """It was under way: its reply is handed over as it came, and no new attempt is paid."""
+    sent, free = threading.Event(), threading.Event()
+
+    def behave(body: dict[str, Any]) -> tuple:
+        sent.set()
+        assert free.wait(20)
+        return 200, {"choices": [{"message": {"content": None, "reasoning_content": "hm"}, "finish_reason": "length"}]}
+
+    server.behave = behave
+    llm = connect(server)
+    llm.submit(1, Request("", "a", max_tokens=8))
+    assert sent.wait(20)
+    llm.abort(1)
+    free.set()
+    [(key, _)] = llm.poll(20.0)
+    time.sleep(0.1)
+    assert key == 1 and server.seen["a"] == 1 and not llm.poll(0.0)
 
 
 def test_a_thought_without_text_is_no_error(server: Any) -> None:
