@@ -9,12 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { OFF, LOG, KILL, FULL, CLOCK };
+enum { OFF, LOG, KILL, FULL, CLOCK, BARE };
 static int mode = OFF, log_fd = -1;
 static long at = 0;
 static char under[4096];
@@ -70,7 +71,28 @@ static int is_full(int fd)
 #define REAL(name) static __typeof__(name) *real; if (!real) real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 
 int rename(const char *from, const char *to) { REAL(rename); if (inside(to)) point("rename"); return real(from, to); }
-int fsync(int fd) { REAL(fsync); if (inside_fd(fd)) point("fsync"); return real(fd); }
+static int has_no_sync(int fd)
+{
+    struct stat found;
+    if (mode != BARE || !inside_fd(fd) || fstat(fd, &found) || !S_ISDIR(found.st_mode)) return 0;
+    errno = EINVAL;
+    return 1;
+}
+int fsync(int fd) { REAL(fsync); if (inside_fd(fd)) point("fsync"); return has_no_sync(fd) ? -1 : real(fd); }
+int link(const char *from, const char *to)
+{
+    REAL(link);
+    if (mode != BARE || !inside(to)) return real(from, to);
+    errno = EPERM;
+    return -1;
+}
+int flock(int fd, int how)
+{
+    REAL(flock);
+    if (mode != BARE || !at || !inside_fd(fd)) return real(fd, how);
+    errno = ENOLCK;
+    return -1;
+}
 int fdatasync(int fd) { REAL(fdatasync); if (inside_fd(fd)) point("fsync"); return real(fd); }
 int unlink(const char *path)
 {

@@ -1,4 +1,5 @@
-"""Faults on purpose: kills, full disks, flipped bits, two writers, clocks, memory limits, storms and broken inputs.
+"""Faults on purpose: kills, full disks, flipped bits, two writers, clocks, memory limits, storms, errors that a server
+sends as replies, rebuilds under a reader, file systems without locks, and broken inputs.
 
 usage: python scripts/campaign.py FOLDER [--seed N] [--share S] [--only KIND,...] [--seconds S]
 
@@ -36,10 +37,12 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "kernels"), str(HERE.parent / "tests/shared"), str(HERE)]
-LOG, KILL, FULL, CLOCK = 1, 2, 3, 4  # as in campaign.c
+LOG, KILL, FULL, CLOCK, BARE = 1, 2, 3, 4, 5  # as in campaign.c
 LIMIT_S = 900.0  # of one command: only a bug takes so long
 JOBS = ("index", "rounds", "streaming", "merges")
-N_RANDOM_KILLS, N_FLIPS, N_REPLY_FLIPS, N_OTHERS, N_FUZZ = 520, 1000, 200, 40, 14_000
+N_RANDOM_KILLS, N_FLIPS, N_REPLY_FLIPS, N_OTHERS, N_FUZZ_A_READER = 520, 1000, 200, 40, 1_000
+N_BAD_200 = 1000  # replies
+BAD_200 = ("error_200", "not_json", "no_choices")
 INPUTS_A_CASE = 50
 MOST_MIB = 500  # above a good input
 TEXTS = [
@@ -79,6 +82,7 @@ class Campaign:
         self.folder, self.seed = folder, seed
         self.shim = ctypes.CDLL(os.environ["LD_PRELOAD"].split(":")[0])
         self.work, self.asked_file = folder / "work", folder / "asked"
+        self.bad_file, self.bad_log = folder / "bad", folder / "bad-sent"
         self.server, self.llm = self._serve(0.0)
         self.port = int(self.llm[3].split("#")[0].split(":")[-1].split("/")[0])
         self.calm: dict[str, Any] = {}
@@ -87,16 +91,29 @@ class Campaign:
     def _serve(self, share: float, seed: int = 0) -> tuple[int, list[str]]:
         """A model server in a process of its own: a line in `asked` for each reply that it begins."""
         ready, tell = os.pipe()
-        pid = os.fork()
+        pid, bad_file = os.fork(), self.bad_file
         if pid == 0:
             from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
+            from gpu_rag.models.misbehave.personas import PERSONAS
 
-            log = os.open(self.asked_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            log, bad_log = (
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in (self.asked_file, self.bad_log)
+            )
 
             class Counting(MisbehavingServer):
                 def said(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
                     os.write(log, blake2b(raw, digest_size=16).hexdigest().encode() + b"\n")
                     return super().said(body, raw)
+
+                def next_fault(self, body: bytes) -> str:
+                    if not bad_file.exists():
+                        return super().next_fault(body)
+                    name, seed = bad_file.read_text().split()
+                    self.persona = PERSONAS[name]
+                    fault = Manners(int(seed), 0.35, BAD_200).fault(body, random.getrandbits(16))
+                    if fault:
+                        os.write(bad_log, b"x")
+                    return fault
 
             faults = tuple(fault for fault in FAULTS if fault != "megabyte")
             os.write(tell, Counting(Manners(seed, share, faults)).url.encode())
@@ -422,6 +439,53 @@ class Campaign:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
+    def bad200(self, job: str, number: int) -> None:
+        """A server that sends 35 % errors with status 200, then a calm one: the same commands give the calm result."""
+        from gpu_rag.models.misbehave.personas import PERSONAS
+
+        self.fresh(job)
+        persona = sorted(name for name, one in PERSONAS.items() if one.unknown is None and one.counts and not one.named)
+        self.bad_file.write_text(f"{persona[number % len(persona)]} {number}")
+        try:
+            for argv in self.steps(job):
+                ended = self.run(argv, setup=_impatient)
+                check(ended.status in (0, 3), f"{ended.status}: {ended.err[-300:]}")
+        finally:
+            self.bad_file.unlink()
+        for argv in self.steps(job):
+            self.must(self.run(argv))
+        check(self.result(job) == self.calm[job][0], "another result than that of a calm run")
+
+    def n_bad(self) -> int:
+        """Errors sent with status 200 so far."""
+        return self.bad_log.stat().st_size if self.bad_log.exists() else 0
+
+    def rebuilt(self, job: str, number: int) -> None:
+        """The index is built again with other settings while questions are answered from it: no row fails."""
+        chance = random.Random(f"{self.seed}/rebuilt/{job}/{number}")
+        self.fresh("merges")
+        answers = [str(self.index) if part == str(self.folder / "template") else part for part in self.argv(job)]
+        started = self.start(answers)
+        time.sleep(chance.uniform(0.0, 1.0))
+        self.must(self.run([*self.argv("index"), "--set", "index.synonym_threshold=0.77"]))
+        ended = self.wait(started)
+        changed = "changed" in ended.err
+        check(ended.status == 0 or changed, f"{ended.status}: {ended.err[-300:]}")
+        if changed:  # it had not opened the index yet
+            shutil.rmtree(self.work / "answers.jsonl.inflight", ignore_errors=True)
+        else:
+            check(self.result(job).keys() == self.calm[job][0].keys(), "rows are missing")
+
+    def bare(self, job: str, number: int) -> None:
+        """A file system without hard links, and without fsync of folders; every other one has no locks either."""
+        self.fresh(job)
+        without_locks = number % 2
+        for argv in self.steps(job):
+            ended = self.run(argv, arm=(BARE, without_locks))
+            refused = without_locks and ended.status == 1 and "no locks" in ended.err
+            check(ended.status == 0 or refused, f"{ended.status}: {ended.err[-300:]}")
+        self.resumed(job)
+
     def fuzz(self, target: str, number: int) -> None:
         """Broken inputs for one reader, in one child with limits."""
         import campaign_inputs
@@ -461,9 +525,17 @@ class Campaign:
                 yield f"full/{job}/{at}", lambda job=job, at=at: self.full(job, at)
             for n in range(N_RANDOM_KILLS // len(JOBS)):
                 yield f"random/{job}/{n}", lambda job=job, n=n: self.kill_at_random(job, n)
-            for kind in ("writers", "clock", "memory", "storm"):
+            for kind in ("writers", "clock", "memory", "storm", "bare"):
                 for n in range(N_OTHERS // len(JOBS)):
                     yield f"{kind}/{job}/{n}", lambda kind=kind, job=job, n=n: getattr(self, kind)(job, n)
+            for n in range(N_BAD_200 // len(JOBS)):
+                yield (
+                    f"bad200/{job}/{n}",
+                    lambda job=job, n=n: self.bad200(job, n) if self.n_bad() < N_BAD_200 else None,
+                )
+        for job in ("rounds", "streaming"):
+            for n in range(N_OTHERS // 2):
+                yield f"rebuilt/{job}/{n}", lambda job=job, n=n: self.rebuilt(job, n)
         for n in range(N_FLIPS):
             yield f"flip/index/{n}", lambda n=n: self.flip(n)
         for n in range(N_REPLY_FLIPS):
@@ -471,7 +543,7 @@ class Campaign:
         for n in range(N_REPLY_FLIPS):
             yield f"edit/index/{n}", lambda n=n: self.edit_flip(n)
         for target in campaign_inputs.TARGETS:
-            for n in range(N_FUZZ // INPUTS_A_CASE // len(campaign_inputs.TARGETS)):
+            for n in range(N_FUZZ_A_READER // INPUTS_A_CASE):
                 yield f"fuzz/{target}/{n}", lambda target=target, n=n: self.fuzz(target, n)
 
 
@@ -479,6 +551,13 @@ def _connected(port: int) -> bool:
     """Whether a connection to `port` of this machine is open at its server, one not taken yet too."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(int(row[1].split(":")[1], 16) == port and row[3] in ("01", "08") for row in rows)
+
+
+def _impatient() -> None:
+    """One retry, without a pause, so that some requests of this process fail for good."""
+    from gpu_rag.models.llm.http import HttpLLM
+
+    HttpLLM.__init__.__kwdefaults__.update(retries=1, backoff_s=0.01)
 
 
 def _flip(path: Path, chance: random.Random) -> None:
@@ -549,6 +628,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         os.kill(campaign.server, signal.SIGKILL)
     print(summary(rows))
+    print(f"errors sent as replies: {campaign.n_bad()}")
     return int(any(row["fault"] for row in rows))
 
 

@@ -30,6 +30,14 @@ REPLY = {
     "entities": [{"name": "Vell", "aliases": ["V"], "types": ["place"], "description": "d"}],
     "triples": [["a", "b", "c"]],
 }
+NT = b'<http://x/Vell> <http://x/on> <http://x/Orn> .\n<http://x/Vell> <http://x/name> "V\\u00e9"@en .\n'
+TTL = b'@prefix x: <http://x/> .\nx:Vell a x:Town ; x:on x:Orn , [ x:of "1"^^x:int ] .\n'
+NS = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+RDF_XML = f'<r:RDF xmlns:r="{NS}" xmlns:x="http://x/"><x:T r:about="http://x/V"><x:on>O</x:on></x:T></r:RDF>'.encode()
+GRAPHS = {
+    "kg.tsv": TRIPLES, "kg.nt": NT, "kg.nq": NT, "kg.ttl": TTL, "kg.trig": TTL, "kg.rdf": RDF_XML,
+    "kg.jsonld": b'{"@context": {"on": "http://x/on"}, "@id": "http://x/V", "on": [{"@id": "http://x/O"}, "text"]}',
+}  # fmt: skip
 EDIT = {"id": "m_1", "action": "reject", "members": ["a", "b"]}
 WORDS = [
     "--json", "--debug", "--limit", "0", "-1", "1e999", "", " ", "\x1b[2J", "é" * 300, "--set", "index.block=0", "a=b",
@@ -83,6 +91,36 @@ def _parquet(folder: Path) -> Callable[[Mutator | None], None]:
     return take
 
 
+def _package(kind: str, folder: Path) -> Callable[[Mutator | None], None]:
+    """Files of office programs: whole, or with broken members, which a container of the right form holds."""
+    import package_files
+    import pdf_files
+
+    from gpu_rag.sources.corpus import read_corpus
+
+    path = folder / f"c.{kind}"
+    body = package_files.paragraph("Vell lies on the Orn.") + package_files.paragraph("Orn", "Heading1")
+    chapter = package_files.chapter("<h1>Vell</h1><p>It lies on the Orn.</p>")
+
+    def take(mutator: Mutator | None) -> None:
+        inner = (lambda text: text) if mutator is None else (lambda text: mutator.raw(text.encode()))
+        if mutator is not None and mutator.random.random() < 0.5:
+            inner, outer = (lambda text: text), mutator.raw
+        else:
+            outer = bytes
+        content = {
+            "docx": lambda: package_files.docx(
+                "", document=inner(f"<w:document {package_files.W}>{body}</w:document>")
+            ),
+            "epub": lambda: package_files.epub({"a.xhtml": inner(chapter)}),
+            "pdf": lambda: pdf_files.pdf(["Vell lies on the Orn.", "It is old."], "Vell", packed=inner("x") == "x"),
+        }[kind]()
+        path.write_bytes(outer(content))
+        list(read_corpus([path]))
+
+    return take
+
+
 def _reader(read: Callable[[Path], Any], name: str, rows: list[Any], folder: Path) -> Callable[[Mutator | None], None]:
     path = folder / name
 
@@ -112,17 +150,20 @@ def _base(kind: str, folder: Path) -> Callable[[Mutator | None], None]:
     from gpu_rag.index.stages.knowledge_base.read import read_source
     from gpu_rag.index.work import NamedSource
 
-    place = folder / ("kg.tsv" if kind == "kg" else "skb")
+    graphs = {"kg": ["kg.tsv"], "rdf": [name for name in GRAPHS if name != "kg.tsv"]}.get(kind, [])
+    places = [folder / name for name in graphs] or [folder / "skb"]
 
     def take(mutator: Mutator | None) -> None:
-        if kind == "kg":
-            place.write_bytes(TRIPLES if mutator is None else mutator.raw(TRIPLES))
+        place = places[0] if mutator is None else mutator.random.choice(places)
+        if graphs:
+            sound = GRAPHS[place.name]
+            place.write_bytes(sound if mutator is None else mutator.raw(sound))
         else:
             place.mkdir(exist_ok=True)
             for name, rows in (("nodes", NODES), ("edges", EDGES)):
                 sound = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
                 (place / f"{name}.jsonl").write_bytes(sound if mutator is None else _lines(mutator, rows))
-        read_source(NamedSource("s", kind, place), lambda reject: None, 10_000)
+        read_source(NamedSource("s", "kg" if graphs else kind, place), lambda reject: None, 10_000)
 
     return take
 
@@ -243,10 +284,15 @@ TARGETS: dict[str, Callable[[Path], Callable[[Mutator | None], None]]] = {
     "json": lambda folder: _corpus("c.json", HOTPOT, folder),
     "text": lambda folder: _corpus("c.md", b"# Vell\n\nVell lies on the Orn. ```\n# not\n", folder),
     "html": lambda folder: _corpus("c.html", HTML, folder),
+    "csv": lambda folder: _corpus("c.csv", b'id,title,text\na,Vell,"It lies, on\nthe Orn"\nb,,\xc3\x9cn\n', folder),
     "parquet": _parquet,
+    "docx": lambda folder: _package("docx", folder),
+    "epub": lambda folder: _package("epub", folder),
+    "pdf": lambda folder: _package("pdf", folder),
     "questions": _questions,
     "openie": _openie,
     "kg": lambda folder: _base("kg", folder),
+    "rdf": lambda folder: _base("rdf", folder),
     "skb": lambda folder: _base("skb", folder),
     "edits": _edits,
     "manifest": _manifest,

@@ -286,8 +286,8 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         room. The new job takes its place in `jobs`. After MOST_STARVED such thoughts in a row, all requests get room.
         """
         key, request, outcome, job = item
-        is_last = job is None or job.again or job.unwanted  # not to be sent again
-        if isinstance(outcome, FormRefused) and not is_last and self._is_stale(job.style):
+        is_last = job is not None and (job.again or job.unwanted)  # not to be sent again
+        if isinstance(outcome, FormRefused) and job is not None and not is_last and self._is_stale(job.style):
             self._again(key, request, jobs, finished)
             return None
         if isinstance(outcome, (Reply, RequestFailed)):
