@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_index import run
 
 from gpu_rag.methods.hydrarag.batched import prune as hydra_prune
-from gpu_rag.methods.hydrarag.batched.prune import RHO, Candidates, Pruned, prune_paths
+from gpu_rag.methods.hydrarag.batched.prune import Candidates, Pruned, prune_paths
 from gpu_rag.methods.hydrarag.state import KINDS, FoundPath, Params, Scores
 
 
@@ -51,10 +50,9 @@ def candidates(
 
 
 def pruned(params: Pruning, pools: Sequence[Candidates]) -> list[Pruned]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Params, "w2", params.w2)
-        patch.setattr(Params, "gamma", params.gamma)
-        found: list[Pruned] = run(prune_paths, None, pools, params.w1, params.w_max, params.verified)
+    pruning: Any = "verified" if params.verified else "relevance"
+    given = Params(w1=params.w1, w2=params.w2, w_max=params.w_max, gamma=params.gamma, pruning=pruning)
+    found: list[Pruned] = run(prune_paths, None, pools, given)
     return found
 
 
@@ -183,7 +181,7 @@ def plainly(params: Pruning, pool: Candidates) -> list[tuple[int, float, tuple[s
     for i in rows:
         like = [j for j in rows if j == i or float(vectors[i] @ vectors[j]) >= params.gamma]
         near = {kind for j in like for kind in paths[j].kinds} - {paths[i].kind}
-        f1 = RHO[paths[i].kind]
+        f1 = Params().trust(paths[i].kind)
         ver = (f1 + min(len(near), params.w_max) / params.w_max + paths[i].known) / 3
         found.append((i, 0.7 * rel[i] + 0.3 * ver, tuple(k for k in KINDS if k in near)))
     return sorted(found, key=lambda row: (-row[1], row[0]))[: params.w2]
@@ -210,7 +208,7 @@ def test_batches_agree_with_loops_and_with_each_alone(seed: int) -> None:
 
 
 def test_a_support_that_forgets_the_kinds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_near(pools: Any, chosen: Any, device: torch.device) -> list[list[tuple[str, ...]]]:
+    def all_near(pools: Any, chosen: Any, *_: Any) -> list[list[tuple[str, ...]]]:
         return [[tuple(k for k in KINDS if any(k in pool.paths[j].kinds for j in rows)) for _ in rows]
                 for pool, rows in zip(pools, chosen)]  # fmt: skip
 

@@ -16,7 +16,9 @@ METHODS = (
         "higra-retriever", NEEDS, program="retriever", settings={"alignment": "settings:AlignmentSettings"},
         stages="stages:stages", verify="verify:CHECKS", narrow="narrow:NARROW", explain="explain:WORDS",
         report="report", relations="relations:stated", commands={"merges": "command"},
-        profiles={"higra": "profiles/higra.toml", "higra-no-refinement": "profiles/higra-no-refinement.toml"},
+        profiles={
+            "higra-paper": "profiles/higra-paper.toml", "higra-no-refinement": "profiles/higra-no-refinement.toml"
+        },
         inexact=("ops", "neighbours"), shown=True, auto=60, order=70,
     ),
     Method(

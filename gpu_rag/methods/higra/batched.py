@@ -65,7 +65,7 @@ from gpu_rag.program.walk import (
 )
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
-from gpu_rag.settings.ranges import DAMPING, NATURAL
+from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Blocks, Ragged, TopK
 
@@ -90,17 +90,22 @@ class Params(Declared):
     n_facts: Annotated[int, NATURAL, "nearest relations whose ends are seeds too, on the whole graph"] = 3
     similarity: Annotated[Literal["hybrid", "dense"], "hybrid (BM25 and cosine) or dense (cosine)"] = "hybrid"
     graph_context: Annotated[bool, "false: similarity alone"] = True
+    max_seeds: Annotated[int, COUNT, "entities that the decider may take as seeds; the paper has no limit"] = 5
+    structure_constant: Annotated[float, NATURAL, "fusion constant of the rank by PageRank"] = 10.0
+    similarity_constant: Annotated[float, NATURAL, "fusion constant of the rank by similarity"] = 10.0
 
     n_entities: ClassVar[int] = 20  # candidates for seeds
-    max_seeds: ClassVar[int] = 5  # taken by the decider
     named_bonus: ClassVar[float] = 1.0  # added to the score of an entity that the question names
     fallback_seeds: ClassVar[int] = 3  # first entities by rank, used if none is chosen
     n_similar: ClassVar[int] = 5  # best passages by similarity, which are always read
-    structure_constant: ClassVar[float] = 10.0  # fusion constant for the rank in the subgraph
-    similarity_constant: ClassVar[float] = 10.0  # fusion constant for the rank by similarity
     depth: ClassVar[int] = 100  # places of each fused ranking
     constant: ClassVar[float] = 60.0  # fusion constant for BM25 and cosine
     tol: ClassVar[float] = 1e-6  # L1 error bound of PageRank
+
+    @property
+    def constants(self) -> tuple[float, float]:
+        """Fusion constants of the ranks by graph and by similarity."""
+        return self.structure_constant, self.similarity_constant
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,9 @@ class HigraRanking:
 
 @batched(GRAPH, tile=TILE)
 @trusted()
-def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float) -> list[HigraRanking]:
+def higra_rank(
+    index: Index, queries: list[Seeded], radius: int, damping: float, constants: tuple[float, float]
+) -> list[HigraRanking]:
     """Relations and passages of the subgraph around each question's seeds, fused with their ranks by similarity.
 
     Without seeds the ranking is by similarity alone.
@@ -171,7 +178,6 @@ def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float)
     graph = higra_graph(index)
     depth = min(Params.depth, max(1, graph.relations.num_rows, graph.full_graph.n))  # rankings are as wide as depth
     scores = subgraph_scores(graph, [q.seeds for q in queries], radius, damping, depth, index.threads)
-    constants = [Params.structure_constant, Params.similarity_constant]
     relations = rrf([scores.relations, _given([q.relations for q in queries], depth)], depth, constants=constants)
     passages = rrf([scores.passages, _given([q.passages for q in queries], depth)], depth, constants=constants)
     sizes = [blocks.offsets.diff() for blocks, _ in (scores.entities, scores.nodes)]
@@ -194,7 +200,13 @@ class Walked:
 @batched(GRAPH, tile=TILE)
 @halved
 def higra_walk(
-    index: Index, queries: list[Walked], damping: float, n_facts: int, similarity: str, k: int
+    index: Index,
+    queries: list[Walked],
+    damping: float,
+    n_facts: int,
+    similarity: str,
+    k: int,
+    constants: tuple[float, float],
 ) -> list[HigraRanking]:
     """The k best passages by PageRank on the whole graph, and relations, see the module."""
     graph = higra_graph(index)
@@ -217,7 +229,6 @@ def higra_walk(
     top = ranked(ranks[:, n:], cosine, FUSION, k)
     by_graph = topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth)
     ids, scores, *pair = to_host(top.ids, top.scores, by_graph.ids, by_graph.scores)
-    constants = [Params.structure_constant, Params.similarity_constant]
     relations = rrf([TopK(*pair), _given([q.relations for q in queries], depth)], depth, constants=constants)
     found = zip(rankings(relations), passages_of(ids, scores))
     return [HigraRanking(*row, n, index.n_passages) for row in found]

@@ -42,10 +42,11 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
     vector, found, seeds = begun
     if params.walk == "whole" and seeds:  # without seeds, similarity alone
         walked = Walked(text, vector, tuple(seeds), found.relations.rows)
-        ranking = await higra_walk(walked, params.damping, params.n_facts, params.similarity, max(params.depth, limit))
+        depth = max(params.depth, limit)
+        ranking = await higra_walk(walked, params.damping, params.n_facts, params.similarity, depth, params.constants)
     else:
         query = Seeded(tuple(seeds), found.relations.rows, found.passages.rows)
-        ranking = await higra_rank(query, params.radius, params.damping)
+        ranking = await higra_rank(query, params.radius, params.damping, params.constants)
     fused = dict(zip(ranking.passages.rows, ranking.passages.scores))
     rows = list(fused)[: params.n_passages]
     rows += [row for row in found.passages.rows[: params.n_similar] if row not in rows]

@@ -5,7 +5,8 @@ from gpu_rag.methods.method import Method
 METHODS = (
     Method(
         "hybgrag", ("passage_vectors", "kb", "kb_name_vectors", "kb_relation_vectors", "kb_texts", "kb_text_vectors"),
-        explain="explain:WORDS", tune={"hybgrag": "tune:tune"}, inexact=("neighbours",), made_for="skb", auto=10,
+        explain="explain:WORDS", tune={"hybgrag": "tune:tune"},
+        profiles={"hybgrag-paper": "profiles/hybgrag-paper.toml"}, inexact=("neighbours",), made_for="skb", auto=10,
         order=90,
     ),
     Method("hybgrag-crag", ("passage_vectors",), program="program_crag", inexact=("neighbours",), order=90),

@@ -58,7 +58,7 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     """Steps I to IV of one question: explore until an answer is accepted; `unsupported` if there is none."""
     search = Search(run, params)
     analysis, sources = await analysed(question.text, search)
-    asked = await asked_paths(analysis, sources, search)
+    asked = await asked_paths(analysis, sources, search) if params.chains else []
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
         (query,) = await embed([analysis.indicator])

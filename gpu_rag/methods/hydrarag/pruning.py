@@ -40,7 +40,7 @@ async def pruned(
         return []
     vectors, verified = await embed([path.text for path in paths]), params.pruning == "verified"
     candidates = Candidates(query, vectors, tuple(paths), analysis.topics)
-    best, kept = await prune_paths(candidates, params.w1, params.w_max, verified)
+    best, kept = await prune_paths(candidates, params)
     _pool(f"{phase} w1", best, search)
     _pool(f"{phase} w2", kept, search)
     scores = [(path.scores.cross if verified else path.scores.rel) + path.asked for path in kept]

@@ -16,7 +16,7 @@ from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.settings.check import Declared
-from gpu_rag.settings.ranges import COUNT, Range, check_filled
+from gpu_rag.settings.ranges import COSINE, COUNT, SHARE, Range, check_filled
 from gpu_rag.sources.web import is_server
 from gpu_rag.text.rules.relations.hops import relation_words
 from gpu_rag.types import Pool
@@ -53,14 +53,17 @@ class Params(Declared):
     matches: Annotated[int, COUNT, "nodes that a mention may be, in each source"] = 3
     sources: Annotated[str, "all, or names with commas between; documents and web are two of them"] = "all"
     web: Annotated[str, "index: snapshots in it; none; or the address of a SearXNG server"] = "index"
+    w2: Annotated[int, COUNT, "paths kept by relevance and verification, for the decider"] = 20
+    gamma: Annotated[float, COSINE, "least cosine of paths that support each other"] = 0.8
+    rho_kg: Annotated[float, SHARE, "how far knowledge graphs are trusted"] = 1.0
+    rho_document: Annotated[float, SHARE, "how far documents are trusted"] = 0.8
+    rho_web: Annotated[float, SHARE, "how far web pages are trusted"] = 0.7
+    chains: Annotated[bool, "paths along relations that the question plainly says are candidates; false: the paper"] = (
+        True
+    )
     knowledge: Annotated[bool, "whether, without any path, the model is asked what it knows: `unsupported`"] = False
 
-    w2: ClassVar[int] = 20  # paths kept by the cross-score
     threshold: ClassVar[float] = 0.75  # minimum cosine of a mention and a name
-    gamma: ClassVar[float] = 0.8  # minimum cosine of paths that support each other
-    rho_kg: ClassVar[float] = 1.0  # reliability of the kinds of sources
-    rho_document: ClassVar[float] = 0.8
-    rho_web: ClassVar[float] = 0.7
     documents: ClassVar[int] = 3  # passages read per topic
     enough: ClassVar[float] = 0.45  # by rule, minimum relevance of a path that settles a question
     temperature: ClassVar[float] = 0.4  # temperature of requests in exploration
@@ -74,6 +77,10 @@ class Params(Declared):
     def draw(self) -> int | None:
         """The seed that picks one of parallel relations (HydraRAG-E); None keeps all."""
         return None
+
+    def trust(self, kind: str) -> float:
+        """Reliability of a kind of source: kg, document or web."""
+        return {"kg": self.rho_kg, "document": self.rho_document, "web": self.rho_web}[kind]
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -234,12 +234,12 @@ def test_a_triple_may_end_in_an_alias_of_an_entity_of_its_passage(tiny_corpus: P
     assert verify(tmp_path / "ix", stage_checks()) == []
 
 
-@pytest.mark.parametrize("name", ["higra", "higra-no-refinement"])
+@pytest.mark.parametrize("name", ["higra-paper", "higra-no-refinement"])
 def test_the_profiles_hold_the_values_of_the_paper(name: str) -> None:
     chosen = make_settings(read_profile(profiles()[name])).section(AlignmentSettings)
     assert (chosen.tau, chosen.min_samples, chosen.max_cluster, chosen.link_radius) == (0.15, 2, 20, 0.3)
     assert (chosen.confidence, chosen.theta, chosen.top_words) == (0.8, 100, 1000)
-    assert chosen.refine is (name == "higra")
+    assert chosen.refine is (name == "higra-paper")
 
 
 # --- edits -----------------------------------------------------------------------------------------

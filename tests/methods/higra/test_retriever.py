@@ -97,7 +97,7 @@ def by_walk(index: gpu_rag.Index, text: str, seeds: list[int], wrong: str = "") 
 def test_the_walk_on_the_whole_graph_is_the_formula(index: gpu_rag.Index) -> None:
     seeds = [higra_graph(index).rows_by_name["halden bridge"]]
     vector = HashEmbedder().embed([BORN])[0].astype(np.float32)
-    (found,) = higra_walk.run(index, [Walked(BORN, vector, tuple(seeds), ())], (0.85, 3, "hybrid", 6))
+    (found,) = higra_walk.run(index, [Walked(BORN, vector, tuple(seeds), ())], (0.85, 3, "hybrid", 6, (10.0, 10.0)))
     scores = np.zeros(6)
     scores[list(found.passages.rows)] = found.passages.scores
     assert scores == pytest.approx(by_walk(index, BORN, seeds), abs=2e-3)

@@ -20,7 +20,6 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.runtime.step import batched
 
 GRID = float(2**22)
-RHO = {"kg": Params.rho_kg, "document": Params.rho_document, "web": Params.rho_web}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +39,20 @@ Pruned = tuple[list[FoundPath], list[FoundPath]]  # the W1 best by rel; the W2 b
 
 
 @batched(GRAPH, tile=TILE)
-def prune_paths(index: Index, queries: list[Candidates], w1: int, w_max: int, verified: bool) -> list[Pruned]:
-    """The best paths of each question, see the module; ranked by rel alone unless `verified`."""
+def prune_paths(index: Index, queries: list[Candidates], params: Params) -> list[Pruned]:
+    """The best paths of each question, see the module; ranked by rel alone with pruning=relevance."""
+    verified = params.pruning == "verified"
     pool = np.concatenate([one.vectors for one in queries])
     vectors, indicators = to_device(index.device, pool, np.stack([one.query for one in queries]))  # one copy
     relevance = _relevance(queries, vectors, indicators)
     asked = [[score + path.asked for score, path in zip(rel, one.paths)] for one, rel in zip(queries, relevance)]
-    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[:w1] for rel in asked]
-    support = _support(queries, chosen, vectors)
+    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[: params.w1] for rel in asked]
+    support = _support(queries, chosen, vectors, params.gamma)
     found = []
     for one, rel, rows, backed in zip(queries, relevance, chosen, support):
-        judged = [(row, _judged(one.paths[row], rel[row], kinds, w_max)) for row, kinds in zip(rows, backed)]
+        judged = [(row, _judged(one.paths[row], rel[row], kinds, params)) for row, kinds in zip(rows, backed)]
         order = sorted(judged, key=lambda j: (-j[1].asked - (j[1].scores.cross if verified else j[1].scores.rel), j[0]))
-        found.append(([one.paths[row] for row in rows], [path for _, path in order[: Params.w2]]))
+        found.append(([one.paths[row] for row in rows], [path for _, path in order[: params.w2]]))
     return found
 
 
@@ -88,7 +88,7 @@ def on_grid(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def _support(
-    queries: Sequence[Candidates], chosen: Sequence[Sequence[int]], pool: torch.Tensor
+    queries: Sequence[Candidates], chosen: Sequence[Sequence[int]], pool: torch.Tensor, gamma: float
 ) -> list[list[tuple[str, ...]]]:
     """For each chosen path the other kinds of sources with a similar path: one product [B, W, D] x [B, D, W]. pool:
     f32[P, D], the paths grouped by question."""
@@ -103,7 +103,7 @@ def _support(
     vectors = torch.where(places[:, :, None] >= 0, on_grid(pool[places.clamp(min=0)]), 0.0)
     squares = vectors.square().sum(2)
     norm = (squares[:, :, None] * squares[:, None, :]).sqrt()
-    near = (torch.bmm(vectors, vectors.mT) >= Params.gamma * norm) & (norm > 0)
+    near = (torch.bmm(vectors, vectors.mT) >= gamma * norm) & (norm > 0)
     by_others = torch.stack([(near & stated[:, None, :, k]).any(2) for k in range(len(KINDS))], 2)
     flags = ((by_others | stated) & ~own).tolist()
     return [
@@ -112,8 +112,8 @@ def _support(
     ]
 
 
-def _judged(path: FoundPath, rel: float, support: tuple[str, ...], w_max: int) -> FoundPath:
+def _judged(path: FoundPath, rel: float, support: tuple[str, ...], params: Params) -> FoundPath:
     """The path with its scores."""
-    f1, f2 = RHO[path.kind], min(len(support), w_max) / w_max
+    f1, f2 = params.trust(path.kind), min(len(support), params.w_max) / params.w_max
     ver = (f1 + f2 + path.known) / 3
     return replace(path, scores=Scores(rel, f1, f2, path.known, ver, CROSS * rel + (1 - CROSS) * ver, support))
