@@ -30,8 +30,16 @@ def settings_page() -> str:
 
 
 def _section(name: str, cls: Any) -> str:
-    rows = [f"| `{s.name}` | {s.shown or 'empty'} | {_allowed(s)} | {s.help} |" for s in declared(cls).values()]
-    constants = [f"`{key}` {value if isinstance(value, str) else f'{value:,}'}" for key, value in fixed(cls).items()]
+    base = cls.__mro__[1]
+    own = (
+        dict(declared(cls)) if base is Declared else {k: s for k, s in declared(cls).items() if k not in declared(base)}
+    )
+    rows = [f"| `{s.name}` | {s.shown or 'empty'} | {_allowed(s)} | {s.help} |" for s in own.values()]
+    constants = [
+        f"`{key}` {value if isinstance(value, str) else f'{value:,}'}"
+        for key, value in fixed(cls).items()
+        if base is Declared
+    ]
     table = [f"| `[{name}]` | default | what it may be | meaning |", "|---|---|---|---|", *rows] if rows else []
     parts = [f"## {name}", cls.__doc__, "\n".join(table), f"Fixed: {', '.join(constants)}." if constants else ""]
     return "\n\n".join(part for part in parts if part) + "\n"

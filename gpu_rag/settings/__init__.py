@@ -8,8 +8,8 @@ A section, and a method's `Params`, is a frozen dataclass over `check.Declared` 
 
     @dataclass(frozen=True)
     class GraphSettings(Declared):
-        budget: Annotated[float, NATURAL, "edges kept, times n log2 n for n vertices"] = 1.0
-        vertices: Annotated[Literal["passage", "sentence"], "what a vertex is"] = "passage"
+        budget: Annotated[float, NATURAL, "number of edges kept, as a multiple of n log2 n for n vertices"] = 1.0
+        vertices: Annotated[Literal["passage", "sentence"], "unit of text that a vertex stands for"] = "passage"
         tokens: ClassVar[int] = 256  # fixed: an error tells anyone who sets it this value
 
 Type, range (`ranges.py`), help and default are written nowhere else: checks, messages and docs/settings.md are made

@@ -23,25 +23,35 @@ class ModelSettings(Declared):
         "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several servers of it: "
         "separated by commas), replay:FILE, or none",
     ] = "smollm2"
-    connections: Annotated[int, COUNT, "requests in flight at each model server; fewer for llama.cpp or Ollama"] = 256
+    connections: Annotated[int, COUNT, "open requests at each model server; choose fewer for llama.cpp or Ollama"] = 256
     api_keys: Annotated[tuple[str, ...], '"http://HOST:PORT/v1=NAME": the variable NAME has the key for it'] = ()
-    ca_file: Annotated[str, "certificates (PEM) that https servers are also checked by, such as a company's own"] = ""
-    think_tokens: Annotated[int, NATURAL, "room beside each limit for the thought of a model that always thinks"] = 2048
-    revision: Annotated[str, "of a served model, where its server says none: another one for other weights"] = ""
-    extra_body: Annotated[str, 'more of each request to a server, as JSON, such as {"reasoning_effort": "low"}'] = ""
-    capable: Annotated[bool | None, "whether the LLM may extract and judge; empty: by its size"] = None
-    decider: Annotated[Literal["auto", "model", "rule"], "who decides; auto: a capable LLM, else rules"] = "auto"
-    reason: Annotated[
-        bool, "whether each reply to a question's step begins with a sentence of reasoning: slower, for capable models"
-    ] = False
+    ca_file: Annotated[
+        str, "file with further certificates (PEM) for checking https servers, such as a company's own"
+    ] = ""
+    think_tokens: Annotated[int, NATURAL, "tokens added to each limit for a model that always thinks"] = 2048
+    revision: Annotated[
+        str, "version of a served model whose server reports none; change it when the weights change"
+    ] = ""
+    extra_body: Annotated[
+        str, 'further fields of each request to a server, as JSON, such as {"reasoning_effort": "low"}'
+    ] = ""
+    capable: Annotated[bool | None, "whether the LLM may extract and judge; empty: decided by its size"] = None
+    decider: Annotated[
+        Literal["auto", "model", "rule"], "what makes decisions; auto: the LLM if it is capable, else rules"
+    ] = "auto"
+    reason: Annotated[bool, "whether each reply begins with a sentence of reasoning; slower, for capable models"] = (
+        False
+    )
     reranker: Annotated[
         str,
-        "orders evidence anew: a cross-encoder's folder, llm, or empty: none (methods over a knowledge base never do)",
+        "reranker of evidence: the folder of a cross-encoder, llm, or empty for none; not used over knowledge bases",
     ] = ""
     device: Annotated[str, "auto, cpu or cuda, or one GPU such as cuda:0"] = "auto"
-    threads: Annotated[int, Range(1, 1024), "CPU threads of a model or a graph op"] = 1
-    max_batch: Annotated[int, COUNT, "requests that a transformers model decodes together"] = 16
-    vector_cache_gib: Annotated[float, NATURAL, "size of the vector cache that all indexes share; 0: none"] = 2.0
+    threads: Annotated[int, Range(1, 1024), "CPU threads for a model or a graph op"] = 1
+    max_batch: Annotated[int, COUNT, "requests that a model in this process decodes together"] = 16
+    vector_cache_gib: Annotated[
+        float, NATURAL, "size limit of the vector cache that all indexes share; 0: no cache"
+    ] = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,20 +73,28 @@ class ModelSettings(Declared):
 
 @dataclass(frozen=True)
 class IndexSettings(Declared):
-    """From a corpus to an index. A change builds the stages anew that depend on it."""
+    """From a corpus to an index. After a change, the stages that depend on it are built again."""
 
-    chunk_words: Annotated[int, Range(8), "words of a passage, for documents longer than that"] = 300
-    overlap_words: Annotated[int, NATURAL, "words that neighbouring passages share"] = 50
-    extractor: Annotated[Literal["patterns", "llm", "import"], "who extracts; import: files of `--openie`"] = "patterns"
-    extract_nodes: Annotated[bool, "false: nothing is extracted from texts of nodes of a base (`--skb`)"] = True
-    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
-    min_yield: Annotated[float, SHARE, "share of passages in which an LLM must find an entity, or a build fails"] = 0.5
-    extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names, 30 facts"] = 1536
-    synonym_threshold: Annotated[float, COSINE, "least cosine of two names that the graph joins"] = 0.8
-    mediators: Annotated[Literal["keep", "collapse"], "nameless nodes of `--kg`; collapse: facts pass over them"] = (
-        "keep"
-    )
-    block: Annotated[int, Range(8), "texts that are sorted by length and embedded together, at most"] = 32768
+    chunk_words: Annotated[int, Range(8), "words in a passage; longer documents are split"] = 300
+    overlap_words: Annotated[int, NATURAL, "words shared by neighbouring passages"] = 50
+    extractor: Annotated[
+        Literal["patterns", "llm", "import"],
+        "how entities and triples are extracted; import: from the files of `--openie`",
+    ] = "patterns"
+    extract_nodes: Annotated[bool, "whether to extract from the texts of knowledge base nodes (`--skb`)"] = True
+    coref: Annotated[Literal["none", "fastcoref", "llm"], "how pronouns are replaced before extraction"] = "none"
+    min_yield: Annotated[
+        float, SHARE, "share of passages in which the LLM must find an entity; below it the build fails"
+    ] = 0.5
+    extract_tokens: Annotated[
+        int, COUNT, "token limit of an extraction reply; 1536 is enough for 30 names and 30 facts"
+    ] = 1536
+    synonym_threshold: Annotated[float, COSINE, "minimum cosine of two names that are joined as synonyms"] = 0.8
+    mediators: Annotated[
+        Literal["keep", "collapse"],
+        "what to do with nameless nodes of `--kg`; collapse: connect their neighbours directly",
+    ] = "keep"
+    block: Annotated[int, Range(8), "maximum number of texts that are sorted by length and embedded together"] = 32768
     memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
@@ -88,41 +106,49 @@ class IndexSettings(Declared):
 
 @dataclass(frozen=True)
 class RuntimeSettings(Declared):
-    """Runs of questions."""
+    """How questions are run."""
 
     driver: Annotated[
         Literal["rounds", "streaming"],
-        "rounds: equal steps of open questions in batches, deterministic; streaming: LLM requests leave as they come",
+        "rounds: questions advance in batches, deterministic; streaming: LLM requests are sent as they arise",
     ] = "rounds"
-    max_live: Annotated[int, COUNT, "questions that are open at once"] = 1024
-    low_water: Annotated[int, COUNT, "streaming: the LLM is fed first below so many requests; twice its batch"] = 64
-    seed: Annotated[int, SEED, "the seed of all requests"] = 0
-    max_calls: Annotated[int, NATURAL, "LLM requests of a question; 0: no limit"] = 0
-    max_tokens: Annotated[int, NATURAL, "LLM tokens of a question; 0: no limit"] = 0
-    max_seconds: Annotated[float, NATURAL, "seconds of a question; 0: no limit"] = 0.0
+    max_live: Annotated[int, COUNT, "maximum number of open questions"] = 1024
+    low_water: Annotated[
+        int, COUNT, "streaming: below this many open requests, LLM work goes first; about twice its batch size"
+    ] = 64
+    seed: Annotated[int, SEED, "seed of all requests"] = 0
+    max_calls: Annotated[int, NATURAL, "limit of LLM requests per question; 0: no limit"] = 0
+    max_tokens: Annotated[int, NATURAL, "limit of LLM tokens per question; 0: no limit"] = 0
+    max_seconds: Annotated[float, NATURAL, "time limit per question, in seconds; 0: no limit"] = 0.0
 
 
 @dataclass(frozen=True)
 class ReaderSettings(Declared):
     """The shared reader prompt."""
 
-    passages: Annotated[int, COUNT, "passages that are retrieved, and shown in rank order, at most"] = 5
-    max_tokens: Annotated[int, COUNT, "tokens of the answer"] = 48
+    passages: Annotated[
+        int, COUNT, "maximum number of passages that are retrieved, and shown to the reader in rank order"
+    ] = 5
+    max_tokens: Annotated[int, COUNT, "token limit of the answer"] = 48
 
 
 @dataclass(frozen=True)
 class VllmSettings(Declared):
-    """The servers of `models.llm = "vllm:..."`; 0 leaves a choice to vLLM or to the device."""
+    """Servers started for `models.llm = "vllm:..."`; 0 leaves the choice to vLLM or to the device."""
 
     tensor_parallel: Annotated[int, COUNT, "GPUs that share the model"] = 1
-    max_model_len: Annotated[int, NATURAL, "tokens of prompt and reply together; 0: the model's own limit"] = 0
+    max_model_len: Annotated[int, NATURAL, "token limit of prompt and reply together; 0: the model's own"] = 0
     gpu_memory_utilization: Annotated[float, Range(0.01, 1), "share of a GPU's memory for weights and cache"] = 0.9
-    kv_cache_gib: Annotated[float, NATURAL, "size of the kept keys and values instead; 0 on a CPU: 1 GiB"] = 0.0
-    max_num_seqs: Annotated[int, NATURAL, "requests that run together; 0: 32 on a CPU, 256 on a GPU"] = 0
-    dtype: Annotated[Literal["auto", "bfloat16", "float16", "float32"], "type of the weights"] = "auto"
-    load_format: Annotated[Literal["auto", "safetensors", "dummy"], "how weights are read; dummy: random"] = "auto"
-    enforce_eager: Annotated[bool | None, "no compiled graphs; empty: on a CPU only"] = None
-    engines: Annotated[int, NATURAL, "servers side by side, each with all of the model; 0: one for each GPU"] = 0
+    kv_cache_gib: Annotated[
+        float, NATURAL, "size of the KV cache, in place of a share of memory; 0: the share, or 1 GiB on a CPU"
+    ] = 0.0
+    max_num_seqs: Annotated[int, NATURAL, "requests processed together; 0: 32 on a CPU, 256 on a GPU"] = 0
+    dtype: Annotated[Literal["auto", "bfloat16", "float16", "float32"], "data type of the weights"] = "auto"
+    load_format: Annotated[Literal["auto", "safetensors", "dummy"], "how weights are loaded; dummy: random weights"] = (
+        "auto"
+    )
+    enforce_eager: Annotated[bool | None, "whether to run without compiled graphs; empty: only on a CPU"] = None
+    engines: Annotated[int, NATURAL, "number of servers, each with the whole model; 0: one per GPU"] = 0
     arguments: Annotated[str, 'more options of vLLM\'s server, as JSON: {"kv_cache_dtype": "fp8"}'] = ""
 
     seed: ClassVar[int] = 0  # of the server; a request's own seed decides its sampling
@@ -130,14 +156,18 @@ class VllmSettings(Declared):
 
 @dataclass(frozen=True)
 class GraphSettings(Declared):
-    """The code that runs the graph ops. It is printed and recorded; one that cannot be had here is an error."""
+    """Implementations of the graph ops. The choice is printed and recorded; a missing one is an error."""
 
     pagerank: Annotated[
         Literal["auto", "numba", "torch", "cugraph"],
-        "PageRank of the whole graph; auto: numba on a CPU, else torch; torch on a GPU",
+        "implementation of PageRank on the whole graph; auto: numba on a CPU, torch on a GPU",
     ] = "auto"
-    ops: Annotated[Literal["auto", "numba", "torch"], "other graph ops; auto: numba on a CPU, torch on a GPU"] = "auto"
-    neighbours: Annotated[Literal["auto", "torch", "faiss"], "exact search by vectors; auto: torch"] = "auto"
+    ops: Annotated[
+        Literal["auto", "numba", "torch"], "implementation of other graph ops; auto: numba on a CPU, torch on a GPU"
+    ] = "auto"
+    neighbours: Annotated[Literal["auto", "torch", "faiss"], "implementation of exact vector search; auto: torch"] = (
+        "auto"
+    )
 
     def preferences(self) -> dict[str, str]:
         """Preferred implementations by family of ops, for `backend.preferring`; without those set to auto."""
@@ -148,9 +178,11 @@ class GraphSettings(Declared):
 class EvalSettings(Declared):
     """The judge of `gpu-rag eval --judge`."""
 
-    judge: Annotated[str, "the model that judges, named as in `models.llm`; empty: `models.llm` itself"] = ""
-    judge_capable: Annotated[bool | None, "whether it may judge; empty: by its size"] = None
-    controls: Annotated[int, NATURAL, "planted right, planted wrong and exact answers to check the judge, of each"] = 20
+    judge: Annotated[str, "model that judges, named as in `models.llm`; empty: `models.llm` itself"] = ""
+    judge_capable: Annotated[bool | None, "whether that model may judge; empty: decided by its size"] = None
+    controls: Annotated[
+        int, NATURAL, "number of planted right, planted wrong and exact answers that check the judge, of each kind"
+    ] = 20
 
     judge_tokens: ClassVar[int] = 160  # tokens of a verdict with its reason
 
@@ -159,18 +191,24 @@ class EvalSettings(Declared):
 class ServeSettings(Declared):
     """Limits for clients of `gpu-rag serve`. They change no answer, so they are in no hash."""
 
-    max_queue: Annotated[int, NATURAL, "questions that may wait beyond `runtime.max_live`; more get status 429"] = 1024
-    max_connections: Annotated[int, COUNT, "connections; more get status 503, and from 64 more on are cut off"] = 1024
-    question_seconds: Annotated[float, NATURAL, "from the arrival of a question until it fails; 0: no limit"] = 300.0
-    client_seconds: Annotated[float, Range(0.1), "for a client to send headers or a body, or take a piece"] = 30.0
-    grace_seconds: Annotated[float, NATURAL, "for the questions in flight when the server is stopped"] = 10.0
-    tls_cert: Annotated[str, "a file with the certificate chain (PEM) by which https is spoken; empty: http"] = ""
-    tls_key: Annotated[str, "the file with its private key (PEM), without a password"] = ""
-    hosts: Annotated[tuple[str, ...], "names that a Host header may give, beside the address bound"] = ()
+    max_queue: Annotated[
+        int, NATURAL, "number of questions that may wait beyond `runtime.max_live`; more get status 429"
+    ] = 1024
+    max_connections: Annotated[
+        int, COUNT, "maximum number of connections; more get status 503, and beyond 64 more they are closed"
+    ] = 1024
+    question_seconds: Annotated[float, NATURAL, "time limit for a question, from its arrival; 0: no limit"] = 300.0
+    client_seconds: Annotated[
+        float, Range(0.1), "time limit for a client to send headers or a body, or to receive a piece"
+    ] = 30.0
+    grace_seconds: Annotated[float, NATURAL, "time for open questions to finish when the server is stopped"] = 10.0
+    tls_cert: Annotated[str, "file with the certificate chain (PEM) for https; empty: http"] = ""
+    tls_key: Annotated[str, "file with the private key (PEM), without a password"] = ""
+    hosts: Annotated[tuple[str, ...], "further names that a Host header may contain, beside the bound address"] = ()
     params: Annotated[
         tuple[str, ...], 'parameters that a request may set: "METHOD.NAME"; "METHOD.*": all but texts'
     ] = ()
-    warm: Annotated[bool, "ask each method a question before the first client can"] = True
+    warm: Annotated[bool, "whether to ask each method one question before clients are served"] = True
 
     max_questions: ClassVar[int] = 256  # per request
     max_passages: ClassVar[int] = 100  # most passages of one retrieval
@@ -188,13 +226,17 @@ class ScaleSettings(Declared):
         "none: models run in this process; local: a Ray of this machine, started and ended with the command; auto: the "
         "cluster that this machine belongs to; HOST:PORT: that of this head node",
     ] = "none"
-    embed_workers: Annotated[int, NATURAL, "processes that hold the embedder; 0: it stays in this process"] = 1
-    llm_workers: Annotated[int, NATURAL, "processes that hold the LLM; 0: it stays in this process"] = 1
-    embed_cpus: Annotated[float, NATURAL, "CPUs that a worker of the embedder reserves"] = 1.0
-    llm_cpus: Annotated[float, NATURAL, "CPUs that a worker of the LLM reserves"] = 1.0
-    embed_gpus: Annotated[float, NATURAL, "GPUs that a worker of the embedder reserves, or a part of one; 0: CPU"] = 0.0
-    llm_gpus: Annotated[float, NATURAL, "GPUs that a worker of the LLM reserves, likewise"] = 0.0
-    start_seconds: Annotated[float, COUNT, "time for the first worker to be ready, loading the model included"] = 900.0
-    restarts: Annotated[int, NATURAL, "how often each worker that died is started again"] = 4
+    embed_workers: Annotated[int, NATURAL, "worker processes for the embedder; 0: it runs in this process"] = 1
+    llm_workers: Annotated[int, NATURAL, "worker processes for the LLM; 0: it runs in this process"] = 1
+    embed_cpus: Annotated[float, NATURAL, "CPUs reserved by each embedding worker"] = 1.0
+    llm_cpus: Annotated[float, NATURAL, "CPUs reserved by each LLM worker"] = 1.0
+    embed_gpus: Annotated[
+        float, NATURAL, "GPUs, or a fraction of one, reserved by each embedding worker; 0: CPU only"
+    ] = 0.0
+    llm_gpus: Annotated[float, NATURAL, "GPUs, or a fraction of one, reserved by each LLM worker; 0: CPU only"] = 0.0
+    start_seconds: Annotated[
+        float, COUNT, "time limit for the first worker to be ready, including loading the model"
+    ] = 900.0
+    restarts: Annotated[int, NATURAL, "number of times a dead worker is restarted"] = 4
 
     embed_batch: ClassVar[int] = 256  # texts per call of a worker

@@ -76,26 +76,31 @@ TOL = 1e-6  # L1 error bound of PageRank
 class Params(Declared):
     """Keywords, trees, and the passages of trees."""
 
-    specialise: Annotated[bool, "false: keywords as they are listed; without a model names and content words"] = True
+    specialise: Annotated[
+        bool,
+        "whether vague keywords are bound to others; false: as listed, or without a model names and content words",
+    ] = True
     relax: Annotated[
         bool,
-        "false: passages are not looked at before anchoring; without a model open sub-questions are looked for "
-        "everywhere",
+        "whether keywords are reworded after a look at passages; false: as they are, and without a model open "
+        "sub-questions are searched everywhere",
     ] = True
-    budget: Annotated[int, COUNT, "candidate trees"] = 10
-    cover_first: Annotated[bool, "trees that miss fewer groups come first; false: by distance alone"] = True
-    alpha: Annotated[float, Range(0, MOST_ALPHA), "what a missing group costs: 0 is OR, 5 is AND"] = 1.0
+    budget: Annotated[int, COUNT, "number of candidate trees"] = 10
+    cover_first: Annotated[
+        bool, "whether trees that miss fewer groups come first; false: ordered by distance alone"
+    ] = True
+    alpha: Annotated[float, Range(0, MOST_ALPHA), "penalty of a missing group; 0 acts as OR, 5 as AND"] = 1.0
     rank: Annotated[
         Literal["auto", "score", "first"],
-        "score (the trees of highest score), first (those found first), or auto: score where a model weighs the groups",
+        "trees kept: those of the highest score, or those found first; auto: score if a model weighs the groups",
     ] = "auto"
-    n_trees: Annotated[int, COUNT, "trees kept"] = 3
-    depth: Annotated[int, NATURAL, "hops by which they are grown at most; 0: none"] = 6
+    n_trees: Annotated[int, COUNT, "number of trees kept"] = 3
+    depth: Annotated[int, NATURAL, "maximum number of hops by which trees are grown; 0: none"] = 6
     passages: Annotated[
         Literal["walk", "fused", "trees"],
-        "their order: by a random walk from the trees, by both ranks fused, or by tree (the paper's)",
+        "order of passages: by a random walk from the trees, by fused ranks, or by tree (the paper's choice)",
     ] = "walk"
-    n_passages: Annotated[int, COUNT, "retrieved, and read by a capable model"] = 15
+    n_passages: Annotated[int, COUNT, "number of passages that are retrieved, and read by a capable model"] = 15
 
     n_before: ClassVar[int] = 5  # passages retrieved first; with them a model checks and rewords keywords
     n_anchors: ClassVar[int] = 10  # candidates per keyword

@@ -30,7 +30,7 @@ LISTS = {"bubblerag": {"depth": 0}}  # parameters: trees without growth cost a f
 class Params(Declared):
     """The lists that are weighed."""
 
-    bubblerag: Annotated[bool, "the ranking of `bubblerag` is weighed too; false: faster, less is found"] = True
+    bubblerag: Annotated[bool, "whether the ranking of `bubblerag` takes part; false: faster, but finds less"] = True
 
     @property
     def lists(self) -> tuple[str, ...]:

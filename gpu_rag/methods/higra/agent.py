@@ -20,7 +20,7 @@ __all__ = ["Params", "program", "retrieve"]  # without a model there is no dialo
 class Params(retriever.Params):
     """The settings of `higra-retriever`, applied to each sub-question, and the length of the dialogue."""
 
-    max_turns: Annotated[int, COUNT, "calls to the Librarian before the forced answer"] = 8
+    max_turns: Annotated[int, COUNT, "maximum number of calls to the Librarian before the forced answer"] = 8
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:

@@ -77,20 +77,22 @@ class Params(Declared):
     """Seeds, the subgraph around them, and the amount of it that is read."""
 
     seed_threshold: Annotated[
-        float, "by similarity: least score of a seed; 1 is first in the vector and in the word ranking"
+        float, "minimum score of a seed, without a model; 1 means first in both the vector and the word ranking"
     ] = 1.0
-    radius: Annotated[int, NATURAL, "hops around the seeds"] = 1
-    damping: Annotated[float, DAMPING, "of PageRank"] = 0.85
-    n_relations: Annotated[int, NATURAL, "relations read; 0: passages only"] = 10
-    n_passages: Annotated[int, NATURAL, "passages read, best by fused rank"] = 10
+    radius: Annotated[int, NATURAL, "hops around the seeds that the subgraph covers"] = 1
+    damping: Annotated[float, DAMPING, "damping factor of PageRank"] = 0.85
+    n_relations: Annotated[int, NATURAL, "number of relations read; 0: passages only"] = 10
+    n_passages: Annotated[int, NATURAL, "number of passages read, best by fused rank"] = 10
     walk: Annotated[
         Literal["whole", "subgraph"],
-        "what PageRank runs on: the whole graph, or the subgraph around seeds (the paper's)",
+        "graph that PageRank runs on: the whole graph, or the subgraph around the seeds (the paper's choice)",
     ] = "whole"
-    n_facts: Annotated[int, NATURAL, "nearest relations whose ends are seeds too, on the whole graph"] = 3
-    similarity: Annotated[Literal["hybrid", "dense"], "hybrid (BM25 and cosine) or dense (cosine)"] = "hybrid"
-    graph_context: Annotated[bool, "false: similarity alone"] = True
-    max_seeds: Annotated[int, COUNT, "entities that the decider may take as seeds; the paper has no limit"] = 5
+    n_facts: Annotated[int, NATURAL, "whole graph: number of nearest relations whose ends become seeds too"] = 3
+    similarity: Annotated[
+        Literal["hybrid", "dense"], "similarity search: hybrid (BM25 and cosine) or dense (cosine)"
+    ] = "hybrid"
+    graph_context: Annotated[bool, "whether the graph is used; false: similarity alone"] = True
+    max_seeds: Annotated[int, COUNT, "maximum number of entities chosen as seeds; the paper has no limit"] = 5
     structure_constant: Annotated[float, NATURAL, "fusion constant of the rank by PageRank"] = 10.0
     similarity_constant: Annotated[float, NATURAL, "fusion constant of the rank by similarity"] = 10.0
 

@@ -20,8 +20,8 @@ from gpu_rag.types import Draft, Question
 class Params(Declared):
     """The length of the dialogue, and the passages read for each sub-question."""
 
-    n_passages: Annotated[int, COUNT, "read for each sub-question"] = 20
-    max_turns: Annotated[int, COUNT, "calls to the Librarian before the forced answer"] = 8
+    n_passages: Annotated[int, COUNT, "number of passages read for each sub-question"] = 20
+    max_turns: Annotated[int, COUNT, "maximum number of calls to the Librarian before the forced answer"] = 8
 
     depth: ClassVar[int] = 100  # places of each fused ranking
     constant: ClassVar[float] = 60.0  # constant of reciprocal rank fusion

@@ -97,18 +97,20 @@ def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int], k: int) -
 class Params(Declared):
     """Settings of the walk over passages."""
 
-    top_k: Annotated[int, COUNT, "vertices to start from, and passages kept at most"] = 20
-    n_hop: Annotated[int, NATURAL, "rounds of hops; 0: none"] = 4
+    top_k: Annotated[int, COUNT, "number of start vertices, and maximum number of passages kept"] = 20
+    n_hop: Annotated[int, NATURAL, "number of hop rounds; 0: none"] = 4
     entry: Annotated[
         Literal["walk", "vertices", "edges"],
-        "where the start is: best by a random walk along all edges, nearest vertices, or ends of nearest edges",
+        "start vertices: best of a random walk along all edges, nearest vertices, or ends of the nearest edges",
     ] = "walk"
     inherit: Annotated[
-        float, SHARE, "part of the helpfulness of a vertex that those have at least to which it leads; 0: the paper's"
+        float,
+        SHARE,
+        "share of a vertex's helpfulness that the vertices it leads to get at least; 0: the paper's choice",
     ] = 0.8
     keywords: Annotated[
         Literal["names", "all"],
-        "names (of the question; what a passage is about) or all (of the question; of a passage's text)",
+        "names: names in the question, topics of a passage; all: all keywords of question and passage",
     ] = "names"
 
     n_options: ClassVar[int] = 20  # out-edges shown to a language model, nearest to the question

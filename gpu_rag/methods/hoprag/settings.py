@@ -13,18 +13,18 @@ from gpu_rag.settings.ranges import NATURAL
 class HopSettings(Declared):
     """Vertices, questions and edges of the graph."""
 
-    granularity: Annotated[Literal["passage", "sentence"], "what a vertex is"] = "passage"
+    granularity: Annotated[Literal["passage", "sentence"], "unit of text that a vertex stands for"] = "passage"
     simulate: Annotated[
         Literal["auto", "llm", "templates"],
-        "who writes the questions; auto: the LLM where it is capable, else templates",
+        "how questions are written; auto: by the LLM if it is capable, else by templates",
     ] = "auto"
-    edge_budget: Annotated[float, NATURAL, "edges kept, times n log2 n for n vertices"] = 1.0
-    exact_limit: Annotated[int, NATURAL, "with more in- or out-questions, edges are matched among candidates only"] = (
-        200_000
-    )
+    edge_budget: Annotated[float, NATURAL, "number of edges kept, as a multiple of n log2 n for n vertices"] = 1.0
+    exact_limit: Annotated[
+        int, NATURAL, "above this many in- or out-questions, edges are matched among candidates only"
+    ] = 200_000
     neighbours: Annotated[
         Literal["auto", "faiss", "torch"],
-        "who finds candidates; auto: as `graph.neighbours`, where that is auto too faiss from 100,000 in-questions on",
+        "how candidates are found; auto: as `graph.neighbours`; if that is auto, faiss from 100,000 in-questions on",
     ] = "auto"
 
     tokens: ClassVar[int] = 256  # per reply with questions

@@ -24,21 +24,25 @@ MODULES = (HYBRID, TEXT)
 class Params(Declared):
     """The loop, the hybrid module, and the critic's input."""
 
-    iterations: Annotated[int, COUNT, "of route and retrieve at most; 1: no critic"] = 4
-    n_nodes: Annotated[int, COUNT, "ranked nodes of an answer"] = 20
-    radius: Annotated[int, Range(1, 3), "edges of a walk from an entity"] = 2
+    iterations: Annotated[int, COUNT, "maximum number of iterations; 1: no critic"] = 4
+    n_nodes: Annotated[int, COUNT, "number of ranked nodes in an answer"] = 20
+    radius: Annotated[int, Range(1, 3), "maximum number of edges from an entity"] = 2
     order: Annotated[
         Literal["distance", "cosine"],
         "distance: first nodes where all relations that were named for an entity lead, each once, then nearer ones, "
         "and by cosine among these; cosine: by cosine alone",
     ] = "distance"
-    n_relations: Annotated[int, COUNT, "by rules: relations of an entity at most"] = 2
-    paths: Annotated[bool, "whether the validator is shown reasoning paths"] = True
-    feedback: Annotated[Literal["corrective", "simple"], "simple: that it was wrong, not what"] = "corrective"
-    examples: Annotated[Literal["nearest", "random"], "which experiences the commentor is shown"] = "nearest"
-    n_examples: Annotated[int, NATURAL, "how many"] = 30
-    experiences: Annotated[str | None, "a file of experiences; empty: the packaged ones"] = None
-    routes: Annotated[str | None, "a file of routes, likewise"] = None
+    n_relations: Annotated[int, COUNT, "without a model: maximum number of relations per entity"] = 2
+    paths: Annotated[bool, "whether the validator sees reasoning paths"] = True
+    feedback: Annotated[
+        Literal["corrective", "simple"], "corrective: says what was wrong; simple: says only that the result was wrong"
+    ] = "corrective"
+    examples: Annotated[Literal["nearest", "random"], "selection of the experiences that the commentor sees"] = (
+        "nearest"
+    )
+    n_examples: Annotated[int, NATURAL, "number of experiences that the commentor sees"] = 30
+    experiences: Annotated[str | None, "file of experiences; empty: the packaged ones"] = None
+    routes: Annotated[str | None, "file of example routes; empty: the packaged ones"] = None
 
     name_threshold: ClassVar[float] = 0.85  # minimum cosine to the nearest name, for an unknown name
     max_topics: ClassVar[int] = 4  # entities per action

@@ -41,27 +41,33 @@ MOST_TOPICS = 5  # per order: with d_max = 4 a path has at most 20 hops
 class Params(Declared):
     """Settings of the path search, of pruning, and of the sources."""
 
-    d_max: Annotated[int, Range(1, MOST_DEPTH), "greatest distance from a topic, in hops"] = 3
-    phases: Annotated[int, Range(1, PHASES), "1: initial, 2: and refined, 3: and predicted"] = 3
-    selector: Annotated[bool, "whether the model takes sources for the first phase; false: all"] = True
-    refinement: Annotated[bool, "whether paths are summed up before the answer"] = True
+    d_max: Annotated[int, Range(1, MOST_DEPTH), "maximum distance from a topic, in hops"] = 3
+    phases: Annotated[int, Range(1, PHASES), "number of phases: 1 initial, 2 also refined, 3 also predicted"] = 3
+    selector: Annotated[bool, "whether the model selects the sources of the first phase; false: all sources"] = True
+    refinement: Annotated[bool, "whether paths are summarised before the answer"] = True
     pruning: Annotated[
-        Literal["verified", "relevance"], "relevance: paths are ranked without what other sources say of them"
+        Literal["verified", "relevance"], "ranking of paths: with agreement of other sources, or by relevance alone"
     ] = "verified"
-    w1: Annotated[int, COUNT, "paths kept in the search and by relevance"] = 100
-    w_max: Annotated[int, COUNT, "paths kept by the decider; sentences of a document; web results that are opened"] = 3
-    matches: Annotated[int, COUNT, "nodes that a mention may be, in each source"] = 3
-    sources: Annotated[str, "all, or names with commas between; documents and web are two of them"] = "all"
-    web: Annotated[str, "index: snapshots in it; none; or the address of a SearXNG server"] = "index"
-    w2: Annotated[int, COUNT, "paths kept by relevance and verification, for the decider"] = 20
-    gamma: Annotated[float, COSINE, "least cosine of paths that support each other"] = 0.8
-    rho_kg: Annotated[float, SHARE, "how far knowledge graphs are trusted"] = 1.0
-    rho_document: Annotated[float, SHARE, "how far documents are trusted"] = 0.8
-    rho_web: Annotated[float, SHARE, "how far web pages are trusted"] = 0.7
-    chains: Annotated[bool, "paths along relations that the question plainly says are candidates; false: the paper"] = (
-        True
-    )
-    knowledge: Annotated[bool, "whether, without any path, the model is asked what it knows: `unsupported`"] = False
+    w1: Annotated[int, COUNT, "number of paths kept by relevance, after each hop and at the end"] = 100
+    w_max: Annotated[
+        int, COUNT, "number of paths kept by the decider, of sentences per document, and of web results opened"
+    ] = 3
+    matches: Annotated[int, COUNT, "maximum number of nodes per mention in each source"] = 3
+    sources: Annotated[str, "all, or names separated by commas; documents and web are two of the names"] = "all"
+    web: Annotated[
+        str, "where web pages come from: index (snapshots in it), none, or the address of a SearXNG server"
+    ] = "index"
+    w2: Annotated[int, COUNT, "number of paths kept by relevance and verification, and shown to the decider"] = 20
+    gamma: Annotated[float, COSINE, "minimum cosine of paths that support each other"] = 0.8
+    rho_kg: Annotated[float, SHARE, "trust in knowledge graphs"] = 1.0
+    rho_document: Annotated[float, SHARE, "trust in documents"] = 0.8
+    rho_web: Annotated[float, SHARE, "trust in web pages"] = 0.7
+    chains: Annotated[
+        bool, "whether paths along relations named in the question become candidates; false: the paper's choice"
+    ] = True
+    knowledge: Annotated[
+        bool, "whether the model is asked for its own knowledge if there is no path; such answers are `unsupported`"
+    ] = False
 
     threshold: ClassVar[float] = 0.75  # minimum cosine of a mention and a name
     documents: ClassVar[int] = 3  # passages read per topic

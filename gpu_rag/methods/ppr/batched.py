@@ -54,10 +54,12 @@ from gpu_rag.settings.ranges import DAMPING, NATURAL, Range
 class Params(Declared):
     """Seeds, and the walk from them."""
 
-    n_facts: Annotated[int, NATURAL, "nearest facts whose ends are seeds"] = 5
-    damping: Annotated[float, DAMPING, "chance to follow an edge"] = 0.85
+    n_facts: Annotated[int, NATURAL, "number of nearest facts whose ends become seeds"] = 5
+    damping: Annotated[float, DAMPING, "probability of following an edge"] = 0.85
     title_weight: Annotated[
-        float, Range(0, 1000), "of the edge from the entity of a title to its passage, where others have 1; 0: none"
+        float,
+        Range(0, 1000),
+        "weight of the edge from a title's entity to its passage; other mentions have weight 1; 0: no such edge",
     ] = 15.0
 
     n_words: ClassVar[int] = 20

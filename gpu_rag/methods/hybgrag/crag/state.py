@@ -47,10 +47,10 @@ RELATIONAL = ("simple", "simple_w_condition", "comparison", "aggregation", "mult
 class Params(Declared):
     """The loop, its two modules, and the validator's input."""
 
-    iterations: Annotated[int, COUNT, "of route, retrieve and answer at most; 1: no critic"] = 4
-    batch: Annotated[int, COUNT, "web pages of a batch"] = 5
-    radius: Annotated[int, Range(1, 3), "edges of a path from an entity"] = 2
-    context: Annotated[bool, "whether the validator is shown the reference"] = True
+    iterations: Annotated[int, COUNT, "maximum number of iterations; 1: no critic"] = 4
+    batch: Annotated[int, COUNT, "number of web pages in a batch"] = 5
+    radius: Annotated[int, Range(1, 3), "maximum number of edges of a path from an entity"] = 2
+    context: Annotated[bool, "whether the validator sees the reference"] = True
 
     n_paths: ClassVar[int] = 20  # paths in a reference of the graph
     n_pieces: ClassVar[int] = 3  # pieces per page in a reference of texts
