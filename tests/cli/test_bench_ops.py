@@ -282,13 +282,6 @@ def test_most_questions_of_intersect_have_an_answer():
 # --- arithmetic and references ---------------------------------------------------------------------
 
 
-def test_bytes_by_hand():
-    assert blocks_pagerank.blocks_bytes(10, 30, False) == 120 + 160
-    assert blocks_pagerank.blocks_bytes(10, 30, True) == 240 + 160
-    assert bubble.bubble_bytes(10, 30) == 120 + 10 * (16 + 48)
-    assert ego.ego_bytes(n=10, m=30, read=100) == 400 + 80 + 120 + 160
-
-
 def test_labels_are_compared_as_groups():
     wanted = np.array([0, 0, 2, -1])
     assert components.check_labels(torch.tensor([5, 5, 1, -1]), wanted).ok

@@ -179,13 +179,6 @@ def test_the_untimed_call_warms_the_path_of_its_batch(clock, monkeypatch, batch)
     assert tiled.peer_ms == pytest.approx(1e3 * (CALL_S + count * QUESTION_S) * batch / count)
 
 
-def test_a_tiled_peer_is_scaled_from_its_tile(clock, monkeypatch):
-    tiled = Peer("tiled", span, costing(clock, "tiled", 0.0, QUESTION_S), most=MOST_TILED)
-    (row,) = rows_of(clock, monkeypatch, (1000,), [tiled])
-    assert (row.sampled, row.asked) == (MOST_TILED, 1000)
-    assert row.peer_ms == pytest.approx(1e3 * QUESTION_S * 1000)
-
-
 @pytest.mark.parametrize(("seconds", "before", "each"), [(5.0, 1, 1), (0.4, 2, 5), (0.001, 2, MOST_ALONE)])
 def test_a_peer_that_works_alone_is_asked_what_fits_two_seconds(clock, monkeypatch, seconds, before, each):
     """It is run once for its check, and once more, if that was fast, to see how many questions fit a round."""
