@@ -13,7 +13,7 @@ Table = dict[tuple[str, str], str]
 
 
 def tables(text: str) -> list[tuple[str, Table]]:
-    """(paragraph before it, {(row, column): cell}) of each table, bold or not; of two columns with one head the first."""
+    """(paragraph before it, {(row, column): cell}) of each table; the first of two columns with one head."""
     found = []
     for before, block in re.findall(r"((?:^[^|\n].*\n)+)\n((?:^\|.*\n)+)", text, re.M):
         head, _, *rows = [[cell.strip(" *") for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
