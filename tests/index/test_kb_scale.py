@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gpu_rag
 from gpu_rag.index import tables
-from gpu_rag.index.knowledge_base.names import NameTable, name_key, standin_text
+from gpu_rag.index.knowledge_base.names import standin_text
 from gpu_rag.index.knowledge_base.tables import KB_TEXTS
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base import columns as kb_columns
@@ -67,15 +67,6 @@ def test_lists_hold_each_value_of_a_row_once_in_order(pairs, most):
 @given(st.lists(st.text(" \t\n\x1c\x85\xa0\u2003\u3000aé", max_size=5)))
 def test_white_space_becomes_single_spaces(values):
     assert single_spaced(text(values)).to_pylist() == [" ".join(value.split()) for value in values]
-
-
-@few
-@given(st.lists(st.tuples(WORDS, st.lists(WORDS, max_size=3)), max_size=8))
-def test_names_are_looked_up_as_in_a_dictionary(nodes):
-    table = NameTable([name for name, _ in nodes], [aliases for _, aliases in nodes])
-    for key in {name_key(name) for of in nodes for name in (of[0], *of[1])} | {"nobody", ""}:
-        rows = [row for row, (name, aliases) in enumerate(nodes) if key in map(name_key, (name, *aliases))]
-        assert table.rows(key) == (rows if key else [])
 
 
 @few
