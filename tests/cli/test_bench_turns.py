@@ -24,6 +24,7 @@ class Clock:
         self.now, self.last = 0.0, ""
         monkeypatch.setattr(measure.time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(measure.time, "process_time", lambda: self.now / 2)
+        monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it looks at all that is imported, once a round
 
     def work(self, seconds: float) -> None:
         self.now += seconds
@@ -141,7 +142,6 @@ def rows_of(
     monkeypatch.setitem(runner.OPS, "made up", "")
     monkeypatch.setattr(runner, "cases_of", lambda op, config: [case])
     monkeypatch.setattr(runner, "Copy", Copied)
-    monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it looks at all that is imported, once a round
     rows = runner.run_bench(["made up"], Config(sizes=(16,), batches=batches, peers=True))
     assert not any(row.note for row in rows)
     return rows
