@@ -154,15 +154,15 @@ def check_any_manifest(folder: Path) -> None:
     document = manifest_of(folder)
     refused = 0
     for number, path in enumerate(places(document)):
-        for value in (KeyError, (None, 7, "x", [], {})[number % 5]):
-            (folder / "manifest.json").write_text(json.dumps(changed(document, path, value)))
-            try:
-                manifest = Manifest.read(folder)
-                manifest.model("embedder"), manifest.digest()
-                make_settings(saved_settings(folder))
-            except GpuRagError as error:
-                refused += isinstance(error, IndexCorrupt)
-    assert refused > 300
+        value = (KeyError, None, 7, "x", [], {})[number % 6]
+        (folder / "manifest.json").write_text(json.dumps(changed(document, path, value)))
+        try:
+            manifest = Manifest.read(folder)
+            manifest.model("embedder"), manifest.digest()
+            make_settings(saved_settings(folder))
+        except GpuRagError as error:
+            refused += isinstance(error, IndexCorrupt)
+    assert refused > 150
 
 
 def test_no_change_of_a_manifest_escapes(broken):

@@ -16,10 +16,14 @@ Row = dict[str, Any]
 @pytest.fixture
 def out(request, templates, tmp_path) -> Path:
     """Answers to QUESTIONS by ppr, made once a session."""
-    if not (templates / "answers.jsonl").exists():
+    files = ("answers.jsonl.config.json", "answers.jsonl")
+    if not (templates / files[1]).exists():
         assert request.getfixturevalue("answer")().status == 0
-        shutil.copy(tmp_path / "answers.jsonl", templates)
-    return Path(shutil.copy(templates / "answers.jsonl", tmp_path / "answers.jsonl"))
+        for name in files:
+            shutil.copy(tmp_path / name, templates)
+    for name in files:
+        shutil.copy(templates / name, tmp_path)
+    return tmp_path / files[1]
 
 
 def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
