@@ -406,7 +406,7 @@ BODIES = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=6), VALUES, ma
 def test_no_body_is_an_internal_error(here):
     server = here()
 
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(BODIES.map(lambda body: json.dumps(body).encode()) | st.binary(max_size=60))
     def check(body):
         for path in ("/v1/answer", "/v1/retrieve", "/v1/chat/completions"):
