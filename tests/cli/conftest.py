@@ -146,15 +146,24 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def index(tiny_corpus: Path, tmp_path: Path, templates: Path) -> Path:
-    """An index of the tiny corpus with the layers of every method; a copy of its own for each test."""
-    if not (templates / "index").exists():
-        unfinished = templates / "unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        result = run_here("index", tiny_corpus, "--out", unfinished, "--for", ",".join(METHODS), *NO_LLM)
-        assert result.status == 0, result.err
-        unfinished.rename(templates / "index")
-    return Path(shutil.copytree(templates / "index", tmp_path / "index"))
+def made_once(templates: Path, tmp_path: Path) -> Callable[..., Path]:
+    """made_once("index", words): what `gpu-rag index WORDS --out FOLDER` makes once a session; a copy for each test."""
+
+    def copy(name: str, *words: object) -> Path:
+        if not (templates / name).exists():
+            unfinished = templates / "unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            run_here("index", *words, "--out", unfinished, *NO_LLM).ok  # noqa: B018
+            unfinished.rename(templates / name)
+        return Path(shutil.copytree(templates / name, tmp_path / name))
+
+    return copy
+
+
+@pytest.fixture
+def index(tiny_corpus: Path, made_once: Callable[..., Path]) -> Path:
+    """An index of the tiny corpus with the layers of every method."""
+    return made_once("index", tiny_corpus, "--for", ",".join(METHODS))
 
 
 @pytest.fixture

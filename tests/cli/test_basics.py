@@ -58,52 +58,36 @@ def test_help_of_the_program_names_every_command_and_exit_status(capsys):
 
 USAGE = {
     "no command": ([], "required"),
-    "unknown command": (["idnex"], "idnex"),
+    "unknown command": (["aks", "my-index", "Who?"], "did you mean ask?"),
     "unknown option": (["verify", "{index}", "--what"], "--what"),
     "missing option": (["answer", "{index}", "{questions}", "--method", "ppr"], "--out"),
-    "not an index": (["verify", "{tmp}/nothing"], "not an index; given {tmp}/nothing; expected a folder made by"),
-    "a file for an index": (["ask", "{questions}", "Who?"], "not an index"),
+    "not an index": (["verify", "{tmp}/nothing"], "{tmp}/nothing"),
+    "a file for an index": (["ask", "{questions}", "Who?"], "{questions}"),
     "missing corpus": (["index", "{tmp}/no.jsonl", "--out", "{tmp}/new"], "{tmp}/no.jsonl"),
     "missing questions": (["eval", "{index}", "{tmp}/no.jsonl", "--retrieval-only"], "{tmp}/no.jsonl"),
     "missing answers": (["explain", "{tmp}/no.jsonl", "q1"], "{tmp}/no.jsonl"),
-    "missing profile": (["doctor", "--profile", "{tmp}/no.toml"], "no such profile; given {tmp}/no.toml"),
-    "unknown method": (["ask", "{index}", "Who?", "--method", "ppt"], "expected dense | bm25 | hybrid | ppr | "),
-    "unknown second method": (
-        ["eval", "{index}", "{questions}", "--method", "bm25,denes", "--retrieval-only"],
-        "did you mean dense?",
-    ),
-    "unknown method to build for": (
-        ["index", "{questions}", "--out", "{tmp}/new", "--for", "ppr,bm52"],
-        "did you mean bm25?",
-    ),
-    "no method": (["eval", "{index}", "{questions}", "--method", ",", "--retrieval-only"], "the list is empty"),
-    "--set without a section": (["doctor", "--set", "threads=2"], "cannot read --set; given threads=2"),
-    "--set without a value": (["doctor", "--set", "models.threads"], "cannot read --set"),
+    "missing profile": (["doctor", "--profile", "{tmp}/no.toml"], "{tmp}/no.toml"),
+    "unknown method": (["ask", "{index}", "Who?", "--method", "ppt"], "did you mean ppr?"),
+    "unknown second method": (["eval", "{index}", "{questions}", "--method", "bm25,denes"], "did you mean dense?"),
+    "unknown method to build for": (["index", "{questions}", "--out", "{tmp}/new", "--for", "ppr,bm52"], "bm25?"),
+    "no method": (["eval", "{index}", "{questions}", "--method", ",", "--retrieval-only"], "empty"),
+    "--set without a section": (["doctor", "--set", "threads=2"], "threads=2"),
     "--set of an unknown name": (["doctor", "--set", "models.thread=2"], "did you mean threads?"),
-    "--set of an unknown method": (
-        ["ask", "{index}", "Who?", "--set", "method.pprr.damping=0.5"],
-        "did you mean ppr?",
-    ),
-    "no such model": (["ask", "{index}", "Who?", "--set", "models.llm=gpt"], "no such language model; given gpt"),
-    "no device": (["ask", "{index}", "Who?", "--set", "models.device=tpu"], "auto | cpu | cuda"),
-    "an empty question": (["ask", "{index}", " "], "the question is empty"),
-    "--limit 0": (["eval", "{index}", "{questions}", "--limit", "0", "--retrieval-only"], "above 0"),
-    "--at nothing": (["eval", "{index}", "{questions}", "--at", "0,5", "--retrieval-only"], "above 0"),
-    "--at words": (["eval", "{index}", "{questions}", "--at", "five", "--retrieval-only"], "not whole numbers"),
-    "--max-failures words": (
-        ["eval", "{index}", "{questions}", "--max-failures", "few", "--retrieval-only"],
-        "5%",
-    ),
+    "--set of an unknown method": (["ask", "{index}", "Who?", "--set", "method.pprr.damping=0.5"], "did you mean ppr?"),
+    "no such model": (["ask", "{index}", "Who?", "--set", "models.llm=gpt"], "given gpt"),
+    "an empty question": (["ask", "{index}", " "], "question"),
+    "--limit 0": (["eval", "{index}", "{questions}", "--limit", "0", "--retrieval-only"], "given 0"),
+    "--at nothing": (["eval", "{index}", "{questions}", "--at", "0,5", "--retrieval-only"], "0,5"),
+    "--at words": (["eval", "{index}", "{questions}", "--at", "five", "--retrieval-only"], "five"),
     "--max-failures nan": (["eval", "{index}", "{questions}", "--max-failures", "nan", "--retrieval-only"], "5%"),
     "unknown op": (["bench", "pagernak"], "pagernak"),
-    "unknown format": (["export", "{index}", "--format", "dot", "--out", "{tmp}/x"], "dot"),
     "--openie that nobody reads": (
         ["index", "{questions}", "--out", "{tmp}/new", "--openie", "x.jsonl", "--set", "index.extractor=patterns"],
-        "--openie is not read",
+        "--openie",
     ),
     "--openie that is not there": (
         ["index", "{questions}", "--out", "{tmp}/new", "--openie", "{tmp}/x.jsonl"],
-        "no such file of --openie; given {tmp}/x.jsonl",
+        "{tmp}/x.jsonl",
     ),
 }
 WITHOUT_SETTINGS = ("verify", "explain", "export", "bench")
@@ -155,7 +139,7 @@ def test_an_index_of_another_embedder_is_refused(run, cli, index, questions, tin
     ):
         result = run(*words, *cli.NO_LLM)
         assert result.status == 2
-        assert "the index was embedded with another model" in result.error and "--fresh" in result.error
+        assert "--fresh" in result.error
 
 
 # --- --json ----------------------------------------------------------------------------------------
@@ -193,10 +177,7 @@ def test_any_answer_can_be_shown_on_a_terminal_without_unicode(cli, answer, ques
     cli.write_rows(questions, [{"id": "q1", "question": asked}])
     answer()
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    given = ("explain", tmp_path / "answers.jsonl", "q1")
-    result = cli.run_process(*given, "--json", env=environment)
-    assert result.status == 0 and result.document["question"] == asked
-    result = cli.run_process(*given, env=environment)
+    result = cli.run_process("explain", tmp_path / "answers.jsonl", "q1", env=environment)
     assert result.status == 0 and "O\\xf9 est n\\xe9 \\u0141ukasz? \\U0001f600" in result.out
 
 
@@ -233,7 +214,7 @@ def test_a_bug_of_ours_is_one_line_too_and_debug_shows_where():
         [sys.executable, "-c", BUG, "explain", "x", "q1"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert plain.returncode == 1 and plain.stdout == ""
-    assert plain.stderr == ("gpu-rag: internal error: KeyError: 'surprise'; run again with --debug and report it\n")
+    assert plain.stderr.count("\n") == 1 and "KeyError: 'surprise'" in plain.stderr and "--debug" in plain.stderr
     debug = subprocess.run([sys.executable, "-c", BUG, "explain", "x", "q1", "--debug"], capture_output=True, text=True)
     assert debug.returncode == 1 and "Traceback" in debug.stderr
 
@@ -255,9 +236,7 @@ def test_ctrl_c_is_one_line_and_status_1(run, monkeypatch, tmp_path):
     monkeypatch.setattr(verify_command, "run", lambda options: signal.raise_signal(signal.SIGINT))
     result = run("verify", tmp_path)
     assert result.status == 1
-    assert result.err == (
-        "gpu-rag: error: stopped by Ctrl-C; run the same command again to continue where it stopped\n"
-    )
+    assert result.err.count("\n") == 1 and "Ctrl-C" in result.error
 
 
 def test_ctrl_c_waits_for_the_end_of_an_import_and_is_not_lost():
@@ -308,8 +287,3 @@ def test_module_and_command_are_the_same_program(cli):
     by_command = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
     by_module = cli.run_process("--version")
     assert by_command.stdout == by_module.out == f"gpu-rag {__version__}\n"
-
-
-def test_a_command_that_does_not_exist_names_the_nearest(run):
-    result = run("aks", "my-index", "Who?")
-    assert result.status == 2 and "given aks" in result.err and "did you mean ask?" in result.err

@@ -24,6 +24,7 @@ class Clock:
         self.now, self.last = 0.0, ""
         monkeypatch.setattr(measure.time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(measure.time, "process_time", lambda: self.now / 2)
+        monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it looks at all that is imported, once a round
 
     def work(self, seconds: float) -> None:
         self.now += seconds
@@ -141,7 +142,6 @@ def rows_of(
     monkeypatch.setitem(runner.OPS, "made up", "")
     monkeypatch.setattr(runner, "cases_of", lambda op, config: [case])
     monkeypatch.setattr(runner, "Copy", Copied)
-    monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it looks at all that is imported, once a round
     rows = runner.run_bench(["made up"], Config(sizes=(16,), batches=batches, peers=True))
     assert not any(row.note for row in rows)
     return rows
@@ -177,13 +177,6 @@ def test_the_untimed_call_warms_the_path_of_its_batch(clock, monkeypatch, batch)
     assert (whole.ms, whole.ratio) == (pytest.approx(1e3 * (CALL_S + batch * QUESTION_S)), pytest.approx(1.0))
     count = min(batch, MOST_TILED)
     assert tiled.peer_ms == pytest.approx(1e3 * (CALL_S + count * QUESTION_S) * batch / count)
-
-
-def test_a_tiled_peer_is_scaled_from_its_tile(clock, monkeypatch):
-    tiled = Peer("tiled", span, costing(clock, "tiled", 0.0, QUESTION_S), most=MOST_TILED)
-    (row,) = rows_of(clock, monkeypatch, (1000,), [tiled])
-    assert (row.sampled, row.asked) == (MOST_TILED, 1000)
-    assert row.peer_ms == pytest.approx(1e3 * QUESTION_S * 1000)
 
 
 @pytest.mark.parametrize(("seconds", "before", "each"), [(5.0, 1, 1), (0.4, 2, 5), (0.001, 2, MOST_ALONE)])

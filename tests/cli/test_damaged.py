@@ -91,6 +91,7 @@ DAMAGES: dict[str, Any] = {
     "cut": lambda text: text[: len(text) // 2],
     "empty": lambda text: "",
     "no JSON": lambda text: "gpu-rag",
+    "no text": lambda text: "\udcff" + text,
     "nested": lambda text: "[" * 100_000,
     "a list": lambda text: f"[{text}]",
     "no stages": lambda text: text.replace('"stages":', '"stags":'),
@@ -101,33 +102,32 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_manifest_is_a_broken_index(run, cli, broken, questions, tiny_corpus, tmp_path, damage):
+def test_a_damaged_manifest_is_a_broken_index(run, broken, damage):
     text = (broken / "manifest.json").read_text()
-    (broken / "manifest.json").write_text(DAMAGES[damage](text))
-    assert (broken / "manifest.json").read_text() != text
+    (broken / "manifest.json").write_bytes(DAMAGES[damage](text).encode("utf-8", "surrogateescape"))
     (broken / "manifest.copy.json").unlink()
-    given = commands(cli, broken, questions, tiny_corpus, tmp_path / "out")
-    check_statuses(run, given, 1, "the manifest of the index is damaged; given ")
-    if damage == "cut":  # and --fresh, which the error names, goes on
-        assert run("index", tiny_corpus, "--out", broken, "--fresh", "--for", "bm25", *cli.NO_LLM).status == 0
-
-
-def test_bytes_that_are_no_text(broken):
-    (broken / "manifest.json").write_bytes(b"\xff" + (broken / "manifest.json").read_bytes())
-    with pytest.raises(IndexCorrupt, match="the manifest of the index is damaged"):
+    with pytest.raises(IndexCorrupt, match="manifest"):
         Manifest.read(broken)
+    check_statuses(run, [("verify", broken)], 1, "manifest")
+
+
+def test_every_command_finds_the_manifest_damaged_and_fresh_goes_on(run, cli, broken, questions, tiny_corpus, tmp_path):
+    (broken / "manifest.json").write_text(DAMAGES["cut"]((broken / "manifest.json").read_text()))
+    (broken / "manifest.copy.json").unlink()
+    check_statuses(run, commands(cli, broken, questions, tiny_corpus, tmp_path / "out"), 1, "manifest")
+    assert run("index", tiny_corpus, "--out", broken, "--fresh", "--for", "bm25", *cli.NO_LLM).status == 0
 
 
 def test_another_format_version_and_no_index_are_bad_input(run, cli, broken, questions, tiny_corpus, tmp_path):
     text = (broken / "manifest.json").read_text()
     (broken / "manifest.json").write_text(text.replace('"format":1', '"format":99'))
     given = commands(cli, broken, questions, tiny_corpus, tmp_path / "out")
-    check_statuses(run, given, 2, "another format version; given 99 in ")
+    check_statuses(run, given, 2, "99")
     with pytest.raises(IndexMismatch):
         Manifest.read(broken)
     (broken / "manifest.json").unlink()
     reading = [command for command in given if command[0] != "index"]
-    check_statuses(run, reading, 2, "not an index; given ")
+    check_statuses(run, reading, 2, str(broken))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -154,15 +154,15 @@ def check_any_manifest(folder: Path) -> None:
     document = manifest_of(folder)
     refused = 0
     for number, path in enumerate(places(document)):
-        for value in (KeyError, (None, 7, "x", [], {})[number % 5]):
-            (folder / "manifest.json").write_text(json.dumps(changed(document, path, value)))
-            try:
-                manifest = Manifest.read(folder)
-                manifest.model("embedder"), manifest.digest()
-                make_settings(saved_settings(folder))
-            except GpuRagError as error:
-                refused += isinstance(error, IndexCorrupt)
-    assert refused > 300
+        value = (KeyError, None, 7, "x", [], {})[number % 6]
+        (folder / "manifest.json").write_text(json.dumps(changed(document, path, value)))
+        try:
+            manifest = Manifest.read(folder)
+            manifest.model("embedder"), manifest.digest()
+            make_settings(saved_settings(folder))
+        except GpuRagError as error:
+            refused += isinstance(error, IndexCorrupt)
+    assert refused > 150
 
 
 def test_no_change_of_a_manifest_escapes(broken):
@@ -184,35 +184,41 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "stages").rglob("*") if path.is_file() and path.stat().st_size)
 
 
-def test_a_file_that_is_missing_cut_or_another_is_named(broken):
-    files, refused = files_of(broken), 0
-    for number, file in enumerate(files):
-        data, name = file.read_bytes(), file.parent.name.rpartition("-")[0]
-        alike = [other for other in files[number + 1 :] + files[:number] if other.suffix == file.suffix]
-        swapped = next((held for other in alike if (held := other.read_bytes()) != data), b"")
-        for bad in (None, data[: len(data) // 2], b"", swapped):
-            file.unlink() if bad is None else file.write_bytes(bad)
-            assert any(f"{file.parent.name}/{file.name}" in line for line in verify(broken, stage_checks()))
-            if bad is None or len(bad) != len(data):
-                index = gpu_rag.Index.open(broken)
-                with pytest.raises(IndexCorrupt, match="missing or cut"):
-                    index.folder(name)
-                if bad is None:
-                    refused += any(is_refused(broken, method) for method in METHODS)
-            file.write_bytes(data)
-    assert verify(broken, stage_checks()) == [] and refused > 8
+def test_a_file_that_is_missing_cut_altered_or_another_is_named(broken):
+    """Each file in each way: all files of the index at once, each in another way than the one before it."""
+    chance, files, refused = random.Random(0), files_of(broken), 0
+    held = {file: file.read_bytes() for file in files}
 
-
-def test_bytes_that_are_altered_are_named_by_their_checksums(broken):
-    chance = random.Random(0)
-    for file in files_of(broken):
-        data = bytearray(file.read_bytes())
+    def damaged(number: int, way: int) -> bytes | None:
+        file, data = files[number], bytearray(held[files[number]])
+        if way == 0:
+            return None
+        if way == 1:
+            return bytes(data[: len(data) // 2])
+        if way == 2:  # another file of its kind
+            alike = [other for other in files[number + 1 :] + files[:number] if other.suffix == file.suffix]
+            return next((held[other] for other in alike if held[other] != bytes(data)), b"")
         data[chance.randrange(len(data))] ^= chance.randrange(1, 256)
-        before = file.read_bytes()
-        file.write_bytes(bytes(data))
-        (line,) = verify(broken, stage_checks())
-        assert f"{file.name}: altered" in line
-        file.write_bytes(before)
+        return bytes(data)
+
+    for shift in range(4):
+        for number, file in enumerate(files):
+            bad = damaged(number, (number + shift) % 4)
+            file.unlink() if bad is None else file.write_bytes(bad)
+        lines = verify(broken, stage_checks())
+        for number, file in enumerate(files):
+            name = f"{file.parent.name}/{file.name}"
+            assert any(name in line for line in lines), name
+            if (number + shift) % 4 < 2:
+                with pytest.raises(IndexCorrupt):
+                    gpu_rag.Index.open(broken).folder(file.parent.name.rpartition("-")[0])
+        for file in files:
+            file.write_bytes(held[file])
+    for file in files:
+        file.unlink()
+        refused += any(is_refused(broken, method) for method in METHODS)
+        file.write_bytes(held[file])
+    assert verify(broken, stage_checks()) == [] and refused > 8
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,9 @@ def asked(tmp_path, cli):
 
 
 @pytest.fixture
-def people(run, corpus, templates, cli):
-    """The index of the corpus: made once, and only read."""
-    if not (templates / "people").exists():
-        words = ("--for", ",".join(cli.METHODS), "--set", "index.chunk_words=60", *cli.NO_LLM)
-        assert run("index", corpus, "--out", templates / "unfinished", *words).status == 0
-        (templates / "unfinished").rename(templates / "people")
-    return templates / "people"
+def people(corpus, made_once, cli):
+    """The index of the corpus."""
+    return made_once("people", corpus, "--for", ",".join(cli.METHODS), "--set", "index.chunk_words=60")
 
 
 def rankings(folder, rows, method, depth):

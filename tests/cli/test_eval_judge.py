@@ -158,15 +158,3 @@ def test_a_model_that_is_not_capable_gives_no_score(run, cli, index, questions, 
     assert (judge["asked"], judge["check"], judge["capable"]) == (0, {}, False)
     assert "not held to be capable of judging and was not asked" in result.err
     assert "not held to be capable of judging and was not asked" in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_the_packaged_model_judges_when_told_to_and_is_not_trusted(run, cli, index, questions, replay):
-    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}", "--set", "eval.judge=smollm2")
-    few = ("--set", "eval.controls=3", "--set", "eval.judge_capable=true")
-    result = run(
-        "eval", index, questions, "--method", "ppr", "--judge", *llm, *few, "--max-failures", "100%", "--json"
-    ).ok
-    judge, entry = result.document["judge"], result.document["methods"]["ppr"]
-    assert judge["capable"] and judge["asked"] >= 6 and judge["doubts"]
-    assert "not to be trusted" in result.err and 0 <= entry["judge"] <= 1

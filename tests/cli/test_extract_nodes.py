@@ -139,36 +139,7 @@ def said(prompt: str) -> str:
     return json.dumps({"entities": entities, "triples": []})
 
 
-def check_plan(run: Any, cli: Any, server: Any, corpus: Any, out: Path, n_extracted: int, *options: Any) -> None:
-    """What a plan says of extraction against what the build does: calls and passages exactly, tokens as a server that
-    counts in its own way has them."""
-    llm = ("--set", "index.extractor=llm", "--set", "models.capable=true", "--set", f"models.llm={server.spec}")
-    given = ("index", *corpus, "--out", out, "--for", "ppr", *cli.HASH, *llm, *LEFT_OUT, *options, "--json")
-    planned = run(*given, "--plan").ok
-    asked = sum(server.begun.values())
-    plan, built = planned.document, run(*given).document
-    assert plan["passages"] == built["passages"] and plan["extracted"] == n_extracted
-    assert sum(built["extraction"].values()) == built["passages"]
-    assert sum(n for status, n in built["extraction"].items() if status != "skipped") == n_extracted
-    stage = plan["stages"]["extraction"]
-    assert asked + stage["llm_calls"] == n_extracted == sum(server.begun.values())
-    assert built["stages"]["extraction"]["prompt_tokens"] == pytest.approx(stage["prompt_tokens"], rel=0.35)
-
-
-@pytest.fixture
-def server(chat_server: Any) -> Any:
-    return chat_server(lambda prompt: (200, said(prompt)))
-
-
-def test_documents_of_several_passages_are_counted_each(run, cli, server, tiny_corpus, base, tmp_path):
-    rows = [{"id": f"n{k}", "text": f"Kerling is a town of {k} houses. " * 40} for k in range(3)]  # ids of nodes too
-    more = cli.write_rows(tmp_path / "more.jsonl", rows)
-    given = (tiny_corpus, more, "--skb", base)
-    index = Manifest.read(gpu_rag.build([tiny_corpus, more], tmp_path / "alone", settings=FAST).report.out)
-    check_plan(run, cli, server, given, tmp_path / "i", index.stages["passages"].counts["passages"])
-
-
-@pytest.mark.parametrize("n_nodes", [3, 60, 400])
+@pytest.mark.parametrize("n_nodes", [3, 200])
 def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(tiny_corpus, tmp_path, n_nodes):
     """By a model that counts as its replies do: the prompts of the six passages, and of no other."""
     settings = make_settings({"models": {"embedder": "hash"}, "index": {"extractor": "llm", "extract_nodes": False}})
@@ -182,9 +153,3 @@ def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(tiny_co
     assert (plan["extracted"], planned["llm_calls"], built.llm_calls) == (6, 6, 6)
     assert planned["prompt_tokens"] == built.prompt_tokens
     assert not any("Node number" in request.prompt for request in asked)
-
-
-def test_a_reader_of_the_plan_is_told(run, cli, tiny_corpus, base, tmp_path):
-    given = ("index", tiny_corpus, "--skb", base, "--out", tmp_path / "i", *cli.NO_LLM, "--plan")
-    assert "; 6 passages are extracted from" in run(*given, *LEFT_OUT).out
-    assert "extracted from\n" not in run(*given).out

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 import subprocess
-import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -160,20 +158,6 @@ def test_the_verdict_is_plain():
     assert verdict({**DOCUMENT, "methods": {"dense": {"recall@5": 0.5}}}, "recall@5").startswith("No verdict")
 
 
-def pixels(path: Path) -> tuple[int, int, bytes]:
-    """(width, height, raw filtered scan lines) of a PNG file."""
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", data[16:24])
-    body, place = b"", 8
-    while place < len(data):
-        (length,) = struct.unpack(">I", data[place : place + 4])
-        if data[place + 4 : place + 8] == b"IDAT":
-            body += data[place + 8 : place + 8 + length]
-        place += 12 + length
-    return width, height, zlib.decompress(body)
-
-
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1100,2000"),
@@ -198,15 +182,3 @@ def test_a_browser_crops_no_text_of_a_plot(built, eight, name, tmp_path):
     whole = (built / f"{name}.html").read_text(encoding="utf-8")
     assert crops(whole) == []
     assert crops(whole.replace('text-anchor="end">', 'text-anchor="end">a label that is far longer than its room'))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["index", "eval"])
-def test_a_browser_draws_the_page(built, evaluated, name, tmp_path):
-    shot, page = tmp_path / "page.png", built / f"{name}.html"
-    command = [chromium(), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={shot}", page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
-    width, height, lines = pixels(shot)
-    assert (width, height) == (1100, 2000)
-    assert len(set(lines)) > 60, "the picture is nearly empty"  # text and plots give many byte values; a blank page few
-    assert len(re.findall(r"<svg", page.read_text())) >= (2 if name == "index" else 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,13 @@ def by(name: str, out: Path, corpus: Path, *, capable: bool = True, **sections: 
 
 
 @pytest.fixture
-def written(tiny_corpus: Path, tmp_path: Path) -> Path:
-    """An index whose triples and questions the model "a" has written."""
-    report = by("a", tmp_path / "i", tiny_corpus, index={"extractor": "llm", "min_yield": 0.0})
-    assert {n for n, r in report.manifest.stages.items() if "llm" in r.models} == {"extraction", "hop_questions"}
-    return tmp_path / "i"
+def written(tiny_corpus: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index whose triples and questions the model "a" has written: made once."""
+    made = tmp_path_factory.getbasetemp() / "written"
+    if not made.exists():
+        report = by("a", made, tiny_corpus, index={"extractor": "llm", "min_yield": 0.0})
+        assert {n for n, r in report.manifest.stages.items() if "llm" in r.models} == {"extraction", "hop_questions"}
+    return Path(shutil.copytree(made, tmp_path / "i"))
 
 
 def test_the_same_model_finds_its_work_done(written, tiny_corpus):

@@ -137,9 +137,10 @@ def test_rows_have_nodes_and_pools_where_there_are_some_and_old_rows_are_read(tm
 # --- comparisons -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> gpu_rag.Index:
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
     """A base of three documents and one node without."""
+    tmp_path = tmp_path_factory.mktemp("base")
     rows = [{"id": f"n{k}", "name": name, "type": "town", "text": f"{name} {word}."} for k, (name, word) in enumerate(
         [("Bern", "bears"), ("Thun", "lake"), ("Chur", "bishop")]
     )]  # fmt: skip

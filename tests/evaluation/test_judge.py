@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_rag.errors import RequestFailed
@@ -220,30 +220,6 @@ def test_without_controls_the_judge_is_doubted() -> None:
     assert "was not checked" in check(by_words, controls=0)["doubts"][0]
     alone = judge_answers(judge(), {"m": [answered("x")]}, ROWS[:1])[2]  # no other question to plant from
     assert alone["check"]["planted_wrong"]["n"] == 0 and "was not checked" in alone["doubts"][0]
-
-
-NAMES = ["Bern", "Bern town", "Ves", "yes", "no", "the", "1931", "Loss"]
-
-
-@given(
-    st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3), min_size=1, max_size=12),
-    st.integers(0, 8),
-    st.randoms(),
-)
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_controls_are_few_fixed_and_known(golds: list[list[str]], n: int, random: Any) -> None:
-    rows = [row(f"question {i}", tuple(gold)) for i, gold in enumerate(golds)]
-    planted = plant(rows, n)
-    assert len(planted["planted_right"]) == min(n, len(rows)) and len(planted["planted_wrong"]) <= n
-    for claim in planted["planted_right"]:
-        assert claim.answer == claim.gold[0]
-    firsts = {row.answers[0] for row in rows}
-    for claim in planted["planted_wrong"]:
-        words = set(normalise_answer(claim.answer).split())
-        assert words and claim.answer in firsts
-        assert all(words.isdisjoint(normalise_answer(gold).split()) for gold in claim.gold)
-    random.shuffle(rows)
-    assert plant(rows, n) == planted
 
 
 SAID = st.lists(

@@ -28,7 +28,7 @@ from gpu_rag.models.embed.interface import Embedder
 from gpu_rag.models.set import ModelSet
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import make_settings
-from gpu_rag.types import Answer, Question
+from gpu_rag.types import Question
 
 HERE = Path(__file__).resolve().parent
 RANKINGS = HERE / "rankings.json"
@@ -161,17 +161,6 @@ def write_rankings(found: dict[str, Rankings]) -> None:
         for embedder, expected in found.items()
     ]
     RANKINGS.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
-
-
-def brief(answer: Answer) -> dict[str, Any]:
-    """What is kept of an answer."""
-    usage = answer.usage
-    return {
-        "status": answer.status,
-        "text": answer.text,
-        "evidence": [e.passage_id for e in answer.evidence],
-        "tokens": [usage.llm_calls, usage.prompt_tokens, usage.generated_tokens, usage.cut],
-    }
 
 
 def main() -> None:

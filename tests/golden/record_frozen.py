@@ -1,19 +1,18 @@
 """Freezes what a user sees, by the command line and the Python API alone: python tests/golden/record_frozen.py [PART]
 
 frozen/PART.json, one for each of PARTS below: digests of indexes, answers of every method without a model and under
-scripted ones with every request these got, rows of `answer`, words of `explain`, options, keys of JSON documents, names
-of steps, errors, settings. Modules may move and be written anew: none of this changes. Make a part again only where a
-change is meant to alter it, and say why. frozen/given.json is written by hand: sources, questions, models, commands.
+scripted ones with every request these got, rows of `answer`, words of `explain`, names of steps. Modules may move and
+be written anew: none of this changes. Make a part again only where a change is meant to alter it, and say why.
+frozen/given.json is written by hand: sources, questions, models. frozen/replies.jsonl is what the packaged model said
+(`python tests/golden/record_frozen.py replies` asks it again); a request that is not there fails, here too.
 
 All embeddings are hashes, so that no CPU changes a digest (the same with AVX-512, AVX2 and plain kernels). Another
 pyarrow does: its version stands in every Parquet file, and so in `versions`. Numbers are compared to five digits.
-Not here, since other golden files pin it: what the packaged model replies, the keys of its recorded replies (in
-`*_replies.jsonl`; a request with another key fails, here too), and rankings of all sample questions, also by MiniLM.
+Not here, since rankings.json pins them: rankings of all sample questions, also by MiniLM.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import hashlib
@@ -27,10 +26,8 @@ import re
 import runpy
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +37,7 @@ from unittest import mock
 import pyarrow
 
 import gpu_rag
-from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.errors import RequestFailed
 from gpu_rag.types import Question, Reply  # what an LLM object is given and gives: types.py and errors.py stay
 
 HERE = Path(__file__).resolve().parent
@@ -169,12 +166,11 @@ class Work:
     def __init__(self, folder: Path):
         self.folder, sample = folder, Path(gpu_rag.__file__).parent / "sample"
         corpus, questions = (read_rows(sample / f"{name}.jsonl") for name in ("corpus", "questions"))
-        answered = json.loads((HERE / "sample_answers.json").read_text("utf-8"))["dense"]
         asked = [row for row in questions if row["id"] in GIVEN["sample questions"]]
-        replayed = [row for row in questions if row["id"] in answered]
+        replayed = [row for row in questions if row["id"] in GIVEN["replayed questions"]]
         body = {"messages": [{"role": "user", "content": replayed[0]["question"]}]}
         batch = [{"custom_id": "b1", "method": "POST", "url": "/v1/chat/completions", "body": body}]
-        replies = [row for path in sorted(HERE.glob("*replies.jsonl")) for row in read_rows(path)]
+        replies = read_rows(FROZEN / "replies.jsonl")
         made = {"corpus": corpus, "few": corpus[:8], "asked": asked, "replayed": replayed, "batch": batch}
         (folder / "base").mkdir()
         for name, rows_of in {**made, "replies": replies, **GIVEN["files"]}.items():
@@ -233,16 +229,6 @@ def document(line: str) -> Any:
     status, out, err = run(f"{line} --json")
     assert status in (0, 1, 3) and out, f"{line}: {err}"
     return json.loads(out.splitlines()[-1])
-
-
-def keys(value: Any, at: str = "") -> dict[str, str]:
-    """{where an object stands: its keys}, recursively; the objects of a list are one, with the keys of all."""
-    found = {at or "document": " ".join(sorted(value))} if isinstance(value, Mapping) else {}
-    inner = value.items() if isinstance(value, Mapping) else ()
-    for name, item in [("[]", item) for item in value] if isinstance(value, list) else inner:
-        for place, names in keys(item, f"{at}.{name}".lstrip(".")).items():
-            found[place] = " ".join(sorted({*found.get(place, "").split(), *names.split()}))
-    return found
 
 
 def reply_keys(path: str) -> str:
@@ -327,89 +313,10 @@ def rows(work: Work) -> Any:
     return found
 
 
-def options(work: Work) -> Any:
-    """Of every option of every command: what it does, how often, its default and choices, whether it is needed."""
-    caught: list[argparse.ArgumentParser] = []  # the parser of the program, where it is about to parse
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", lambda self, *_: caught.append(self) or sys.exit()):
-        run("--help")
-    (commands,) = (action.choices for action in caught[0]._actions if isinstance(action.choices, dict))
-    found: dict[str, Any] = {}
-    for name, option in ((name, option) for name, command in commands.items() for option in command._actions):
-        kind = f"{type(option).__name__}, nargs {option.nargs}, required {option.required}, choices {option.choices}"
-        called = "/".join(option.option_strings) or str(option.metavar)
-        found.setdefault(name, {})[called] = f"{kind}, default {option.default!r} as {option.dest}"
-    return found
-
-
-def documents(work: Work) -> Any:
-    """All keys of the JSON document of every command that needs no large model."""
-    assert work.written
-    found = {f"index, {name}": said for name, said in work.built.items()}
-    found |= {name: document(line) for name, line in GIVEN["commands"].items()}
-    return {name: keys(said) for name, said in found.items()}
-
-
-def served(work: Work) -> Any:
-    """The samples of /metrics after one question, without their numbers, and the keys of what the server answers."""
-    assert work.built
-    command = [sys.executable, "-m", "gpu_rag", "serve", "sample", "--port", "0", "--json", *WORDS["NO_LLM"]]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        said = json.loads(process.stdout.readline())
-        body = json.dumps({"question": "Who taught Johann Sebastian Bach?", "method": "ppr"}).encode()
-        asked = urllib.request.Request(f"{said['url']}/v1/retrieve", body, {"content-type": "application/json"})
-        found = {"serve": said, "/v1/retrieve": json.load(urllib.request.urlopen(asked))}
-        for path in ("/v1/methods", "/v1/models", "/v1/index", "/health"):
-            found[path] = json.load(urllib.request.urlopen(said["url"] + path))
-        text = urllib.request.urlopen(f"{said['url']}/metrics").read().decode()
-    finally:
-        process.terminate()
-        process.wait(60)
-    named = [line.rpartition(" ")[0].partition("{") for line in text.splitlines() if line[0] != "#"]
-    labels = [
-        sorted(part for part in rest.rstrip("}").split(",") if part and part[:3] != "le=") for _, _, rest in named
-    ]
-    samples = {f"{name}{{{','.join(of)}}}" if of else name for (name, _, _), of in zip(named, labels)}
-    return {"metrics": sorted(samples), **{name: keys(value) for name, value in found.items()}}
-
-
-def errors(work: Work) -> Any:
-    """What is said where a method lacks a model, or an index what the method needs; an unknown method too."""
-    assert work.built
-    lines = [f"ask {name} Who? --method {m} NO_LLM" for m in (*METHODS, "hoprog") for name in ("sample", "skb")]
-    return {line: "{0} {2}".format(*run(line)).strip() for line in lines}
-
-
-def settings(work: Work) -> Any:
-    """Every setting with its type, default and range, as the errors for wrong values say them."""
-
-    def said(section: str, values: Any) -> GpuRagError | None:
-        name = section.removeprefix("method.")
-        given: dict[str, Any] = {section: values} if name == section else {"method": {name: values}}
-        try:
-            work.index("sample").engine({**SETTINGS, **given})  # checks, and loads nothing
-        except GpuRagError as error:
-            return error
-        return None
-
-    found: dict[str, Any] = {}
-    sections = str(getattr(said("nowhere", {}), "expected", "")).removesuffix(" | method").split(" | ")
-    for section in [*sections, *(f"method.{method}" for method in METHODS)]:
-        names = str(getattr(said(section, {"nothing": 1}), "expected", ""))
-        for name in names.split(" | ") if names != "no setting" else ():
-            told = found[f"{section}.{name}"] = {}
-            for what, value in {"type": {}, "least": -(10**18), "most": 10**18, "word": "@"}.items():
-                error = said(section, {name: value})
-                if error is not None and (what == "type" or "wrong type" not in error.what):
-                    told[what] = f"{error.expected}; {error.do}"
-    return found
-
-
 PARTS: dict[str, Callable[[Work], Any]] = {
     "versions": lambda _: VERSIONS, "digests": digests, "written": written, "retrieved": retrieved,
     **{f"scripted_{model}": functools.partial(scripted, model=model) for model in MODELS},
-    "evaluated": evaluated, "rows": rows, "options": options, "documents": documents, "served": served,
-    "errors": errors, "settings": settings,
+    "evaluated": evaluated, "rows": rows,
 }  # fmt: skip
 
 
@@ -439,9 +346,24 @@ def differences(found: Any, expected: Any, at: str = "") -> list[str]:
     )
 
 
+def record_replies(work: Work) -> None:
+    """Asks the packaged model what `rows` replays."""
+    from gpu_rag.models.llm import load_llm
+    from gpu_rag.models.llm.replay import RecordingLLM
+
+    path = FROZEN / "replies.jsonl"
+    path.unlink()
+    llm = RecordingLLM(load_llm("smollm2", device="cpu"), path)
+    asked = [Question(row["id"], row["question"]) for row in read_rows(work.folder / "replayed.jsonl")]
+    for method in METHODS:
+        work.index("sample").answer(asked, method=method, settings=SETTINGS, llm=llm)
+
+
 def main(parts: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         work = Work(Path(name))
+        if "replies" in parts:
+            return record_replies(work)
         for part in parts or PARTS:
             found = json.dumps(PARTS[part](work), indent=0, ensure_ascii=False)
             (FROZEN / f"{part}.json").write_text(found + "\n", "utf-8")

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import BadInput, GpuRagError, ModelError, StorageError, UsageError
-from gpu_rag.index.folder import storage_errors
+from gpu_rag.errors import BadInput, GpuRagError, ModelError, UsageError
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, ordered
 from gpu_rag.index.verify import verify
@@ -58,16 +57,6 @@ def test_fewer_methods_keep_valid_layers_and_drop_stale_ones(tiny_corpus: Path, 
         "passage_vectors",
         "passages",
     ]
-
-
-def test_a_missing_file_is_rebuilt(tiny_corpus: Path, tmp_path: Path) -> None:
-    gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
-    before = digest(tmp_path / "a")
-    record = Manifest.read(tmp_path / "a").stages["graph"]
-    (tmp_path / "a" / record.folder / "graph.safetensors").unlink()
-    assert verify(tmp_path / "a") == [f"{record.folder}/graph.safetensors: missing"]
-    gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST)
-    assert digest(tmp_path / "a") == before
 
 
 @pytest.mark.parametrize(
@@ -120,11 +109,6 @@ def test_verify_names_what_a_build_that_was_ended_has_not_made(tiny_corpus: Path
     assert verify(tmp_path / "a") == []
 
 
-def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="disk is full"), storage_errors(tmp_path):
-        raise OSError(28, "No space left on device", str(tmp_path / "x"))
-
-
 BUILD = """
 import sys, gpu_rag
 from gpu_rag.models.embed import hashing
@@ -158,7 +142,7 @@ def test_a_build_killed_at_random_moments_ends_with_the_same_digest(tmp_path: Pa
         [*command, str(tmp_path / "whole")], check=True, input=free, stdout=subprocess.PIPE, text=True
     )
     n_blocks, n_done, generator = whole.stdout.count("embeds\n"), 0, random.Random(5)
-    for _ in range(9):
+    for _ in range(4):
         n_let = generator.randint(1, 3)
         n_done += n_let
         process = subprocess.Popen(

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +15,7 @@ from hypothesis import strategies as st
 
 import gpu_rag
 from gpu_rag.index import tables
-from gpu_rag.index.export import export
-from gpu_rag.index.knowledge_base.load import load_kb
-from gpu_rag.index.knowledge_base.names import NameTable, name_key, standin_text
+from gpu_rag.index.knowledge_base.names import standin_text
 from gpu_rag.index.knowledge_base.tables import KB_TEXTS
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base import columns as kb_columns
@@ -70,15 +67,6 @@ def test_lists_hold_each_value_of_a_row_once_in_order(pairs, most):
 @given(st.lists(st.text(" \t\n\x1c\x85\xa0\u2003\u3000aé", max_size=5)))
 def test_white_space_becomes_single_spaces(values):
     assert single_spaced(text(values)).to_pylist() == [" ".join(value.split()) for value in values]
-
-
-@few
-@given(st.lists(st.tuples(WORDS, st.lists(WORDS, max_size=3)), max_size=8))
-def test_names_are_looked_up_as_in_a_dictionary(nodes):
-    table = NameTable([name for name, _ in nodes], [aliases for _, aliases in nodes])
-    for key in {name_key(name) for of in nodes for name in (of[0], *of[1])} | {"nobody", ""}:
-        rows = [row for row, (name, aliases) in enumerate(nodes) if key in map(name_key, (name, *aliases))]
-        assert table.rows(key) == (rows if key else [])
 
 
 @few
@@ -182,34 +170,6 @@ def test_edges_sorted_a_stretch_at_a_time_are_the_same_edges(tmp_path, graph, mo
     monkeypatch.setattr(kb_edges, "_KEY_BITS", 20)  # too few for one number an edge
     gpu_rag.build((), tmp_path / "parts", kg=graph, settings=SETTINGS)
     assert Manifest.read(tmp_path / "one").digest() == Manifest.read(tmp_path / "parts").digest()
-
-
-def test_a_build_killed_while_it_reads_starts_the_stage_again(tmp_path, graph, monkeypatch):
-    gpu_rag.build((), tmp_path / "whole", kg=graph, settings=SETTINGS)
-
-    def die(*given: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("gpu_rag.index.stages.knowledge_base.stage.write_edges", die)
-        gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
-    again = gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS).report
-    assert again.stages["passages"].skipped and not again.stages["kb"].skipped
-    assert Manifest.read(tmp_path / "ix").digest() == Manifest.read(tmp_path / "whole").digest()
-    assert len(list((tmp_path / "ix/stages").glob("*kb-*"))) == 1
-
-
-def test_graphml_has_a_line_for_every_edge(tmp_path, graph):
-    gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
-    index = gpu_rag.Index.open(tmp_path / "ix")
-    kb = load_kb(index)
-    export(index, "graphml", tmp_path / "g.graphml")
-    lines = [line for line in (tmp_path / "g.graphml").read_text().splitlines() if line.startswith("<edge")]
-    assert lines == [
-        f'<edge source="n{h}" target="n{t}"><data key="e_kind">edge</data>'
-        f'<data key="e_label">{kb.relation_names[r]}</data><data key="e_weight">1.0</data></edge>'
-        for h, r, t in zip(kb.head, kb.relation, kb.tail)
-    ]
 
 
 CHILD = """

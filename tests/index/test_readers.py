@@ -26,9 +26,12 @@ QUESTION = "Who designed the Halden Bridge?"
 
 
 @pytest.fixture
-def folder(tiny_corpus: Path, tmp_path: Path) -> Path:
-    gpu_rag.build(tiny_corpus, tmp_path / "ix", methods=["ppr"], settings=FAST)
-    return tmp_path / "ix"
+def folder(tiny_corpus: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index that is made once."""
+    made = tmp_path_factory.getbasetemp() / "of-readers"
+    if not made.exists():
+        gpu_rag.build(tiny_corpus, made, methods=["ppr"], settings=FAST)
+    return Path(shutil.copytree(made, tmp_path / "ix"))
 
 
 def ids(index: gpu_rag.Index) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from gpu_rag.errors import GpuRagError, IndexMismatch, RequestFailed
 from gpu_rag.index.build import BuildReport
 from gpu_rag.index.index import Index
 from gpu_rag.index.stages.extraction import Extracted
-from gpu_rag.index.stages.requests import _within
 from gpu_rag.index.verify import verify
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import StreamingEngine
@@ -221,12 +219,3 @@ def test_a_reply_that_repeats_itself_ends_within_its_tokens() -> None:
     assert isinstance(parse_json(reply(30), schema_of(Extracted)), dict)
     for endless in (reply(31), reply(1, "Orlo " * 50)):
         assert isinstance(parse_json(endless, schema_of(Extracted)), Malformed)
-
-
-def test_a_short_context_lowers_the_limit_to_what_it_leaves() -> None:
-    llm = ScriptedLLM(lambda request: "{}", context_tokens=300)
-    request = Request("system " * 20, "prompt " * 100, JsonSchema("{}"), max_tokens=500)
-    n = llm.count_tokens(request.system) + llm.count_tokens(request.prompt)
-    assert _within(llm, request).max_tokens == max(300 - n, 125)
-    assert _within(llm, replace(request, max_tokens=5)) == replace(request, max_tokens=5)
-    assert _within(llm, replace(request, prompt="prompt " * 10_000)).max_tokens == 125

@@ -81,31 +81,16 @@ def test_texts_numbers_and_columns_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        (
-            "yaer = 1",
-            "no such column of metadata; given yaer; expected year, lang, share, good, day, a b; did you mean",
-        ),
-        ("Year = 1", "did you mean year?"),
-        ("year = 'x'", "year is compared with text; given year = 'x'; expected number"),
-        ("lang < 5", 'lang is compared with a number; given lang < 5; expected text: lang < "5"'),
-        ("good = 1", "good is compared with a number; given good = 1; expected boolean"),
-        ("good < true", "true and false have no order"),
-        ("year = ", "expected a number, a text in quotes, true or false; given its end"),
-        ("year = 2020 lang = 'x'", "expected and, or, or the end; given 'lang' at character 13"),
-        ("(year = 2020", "expected ); given its end"),
-        ("year in 2020", "expected (; given '2020' at character 9"),
-        ("year in ()", "expected a number, a text in quotes, true or false; given ')' at character 10"),
-        ("year ~ 1", "this cannot be read; given '~ 1' at character 6"),
-        ("lang = 'x", 'this cannot be read; given "\'x" at character 8'),
-        ("year", "expected a comparison (= != < <= > >=), in, or is missing; given its end"),
-        ("year not 3", "expected in; given '3' at character 10"),
-        ("and = 3", "expected the name of a column; given 'and' at character 1"),
-        ("not " * 101 + "year = 1", "more than 100"),
-        ("(" * 5000 + "year", "more than 100"),
-        ("x" * (MOST_CHARS + 1), "the filter is too long"),
-        ("__import__('os') = 1", "no such column"),
+        ("yaer = 1", "year, lang, share, good, day, a b; did you mean"), ("Year = 1", "did you mean year?"),
+        ("year = 'x'", "given year = 'x'; expected number"), ("lang < 5", 'expected text: lang < "5"'),
+        ("good = 1", "expected boolean"), ("good < true", "order"), ("year = ", "its end"), ("year", "its end"),
+        ("year = 2020 lang = 'x'", "'lang' at character 13"), ("(year = 2020", "expected )"),
+        ("year in 2020", "'2020' at character 9"), ("year in ()", "')' at character 10"),
+        ("year ~ 1", "'~ 1' at character 6"), ("lang = 'x", "at character 8"), ("year not 3", "'3' at character 10"),
+        ("and = 3", "'and' at character 1"), ("not " * 101 + "year = 1", "100"), ("(" * 5000 + "year", "100"),
+        ("x" * (MOST_CHARS + 1), str(MOST_CHARS)), ("__import__('os') = 1", "__import__"),
     ],
-)
+)  # fmt: skip
 def test_errors_say_what_and_where(where: str, said: str) -> None:
     with pytest.raises(UsageError) as error:
         matching(where, TABLE)

@@ -1,4 +1,4 @@
-"""Every reader against ten thousand broken files each: no error but ours, and nothing of a file is lost."""
+"""Every reader against thousands of broken files each: no error but ours, and nothing of a file is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow
-N = 10_000
+N = 2_000 if os.environ.get("CI") else 10_000
 
 DOCS = [
     {"id": "a", "title": "Vell", "text": "Vell lies on the Orn."},

@@ -26,7 +26,7 @@ sys.modules["cli_shared"] = shared  # its dataclasses look their module up
 _SPEC.loader.exec_module(shared)
 
 cli, run, templates, index, questions = shared.cli, shared.run, shared.templates, shared.index, shared.questions
-chat_server = shared.chat_server
+chat_server, made_once = shared.chat_server, shared.made_once
 
 JSON = {"content-type": "application/json"}
 PATIENCE_S = 300.0  # only a bug takes so long

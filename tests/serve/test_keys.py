@@ -112,24 +112,18 @@ def test_requests_in_flight(here, keys):
 
 def test_files_of_keys_that_are_none(tmp_path):
     file = tmp_path / "keys.toml"
-    for text, said in {
-        "": "no keys",
-        "a = 1": "not a section of a key; given a in",
-        "[a]": "a key, or the variable that has it; given both or none for a",
-        '[a]\nkey = "long-enough"\nvariable = "V"': "both or none for a",
-        '[a]\nkey = "short"': "not an API key",
-        '[a]\nvariable = "V"': "not an API key; given V, for a",
-        '[a]\nkey = "long-enough"\nright = []': "did you mean rights?",
-        '[a]\nkey = "long-enough"\nrights = []': "no such rights; given none of a",
-        '[a]\nkey = "long-enough"\nrights = ["write"]': "no such rights; given write of a",
-        '[a]\nkey = "long-enough"\nin_flight = -1': "setting keys.a.in_flight is out of range",
-        '[a]\nkey = "long-enough"\n[b]\nkey = "long-enough"': "two clients have one key; given a and b",
-        "[a": "the API key cannot be read",
-    }.items():
+    sound = '[a]\nkey = "long-enough"\n'
+    for text, fact in (
+        ("", "keys.toml"), ("a = 1", "given a"), ("[a]", "none for a"), (f'{sound}variable = "V"', "none for a"),
+        ('[a]\nkey = "short"', "5 characters"), ('[a]\nvariable = "V"', "given V, for a"),
+        (f"{sound}right = []", "rights"), (f"{sound}rights = []", "none of a"), (f'{sound}rights = ["write"]', "write of a"),
+        (f"{sound}in_flight = -1", "keys.a.in_flight"), (f"{sound}{sound.replace('[a]', '[b]')}", "a and b"),
+        ("[a", "keys.toml"),
+    ):  # fmt: skip
         file.write_text(text)
-        with pytest.raises(UsageError, match=".*".join(said.split("?")[0].split("; "))) as caught:
+        with pytest.raises(UsageError) as caught:
             read_keys(file, {})
-        assert "long-enough" not in str(caught.value), "no key is printed"
+        assert fact in str(caught.value) and "long-enough" not in str(caught.value), "no key is printed"
     (tmp_path / "key").write_text("one-key-alone\n")
     assert read_keys(tmp_path / "key", {}).client("Bearer one-key-alone").name == "key"
 

@@ -110,25 +110,3 @@ def check_first_token(client, model):
         if ratios[-1] <= 1.2:
             return
     raise AssertionError(ratios)
-
-
-def test_batch_rows_hold_bodies_of_the_protocol(run, cli, index, tmp_path, chat_server):
-    model = chat_server(lambda prompt: (400, "no") if "mayor" in prompt else (200, ANSWER))
-    texts = {"q1": QUESTION, "q2": "Who was mayor?"}
-    asked = [
-        {"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": {**ASKED, "messages": messages}}
-        for id, messages in ((id, [{"role": "user", "content": text}]) for id, text in texts.items())
-    ]
-    out = tmp_path / "out.jsonl"
-    words = ("--method", "bm25", "--out", out, *cli.HASH, "--set", f"models.llm={model.spec}", "--max-failures", 1)
-    assert run("answer", index, cli.write_rows(tmp_path / "batch.jsonl", asked), *words).status == 0
-    first, second = sorted(cli.read_rows(out), key=lambda row: row["custom_id"])
-    assert first.keys() == {"id", "custom_id", "response", "error"}
-    assert strictly(ChatCompletion, first["response"]["body"]).choices[0].message.content == ANSWER
-    assert (first["response"]["status_code"], first["error"], second["response"]["status_code"]) == (200, None, 500)
-    assert strictly(ErrorObject, second["response"]["body"]["error"]).code == second["error"]["code"] == "RequestFailed"
-    assert len({first["id"], second["id"], first["response"]["request_id"], second["response"]["request_id"]}) == 4
-    before = out.read_bytes()
-    model.behave = says
-    assert run("answer", index, tmp_path / "batch.jsonl", *words).status == 0
-    assert before.splitlines()[0 if b'"q1"' in before.splitlines()[0] else 1] in out.read_bytes(), "kept as it was"

@@ -39,8 +39,6 @@ from gpu_rag.settings import (
 )
 from gpu_rag.settings.check import SECTIONS, checked, declared, fixed, section_class
 from gpu_rag.settings.ranges import (
-    MOST_INTEGER,
-    MOST_SEED,
     OutOfRange,
     Range,
     check_value,
@@ -74,28 +72,22 @@ def test_values_reach_their_sections_and_others_keep_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "facts"),
     [
-        (
-            {"indx": {}},
-            "unknown section; given indx; expected models | index | runtime | reader | .*method; did you mean",
-        ),
-        ({"index": {"chunk_word": 9}}, "given chunk_word; expected .*chunk_words.*; did you mean chunk_words"),
-        ({"index": 3}, r"\[index\] is a section"),
-        ({"method": 3}, r"\[method\] is a section"),
-        ({"method": {"ppr": 3}}, r"\[method.ppr\] is a section"),
-        (
-            {"index": {"chunk_words": "200"}},
-            "index.chunk_words has the wrong type; given '200'; expected a whole",
-        ),
-        ({"index": {"min_yield": float("nan")}}, "index.min_yield is not a finite number"),
-        ({"index": {"extractor": "regex"}}, "given 'regex'; expected patterns | llm | import"),
-        ({"index": {"synonym_k": 20}}, "index.synonym_k is fixed now; given 20; expected 20; leave it out"),
+        ({"indx": {}}, ("given indx", "did you mean index")),
+        ({"index": {"chunk_word": 9}}, ("given chunk_word", "did you mean chunk_words")),
+        ({"index": 3}, ("[index]",)), ({"method": 3}, ("[method]",)), ({"method": {"ppr": 3}}, ("[method.ppr]",)),
+        ({"index": {"chunk_words": "200"}}, ("index.chunk_words", "given '200'", "whole")),
+        ({"index": {"min_yield": float("nan")}}, ("index.min_yield",)),
+        ({"index": {"extractor": "regex"}}, ("given 'regex'", "patterns | llm | import")),
+        ({"index": {"synonym_k": 20}}, ("index.synonym_k", "given 20; expected 20", "leave it out")),
+        ({"serve": {"hosts": [1]}}, ("serve.hosts", "given [1]", "list")),
     ],
-)
-def test_bad_values_are_named(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message.replace(" | ", r" \| ")):
+)  # fmt: skip
+def test_bad_values_are_named(values: dict[str, Any], facts: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as refused:
         make_settings(values)
+    assert all(fact in str(refused.value) for fact in facts), refused.value
 
 
 @pytest.mark.parametrize(
@@ -236,55 +228,15 @@ def test_the_default_is_accepted_and_what_cannot_be_is_refused_by_name(where: st
         assert "\n" not in said and len(said) < 400 and f"{CLASSES[where].__name__}(" not in said, said
 
 
-@pytest.mark.parametrize(("where", "name"), [key for key in KEYS if annotation(*key) is int], ids=".".join)
-def test_whole_numbers_end_where_machine_integers_end(where: str, name: str) -> None:
-    most = MOST_SEED if name == "seed" else MOST_INTEGER
-    assert f"<= {most}" in refusal(where, name, most + 1) or annotation_ends_earlier(where, name, most)
-
-
-def annotation_ends_earlier(where: str, name: str, most: int) -> bool:
-    """Whether the range of the setting itself, not that of all whole numbers, refuses `most` too."""
-    return " <= " in refusal(where, name, most)
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "value", "message"),
-    [
-        (
-            "method.ppr", "damping", 5,
-            "setting method.ppr.damping is out of range; given 5.0; expected 0 <= damping < 1; "
-            "or leave it out: the default is 0.85",
-        ),
-        (
-            "method.bubblerag", "intra_penalty", 0,
-            "setting method.bubblerag.intra_penalty is fixed now; given 0; expected 0.9; leave it out",
-        ),
-        (
-            "graph", "ops", "",
-            "setting graph.ops has no such value; given ''; expected auto | numba | torch; "
-            "or leave it out: the default is auto",
-        ),
-        (
-            "models", "capable", "yes",
-            "setting models.capable has the wrong type; given 'yes'; expected true | false; or leave it out",
-        ),
-        (
-            "serve", "hosts", [1],
-            "setting serve.hosts has the wrong type; given [1]; expected a list, each of it text; or leave it out",
-        ),
-    ],
-    ids=range(5),
-)  # fmt: skip
-def test_messages_by_hand(where: str, name: str, value: object, message: str) -> None:
-    assert refusal(where, name, value) == message
-
-
 @pytest.mark.parametrize("key", ["models.llm", "models.embedder", "method.hydrarag.web", "method.hydrarag-e.sources"])
 @pytest.mark.parametrize("empty", ["", " "])
 def test_an_empty_name_is_not_the_working_folder(key: str, empty: str) -> None:
     where, _, name = key.rpartition(".")
-    said = refusal(where, name, empty)
-    assert said.startswith(f"setting {key} has no such value; given {empty!r}; expected a name or a path; or leave it")
+    assert all(fact in refusal(where, name, empty) for fact in (key, repr(empty), "a path"))
+
+
+def test_a_range_is_said_with_its_default() -> None:
+    assert all(fact in refusal("method.ppr", "damping", 5) for fact in ("given 5", "0 <= damping < 1", "0.85"))
 
 
 def test_settings_that_are_fixed_now_are_left_out_of_what_an_index_has_saved() -> None:

@@ -176,14 +176,6 @@ def test_equal_literals_have_one_id_and_others_another(tmp_path):
     assert len(set(ids)) == 5 and ids[5:] == [ids[0], ids[0], ids[1]]
 
 
-def test_ntriples_files_pass_over_comments_and_reject_by_line(tmp_path):
-    path = put(tmp_path / "a.nt", '# c\n<urn:a> <urn:p> "x"@de .\nbroken\n\n<urn:a> <urn:p> _:b .\n')
-    found, rejects = split(same_triples(path))
-    literal = literal_id("x", "de")
-    assert found == [Triple("urn:a", "urn:p", literal, 2), Triple("urn:a", "urn:p", "_:b", 5)]
-    assert [line for line, _ in rejects] == [3]
-
-
 @pytest.mark.parametrize(
     ("begin", "unit"), [("<", "\\u0041"), ('<urn:a> <urn:p> "\\', "\\\\"), ("_:", "a."), ("", "<urn:a>")]
 )

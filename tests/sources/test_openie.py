@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from source_files import extractions_of as read
 from source_files import lines
 
@@ -97,23 +95,6 @@ def test_files_that_are_wrong(tmp_path):
     path.write_text(json.dumps({"docs": [3, {"passage": 3}, {"passage": "x"}]}))
     assert [r.line for r in read(path)[1]] == [1, 2, 3]
     assert "max_json_bytes" in read(path, max_json_bytes=4)[1][0].reason
-
-
-VALUE = st.none() | st.integers(-3, 3) | st.text(max_size=4) | st.lists(st.text(max_size=2), max_size=4)
-ROW = VALUE | st.dictionaries(
-    st.sampled_from(["id", "passage", "entities", "triples", "extracted_entities", "extracted_triples"]),
-    VALUE | st.lists(VALUE, max_size=3),
-)
-
-
-@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(ROW, max_size=10), st.booleans())
-def test_rows_in_are_rows_and_rejects_out(tmp_path, rows, hipporag):
-    path = tmp_path / ("o.json" if hipporag else "o.jsonl")
-    path.write_text(json.dumps({"docs": rows}) if hipporag else "\n".join(map(json.dumps, rows)))
-    found, rejects = read(path)
-    whole = [r for r in rejects if not r.reason.startswith(("entity ", "triple "))]
-    assert len(found) + len(whole) == len(rows)
 
 
 @pytest.mark.shared

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from source_files import id_of, lines
 from source_files import questions_of as read
 
@@ -158,48 +156,6 @@ def test_openai_rows_that_are_wrong(tmp_path):
 def test_folder_with_questions(tmp_path):
     lines(tmp_path / "questions.jsonl", [{"id": "1", "question": "Where?"}])
     assert [row.question.text for row in read(tmp_path)[0]] == ["Where?"]
-
-
-# --- nothing is lost -----------------------------------------------------------------------------------
-
-VALUE = st.none() | st.integers(-3, 3) | st.text(max_size=5) | st.lists(st.text(max_size=2) | st.integers(), max_size=2)
-KEYS = ["id", "_id", "question", "gold_ids", "answers", "answer", "custom_id", "body", "context", "paragraphs", "text"]
-ROW = st.dictionaries(st.sampled_from(KEYS), VALUE, max_size=6) | VALUE
-MESSAGE = st.dictionaries(st.sampled_from(["role", "content"]), st.just("user") | VALUE, max_size=2) | VALUE
-BATCH = st.fixed_dictionaries(
-    {"custom_id": VALUE, "body": st.fixed_dictionaries({"messages": st.lists(MESSAGE)}) | VALUE}
-)
-CONTEXT = st.lists(st.tuples(VALUE, VALUE).map(list) | VALUE, max_size=3)
-HOP = st.fixed_dictionaries(
-    {
-        "question": st.just("q"),
-        "context": CONTEXT,
-        "supporting_facts": VALUE | st.lists(st.tuples(VALUE, VALUE).map(list)),
-    }
-)
-PARAGRAPH = st.dictionaries(st.sampled_from(["idx", "title", "paragraph_text", "is_supporting"]), VALUE | st.booleans())
-STEP = st.dictionaries(st.sampled_from(["question", "answer", "paragraph_support_idx"]), VALUE)
-MUSIQUE = st.fixed_dictionaries(
-    {
-        "question": st.just("q"),
-        "paragraphs": st.lists(PARAGRAPH | VALUE, max_size=3),
-        "question_decomposition": st.lists(STEP, max_size=3) | VALUE,
-    }
-)
-
-
-@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(ROW | BATCH | HOP | MUSIQUE, max_size=10), st.booleans())
-def test_rows_in_are_questions_and_rejects_out(tmp_path, rows, array):
-    path = tmp_path / ("q.json" if array else "q.jsonl")
-    path.write_text(json.dumps(rows) if array else "\n".join(map(json.dumps, rows)))
-    found, rejects = read(path)
-    assert len(found) + len(rejects) == len(rows)
-    assert len({row.question.id for row in found}) == len(found)
-    for row in found:
-        json.dumps(row.meta, allow_nan=False)
-        assert all(isinstance(x, str) for x in row.gold_ids + row.answers)
-    list(read_corpus([path]))  # whatever the rows are, a corpus of them is documents and rejects too
 
 
 @pytest.mark.shared

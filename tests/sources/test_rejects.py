@@ -7,8 +7,6 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from source_files import DOCS, lines, plain, sha
 from source_files import documents_of as read
 
@@ -201,52 +199,3 @@ def test_parquet_types(tmp_path):
     pq.write_table(pa.table({"title": pa.nulls(2), "text": ["x", None]}), path)
     documents, rejects = read(path)
     assert plain(documents) == [(sha("", "x"), "", "x")] and [r.line for r in rejects] == [2]
-
-
-# --- nothing is lost -----------------------------------------------------------------------------------
-
-VALUE = st.one_of(st.none(), st.integers(-5, 5), st.text(max_size=6), st.lists(st.text(max_size=2), max_size=2))
-ROW = st.dictionaries(st.sampled_from(["id", "_id", "title", "text"]), VALUE, max_size=4)
-ANY_ROW = ROW | VALUE | st.fixed_dictionaries({"id": st.sampled_from("abc"), "text": st.sampled_from(["x", "y"])})
-RAW_LINE = st.one_of(
-    ANY_ROW.map(lambda row: json.dumps(row).encode()),
-    st.binary(min_size=1, max_size=30).map(lambda raw: raw.replace(b"\n", b"").replace(b"\r", b"")),
-    st.sampled_from([b"{", b'{"text": "x"}', b'{"id": "a", "text": "' + b"x" * 200 + b'"}', b"\xff\xff"]),
-)
-SETTINGS = settings(
-    max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-@SETTINGS
-@given(st.lists(RAW_LINE, max_size=12), st.booleans(), st.booleans())
-def test_lines_in_are_documents_and_rejects_out(tmp_path, raw_lines, zipped, end):
-    raw_lines = [b'{"text": "first"}', *raw_lines]  # a first line may look like a byte order mark, which ends the file
-    path = tmp_path / ("c.jsonl.gz" if zipped else "c.jsonl")
-    raw = b"\n".join(raw_lines) + (b"\n" if end else b"")
-    path.write_bytes(gzip.compress(raw) if zipped else raw)
-    documents, rejects = read(path, max_line_bytes=150)
-    assert sorted(x.line for x in [*documents, *rejects]) == [i for i, x in enumerate(raw_lines, 1) if x.strip()]
-    assert len({d.id for d in documents}) == len(documents)
-    for d in documents:
-        assert d.text.strip() and d.id and "\x00" not in d.text
-        json.dumps([d.id, d.title, d.text], ensure_ascii=False).encode("utf-8")
-
-
-@SETTINGS
-@given(st.lists(ANY_ROW, max_size=12))
-def test_elements_in_are_documents_and_rejects_out(tmp_path, rows):
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps(rows))
-    documents, rejects = read(path)
-    assert sorted(x.line for x in [*documents, *rejects]) == list(range(1, len(rows) + 1))
-
-
-@SETTINGS
-@given(st.lists(st.tuples(st.text(max_size=3) | st.none(), st.text(max_size=5) | st.none()), max_size=12))
-def test_table_rows_in_are_documents_and_rejects_out(tmp_path, rows):
-    path = tmp_path / "c.parquet"
-    ids, texts = [row[0] for row in rows], [row[1] for row in rows]
-    pq.write_table(pa.table({"id": pa.array(ids, pa.string()), "text": pa.array(texts, pa.string())}), path)
-    documents, rejects = read(path)
-    assert sorted(x.line for x in [*documents, *rejects]) == list(range(1, len(rows) + 1))
