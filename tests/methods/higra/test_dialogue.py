@@ -11,7 +11,6 @@ import pytest
 from answer_notes import noted, role
 
 import gpu_rag
-from gpu_rag.errors import UsageError
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.types import Answer, Question, Request
@@ -319,9 +318,3 @@ def test_all_live_sub_questions_are_one_batch(index: gpu_rag.Index, fast: Any) -
     stats = engine.run("dual-agent", questions).stats
     assert llm.batches[0] == 20 and stats.steps["embed"].batch_sizes[20] >= 1
     assert stats.steps["search_hybrid"].largest_batch == 20
-
-
-@pytest.mark.parametrize("params", [{"max_turns": 0}, {"n_passages": 0}], ids=str)
-def test_bad_parameters(index: gpu_rag.Index, fast: Any, params: dict[str, int]) -> None:
-    with pytest.raises(UsageError):
-        run(index, fast, Script({}), **params)
