@@ -38,6 +38,30 @@ def test_graphs_come_from_seeds(script: Script, kind: str) -> None:
     assert (int(degree.max()) > 5 * float(degree.float().mean())) == (kind != "uniform")
 
 
+def test_blocks_and_lists(script: Script) -> None:
+    made = script("device_graphs")
+    csr = made.blocks(4, 10, 20, 0, CPU)
+    rows = torch.repeat_interleave(torch.arange(40), csr.indptr.diff())
+    assert csr.n == 40 and csr.m > 40 and torch.equal(rows // 10, csr.indices.long() // 10)
+    lists = made.random_lists(5, 8, 30, 0, CPU)
+    for first, last in zip(lists.offsets[:-1].tolist(), lists.offsets[1:].tolist()):
+        row = lists.values[first:last]
+        assert 1 < len(row) <= 8 and bool((row.diff() > 0).all()) and 0 <= int(row.min()) <= int(row.max()) < 30
+    assert torch.allclose(made.unit_rows(6, 9, 0, CPU).float().norm(dim=1), torch.ones(6), atol=2e-3)
+
+
+def test_bytes_by_hand(script: Script) -> None:
+    made = script("device_graphs")
+    n, m = 10, 30  # pointers 88 bytes, columns 120
+    assert made.spmm_bytes(n, m, 4, 4, 4) == 88 + 120 + 3 * 160
+    assert made.spmm_bytes(n, m, 4, 2, 4) == 88 + 120 + 80 + 160 + 80
+    assert made.step_bytes(n, m, 4, 2) == 88 + 120 + 3 * 80 + 120
+    assert made.hop_bytes(n, m, 2) == 88 + 120 + 4 * 160
+    assert made.relax_bytes(n, m, 3, 5) == 5 * (88 + 120 + 80 + 240 + 240)
+    assert made.gather_bytes(2, 7, 16, 3) == 7 * 36 + 24 + 64 + 48
+    assert made.join_flop(3, 5, 16, 4) == 600
+
+
 def tiny(script: Script, op: str) -> Any:
     return script("device_cases").tiny(op, CPU)
 
@@ -99,6 +123,23 @@ def timing(script: Script, ms: float) -> Any:
     return type("Timing", (kind,), {"ms": lambda self, run: ms})(CPU)
 
 
+def test_shares_by_hand(script: Script) -> None:
+    module = script("device_check")
+
+    def absent() -> Callable[[], Any]:
+        raise ImportError("no such library")
+
+    ceiling = {"copy_gb_s": 2000.0, "product_tflop_s": 400.0}
+    plan = timing(script, 2.0)
+    copied = replace(tiny(script, "ppr_spmm"), bytes=10**9, peers={"other": absent, "same": lambda: int})
+    found = module.timed(copied, ceiling, plan)
+    assert found["ms"] == {"triton": 2.0, "reference": 2.0, "same": 2.0}
+    assert found["share_of_ceiling"]["triton"] == pytest.approx(0.25)
+    assert found["peers_not_timed"] == {"other": "ImportError: no such library"}
+    multiplied = replace(tiny(script, "join_top1"), flop=4 * 10**11)
+    assert module.timed(multiplied, ceiling, plan)["share_of_ceiling"]["reference"] == pytest.approx(0.5)
+
+
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
@@ -111,6 +152,35 @@ def test_a_section_that_dies_is_a_failure(script: Script, tmp_path: Path) -> Non
     assert not run(python("pass"), 60.0, part)["ok"], "nothing was written"
     written = f"open({str(part)!r}, 'w').write('{{\"ok\": true}}')"
     assert run(python(written), 60.0, part) == {"ok": True}
+
+
+def test_what_a_section_found_before_it_was_ended_is_kept(script: Script, tmp_path: Path) -> None:
+    module, part = script("device_check"), tmp_path / "part.json"
+    for last, error in (("import time; time.sleep(60)", "longer than the 2 s"), ("raise SystemExit('lost')", "lost")):
+        module.write(part, {"cases": [1, 2]})
+        found = module.run_section(python(last), 2.0, part)
+        assert found["cases"] == [1, 2] and found["ok"] is False and error in found["error"]
+    assert [path.name for path in tmp_path.iterdir()] == ["part.json"]
+
+
+def test_cases_are_kept_as_they_end_and_peers_may_fail(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third case is not reached; a library that has no memory left takes nothing from the kernel's figures."""
+    module, kept = script("device_check"), []
+
+    def full() -> Callable[[], Any]:
+        raise MemoryError("out of memory")  # as CuPy's own error
+
+    case = replace(tiny(script, "ppr_spmm"), run=lambda _: tiny(script, "ppr_spmm").run("reference"), peers={"c": full})
+    case = replace(case, alone=lambda _: case.part(case.run("reference")))
+    makes = [lambda: case, lambda: case, lambda: python("no time")]
+    clock = iter([0.0, 0.0, 9.0])
+    monkeypatch.setattr(module, "cases", lambda op, device: makes)
+    monkeypatch.setattr(module.time, "time", lambda: next(clock))
+    ceiling, plan = {"copy_gb_s": 1.0, "product_tflop_s": 1.0}, timing(script, 2.0)
+    found = module.kernel("ppr_spmm", ceiling, plan, 5.0, lambda r: kept.append(str(r)))
+    assert [c["ok"] for c in found["cases"]] == [True, True, False] and not found["ok"]
+    assert found["cases"][0]["peers_not_timed"] == {"c": "MemoryError: out of memory"}
+    assert len(kept) == 4 and "rows_in_f64" in kept[0] and "'ms'" not in kept[0] and "'ms'" in kept[1]
 
 
 def test_a_kernel_that_does_not_fit_ends_neither_section_nor_size(
@@ -136,7 +206,7 @@ def test_a_kernel_that_does_not_fit_ends_neither_section_nor_size(
     assert not found["ok"] and "OutOfResources" in found["error"]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(21))
 def test_steps_in_f16_are_right_to_their_last_bit_and_pass(script: Script, seed: int) -> None:
     """The reference itself is off by up to 1.3 * 2^-11 of a row's sum; a state that is off by 2^-9 is still caught."""
     made = script("device_graphs").rmat(40, 90, seed, CPU)
@@ -145,6 +215,38 @@ def test_steps_in_f16_are_right_to_their_last_bit_and_pass(script: Script, seed:
     error, allowed = case.error(found)
     assert error <= allowed == 2.0**-10.3
     assert case.error((found[0] * (1 + 2.0**-9), found[1]))[0] > allowed
+
+
+def test_each_section_ends_at_its_own_limit(script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, limits = script("device_check"), {}
+    assert max(module.LIMITS.values()) + module.GRACE <= 600, "a command has ten minutes"
+
+    def run_section(command: list[str], left: float, part: Path) -> dict[str, Any]:
+        limits[command[command.index("--child") + 1]] = left - module.GRACE
+        return {"ok": True}
+
+    monkeypatch.setattr(module, "run_section", run_section)
+    assert module.run_all(tmp_path / "out.json", 1e6, module.SECTIONS) == 0
+    assert limits == module.LIMITS
+    module.run_all(tmp_path / "out.json", 100.0 + module.GRACE, ("ops_large",))
+    assert limits["ops_large"] == pytest.approx(100, abs=1)
+
+
+def test_a_trace_by_hand(script: Script) -> None:
+    """Two kernels that overlap by half, a copy each way, and a wait beside that of the profile."""
+
+    def event(cat: str, name: str, ts: float, dur: float, **args: int) -> dict[str, Any]:
+        return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args}
+
+    events = [
+        event("cpu_op", "aten::mm", 0, 100), event("kernel", "a", 10, 20), event("kernel", "b", 20, 20),
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 50, 5, bytes=4096),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 60, 5, bytes=64), {"ph": "M", "name": "process_name"},
+        *(event("cuda_runtime", "cudaStreamSynchronize", at, 1) for at in (61, 90)),
+    ]  # fmt: skip
+    assert script("device_profile").traced(events) == {
+        "gpu_busy": 0.4, "kernels": 2, "waits": 1, "bytes_to_gpu": 4096, "bytes_to_host": 64,
+    }  # fmt: skip
 
 
 def played(module: Any, monkeypatch: pytest.MonkeyPatch, results: dict[str, dict[str, Any]]) -> list[str]:
@@ -181,6 +283,16 @@ def test_sections_go_on_where_a_run_ended(
     assert module.rest(out) == module.SECTIONS == module.rest(tmp_path / "none.json")
 
 
+def test_jsons_are_merged(script: Script, tmp_path: Path) -> None:
+    one, two, out = (tmp_path / name for name in ("one.json", "two.json", "out.json"))
+    one.write_text(json.dumps({"tests": {"ok": False}, "machine": {"ok": True, "device": "a"}}))
+    two.write_text(json.dumps({"tests": {"ok": True}, "cugraph": {"ok": None, "absent": "x"}}))
+    command = [sys.executable, str(SCRIPTS / "device_check.py"), "--merge", str(one), str(two), "--out", str(out)]
+    assert subprocess.run(command, check=False).returncode == 3
+    held = json.loads(out.read_text())
+    assert list(held) == ["machine", "tests", "cugraph"] and held["tests"]["ok"]
+
+
 def test_it_runs_from_a_checkout(tmp_path: Path) -> None:
     """Not installed, and started from another folder; so do the processes of its sections."""
     held = tmp_path / "held.json"
@@ -202,6 +314,11 @@ print(gpu_rag.__file__, gpu_rag_kernels.__file__, os.environ["PYTHONPATH"])
     root = SCRIPTS.parent
     assert Path(ours).is_relative_to(root / "gpu_rag") and Path(kernels).is_relative_to(root / "kernels")
     assert path == os.pathsep.join([str(root), str(root / "kernels")])
+
+
+def test_importing_it_beside_an_installation_changes_nothing(script: Script) -> None:
+    script("device_check")
+    assert str(SCRIPTS.parent / "kernels") not in os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import importlib
+import json
 import sys
 import time
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.types import Ragged
 
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 CPU = torch.device("cpu")
 
 
@@ -58,6 +61,25 @@ def fake_tool(folder: Path, lines: str, status: int) -> Path:
     return tool
 
 
+def test_sanitizer_is_absent_or_found(script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sections = script("device_sections")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    for key in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(sections, "find_spec", lambda name: None)
+    assert sections.sanitizer(time.time() + 3600)["ok"] is None
+    package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
+    monkeypatch.setattr(sections, "find_spec", lambda name: package)
+    packaged = fake_tool(tmp_path / "nvidia" / "cu13" / "compute-sanitizer", "", 0)
+    assert sections.find_sanitizer() == packaged
+    toolkit = fake_tool(tmp_path / "cuda" / "bin", "", 0)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    assert sections.find_sanitizer() == toolkit
+    on_path = fake_tool(tmp_path / "path", "", 0)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert sections.find_sanitizer() == on_path
+
+
 CLEAN = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
 
 
@@ -80,6 +102,12 @@ def test_sanitizer_counts_only_what_is_said(
     assert found["ok"] is ok and found["memcheck"]["status"] == status
 
 
+def test_cugraph_is_absent_where_it_is_not_installed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = script("device_sections")
+    monkeypatch.setattr(sections, "find_spec", lambda name: None)
+    assert sections.cugraph(time.time() + 3600) == {"ok": None, "absent": "pylibcugraph or cupy is not installed"}
+
+
 def test_pageranks_are_compared(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     sections, csr = script("device_sections"), script("device_graphs").rmat(300, 900, 1, CPU)
     found = sections.compared(csr, 3, time.time() + 3600, ("torch", "numba"))
@@ -98,6 +126,18 @@ def test_residual_is_zero_at_the_pagerank_only(script: Script) -> None:
     residual = script("device_sections").residual
     assert residual(graph, rows, seeds, 0.85) < 5e-7
     assert residual(graph, rows.flip(0), seeds, 0.85) > 0.1 and residual(graph, rows, seeds, 0.5) > 0.1
+
+
+def test_ops_are_benched_one_by_one(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections, plan, kept = script("device_sections"), dry(script, "reference"), []
+    monkeypatch.setattr(importlib.import_module("gpu_rag.cli.bench_command"), "OPS", ("no-such-op", "rrf", "late"))
+    clock = iter([0.0, 0.0, 9.0])
+    monkeypatch.setattr(sections.time, "time", lambda: next(clock))
+    found = sections.ops("ops_small", plan, 5.0, lambda r: kept.append(json.dumps(r)))
+    refused, rrf, late = found["ops"].values()
+    assert rrf["ok"] and rrf["rows"][0]["op"] == "rrf" and not found["ok"] and "libraries" in found["machine"]
+    assert "no-such-op" in refused["error"] and late == {"ok": False, "error": "no time left"}
+    assert len(kept) == 2 and json.loads(kept[1]) == {"ops": found["ops"]}
 
 
 # --- sections that settle choices -------------------------------------------------------------------

@@ -12,10 +12,8 @@ from answer_notes import ranking
 
 import gpu_rag
 from gpu_rag import load_questions
-from gpu_rag.errors import MissingLayer
 from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
-from gpu_rag.methods.registry import uses_graph
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
@@ -275,28 +273,11 @@ def test_sentences_are_vertices_and_passages_are_evidence(build: Build, facts: A
     assert {s.verb for s in answer.trace} >= {"hop_entry/vertices", "hop_1", "hop_prune"}
 
 
-def test_an_index_without_hops_says_so_and_serves_other_methods(build: Build, fast: Settings) -> None:
-    index = build({}, methods=["dense"])
-    with pytest.raises(MissingLayer, match=r"lacks what hoprag needs.*--for hoprag"):
-        retrieve(index, fast)
-    (answer,) = index.retrieve([QUESTION], method="dense", settings=fast)
-    assert answer.evidence
-
-
 def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings) -> None:
     index = build({}, methods=["hoprag"])
     assert len(hop_graph(index).target) == 0
     assert len(ranking(retrieve(index, fast))) == 6
     assert ranking(retrieve(index, with_params(fast, entry="edges"))) == []
-
-
-def test_the_report_counts_it_among_the_graph_methods() -> None:
-    assert [uses_graph(m) for m in ("hoprag", "ppr", "dense", "hybrid")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
 
 
 # --- the packaged model ------------------------------------------------------------------------------

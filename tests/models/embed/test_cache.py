@@ -99,17 +99,6 @@ def test_a_block_cut_off_by_a_kill_is_written_anew(tmp_path: Path, n_cut: int) -
     assert np.array_equal(first.embed(["newer"]), plain[-1:])
 
 
-def test_a_damaged_vector_is_computed_anew(tmp_path: Path) -> None:
-    path = tmp_path / "v.vectors"
-    CachedEmbedder(Counting(), path, LARGE).embed(["only"])
-    content = bytearray(path.read_bytes())
-    content[-100] ^= 1
-    path.write_bytes(content)
-    inner = Counting()
-    cached = CachedEmbedder(inner, path, LARGE)
-    assert np.array_equal(cached.embed(["only"]), load_embedder("hash").embed(["only"])) and inner.asked == ["only"]
-
-
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v.vectors"
     path.write_bytes(b"SQLite format 3\0" * 100)
