@@ -344,11 +344,7 @@ EXAMPLE: Case = (
 def test_nodes_by_hand() -> None:
     edges, n, orders, opens, closes, depth = EXAMPLE
     ends = Ends(torch.tensor(opens), torch.tensor(closes))
-    assert listed(nodes_on_paths(graph_of(edges, n), ragged(orders), depth, ends)) == [
-        [0, 1, 2],
-        [0, 1, 2, 3],
-        [6],
-    ]
+    assert listed(nodes_on_paths(graph_of(edges, n), ragged(orders), depth, ends)) == [[0, 1, 2], [0, 1, 2, 3], [6]]
 
 
 def balls_of_all(graph: PathGraph, topics: Ragged, depth: int, ends: Ends) -> Ragged:

@@ -15,16 +15,7 @@ from refusals import caught, refusals
 
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph import reach as module
-from gpu_rag.graph.reach import (
-    ANY,
-    EITHER,
-    IN,
-    OUT,
-    TypedGraph,
-    intersect,
-    reachable,
-    typed_graph,
-)
+from gpu_rag.graph.reach import ANY, EITHER, IN, OUT, TypedGraph, intersect, reachable, typed_graph
 from gpu_rag.types import Ragged
 
 Edges = list[tuple[int, int, int]]

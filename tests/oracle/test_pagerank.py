@@ -467,10 +467,7 @@ def test_out_is_filled_and_returned(name: str) -> None:
 
 def test_out_that_does_not_fit() -> None:
     csr, seeds = GRAPHS["undirected"], ragged([[1], [2]])
-    for out in (
-        torch.zeros(3, csr.n),
-        torch.zeros(csr.n, 2).T,
-    ):
+    for out in (torch.zeros(3, csr.n), torch.zeros(csr.n, 2).T):
         with pytest.raises(BadInput, match="out does not fit"):
             personalized_pagerank(csr, seeds, out=out)
     prior = torch.ones(2, csr.n)

@@ -172,10 +172,7 @@ def test_a_malformed_reply_gets_one_repair_try():
     assert (first.attempt, second.attempt) == (0, 1) and first.constraint == second.constraint == JsonSchema(SCHEMA)
     assert second.prompt.startswith(first.prompt) and "'four' is not of type 'integer'" in second.prompt
     assert (first.seed, second.seed) == (request_seed(5, "q0", (0,), 0), request_seed(5, "q0", (0,), 1))
-    assert steps(outcome) == [
-        ("count/malformed", 0, (), hashed('{"n": "four"}')),
-        ("count", 0, (), hashed('{"n": 4}')),
-    ]
+    assert steps(outcome) == [("count/malformed", 0, (), hashed('{"n": "four"}')), ("count", 0, (), hashed('{"n": 4}'))]
 
 
 def test_two_malformed_replies_leave_what_stands_in_for_them():

@@ -18,14 +18,7 @@ from kernel_device import BOTH, DEVICE, NEEDS_TRITON, ragged, unit_rows
 from ragged_lists import listed
 
 from gpu_rag.graph.common.dots import exact_dots
-from gpu_rag.graph.frontier import (
-    FrontierQuery,
-    HopEdges,
-    described,
-    frontier_topk,
-    hop_edges,
-    score_lists,
-)
+from gpu_rag.graph.frontier import FrontierQuery, HopEdges, described, frontier_topk, hop_edges, score_lists
 from gpu_rag.graph.frontier import torch_path as frontier_torch
 from gpu_rag.types import Ragged, TopK
 

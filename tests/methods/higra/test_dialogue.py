@@ -94,11 +94,7 @@ def test_a_dependent_step_is_asked_with_the_answer_in_it(index: gpu_rag.Index, f
     assert "of-phrase: the designer of the Halden Bridge" in script.seen["plan"][0]
     assert "answers: Marta Orlo" in script.seen["seeker"][0] and "[2]" not in script.seen["seeker"][0]
     assert noted(answer, "plan/model") == [
-        (
-            "subject: Halden Bridge",
-            "#1 Who designed the Halden Bridge?",
-            "#2 Where was #1 born?   (after #1)",
-        )
+        ("subject: Halden Bridge", "#1 Who designed the Halden Bridge?", "#2 Where was #1 born?   (after #1)")
     ]
     assert noted(answer, "seeker/answer") == [("answer: Tamsin", "rests on: Where was Marta Orlo born?")]
     assert answer.evidence and answer.usage.malformed == 0

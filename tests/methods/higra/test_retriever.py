@@ -221,13 +221,7 @@ def sample_questions() -> list[Question]:
 def check_readable(answer: Answer) -> str:
     """The story of an answer; every part of the dialogue is told."""
     text = trace_text(row_of(answer))
-    for words in (
-        "plan, by",
-        "- #1 ",
-        "the Seeker asks the Librarian",
-        "- turn 1 of 8",
-        "the Librarian says",
-    ):
+    for words in ("plan, by", "- #1 ", "the Seeker asks the Librarian", "- turn 1 of 8", "the Librarian says"):
         assert words in text
     assert "- question: " in text and "- evidence: " in text
     assert "the Seeker answers" in text or "the Seeker must answer" in text

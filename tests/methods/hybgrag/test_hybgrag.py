@@ -184,12 +184,7 @@ def test_the_reference_that_fits_becomes_the_first(index: gpu_rag.Index) -> None
     assert moved.paths and all(path.text.endswith(f"-> {second}") for path in moved.paths[:1])
 
 
-ALWAYS_NEW = [
-    route(MARTA),
-    route(entity("Marta Orlo", "person", "starred")),
-    route(MARTA, COMEDY),
-    route(COMEDY),
-]
+ALWAYS_NEW = [route(MARTA), route(entity("Marta Orlo", "person", "starred")), route(MARTA, COMEDY), route(COMEDY)]
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4])

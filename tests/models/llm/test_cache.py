@@ -307,8 +307,7 @@ def test_a_reply_without_a_checksum_is_read_as_before(tmp_path):
         rows = [(json.loads(text), key) for key, text in db.execute("SELECT key, reply FROM replies")]
         assert all(record.pop("sum") for record, _ in rows)
         db.executemany(
-            "UPDATE replies SET reply = ? WHERE key = ?",
-            [(json.dumps(record), key) for record, key in rows],
+            "UPDATE replies SET reply = ? WHERE key = ?", [(json.dumps(record), key) for record, key in rows]
         )
     engine = ScriptedLLM(echo)
     assert len(CachedLLM(engine, path).complete([ask("0"), ask("37")])) == 2 and engine.calls == []
