@@ -133,22 +133,6 @@ def tiny() -> HopEdges:
     return hop_edges(*held, vectors, ragged([[3], [1], []]), 4)
 
 
-@pytest.mark.parametrize("implementation", BOTH)
-def test_by_hand(implementation: str) -> None:
-    asked = FrontierQuery(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), ragged([[1, 2], []]))
-    # SIM(q0): (0 + 1) / 2, (1/2 + .6) / 2, 0; SIM(q1), no words on either side: 0, .4, (0 + 1) / 2
-    top = top_edges(asked, tiny(), 3, implementation=implementation)
-    assert top.ids.tolist() == [[1, 2, -1], [2, 1, -1]]  # edge 0 ends where edge 1 ended
-    assert top.scores[:, :2].flatten().tolist() == pytest.approx([0.55, 0.0, 0.5, 0.4])
-    step = frontier_topk(asked, tiny(), ragged([[0, 2], [0, 1]]), 1, implementation=implementation)
-    assert step.ids.tolist() == [[1], [-1], [1], [2]]
-    both = frontier_topk(asked, tiny(), ragged([[0], []]), 2, implementation=implementation)
-    assert both.ids.tolist() == [[1, 0]] and both.scores[0].tolist() == pytest.approx([0.55, 0.5])
-    words_of = described(torch.tensor([[1.0, 0.0], [0.6, 0.8]]), ragged([[3], [1]]), 4)
-    scores = score_lists(asked, words_of, ragged([[0, 1], []]), implementation=implementation)
-    assert scores.tolist() == pytest.approx([0.5, 0.55])
-
-
 # --- the same bits -----------------------------------------------------------------------------------
 
 

@@ -115,14 +115,6 @@ def test_the_longest_paths_are_exact() -> None:
     assert torch.equal(scores["numba"], scores["torch"])
 
 
-def test_by_hand() -> None:
-    same = torch.tensor([[1.0, 0.0]])
-    paths = path_set([(0, 0, [0, 1, 3], [0, 0]), (0, 0, [0, 2], [1]), (0, 0, [0], [])])
-    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    scores = score_paths(paths, same, vectors, ragged([[0, 3]]))[1]
-    assert scores.tolist() == pytest.approx([0.7 + 0.3 * 2 / 3, 0.3 / 3, 0.3 / 2])
-
-
 # --- the beam --------------------------------------------------------------------------------------
 
 

@@ -179,12 +179,6 @@ def test_meets(pairs: list[tuple[list[int], list[int]]], narrow: bool) -> None:
         check_meet(meet, [a for a, _ in pairs], [b for _, b in pairs], torch.int32 if narrow else torch.int64)
 
 
-@pytest.mark.parametrize("meet", MEET)
-def test_meets_by_hand(meet: Meet) -> None:
-    check_meet(meet, [[1, 3, 5], [2]], [[3, 4, 5], []])
-    check_meet(meet, [[-(2**62), 2**62]], [[2**62]])
-
-
 def across_lists(a: Ragged, b: Ragged) -> Ragged:
     everywhere = set(b.values.tolist())
     return ragged([[v for v in row if v in everywhere] for row in listed(a)])

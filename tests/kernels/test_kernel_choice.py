@@ -10,15 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from gpu_rag_kernels import dispatch
-from gpu_rag_kernels import ego as ego_loops
-from gpu_rag_kernels import frontier as frontier_loops
 from gpu_rag_kernels import join as join_loops
 from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred, preferring, recording
 from gpu_rag_kernels.rows import packed, row_plan
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.types import CSR
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -97,22 +94,6 @@ def test_a_join_fits_the_grid_of_a_gpu() -> None:
     assert join_loops.join_top1(side(0), side(most), strip=1).best.shape == (0, most)
     with pytest.raises(BadInput, match="too many rows; given 65536 right rows in strips of 1; expected at most 65535"):
         join_loops.join_top1(side(0), side(most + 1), strip=1)
-
-
-def test_a_hop_by_hand() -> None:
-    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
-    words = torch.tensor([[1], [2], [0]])
-    fresh, seen = ego_loops.msbfs_or(path, words, words)
-    assert (fresh.flatten().tolist(), seen.flatten().tolist()) == ([2, 1, 2], [3, 3, 2])
-    assert words.flatten().tolist() == [1, 2, 0]
-
-
-def test_the_best_of_lists_by_hand() -> None:
-    lists = Ragged(torch.tensor([0, 1, 2]), torch.tensor([0, 3, 3]))
-    vectors = torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
-    found = frontier_loops.ragged_gather_dot_topk(torch.tensor([[1.0, 0.0]] * 2), vectors, lists, 2)
-    assert found.ids.tolist() == [[2, 0], [-1, -1]]
-    assert found.scores.flatten().tolist() == pytest.approx([1.0, 0.6, -torch.inf, -torch.inf])
 
 
 # --- ops: names, preferences, and the record of what was chosen -------------------------------------

@@ -106,15 +106,6 @@ def test_topk_is_the_best_of_each_list(implementation: str, dtype: torch.dtype, 
 
 
 @BOTH
-def test_lists_of_their_own_queries_without_a_bias(implementation: str) -> None:
-    queries, vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
-    lists = ragged([[0, 1, 2], [2, 0]])
-    found = ragged_gather_dot_topk(queries.to(DEVICE), vectors.to(DEVICE), lists, 2, implementation=implementation)
-    assert found.ids.tolist() == [[2, 0], [1, 0]]
-    assert found.scores.flatten().tolist() == pytest.approx([1.0, 0.6, 0.8, 0.0])
-
-
-@BOTH
 @pytest.mark.parametrize("below", [-0.0, -1e-60])  # the latter becomes -0.0 when it is rounded to f32
 def test_zeros_of_both_signs_tie(implementation: str, below: float) -> None:
     queries, vectors = torch.tensor([[-1.0]]).to(DEVICE), torch.tensor([[0.0], [-0.0], [1.0]]).to(DEVICE)

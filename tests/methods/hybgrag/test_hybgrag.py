@@ -20,11 +20,9 @@ from gpu_rag.errors import BadInput
 from gpu_rag.index.tuned import keep
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import tune as tune_kb
-from gpu_rag.methods.hybgrag.asks import merged
 from gpu_rag.methods.hybgrag.critic import comment
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
-from gpu_rag.methods.hybgrag.route_prompt import Route
 from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.embed import embed
@@ -326,16 +324,6 @@ def test_a_chain_is_followed_in_its_directions(index: gpu_rag.Index) -> None:
     assert len(names(run(index, few))) > 2  # a way for each relation, or none
 
 
-def test_entities_of_one_name_are_one() -> None:
-    first, second = Topic("Marta  Orlo", "person", ("a", "b"), ("in", "out")), Topic("marta orlo", "person", ("b", "c"))
-    other = Topic("Marta Orlo", "town", ("a", "a"))
-    assert merged(Route((first, other), True)).entities == (
-        replace(first, entity="Marta Orlo"),
-        replace(other, relations=("a",)),
-    )
-    assert merged(Route((first, second), False)) == Route((Topic("Marta Orlo", "person", ("a", "b", "c")),), False)
-
-
 def test_a_route_that_is_not_sure_is_fused_with_documents(index: gpu_rag.Index) -> None:
     sure, unsure = (run(index, Script(route(COMEDY, sure=sure), valid="yes")) for sure in (True, False))
     verbs = [step.verb for step in unsure.trace]
@@ -500,16 +488,6 @@ def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, t
     assert hashes[0] != hashes[1] == again
     with pytest.raises(BadInput, match="cannot be read"):
         run(index, Script(route(MARTA), valid=["yes"]), routes=str(tmp_path / "none.jsonl"))
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"question": "x"}', '{"question": "x", "entities": [], "module": "web"}'])
-def test_a_broken_file_of_examples_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "broken.jsonl"
-    path.write_text(f"\n{line}\n")
-    with pytest.raises(BadInput, match=r"broken.jsonl:2"):
-        read_examples(str(path), "", False)
-    with pytest.raises(BadInput, match="cannot be read"):
-        read_examples(str(tmp_path / "none.jsonl"), "", False)
 
 
 def test_examples_nearest_and_random(index: gpu_rag.Index) -> None:
