@@ -231,20 +231,6 @@ def test_one_cache_serves_two_threads(tmp_path):
     assert [r.from_cache for r in replies[0]] == [True, False]
 
 
-def test_files_that_are_no_cache(tmp_path):
-    text = tmp_path / "text.sqlite"
-    text.write_text("this is not a database, and it is long enough to be looked at " * 20)
-    with pytest.raises(IndexCorrupt, match="not a reply cache"):
-        CachedLLM(ScriptedLLM(echo), text)
-    newer = tmp_path / "newer.sqlite"
-    with sqlite3.connect(newer) as db:
-        db.execute("PRAGMA user_version = 99")
-    with pytest.raises(IndexMismatch, match="format 99"):
-        CachedLLM(ScriptedLLM(echo), newer)
-    with pytest.raises(StorageError, match="unable to open"):
-        CachedLLM(ScriptedLLM(echo), tmp_path / "no" / "folder" / "r.sqlite")
-
-
 def answered(path: Path, n: int) -> dict[str, str]:
     """The replies to n requests, kept in `path`: long and short ones, so that some fill pages of their own."""
     cached = CachedLLM(
