@@ -285,13 +285,13 @@ def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings
 
 @pytest.mark.slow
 def test_the_packaged_model_walks_the_sample_corpus(tmp_path: Any) -> None:
-    settings = {"models": {"device": "cpu", "vector_cache_gib": 0}}
+    settings = {"models": {"device": "cpu", "embedder": "hash"}}
     gpu_rag.build(corpus_path(), tmp_path / "ix", methods=["hoprag"], settings=settings)
     index = gpu_rag.Index.open(tmp_path / "ix")
-    questions = [row.question for row in load_questions(questions_path(), 2)[0]]
-    params = with_params({"models": {**settings["models"], "decider": "model"}}, top_k=4, n_hop=2)
+    questions = [row.question for row in load_questions(questions_path(), 1)[0]]
+    params = with_params({"models": {**settings["models"], "decider": "model"}}, top_k=2, n_hop=2)
     for answer in index.answer(questions, method="hoprag", settings=params):
         assert answer.status in ("answered", "unsupported"), answer.error
         ranked = [s for s in answer.trace if re.fullmatch(r"hop_\d/rank", s.verb)]
-        assert answer.usage.llm_calls == len(ranked) + 1 and len(ranked) >= 4
-        assert len(answer.evidence) == 4
+        assert answer.usage.llm_calls == len(ranked) + 1 and len(ranked) >= 2
+        assert len(answer.evidence) == 2

@@ -656,7 +656,8 @@ def test_a_bug_in_the_thread_leaves_nobody_waiting(fakes, connect, monkeypatch):
 
 
 SCRIPT = """
-import os, sys, threading, time
+import logging, os, sys, threading, time
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a busy machine is slow is no error
 from gpu_rag.models.llm.http import HttpLLM
 from gpu_rag.types import Request
 llm = HttpLLM(sys.argv[1], "m", max_connections=16)
