@@ -46,7 +46,7 @@ def check(solve: Solve, csr: CSR, damping: float) -> None:
     assert np.abs(p.sum(1) - 1).max() <= 1e-5
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.5, 0.85, 0.95])
+@pytest.mark.parametrize("damping", [0.0, 0.5, 0.95])
 @pytest.mark.parametrize("undirected", [True, False], ids=["symmetric", "directed"])
 @pytest.mark.parametrize("kind", ["pattern", "light", "heavy", "uneven"])
 def test_is_the_dense_solution(kind: str, undirected: bool, damping: float) -> None:

@@ -62,7 +62,7 @@ def check_bits(graph: PageRankGraph, solve: Solve) -> None:
     assert torch.equal(shuffled, together[torch.from_numpy(order)])
 
 
-@pytest.mark.parametrize("damping", [0.5, 0.85, 0.95])
+@pytest.mark.parametrize("damping", [0.5, 0.95])
 @pytest.mark.parametrize(("implementation", "kind"), IMPLEMENTATIONS)
 def test_a_row_does_not_know_its_batch(graph: PageRankGraph, implementation: str, kind: str, damping: float) -> None:
     check_bits(graph, solver(implementation, kind, damping))

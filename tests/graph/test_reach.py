@@ -15,17 +15,7 @@ from refusals import caught, refusals
 
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph import reach as module
-from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.reach import (
-    ANY,
-    EITHER,
-    IN,
-    OUT,
-    TypedGraph,
-    intersect,
-    reachable,
-    typed_graph,
-)
+from gpu_rag.graph.reach import ANY, EITHER, IN, OUT, TypedGraph, intersect, reachable, typed_graph
 from gpu_rag.types import Ragged
 
 Edges = list[tuple[int, int, int]]
@@ -189,12 +179,6 @@ def test_meets(pairs: list[tuple[list[int], list[int]]], narrow: bool) -> None:
         check_meet(meet, [a for a, _ in pairs], [b for _, b in pairs], torch.int32 if narrow else torch.int64)
 
 
-@pytest.mark.parametrize("meet", MEET)
-def test_meets_by_hand(meet: Meet) -> None:
-    check_meet(meet, [[1, 3, 5], [2]], [[3, 4, 5], []])
-    check_meet(meet, [[-(2**62), 2**62]], [[2**62]])
-
-
 def across_lists(a: Ragged, b: Ragged) -> Ragged:
     everywhere = set(b.values.tolist())
     return ragged([[v for v in row if v in everywhere] for row in listed(a)])
@@ -213,23 +197,16 @@ test_meet_checks_catch = caught(
 
 
 GRAPH, ZERO = graph_of(FILMS, 8, 2), ragged([[0]])
-ARROW = csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2, undirected=False)
 
 
 test_bad_input_says_what = refusals(
     [
         ("one of the starts is no node", lambda: reachable(GRAPH, ragged([[8]]), ZERO, ragged([[OUT]]))),
         ("no such relation; given 2 at position 0", lambda: reachable(GRAPH, ZERO, ragged([[2]]), ragged([[OUT]]))),
-        ("no such relation; given -2", lambda: reachable(GRAPH, ZERO, ragged([[-2]]), ragged([[OUT]]))),
         ("no such direction; given 0", lambda: reachable(GRAPH, ZERO, ZERO, ZERO)),
         ("relations do not match the starts", lambda: reachable(GRAPH, ZERO, ragged([[0], [0]]), ragged([[1], [1]]))),
-        ("directions do not match", lambda: reachable(GRAPH, ZERO, ragged([[0, 0]]), ragged([[1]]))),
-        ("the relation of an edge is no relation", lambda: graph_of([(0, 2, 1)], 8, 2)),
         ("the head of an edge is no node", lambda: graph_of([(0, 1, 8)], 8, 2)),
-        ("size of a graph", lambda: graph_of([], -1, 2)),
-        ("relation ids are no list", lambda: typed_graph(ZERO.values, torch.ones(1), ZERO.values, 8, 2)),
         ("lists of a are not in order", lambda: intersect(ragged([[2, 1]]), ZERO)),
         ("lists of b do not match the lists of a", lambda: intersect(ZERO, ragged([[0], [1]]))),
-        ("no such implementation", lambda: intersect(ZERO, ZERO, implementation="scipy")),
     ]
 )

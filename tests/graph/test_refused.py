@@ -11,9 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels.dispatch import recording
 from ragged_lists import ragged
-from refusals import refusals
 
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.graph import memory as room
@@ -124,14 +122,6 @@ def test_rankings_of_other_ids_are_refused(implementation: str) -> None:
             rrf([TopK(ids, scores)], 2, constants=[60], implementation=implementation)
 
 
-def test_kernels_that_run_in_threads_are_recorded() -> None:
-    seeds = ragged([[0]] * 130)
-    for threads in (1, 2):
-        with recording() as record:
-            personalized_pagerank(PATH, seeds, implementation="torch", threads=threads)
-        assert record == {"personalized_pagerank": {"torch"}, "ppr_spmm": {"reference"}}
-
-
 # --- numbers of keywords -----------------------------------------------------------------------------
 
 SMALL = [[1, 2], [2], [0], [1], [], [0, 1, 2]]
@@ -154,15 +144,6 @@ def test_keywords_that_no_edge_has_only_count() -> None:
                 torch.cat([scores, *(part.flatten().float() for t in (best, top) for part in (t.ids, t.scores))])
             )
     assert all(torch.equal(found[0], other) for other in found[1:])
-
-
-test_sizes_that_are_none_are_refused = refusals(
-    [
-        ("a negative number of keywords", lambda: hop_edges(*HOPS, -1)),
-        ("a negative number of keywords", lambda: described(unit(2), ragged([[0], [1]]), -1)),
-        ("targets are no ragged lists", lambda: hop_edges(torch.tensor(0), *HOPS[1:], 2)),
-    ]
-)
 
 
 @pytest.mark.parametrize("shift", [-10, HUGE])

@@ -10,16 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from gpu_rag_kernels import dispatch
-from gpu_rag_kernels import ego as ego_loops
-from gpu_rag_kernels import frontier as frontier_loops
 from gpu_rag_kernels import join as join_loops
 from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred, preferring, recording
 from gpu_rag_kernels.rows import packed, row_plan
-from refusals import refusals
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.types import CSR
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -73,16 +69,6 @@ def test_triton_runs_on_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatc
     assert dispatch.kernel("op", "step", CPU)(1, more=2) == (3, [])
 
 
-def test_triton_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(dispatch, "find_spec", lambda name: asked.append(name))
-    for _ in range(3):
-        assert pick(GPU) == "reference" and dispatch.loop_backends("cuda") == ("reference",)
-    assert asked == ["triton"]
-    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
-    assert pick(GPU) == "triton", "another look-up is asked anew"
-
-
 def test_rows_are_planned_once_longest_first_and_hubs_in_chunks() -> None:
     indptr = torch.tensor([0, 1, 8, 8, 11, 17, 19])  # 1, 7, 0, 3, 6 and 2 entries
     plan = row_plan(indptr, 3)
@@ -108,35 +94,6 @@ def test_a_join_fits_the_grid_of_a_gpu() -> None:
     assert join_loops.join_top1(side(0), side(most), strip=1).best.shape == (0, most)
     with pytest.raises(BadInput, match="too many rows; given 65536 right rows in strips of 1; expected at most 65535"):
         join_loops.join_top1(side(0), side(most + 1), strip=1)
-
-
-def test_a_hop_by_hand() -> None:
-    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
-    words = torch.tensor([[1], [2], [0]])
-    fresh, seen = ego_loops.msbfs_or(path, words, words)
-    assert (fresh.flatten().tolist(), seen.flatten().tolist()) == ([2, 1, 2], [3, 3, 2])
-    assert words.flatten().tolist() == [1, 2, 0]
-
-
-def test_the_best_of_lists_by_hand() -> None:
-    lists = Ragged(torch.tensor([0, 1, 2]), torch.tensor([0, 3, 3]))
-    vectors = torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
-    found = frontier_loops.ragged_gather_dot_topk(torch.tensor([[1.0, 0.0]] * 2), vectors, lists, 2)
-    assert found.ids.tolist() == [[2, 0], [-1, -1]]
-    assert found.scores.flatten().tolist() == pytest.approx([1.0, 0.6, -torch.inf, -torch.inf])
-
-
-LIST, ONE = Ragged(torch.tensor([0]), torch.tensor([0, 1])), torch.ones(1, 3)
-dots = frontier_loops.gather_dots
-
-
-test_bad_input_says_what = refusals(
-    [
-        ("no matrices", lambda: dots(ONE.double(), LIST.values, ONE, LIST.values)),
-        ("shapes do not fit", lambda: dots(ONE, LIST.values, ONE[:, :2], LIST.values)),
-        ("no pairs", lambda: dots(ONE, LIST.values, ONE, LIST.offsets)),
-    ]
-)
 
 
 # --- ops: names, preferences, and the record of what was chosen -------------------------------------
@@ -177,17 +134,6 @@ def test_a_preference_stands_in_for_auto_and_for_nothing_else() -> None:
     assert pick_implementation(CPU) == "numba"
 
 
-def test_a_preference_ends_with_its_block_when_an_error_leaves_it() -> None:
-    with pytest.raises(KeyError), preferring({"ops": "torch"}):
-        raise KeyError
-    assert pick_implementation(CPU) == "numba"
-
-
-def test_a_preferred_name_is_checked_like_a_given_one() -> None:
-    with preferring({"ops": "numba"}), pytest.raises(UsageError, match="numba works on the CPU"):
-        pick_implementation(torch.device("cuda"))
-
-
 def test_the_record_has_every_choice_of_an_op_once() -> None:
     with recording() as record:
         pick_implementation(CPU, op="reachable")
@@ -198,12 +144,6 @@ def test_the_record_has_every_choice_of_an_op_once() -> None:
     assert record == {"reachable": {"numba", "torch"}, "nearest": {"faiss"}}
     pick_implementation(CPU, op="later")
     assert "later" not in record
-
-
-def test_a_failed_choice_is_not_recorded() -> None:
-    with recording() as record, pytest.raises(UsageError):
-        pick_implementation(torch.device("cuda"), "numba", op="reachable")
-    assert record == {}
 
 
 def test_two_threads_do_not_share_preferences_or_records() -> None:

@@ -103,10 +103,3 @@ def highest_predecessor(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> to
 
 
 test_checks_catch = caught([too_few_rounds, pays_to_leave, against_the_edges, highest_predecessor], check)
-
-
-def test_by_hand() -> None:
-    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)
-    found = kernel.minplus_relax(path, torch.tensor([5, 1, 2, 1]), start(4, [[0], []]))
-    assert found[0].tolist() == [0, 1 << 32, (3 << 32) | 1, UNREACHED] and (found[1] == UNREACHED).all()
-    assert kernel.minplus_relax(path, torch.ones(4).long(), start(4, [])).shape == (0, 4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ FACTS: dict[str, list[Triple]] = {
 }
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
 Build = Callable[..., gpu_rag.Index]
+Once = Callable[[str, Callable[[Path], object], Path], Path]
 
 
 @pytest.fixture
@@ -39,10 +42,27 @@ def facts() -> dict[str, list[Triple]]:
     return {name: list(triples) for name, triples in FACTS.items()}
 
 
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """once(key, make, target): a copy at `target` of the folder that make(folder) has filled, once for each key."""
+    made: dict[str, Path] = {}
+
+    def copy(key: str, make: Callable[[Path], object], target: Path) -> Path:
+        if key not in made:
+            folder = tmp_path_factory.mktemp("once") / "ix"
+            make(folder)
+            made[key] = folder
+        shutil.copytree(made[key], target)
+        return target
+
+    return copy
+
+
 @pytest.fixture
-def build(tiny_corpus: Path, tmp_path: Path) -> Build:
+def build(once: Once, tiny_corpus: Path, tmp_path: Path) -> Build:
     """build(facts, methods=..., named=False): an index of the tiny corpus whose relations are those of the facts, and
     whose entities are their ends. named: passages also name these ends as entities of theirs."""
+    folders = (tmp_path / f"ix{k}" for k in itertools.count())
 
     def make(
         found: Mapping[str, Sequence[Triple]],
@@ -50,14 +70,17 @@ def build(tiny_corpus: Path, tmp_path: Path) -> Build:
         named: bool = False,
         settings: Any = FAST,
     ) -> gpu_rag.Index:
-        openie = tmp_path / "openie.jsonl"
-        ends = {name: [*dict.fromkeys(end for s, _, o in triples for end in (s, o))] for name, triples in found.items()}
-        rows = [
-            {"id": name, "entities": ends[name] if named else [], "triples": triples} for name, triples in found.items()
-        ]
-        openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        gpu_rag.build(tiny_corpus, tmp_path / "ix", methods=methods, openie=openie, settings=settings, fresh=True)
-        return gpu_rag.Index.open(tmp_path / "ix")
+        def written(folder: Path) -> None:
+            openie = tmp_path / "openie.jsonl"
+            rows = []
+            for name, triples in found.items():
+                ends = [*dict.fromkeys(end for s, _, o in triples for end in (s, o))]
+                rows.append({"id": name, "entities": ends if named else [], "triples": triples})
+            openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            gpu_rag.build(tiny_corpus, folder, methods=methods, openie=openie, settings=settings)
+
+        key = json.dumps([found, methods, named, settings])
+        return gpu_rag.Index.open(once(key, written, next(folders)))
 
     return make
 

@@ -214,23 +214,11 @@ def methods(*names: str) -> str:
             {"lost": "nowhere"},
             "cannot be loaded; given nowhere, by the entry point lost: No module named 'nowhere'",
         ),
-        ({"other/__init__.py": ""}, {"empty": "other"}, "given other, by the entry point empty: module 'other' has no"),
-        ({"other/__init__.py": "import absent_x"}, {"o": "other"}, "the entry point o: No module named 'absent_x'"),
         ({"other/__init__.py": methods("dense")}, {"o": "other"}, "two methods have one name; given dense; expected"),
-        (
-            {"other/__init__.py": methods("one", "one")},
-            {"o": "other"},
-            "two methods have one name; given one; expected",
-        ),
         (
             {"other/__init__.py": methods("one").replace(")),", "), settings={'hops': 'x:Y'}),")},
             {"o": "other"},
             "two methods bring settings of one name; given hops; expected",
-        ),
-        (
-            {"other/__init__.py": methods("one").replace(")),", "), settings={'index': 'x:Y'}),")},
-            {"o": "other"},
-            "two methods bring settings of one name; given index; expected",
         ),
     ],
 )

@@ -10,7 +10,6 @@ import torch
 from tiny_cross_encoder import WORDS, cross_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from gpu_rag.errors import ModelError
 from gpu_rag.models.rerank import CrossEncoder
 
 QUESTION = "where was the designer of halden bridge born"
@@ -57,15 +56,6 @@ def test_a_long_pair_is_cut_at_the_length_of_the_model(tmp_path: Path) -> None:
     encoder = CrossEncoder(str(cross_encoder(tmp_path, longest=24)))
     long, cut = " ".join(["tamsin"] * 500), " ".join(["tamsin"] * 13)  # 24 less 8 words and 3 signs
     np.testing.assert_array_equal(encoder.scores([(QUESTION, long)]), encoder.scores([(QUESTION, cut)]))
-
-
-@pytest.mark.parametrize(("make", "said"), [
-    (lambda folder: folder / "none", "no such reranker on this machine"),
-    (lambda folder: cross_encoder(folder, classes=3), "3 classes; expected a cross-encoder of one or two classes"),
-])  # fmt: skip
-def test_what_is_no_cross_encoder_is_refused(make, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=said):
-        CrossEncoder(str(make(tmp_path)))
 
 
 def test_code_of_the_folder_is_never_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -38,11 +37,3 @@ def test_what_the_disk_or_another_process_refuses_is_a_storage_error(tmp_path: P
     file = file_at(tmp_path / "y")
     with pytest.raises(StorageError, match="no such table"), file.errors():
         file.connect().execute("SELECT 1 FROM drawer")
-
-
-def test_other_errors_pass(tmp_path: Path) -> None:
-    with pytest.raises(sqlite3.ProgrammingError) as caught:
-        file_at(tmp_path / "x").connect().execute("SELECT ?")
-    assert not isinstance(caught.value, sqlite3.OperationalError)
-    with pytest.raises(KeyError), file_at(tmp_path / "x").errors():
-        raise KeyError("x")

@@ -235,11 +235,6 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert folder_bytes(tmp_path / "three") == files
 
 
-def test_load_of_no_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(GpuRagError):
-        Bm25.load(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize("texts", [[], [""], ["", "the of and"]])
 def test_a_corpus_without_words_finds_nothing_or_is_refused(texts: list[str]) -> None:
     try:
@@ -249,8 +244,3 @@ def test_a_corpus_without_words_finds_nothing_or_is_refused(texts: list[str]) ->
         return
     assert ids.tolist() == [[-1, -1]] and (scores == -np.inf).all()
     assert bm25.scores("tiger").tolist() == [0.0] * len(texts)
-
-
-def test_no_queries() -> None:
-    ids, scores = Bm25.build(["tiger"]).search([], 3)
-    assert ids.shape == scores.shape == (0, 3)

@@ -187,13 +187,7 @@ def check_trees(found: Any, expected: list[Tree]) -> None:
 
 @pytest.mark.parametrize("coarse", [False, True])
 @pytest.mark.parametrize(
-    "params",
-    [
-        Growth(),
-        Growth(hops=2, max_local=9),
-        Growth(budget=3, cover_first=True),
-        Growth(hops=0),
-    ],
+    "params", [Growth(), Growth(hops=2, max_local=9), Growth(budget=3, cover_first=True), Growth(hops=0)]
 )
 def test_trees_are_those_of_the_steps_one_by_one(params: Growth, coarse: bool) -> None:
     kinds = set()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.errors import BadInput
 from gpu_rag.graph.nearest import pairs as pairs_module
 from gpu_rag.graph.nearest.pairs import close_pairs, plan
 
@@ -79,9 +78,3 @@ def test_many_equal_rows_cost_no_square() -> None:
 def test_of_no_row_or_one_there_is_no_pair(n: int) -> None:
     left, right, score = close_pairs(torch.ones(n, 1), np.zeros(n, np.uint64), THRESHOLD)
     assert len(left) == len(right) == len(score) == 0
-
-
-@pytest.mark.parametrize(("threshold", "n_groups"), [(0.0, 2), (1.5, 2), (0.8, 3)])
-def test_arguments_that_do_not_fit_are_refused(threshold: float, n_groups: int) -> None:
-    with pytest.raises(BadInput):
-        close_pairs(torch.ones(2, 1), np.zeros(n_groups, np.uint64), threshold)

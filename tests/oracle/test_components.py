@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from gpu_rag_kernels import dispatch
-from gpu_rag_kernels.dispatch import recording
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from refusals import caught, passes
 
-from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.graph import components as module
 from gpu_rag.graph.components import connected_components
 from gpu_rag.types import CSR
@@ -121,26 +118,3 @@ test_connected_components = passes([by_scipy, connected_components, *BY.values()
 def test_by_hand(components: Fn) -> None:
     assert components(csr_of(4, np.array([(0, 2), (1, 3)]))).tolist() == [0, 1, 0, 1]
     assert components(csr_of(0, np.zeros((0, 2), dtype=int))).shape == (0,)
-
-
-def test_without_numba_torch_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert dispatch.pick_implementation(cpu, family="components") == "numba"
-    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
-    assert dispatch.pick_implementation(cpu, family="components") == "torch"
-    assert dispatch.pick_implementation(gpu, family="components") == "torch"
-
-
-def test_an_implementation_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    csr = csr_of(4, np.array([(0, 2), (1, 3)]))
-    with recording() as record:
-        for name in BY:
-            assert connected_components(csr, implementation=name).tolist() == [0, 1, 0, 1]
-    assert record == {"connected_components": set(BY)}
-    with pytest.raises(UsageError, match="expected numba, torch, cugraph, auto"):
-        connected_components(csr, implementation="fast")
-    with pytest.raises(UsageError, match="numba works on the CPU"):
-        dispatch.pick_implementation(torch.device("cuda"), "numba", family="components")
-    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
-    with pytest.raises(MissingBackend):
-        connected_components(csr, implementation="numba")

@@ -179,13 +179,7 @@ test_bad_edges_say_what = refusals(
         ("dst of an edge is no node; given 3 at position 1", lambda: csr_from_edges(i64(0, 1), i64(1, 3), 3)),
         ("src of an edge is no node", lambda: csr_from_edges(i64(-1), i64(1), 3)),
         ("differ in length", lambda: csr_from_edges(i64(0), i64(1, 2), 3)),
-        ("no list of nodes", lambda: csr_from_edges(torch.tensor([0.0]), i64(1), 3)),
-        ("no list of nodes", lambda: csr_from_edges(i64(0)[None], i64(1)[None], 2)),
-        ("number of nodes", lambda: csr_from_edges(i64(), i64(), -1)),
-        ("weights do not match", lambda: csr_from_edges(i64(0), i64(1), 3, torch.ones(2))),
-        ("negative or not finite", lambda: csr_from_edges(i64(0), i64(1), 3, torch.tensor([torch.inf]))),
         ("negative or not finite", lambda: csr_from_edges(i64(0), i64(1), 3, torch.tensor([torch.nan]))),
-        ("negative or not finite", lambda: csr_from_edges(i64(0), i64(1), 3, torch.tensor([-1.0]))),
     ]
 )
 
@@ -385,12 +379,3 @@ def test_a_checker_that_compares_across_rows_is_caught() -> None:
 @pytest.mark.parametrize("checker", [reference_checker, check_csr])
 def test_check_csr(checker: Any) -> None:
     check_checker(checker)
-
-
-test_check_csr_names_the_broken_row = refusals(
-    [
-        ("falls.*row 1", lambda: check_csr(csr([0, 2, 1, 2], [0, 1]))),
-        ("not sorted.*row 1", lambda: check_csr(csr([0, 1, 3], [1, 1, 0]))),
-        ("duplicate.*row 1", lambda: check_csr(csr([0, 0, 2], [1, 1]))),
-    ]
-)

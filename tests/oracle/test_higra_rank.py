@@ -172,22 +172,6 @@ def test_the_fused_ranking_is_that_of_the_specification(monkeypatch: pytest.Monk
         assert ranking.n_passages == len(oracle.augmented(inner)) - len(inner)
 
 
-def test_worked_by_hand() -> None:
-    """Path 0 - 1 - 2, passage 0 at entity 1, passage 1 at entity 2; seed 0, radius 1, damping 0.5.
-
-    G_S is 0 - 1: p = [2/3, 1/3], so relation 0 has 1/2. G_S+ is the path 0 - 1 - passage 0: [7/12, 4/12, 1/12].
-    """
-    graph = graph_of(3, 2, [(0, 1), (1, 2)], [(1, 0), (2, 1)])
-    params = Params(damping=0.5)
-    scores = scored(graph, params, [[0]])
-    assert scores.entities[1].tolist() == pytest.approx([2 / 3, 1 / 3], abs=1e-6)
-    assert scores.nodes[1].tolist() == pytest.approx([7 / 12, 4 / 12, 1 / 12], abs=1e-6)
-    (ranking,) = run(graph, params, [Seeded((0,), (1,), (1, 0))])
-    assert ranking.relations.rows == (0, 1) and ranking.relations.scores == pytest.approx([1 / 11, 1 / 11])
-    assert ranking.passages.rows == (0, 1)  # 1/11 by the graph + 1/12; the other 1/11 by similarity alone
-    assert ranking.passages.scores == pytest.approx([1 / 11 + 1 / 12, 1 / 11])
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 90))
 def test_a_question_alone_is_that_question_in_any_batch(seed: int, size: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import caught, refusals
+from refusals import caught
 from torch.overrides import TorchFunctionMode
 
 from gpu_rag.errors import BadInput
@@ -337,14 +337,3 @@ def test_never_more_scores_at_once_than_a_tile(whole: bool) -> None:
 def test_nothing_to_search() -> None:
     assert nearest(torch.zeros(0, 4), torch.zeros(3, 4), 2).ids.shape == (0, 2)
     assert nearest(torch.ones(2, 4), torch.zeros(0, 4), 3).ids.tolist() == [[-1] * 3] * 2
-
-
-ROW = torch.zeros(1, 3)
-test_bad_vectors_say_what = refusals(
-    [
-        ("queries are no matrix", lambda: nearest(torch.zeros(3), ROW, 1)),
-        ("queries are no matrix", lambda: nearest(ROW.double(), ROW, 1)),
-        ("base is no matrix", lambda: nearest(ROW, ROW.int(), 1)),
-        ("dimension", lambda: nearest(ROW, torch.zeros(2, 4), 1)),
-    ]
-)

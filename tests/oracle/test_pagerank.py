@@ -19,7 +19,7 @@ from refusals import caught, refusals
 
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank import personalized_pagerank, pick_implementation, prepare
+from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.graph.pagerank.naive import naive_pagerank
 from gpu_rag.types import CSR, Ragged
 
@@ -431,26 +431,11 @@ def weighing(offsets: list[int], *weights: float) -> Callable[[], object]:
 test_bad_input_says_what = refusals(
     [
         ("one of the seeds is no node", of(seeds=ragged([[4]]))),
-        ("one of the seeds is no node", of(seeds=ragged([[-1]]))),
-        ("seeds are no integers", of(seeds=ragged([[0.0]], torch.float32))),
-        ("offsets of seeds", of(seeds=Ragged(torch.tensor([0]), torch.tensor([0, 2])))),
-        ("rows of weights", weighing([0, 0, 1], 1.0)),
         ("seed weight is neg", weighing([0, 1], -1.0)),
-        ("sum to zero", weighing([0, 1], 0.0)),
         ("not finite", weighing([0, 1], np.nan)),
-        ("seeds or a prior", of(seeds=None)),
-        ("seeds or a prior", of(prior=torch.ones(1, 4))),
         ("prior does not fit", of(seeds=None, prior=torch.ones(1, 3))),
-        *(
-            ("prior has a negative", of(seeds=None, prior=torch.full((1, 4), value)))
-            for value in (-1.0, np.nan, torch.inf)
-        ),
         *(("damping", of(damping=value)) for value in (1.0, 1.5, -0.1, float("nan"))),
-        ("tol", of(tol=0.0)),
         ("max_iter is out of range; given 1000001; expected <= 1,000,000", of(max_iter=10**6 + 1)),
-        ("no such solver", of(solver="push")),
-        ("no such PageRank", of(implementation="magic")),
-        ("no such PageRank", lambda: pick_implementation(PATH, "cupy")),
         ("sor works row by row", of(solver="sor", implementation="torch")),
         ("symmetric", lambda: personalized_pagerank(GRAPHS["directed"], ONE, solver="chebyshev")),
         *(
@@ -458,8 +443,6 @@ test_bad_input_says_what = refusals(
             for ids in ((2, 5), (3, 1), (-1, 3))
         ),
         ("column index", lambda: personalized_pagerank(CSR(PATH.indptr, PATH.indices + 2), ONE)),
-        ("not sorted", lambda: personalized_pagerank(CSR(PATH.indptr, PATH.indices.flip(0)), ONE)),
-        ("not sorted", lambda: prepare(CSR(PATH.indptr, PATH.indices.flip(0)))),
     ]
 )
 
@@ -467,11 +450,6 @@ test_bad_input_says_what = refusals(
 def test_too_few_steps_are_an_error_not_a_result() -> None:
     with pytest.raises(GpuRagError, match="did not converge.*raise max_iter"):
         personalized_pagerank(GRAPHS["undirected"], ONE, max_iter=3)
-
-
-def test_the_choice_is_said() -> None:
-    assert pick_implementation(PATH) == "numba"
-    assert pick_implementation(prepare(PATH), "torch") == "torch"
 
 
 # --- out -------------------------------------------------------------------------------------------
@@ -489,13 +467,7 @@ def test_out_is_filled_and_returned(name: str) -> None:
 
 def test_out_that_does_not_fit() -> None:
     csr, seeds = GRAPHS["undirected"], ragged([[1], [2]])
-    for out in (
-        torch.zeros(3, csr.n),
-        torch.zeros(2, csr.n + 1),
-        torch.zeros(2, csr.n, dtype=torch.float64),
-        torch.zeros(csr.n, 2).T,
-        torch.zeros(2, csr.n, device="meta"),
-    ):
+    for out in (torch.zeros(3, csr.n), torch.zeros(csr.n, 2).T):
         with pytest.raises(BadInput, match="out does not fit"):
             personalized_pagerank(csr, seeds, out=out)
     prior = torch.ones(2, csr.n)

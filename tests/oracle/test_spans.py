@@ -7,12 +7,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from refusals import caught, passes
 
-from gpu_rag.errors import UsageError
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.text.sentences import split_sentences
 
@@ -269,9 +267,3 @@ def test_a_short_text_is_one_chunk_where_no_space_follows_a_sentence() -> None:
     text = "漢字。One two."  # two sentences, and two words between spaces
     assert len(split_sentences(text)) == 2
     assert chunk_spans(text, max_words=2, overlap_words=0) == [(0, len(text))]
-
-
-@pytest.mark.parametrize(("max_words", "overlap"), [(0, 0), (-1, 0), (10, 10), (10, 11), (10, -1)])
-def test_impossible_limits_are_refused(max_words: int, overlap: int) -> None:
-    with pytest.raises(UsageError):
-        chunk_spans("One two three. " * 20, max_words=max_words, overlap_words=overlap)

@@ -145,22 +145,6 @@ def test_a_hub_of_many_relations_takes_few_steps() -> None:
     assert len(tried) < 10_000  # of 2 * 60 * 500
 
 
-def test_steps_of_relations_that_no_cue_says_are_made_once() -> None:
-    memory = films()
-    read(memory, "who directed F1", "F1")
-    reading = Reading(memory.known["chains"], "who directed #")
-    kb = memory.known["kb"]
-    starred, written, directed = (
-        2 * kb.relation_names.index(n) for n in ("starred_actors", "written_by", "directed_by")
-    )
-    worth, cover = reading.step(written)
-    assert reading.step(starred)[0] is worth and not cover.any()
-    other = reading.step(directed)
-    assert other[0] is not worth and other[1].any()
-    alone = Reading(memory.known["chains"], "who directed #").step(starred)
-    assert (alone[0] == worth).all()
-
-
 @pytest.mark.parametrize(
     ("kinds", "sure"),
     [(("kg", "extraction"), True), (("skb", "web"), True), (("kg", "skb"), False), (("documents", "web"), False)],

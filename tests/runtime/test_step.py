@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from toy_steps import Toys, graph, llm, pairs, toy
 
-import gpu_rag
-from gpu_rag.errors import RequestFailed, UsageError
+from gpu_rag.errors import RequestFailed
 from gpu_rag.runtime import Kind, Metered, RunStats, batched, gather, run_rounds
 
 TOYS: Kind[Toys] = Kind("toys", "graph", 1)
@@ -59,11 +54,6 @@ def test_two_steps_of_one_name_and_key_share_no_batch():
 
     assert run(program, toys=toys)[0].draft == [1, 2, 3]
     assert toys.log == [("graph", [1, 3]), ("graph", [2])]
-
-
-def test_a_step_has_the_name_and_the_docstring_of_its_function():
-    assert (search.name, repr(search), search.__doc__) == ("search", "<step search>", "The k best.")
-    assert batched(TOYS, name="find")(lambda toys, queries: queries).name == "find"
 
 
 # --- tiles -------------------------------------------------------------------------------------------
@@ -115,94 +105,3 @@ def test_a_metered_answer_is_unwrapped_and_its_tokens_are_booked():
 
 
 # --- what cannot be a step ---------------------------------------------------------------------------
-
-
-def only_named(toys, queries, *, k):
-    return queries
-
-
-def any_number(toys, queries, *keys):
-    return queries
-
-
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (lambda: batched(TOYS)(only_named), "no star and no slash; given (toys, queries, *, k)"),
-        (lambda: batched(TOYS)(any_number), "no star and no slash; given (toys, queries, *keys)"),
-        (lambda: toy("step", tile=0), "a tile has room for a query; given tile=0"),
-        (lambda: Kind("toys", "disk", 1), "unknown service of a step; given disk; expected text | graph | embed | llm"),
-        (lambda: Kind("toys", "graph", 1, 0), "a batch has room for a call; given max_batch=0"),
-    ],
-)
-def test_what_cannot_be_a_step(made, message):
-    with pytest.raises(UsageError) as caught:
-        made()
-    assert message in str(caught.value)
-
-
-# --- types -------------------------------------------------------------------------------------------
-
-TYPED = """
-from collections.abc import Sequence
-from gpu_rag.runtime import RANK_GRAPH, Kind, Metered, batched
-
-
-class Shelf: ...
-
-
-class Cellar: ...
-
-
-SHELF: Kind[Shelf] = Kind("shelf", "graph", RANK_GRAPH)
-
-
-@batched(SHELF, tile=8)
-def search(shelf: Shelf, queries: list[str], k: int = 5) -> list[float]:
-    return [0.5 for _ in queries]
-
-
-@batched(SHELF)
-def metered(shelf: Shelf, queries: list[str]) -> Sequence[int | Metered[int]]:
-    return [Metered(1) for _ in queries]
-
-
-async def program() -> None:
-    score: float = await search("who?") + await search("who?", 3) + await search("who?", k=3)
-    number: int = await metered("who?")
-    search.run(Shelf(), ["who?"], (5,))
-    LINE
-"""
-WRONG = {
-    "await search(5)": "arg-type",
-    "await search('who?', 'five')": "arg-type",
-    "await search('who?', depth=5)": "call-arg",
-    "await search()": "call-arg",
-    "text: str = await search('who?')": "assignment",
-    "search.run(Cellar(), ['who?'], (5,))": "arg-type",
-    "batched(SHELF)(lambda_over_cellar)": "arg-type",
-}
-
-
-@pytest.mark.slow
-def test_a_type_checker_refuses_wrong_queries_keys_and_resources(tmp_path):
-    """One run of mypy over a package with a module for each line."""
-    cellar = (
-        "def lambda_over_cellar(cellar: Cellar, queries: list[str]) -> list[int]:\n    return [1 for _ in queries]\n"
-    )
-    typed = TYPED.replace("async def program", f"{cellar}\n\nasync def program")
-    for i, line in enumerate(["pass", *WRONG]):
-        (tmp_path / f"snippet{i}.py").write_text(typed.replace("LINE", line), encoding="utf-8")
-    root = Path(gpu_rag.__file__).parents[1]
-    words = ["--config-file=", "--check-untyped-defs", "--follow-imports=silent", "--ignore-missing-imports"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *words, f"--cache-dir={tmp_path / 'cache'}", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env={"MYPYPATH": f"{root}:{root / 'kernels'}", "PATH": ""},
-        cwd=tmp_path,
-        check=False,
-    )
-    errors = [line for line in done.stdout.splitlines() if " error: " in line]
-    found = {line.partition(".py")[0][-1]: line.rpartition("[")[2].rstrip("]") for line in errors}
-    assert found == {str(i): code for i, code in enumerate(WRONG.values(), 1)}, done.stdout + done.stderr

@@ -163,18 +163,6 @@ def test_max_live_bounds_the_open_questions():
     assert run([program] * 3, ByHand(), keep=False, on_done=lambda o: done.append(1)) == [] and len(done) == 53
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_live": 0}, "max_live=0"),
-        ({"low_water": 0}, "low-water mark is a number of requests; given 0"),
-    ],
-)
-def test_what_a_driver_needs(options, message):
-    with pytest.raises(UsageError, match=message):
-        run([], ByHand(), **options)
-
-
 # --- cancellation ----------------------------------------------------------------------------------
 
 

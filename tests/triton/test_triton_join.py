@@ -88,15 +88,6 @@ def test_is_the_definition(
 
 
 @BOTH
-def test_by_hand(implementation: str) -> None:
-    left = Side(torch.tensor([[1.0, 0.0]]), torch.tensor([[1, 0]]).half(), torch.tensor([1]).int())
-    right = Side(torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.eye(2).flip(0).half(), torch.tensor([1, 1]).int())
-    sides = [Side(s.vectors.to(DEVICE), s.head.to(DEVICE), s.size.to(DEVICE)) for s in (left, right)]
-    found = kernel.join_top1(*sides, strip=2, implementation=implementation)
-    assert found.best.tolist() == [[pytest.approx(0.8)]] and found.second.tolist() == [[0.5]] and int(found.index) == 1
-
-
-@BOTH
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_error_on_unit_rows(implementation: str, dtype: torch.dtype) -> None:
     """Within the bound on rows of length 1, and far within it: no component is lost."""

@@ -57,20 +57,6 @@ def test_spmm_is_the_formula(implementation: str, csr: CSR, width: int) -> None:
     check_spmm(lambda *a: ppr_spmm(*a, implementation=implementation), csr, width)
 
 
-def test_spmm_by_hand() -> None:
-    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)
-    x = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
-    assert ppr_spmm(path, x, torch.zeros(4, 1), 0.5).flatten().tolist() == [1.0, 2.5, 1.0, 0.0]
-
-
-@marked(NEEDS_TRITON)
-def test_spmm_equals_the_reference_on_whole_numbers() -> None:
-    csr = graph(40, 80, hub=40)
-    x, source = (torch.randint(-8, 8, (40, 3)).float().to(DEVICE) for _ in range(2))
-    one, other = (ppr_spmm(csr, x, source, 0.5, implementation=i) for i in ("triton", "reference"))
-    assert torch.equal(one, other)
-
-
 @marked(NEEDS_TRITON)
 def test_spmm_bits_do_not_depend_on_the_batch() -> None:
     csr = graph(40, 80, hub=37, weighted=True)

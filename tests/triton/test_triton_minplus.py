@@ -62,7 +62,7 @@ def check(relax: Relax, sizes: list[int], groups: int, hub: int, seed: int) -> N
     assert torch.equal(found, bubble_loops.minplus_relax(csr, cost, state, implementation="reference"))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("sizes", "groups", "hub"), CASES)
 def test_equals_the_reference(sizes: list[int], groups: int, hub: int, seed: int) -> None:
     check(by_triton, sizes, groups, hub, seed)

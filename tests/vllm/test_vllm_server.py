@@ -18,13 +18,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed, UsageError
-from gpu_rag.models.llm import load_llm
+from gpu_rag.errors import ContextOverflow, RequestFailed
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.transformers import TransformersLLM
 from gpu_rag.models.llm.vllm import VllmLLM
 from gpu_rag.models.packaged import packaged_llm_folder
-from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 SYSTEM = "Answer from the passage, in a few words."
@@ -188,15 +186,6 @@ def test_a_killed_engine_is_replaced_and_the_requests_go_on(served):
         found.update(served.poll(WAIT_S))
     assert [found[key].text for key in range(3)] == before
     assert old and not set(old) & set(engine_processes())
-
-
-def test_models_and_options_that_do_not_exist():
-    with pytest.raises(UsageError, match="no such model on this disk.*gpu-rag models fetch some/where"):
-        load_llm("vllm:some/where")
-    with pytest.raises(UsageError, match="unknown options.*tensor"):
-        load_llm("vllm:smollm2", tensor=2)
-    with pytest.raises(ModelError, match="did not start.*no-such-option"):
-        load_llm("vllm:smollm2", settings=VllmSettings(arguments='{"no_such_option": 1}'))
 
 
 def command(*words: Any) -> list[str]:

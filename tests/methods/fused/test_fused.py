@@ -16,8 +16,7 @@ from gpu_rag.index.folder import TUNED
 from gpu_rag.index.tuned import keep, tuned
 from gpu_rag.methods.fused import tune as tuning
 from gpu_rag.methods.fused.batched import ABSENT, NAMES, Asked, Candidates, columns, fused_candidates
-from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped, trained, untrained
-from gpu_rag.methods.fused.program import Params
+from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped, untrained
 from gpu_rag.methods.ppr.batched import Params as PprParams
 from gpu_rag.methods.ppr.batched import rank_by_graph
 from gpu_rag.program.search import Ranking
@@ -183,13 +182,6 @@ def test_the_weights_of_the_package_fit_the_columns(lists: tuple[str, ...]) -> N
             model_of(wrong, columns(lists), TUNED)  # type: ignore[arg-type]
 
 
-def test_training_begins_with_ppr() -> None:
-    data = learnt(names=len(NAMES))
-    assert trained((), NAMES, data, 1e6).weights == pytest.approx(
-        fit(untrained((), NAMES, data), data, 1e-3, ("score", "score rank")).weights, abs=1e-4
-    )
-
-
 # --- over an index --------------------------------------------------------------------------------------
 
 
@@ -311,8 +303,3 @@ def test_the_order_of_the_file_changes_nothing(index: gpu_rag.Index, fast: Any) 
     engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
     first, second = (tuning.fitted(engine, given, ["ppr"]) for given in (rows(50), rows(50)[::-1]))
     assert first.document["recall"]["fused"] == pytest.approx(second.document["recall"]["fused"])
-
-
-def test_params_name_the_lists() -> None:
-    assert (Params().lists, Params(bubblerag=False).lists) == (("bubblerag",), ())
-    assert json.dumps(sorted(shipped())) == '["", "bubblerag"]'

@@ -11,7 +11,6 @@ import pytest
 from answer_notes import noted, role
 
 import gpu_rag
-from gpu_rag.errors import UsageError
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.types import Answer, Question, Request
@@ -95,11 +94,7 @@ def test_a_dependent_step_is_asked_with_the_answer_in_it(index: gpu_rag.Index, f
     assert "of-phrase: the designer of the Halden Bridge" in script.seen["plan"][0]
     assert "answers: Marta Orlo" in script.seen["seeker"][0] and "[2]" not in script.seen["seeker"][0]
     assert noted(answer, "plan/model") == [
-        (
-            "subject: Halden Bridge",
-            "#1 Who designed the Halden Bridge?",
-            "#2 Where was #1 born?   (after #1)",
-        )
+        ("subject: Halden Bridge", "#1 Who designed the Halden Bridge?", "#2 Where was #1 born?   (after #1)")
     ]
     assert noted(answer, "seeker/answer") == [("answer: Tamsin", "rests on: Where was Marta Orlo born?")]
     assert answer.evidence and answer.usage.malformed == 0
@@ -319,9 +314,3 @@ def test_all_live_sub_questions_are_one_batch(index: gpu_rag.Index, fast: Any) -
     stats = engine.run("dual-agent", questions).stats
     assert llm.batches[0] == 20 and stats.steps["embed"].batch_sizes[20] >= 1
     assert stats.steps["search_hybrid"].largest_batch == 20
-
-
-@pytest.mark.parametrize("params", [{"max_turns": 0}, {"n_passages": 0}], ids=str)
-def test_bad_parameters(index: gpu_rag.Index, fast: Any, params: dict[str, int]) -> None:
-    with pytest.raises(UsageError):
-        run(index, fast, Script({}), **params)

@@ -21,13 +21,7 @@ from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
 from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage
-from gpu_rag.methods.higra.tables import (
-    EXACT_ENTITIES,
-    HIGRA_ENTITIES,
-    HIGRA_MERGES,
-    HIGRA_RELATIONS,
-    HIGRA_SOURCES,
-)
+from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS, HIGRA_SOURCES
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings

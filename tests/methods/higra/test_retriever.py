@@ -12,7 +12,7 @@ from answer_notes import chosen, ranking
 
 import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
-from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.errors import MissingLayer
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
@@ -185,14 +185,6 @@ def test_an_index_without_the_layers_keeps_working_and_says_what_is_missing(buil
 
 
 @pytest.mark.parametrize(
-    "bad", [{"similarity": "psychic"}, {"n_relations": -1}, {"radius": -1}, {"damping": 1.5}], ids=str
-)
-def test_bad_parameters_are_refused(index: gpu_rag.Index, fast: Any, bad: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        retrieve(index, fast, **bad)
-
-
-@pytest.mark.parametrize(
     ("answer", "question", "short"),
     [
         ("The designer of the Halden Bridge was Marta Orlo", "Who is the designer of the Halden Bridge?", "Marta Orlo"),
@@ -229,13 +221,7 @@ def sample_questions() -> list[Question]:
 def check_readable(answer: Answer) -> str:
     """The story of an answer; every part of the dialogue is told."""
     text = trace_text(row_of(answer))
-    for words in (
-        "plan, by",
-        "- #1 ",
-        "the Seeker asks the Librarian",
-        "- turn 1 of 8",
-        "the Librarian says",
-    ):
+    for words in ("plan, by", "- #1 ", "the Seeker asks the Librarian", "- turn 1 of 8", "the Librarian says"):
         assert words in text
     assert "- question: " in text and "- evidence: " in text
     assert "the Seeker answers" in text or "the Seeker must answer" in text
@@ -292,9 +278,8 @@ def test_paths_over_aligned_entities_pass_verify_answers(sample: gpu_rag.Index) 
 @pytest.mark.slow
 def test_the_packaged_model_goes_through_the_whole_dialogue(sample: gpu_rag.Index) -> None:
     llm = load_llm("smollm2", device="cpu")
-    asked = [q for q in sample_questions() if q.id in ("q07", "q13")]
-    answers = sample.answer(asked, method="higra-agent", settings={"models": {"embedder": "hash"}}, llm=llm)
-    for answer in answers:
-        assert answer.status in ("answered", "unsupported") and answer.usage.llm_calls >= 2
-        assert "plan, by rule" in check_readable(answer)
+    asked = [q for q in sample_questions() if q.id == "q07"]
+    (answer,) = sample.answer(asked, method="higra-agent", settings={"models": {"embedder": "hash"}}, llm=llm)
+    assert answer.status in ("answered", "unsupported") and answer.usage.llm_calls >= 2
+    assert "plan, by rule" in check_readable(answer)
     llm.close()

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ragged_lists import ragged
 
-from gpu_rag.errors import BadInput
 from gpu_rag.graph.join import hybrid_argmax
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
 from gpu_rag.methods.hoprag.stages.edges import cut_to_budget, edge_budget, edges_of_matches, strongest_parallel
@@ -201,19 +200,6 @@ def test_rows_without_a_pair_have_no_best() -> None:
     empty = torch.zeros(0, dtype=torch.int64)
     assert set(hybrid_best_of(*sides, empty, empty)[0].tolist()) == {-1}
     assert hybrid_scores(*sides, empty, empty).shape == (0,)
-
-
-def test_pairs_are_checked() -> None:
-    left, lk, right, rk = drawn_sides(3)
-    with pytest.raises(BadInput, match="out of range"):
-        hybrid_scores(left, lk, right, rk, torch.tensor([0]), torch.tensor([9]))
-    with pytest.raises(BadInput, match="no rows"):
-        hybrid_scores(left, lk, right, rk, torch.tensor([0]), torch.tensor([1, 2]))
-    unsorted = Ragged(torch.tensor([3, 1]), torch.tensor([0, 2] + [2] * 6))
-    with pytest.raises(BadInput, match="not in order"):
-        hybrid_scores(left, unsorted, right, rk, torch.tensor([0]), torch.tensor([1]))
-    with pytest.raises(BadInput, match="do not match"):
-        hybrid_scores(left, rk, right, rk, torch.tensor([0]), torch.tensor([1]))
 
 
 # --- candidates ---------------------------------------------------------------------------------------

@@ -12,10 +12,8 @@ from answer_notes import ranking
 
 import gpu_rag
 from gpu_rag import load_questions
-from gpu_rag.errors import MissingLayer
 from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
-from gpu_rag.methods.registry import uses_graph
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
@@ -275,14 +273,6 @@ def test_sentences_are_vertices_and_passages_are_evidence(build: Build, facts: A
     assert {s.verb for s in answer.trace} >= {"hop_entry/vertices", "hop_1", "hop_prune"}
 
 
-def test_an_index_without_hops_says_so_and_serves_other_methods(build: Build, fast: Settings) -> None:
-    index = build({}, methods=["dense"])
-    with pytest.raises(MissingLayer, match=r"lacks what hoprag needs.*--for hoprag"):
-        retrieve(index, fast)
-    (answer,) = index.retrieve([QUESTION], method="dense", settings=fast)
-    assert answer.evidence
-
-
 def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings) -> None:
     index = build({}, methods=["hoprag"])
     assert len(hop_graph(index).target) == 0
@@ -290,27 +280,18 @@ def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings
     assert ranking(retrieve(index, with_params(fast, entry="edges"))) == []
 
 
-def test_the_report_counts_it_among_the_graph_methods() -> None:
-    assert [uses_graph(m) for m in ("hoprag", "ppr", "dense", "hybrid")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-
-
 # --- the packaged model ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_the_packaged_model_walks_the_sample_corpus(tmp_path: Any) -> None:
-    settings = {"models": {"device": "cpu", "vector_cache_gib": 0}}
+    settings = {"models": {"device": "cpu", "embedder": "hash"}}
     gpu_rag.build(corpus_path(), tmp_path / "ix", methods=["hoprag"], settings=settings)
     index = gpu_rag.Index.open(tmp_path / "ix")
-    questions = [row.question for row in load_questions(questions_path(), 2)[0]]
-    params = with_params({"models": {**settings["models"], "decider": "model"}}, top_k=4, n_hop=2)
+    questions = [row.question for row in load_questions(questions_path(), 1)[0]]
+    params = with_params({"models": {**settings["models"], "decider": "model"}}, top_k=2, n_hop=2)
     for answer in index.answer(questions, method="hoprag", settings=params):
         assert answer.status in ("answered", "unsupported"), answer.error
         ranked = [s for s in answer.trace if re.fullmatch(r"hop_\d/rank", s.verb)]
-        assert answer.usage.llm_calls == len(ranked) + 1 and len(ranked) >= 4
-        assert len(answer.evidence) == 4
+        assert answer.usage.llm_calls == len(ranked) + 1 and len(ranked) >= 2
+        assert len(answer.evidence) == 2

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import UsageError
 from gpu_rag.methods.hoprag import program as hoprag
 from gpu_rag.methods.hoprag.batched import AtVertices, OutEdge
 from gpu_rag.methods.hoprag.program import Params, Walk, helpfulness, pruned
@@ -272,19 +271,3 @@ def test_the_walk_alone() -> None:
 def test_nothing_to_start_from_finds_nothing() -> None:
     verbs, hops = walk(World([], [], [], []), Params(), "similarity")
     assert hops == [] and verbs.found == Ranking((), ())
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"top_k": 0}, "top_k is out of range; given 0; expected >= 1"),
-        ({"n_hop": -1}, "n_hop is out of range; given -1; expected >= 0"),
-        ({"entry": "nodes"}, "entry has no such value; given 'nodes'; expected walk | vertices | edges"),
-        ({"inherit": 1.5}, "inherit is out of range; given 1.5; expected 0 <= inherit <= 1"),
-        ({"keywords": "some"}, "keywords has no such value; given 'some'; expected names | all"),
-    ],
-)
-def test_bad_parameters_are_refused_before_the_run(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        Params(**given)
-    assert message in str(caught.value)

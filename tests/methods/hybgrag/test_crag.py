@@ -17,7 +17,7 @@ from gpu_rag.jobs import row_of
 from gpu_rag.methods.hybgrag.crag import pages as crag_pages
 from gpu_rag.methods.hybgrag.crag.pages import graph_of, walk_text, walks
 from gpu_rag.methods.hybgrag.crag.rules import _DYNAMISMS, _TYPES, by_cues
-from gpu_rag.methods.hybgrag.crag.state import DYNAMISMS, FEEDBACK, INVALID, TYPES, Action, Fault, History, Topic
+from gpu_rag.methods.hybgrag.crag.state import DYNAMISMS, FEEDBACK, INVALID, TYPES, Fault
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.report.evaluation import evaluation_page
 from gpu_rag.settings import merge
@@ -124,10 +124,6 @@ def test_paths_are_bounded_and_the_shorter_come_first(monkeypatch: pytest.Monkey
     monkeypatch.setattr(crag_pages, "MOST_WALKS", 25)
     some, cut = walks(graph, [(graph.rows["ada holm"], allowed)], 2)
     assert cut and some == whole[:25] and all(len(steps) == 1 for _, steps in some[:20])
-
-
-def test_a_page_without_text_or_names_makes_no_graph() -> None:
-    assert graph_of(()).names == () and graph_of((Page("", "", "rain and more rain"),)).facts == ()
 
 
 # --- rules -------------------------------------------------------------------------------------------
@@ -282,14 +278,6 @@ def test_where_the_model_repeats_itself_rules_take_the_next_class(index: gpu_rag
     changed = {Fault.TYPE: "type", Fault.DYNAMISM: "dynamism", Fault.DOMAIN: "domain"}[fault]
     assert {name for name in first if first[name] != second[name]} == {changed}
     assert chosen(found, "crag_action_2")[1] == "source: graph"
-
-
-def test_actions_are_equal_where_they_lead_to_the_same() -> None:
-    one = Action("set", "static", "movie", "graph", (Topic("A", ("r", "s")), Topic("B", ("t",))))
-    other = Action("set", "static", "movie", "graph", (Topic("B", ("t",)), Topic("A", ("s", "r"))))
-    history = History("q", actions=[one])
-    assert history.seen(other) and not history.seen(Action("set", "static", "movie", "text", batch=0))
-    assert not history.seen(Action("simple", "static", "movie", "graph", one.topics))
 
 
 # --- other models, drivers, sources ------------------------------------------------------------------
@@ -450,10 +438,3 @@ def test_a_judge_decides_what_is_right(made: tuple[Path, Path]) -> None:
     found = gpu_rag.evaluate(index, file, methods=["hybgrag-crag"], settings=FAST, llm=llm, judge=True)
     assert found.scores["hybgrag-crag"]["truthful"] == [1.0, 1.0, 1.0, 0.0]
     assert found.document["methods"]["hybgrag-crag"]["hallucinated"] == 0.0
-
-
-def test_questions_without_pages_have_no_such_score(index: gpu_rag.Index, tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Where was Marta Orlo born?", "answer": "Tamsin"}) + "\n")
-    llm = ScriptedLLM(lambda request: "Tamsin", capable=False)
-    found = gpu_rag.evaluate(index, tmp_path / "q.jsonl", methods=["hybgrag-crag"], settings=FAST, llm=llm)
-    assert "truthful" not in found.document["methods"]["hybgrag-crag"]

@@ -16,16 +16,13 @@ from msgspec.structs import replace
 from project_scripts import script
 
 import gpu_rag
-from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.errors import BadInput
 from gpu_rag.index.tuned import keep
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
-from gpu_rag.methods.hybgrag import program as hybgrag
 from gpu_rag.methods.hybgrag import tune as tune_kb
-from gpu_rag.methods.hybgrag.asks import merged
 from gpu_rag.methods.hybgrag.critic import comment
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
-from gpu_rag.methods.hybgrag.route_prompt import Route
 from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.embed import embed
@@ -34,7 +31,7 @@ from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.program.run import Run
 from gpu_rag.settings import merge
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.types import Answer, Choice, Draft, JsonSchema, Question, Request
+from gpu_rag.types import Answer, Draft, Question, Request
 
 INCORRECT, MISSING, NO_ENTITY, NO_INTERSECTION, WRONG_INTERSECTION, WRONG_MODULE, REJECTED = Fault
 NODES = [
@@ -170,25 +167,6 @@ def test_one_iteration_and_the_answer(index: gpu_rag.Index) -> None:
     }
 
 
-def test_the_prompts_say_what_they_must(index: gpu_rag.Index) -> None:
-    script = Script(route(MARTA, COMEDY), route(MARTA), valid=["no", "yes"], comment=["each entity is right"])
-    run(index, script)
-    first, second = script.prompts("route")
-    assert first.rstrip().endswith(f"Question: {QUESTION}\nReply:")
-    assert "Types: " in first and "directed_by: film to person" in first and "Tries so far" not in first
-    assert "Tries so far" in second and "entity: comedy (genre) along has_genre" in second
-    assert "common nodes, but the answer is not among them" in second
-    (constraint,) = {request.constraint for request in script.seen["route"]}
-    assert isinstance(constraint, JsonSchema)
-    schema = json.loads(constraint.schema)["properties"]["entities"]["items"]["properties"]
-    assert set(schema["type"]["enum"]) == {"film", "person", "genre", "town"}
-    assert set(schema["relations"]["items"]["enum"]) == {"directed_by", "starred", "has_genre", "filmed_in"}
-    (checked, _) = script.prompts("validate")
-    assert "path: Marta Orlo -> directed_by -> Night Ferry" in checked and "A comedy on a ferry" in checked
-    assert len({request.system for requests in script.seen.values() for request in requests}) == 5
-    assert all("{{" not in request.system for requests in script.seen.values() for request in requests)
-
-
 def test_paths_can_be_left_out_of_the_validator(index: gpu_rag.Index) -> None:
     script = Script(route(MARTA, COMEDY), valid="yes")
     run(index, script, paths=False)
@@ -204,12 +182,7 @@ def test_the_reference_that_fits_becomes_the_first(index: gpu_rag.Index) -> None
     assert moved.paths and all(path.text.endswith(f"-> {second}") for path in moved.paths[:1])
 
 
-ALWAYS_NEW = [
-    route(MARTA),
-    route(entity("Marta Orlo", "person", "starred")),
-    route(MARTA, COMEDY),
-    route(COMEDY),
-]
+ALWAYS_NEW = [route(MARTA), route(entity("Marta Orlo", "person", "starred")), route(MARTA, COMEDY), route(COMEDY)]
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4])
@@ -271,11 +244,6 @@ def test_each_feedback(
     assert ("comment" in script.calls) != by_code
 
 
-def test_a_rejected_text_search_is_the_wrong_module(index: gpu_rag.Index) -> None:
-    script = Script(route(MARTA), module="text", valid=["no", "yes"])
-    assert feedback(run(index, script)) == [WRONG_MODULE] and "comment" not in script.calls
-
-
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
@@ -287,15 +255,6 @@ def test_a_rejected_text_search_is_the_wrong_module(index: gpu_rag.Index) -> Non
 def test_several_faults_are_told_in_order(index: gpu_rag.Index, chosen: list[str], expected: str) -> None:
     script = Script(route(MARTA, COMEDY), route(COMEDY), valid=["no", "yes"], comment=chosen)
     assert feedback(run(index, script)) == [expected]
-
-
-def test_wrong_entities_and_relations_are_one_list(index: gpu_rag.Index) -> None:
-    wrong = ['the entity "Marta Orlo"', 'the relation "directed_by"', 'the relation "has_genre"']
-    script = Script(route(MARTA, COMEDY), route(PIET), valid=["no", "yes"], comment=wrong)
-    answer = run(index, script)
-    told = next(s.chosen[0] for s in answer.trace if s.verb == "hybgrag_feedback_1")
-    assert 'Wrong entity: "Marta Orlo"' in told and 'Wrong relation: "has_genre" of "comedy"' in told
-    assert 'Wrong relation: "directed_by"' not in told  # the entity goes, and its relations with it
 
 
 def test_simple_feedback_says_only_that_it_was_wrong(index: gpu_rag.Index) -> None:
@@ -365,16 +324,6 @@ def test_a_chain_is_followed_in_its_directions(index: gpu_rag.Index) -> None:
     assert len(names(run(index, few))) > 2  # a way for each relation, or none
 
 
-def test_entities_of_one_name_are_one() -> None:
-    first, second = Topic("Marta  Orlo", "person", ("a", "b"), ("in", "out")), Topic("marta orlo", "person", ("b", "c"))
-    other = Topic("Marta Orlo", "town", ("a", "a"))
-    assert merged(Route((first, other), True)).entities == (
-        replace(first, entity="Marta Orlo"),
-        replace(other, relations=("a",)),
-    )
-    assert merged(Route((first, second), False)) == Route((Topic("Marta Orlo", "person", ("a", "b", "c")),), False)
-
-
 def test_a_route_that_is_not_sure_is_fused_with_documents(index: gpu_rag.Index) -> None:
     sure, unsure = (run(index, Script(route(COMEDY, sure=sure), valid="yes")) for sure in (True, False))
     verbs = [step.verb for step in unsure.trace]
@@ -410,16 +359,6 @@ def test_nearer_nodes_come_first_unless_cosine_alone_is_asked_for(index: gpu_rag
         "Night Ferry",
         "The Quiet Tower",
     }
-
-
-def test_questions_are_batched(index: gpu_rag.Index) -> None:
-    engine = index.engine(merge(FAST, {"method": {"hybgrag": {"iterations": 1}}}))
-    asked = [
-        Question(str(i), f"Which films did {name} direct?") for i, name in enumerate(("Marta Orlo", "Piet Ruyven"))
-    ]
-    batches = engine.run("hybgrag", asked, retrieval_only=True).stats.steps
-    assert (batches["reach_nodes"].n_batches, batches["reach_nodes"].n_calls) == (1, 2)
-    engine.models.close()
 
 
 def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> None:
@@ -551,16 +490,6 @@ def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, t
         run(index, Script(route(MARTA), valid=["yes"]), routes=str(tmp_path / "none.jsonl"))
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"question": "x"}', '{"question": "x", "entities": [], "module": "web"}'])
-def test_a_broken_file_of_examples_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "broken.jsonl"
-    path.write_text(f"\n{line}\n")
-    with pytest.raises(BadInput, match=r"broken.jsonl:2"):
-        read_examples(str(path), "", False)
-    with pytest.raises(BadInput, match="cannot be read"):
-        read_examples(str(tmp_path / "none.jsonl"), "", False)
-
-
 def test_examples_nearest_and_random(index: gpu_rag.Index) -> None:
     chosen: dict[str, list[str]] = {}
 
@@ -580,37 +509,6 @@ def test_examples_nearest_and_random(index: gpu_rag.Index) -> None:
     assert chosen["nearest a"][-1] == asked[0].text and "Norrvik" in chosen["nearest b"][-1]
     assert len(chosen["nearest a"]) == 5 and chosen["nearest a"] != chosen["nearest b"]
     assert chosen["random a"] == chosen["random b"] and len(chosen["random a"]) == 5
-
-
-def test_few_examples_reach_the_commentor(index: gpu_rag.Index) -> None:
-    script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
-    run(index, script, n_examples=3)
-    assert script.prompts("comment")[0].count("Verdict: ") == 3
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"iterations": 0},
-        {"radius": 4},
-        {"radius": 0},
-        {"n_examples": -1},
-        {"feedback": "kind"},
-        {"examples": "all"},
-        {"order": "score"},
-        {"n_nodes": 0},
-    ],
-)
-def test_parameters_are_checked(params: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        hybgrag.Params(**params)
-
-
-def test_choices_are_labels(index: gpu_rag.Index) -> None:
-    script = Script(route(MARTA, COMEDY), valid="yes")
-    run(index, script)
-    for name in ("module", "validate"):
-        assert all(isinstance(request.constraint, Choice) for request in script.seen[name])
 
 
 # --- examples collected by tune ------------------------------------------------------------------------
@@ -717,12 +615,3 @@ def test_what_tune_wrote_is_not_trusted(index: gpu_rag.Index, tmp_path: Path, do
     keep(own.path, hybgrag=document)
     with pytest.raises(BadInput, match="what tune collected for hybgrag cannot be used"):
         run(gpu_rag.Index.open(own.path), Script(route(MARTA), valid="yes"))
-
-
-def test_tune_without_a_model_or_with_few_questions_is_refused(index: gpu_rag.Index) -> None:
-    with pytest.raises(BadInput, match="too few questions"):
-        collected(index, Script(route(MARTA), valid="yes"), n=4)
-    engine = index.engine(FAST)
-    with pytest.raises(BadInput, match="a language model that decides"):
-        tune_kb.collect(engine, ask_rows(20))
-    engine.models.close()

@@ -13,42 +13,23 @@ COMMON = relation_words(["directed by", "has genre", "in language", "starred act
 @pytest.mark.parametrize(
     ("question", "n"),
     [
-        # "same" and "share": a thing of the one is that of the other
         ("which films have the same director as Nightfall", 2),
-        ("which films have the same director of Nightfall", 2),
-        ("which films are directed by the same director of Nightfall", 2),
-        ("in which languages are films that share actors with Nightfall", 2),
         ("films that share actors with Nightfall were in which languages", 3),
-        # with somebody: through a third thing
-        ("who wrote films together with Nightfall", 2),
         ("who co-starred with Nightfall", 2),
-        # a role behind a topic, or behind "for the"
-        ("what did Nightfall actors say", 2),
         ("what did the Nightfall director direct", 2),
-        ("who starred in films for the writer Nightfall", 2),
         ("who directed films for the writer of Nightfall", 3),
-        # what is asked of other things
-        ("what genres are the films directed by Nightfall", 2),
         ("the films directed by Nightfall were in which genres", 2),
         ("what gender is Nightfall's father", 2),
         ("what are the main languages in Nightfall directed films", 2),
-        # names say no relation, nor do nouns that look like verbs
         ("who is listed as director of Nightfall", 1),
-        ("who's the director of Nightfall", 1),
-        ("what is the release of Nightfall", 1),
-        ("what were the release dates of Nightfall", 1),
         ("what were the release years of the films directed by Nightfall", 2),
-        ("what were the release years the films directed by Nightfall", 2),
         ("when was Nightfall released in which year", 1),
-        # names of relations that are written as one word
-        ("what is the place_of_birth of Nightfall", 1),
         ("what is the place_of_birth of Nightfall's notable_types", 2),
         ("what city is the capital of Nightfall", 1),
         ("Nightfall", 1),
         ("who acted in the movies directed by the director of Nightfall", 3),
         ("what is the nationality of Nightfall 's parents ?", 2),
         ("what genres do the films that share actors with Nightfall fall under", 3),
-        ("what is the place of birth of Nightfall", 1),
     ],
 )
 def test_relations_are_counted(question: str, n: int) -> None:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import IndexCorrupt
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.embed.cache import CachedEmbedder, VectorFile, cache_file, cached_bytes, clear
 
@@ -48,14 +47,6 @@ def test_vectors_are_those_of_the_model_and_computed_once(tmp_path: Path) -> Non
     assert np.array_equal(other.embed(TEXTS[::-1]), plain[::-1])
     assert again.asked == []
     assert other.embed([]).shape == (0, 256)
-
-
-def test_progress_reaches_the_number_of_texts(tmp_path: Path) -> None:
-    cached = CachedEmbedder(Counting(), tmp_path / "v.vectors", LARGE)
-    cached.embed(TEXTS[:2])
-    seen: list[int] = []
-    cached.embed(TEXTS, seen.append)
-    assert seen == sorted(seen) and seen[-1] == len(TEXTS)
 
 
 def test_a_full_cache_still_embeds(tmp_path: Path) -> None:
@@ -122,25 +113,6 @@ def test_a_block_cut_off_by_a_kill_is_written_anew(tmp_path: Path, n_cut: int) -
     assert np.array_equal(again.embed([*TEXTS, "new", "newer"]), plain)
     assert inner.asked == ["new", "newer"] and path.stat().st_size > whole
     assert np.array_equal(first.embed(["newer"]), plain[-1:])
-
-
-def test_a_damaged_vector_is_computed_anew(tmp_path: Path) -> None:
-    path = tmp_path / "v.vectors"
-    CachedEmbedder(Counting(), path, LARGE).embed(["only"])
-    content = bytearray(path.read_bytes())
-    content[-100] ^= 1
-    path.write_bytes(content)
-    inner = Counting()
-    cached = CachedEmbedder(inner, path, LARGE)
-    assert np.array_equal(cached.embed(["only"]), load_embedder("hash").embed(["only"])) and inner.asked == ["only"]
-
-
-def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "v.vectors"
-    path.write_bytes(b"SQLite format 3\0" * 100)
-    with pytest.raises(IndexCorrupt) as error:
-        CachedEmbedder(Counting(), path, LARGE)
-    assert str(path) in str(error.value) and "--clear-vector-cache" in str(error.value)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

@@ -19,15 +19,9 @@ from gpu_rag.models import packaged
 from gpu_rag.models.llm import http_servers
 from gpu_rag.models.llm.cache import CachedLLM, ReplyFile
 from gpu_rag.models.llm.http import HttpLLM
-from gpu_rag.models.llm.http_wire import (
-    FormRefused,
-    Style,
-    certificates_for,
-    refused,
-    retry_after_s,
-)
+from gpu_rag.models.llm.http_wire import FormRefused, Style, certificates_for, refused, retry_after_s
 from gpu_rag.models.llm.interface import LLM, reply_key
-from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
+from gpu_rag.types import JsonSchema, Rank, Reply, Request
 
 _SPEC = importlib.util.spec_from_file_location("http_plain", Path(__file__).parent / "test_http.py")
 assert _SPEC is not None and _SPEC.loader is not None
@@ -38,7 +32,6 @@ FakeServer, completion, echo, events, delta, EVENTS = (
     getattr(shared, name) for name in ("FakeServer", "completion", "echo", "events", "delta", "EVENTS")
 )
 SCHEMA = JsonSchema(shared.SCHEMA)
-YES = Choice(("yes", "no"))
 Behave = Callable[[dict[str, Any]], tuple]
 
 
@@ -316,12 +309,7 @@ def test_replies_of_another_model_are_said_once_and_counted(server: Any, caplog:
 
 @pytest.mark.parametrize(
     ("refuses", "seed", "limit"),
-    [
-        (("seed",), False, "max_tokens"),
-        (("max_tokens",), True, "max_completion_tokens"),
-        (("max_tokens", "max_completion_tokens"), True, ""),
-        (("seed", "max_tokens", "max_completion_tokens"), False, ""),
-    ],
+    [(("max_tokens",), True, "max_completion_tokens"), (("seed", "max_tokens", "max_completion_tokens"), False, "")],
 )
 def test_seed_and_limit_are_left_out_where_they_are_refused(
     server: Any, refuses: tuple[str, ...], seed: bool, limit: str

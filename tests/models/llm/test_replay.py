@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpu_rag.errors import BadInput, RequestFailed, UsageError
+from gpu_rag.errors import BadInput, RequestFailed
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.interface import estimate_tokens, request_key
 from gpu_rag.models.llm.replay import RecordingLLM, ReplayLLM
@@ -36,11 +36,6 @@ def test_scripted_replies_by_kind_of_constraint():
     assert rank == Reply("no", "rank", rank.n_prompt, 0, 0, (-1.0, 0.0))
     assert rank.n_prompt == estimate_tokens("s") + estimate_tokens("rank")
     assert llm.calls == REQUESTS and llm.batches == [4]
-
-
-def test_scripted_choice_outside_the_options_is_the_scripts_error():
-    with pytest.raises(BadInput, match="not an option"):
-        ScriptedLLM(lambda r: "maybe").complete([REQUESTS[1]])
 
 
 def test_estimate_is_high_for_prose():
@@ -114,10 +109,3 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path, line):
     path.write_text('{"model": {}}\n' + line)
     with pytest.raises(BadInput, match=r"bad\.jsonl:2"):
         ReplayLLM(path)
-
-
-def test_missing_file_and_unknown_option(tmp_path):
-    with pytest.raises(BadInput, match="cannot be read"):
-        load_llm(f"replay:{tmp_path}/none.jsonl")
-    with pytest.raises(UsageError, match="unknown options"):
-        load_llm(f"replay:{tmp_path}/none.jsonl", api_key="x")

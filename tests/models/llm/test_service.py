@@ -163,16 +163,6 @@ def test_closing_stops_at_the_next_reply():
         service.submit(9, ask("9"))
 
 
-def test_open_keys_and_bad_sizes_are_refused():
-    service = LLMService(ScriptedLLM(Gate()))
-    service.submit(0, ask("a"))
-    with pytest.raises(UsageError, match="key 0"):
-        service.submit(0, ask("b"))
-    service.llm._answer.open("a")  # type: ignore[attr-defined]
-    drain(service)
-    service.close()
-
-
 def test_as_streaming_picks_the_face(tmp_path):
     plain = ScriptedLLM(echo)
     cached = CachedLLM(plain, tmp_path / "r.sqlite")

@@ -13,8 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed, UsageError
-from gpu_rag.models.llm import load_llm
+from gpu_rag.errors import ContextOverflow, RequestFailed
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name
 from gpu_rag.models.llm.decode import Decoder, Row, _choose
 from gpu_rag.models.llm.transformers import TransformersLLM, _Job
@@ -352,22 +351,6 @@ def test_packed_bfloat16_layers_change_nothing():
         torch.testing.assert_close(model(x), before)
     assert n_packed in (0, 2)  # 0 on a processor without bfloat16
     assert pack_linear_layers(torch.nn.Sequential(torch.nn.Linear(4, 4))) == 0
-
-
-def test_load_llm_specs_and_options(folder):
-    llm = load_llm(str(folder), dtype="float32", max_batch=2, context_tokens=100, capable=True)
-    assert llm.capable and llm.context_tokens < 100 and llm.name == str(folder)
-    assert not load_llm(str(folder), dtype="float32").capable
-    llm.close()
-    with pytest.raises(UsageError, match="smollm2, a model folder"):
-        load_llm("no-such-model")
-    with pytest.raises(UsageError, match="unknown options.*max_bach"):
-        load_llm(str(folder), max_bach=3)
-
-
-def test_folder_that_is_no_model(tmp_path):
-    with pytest.raises(ModelError, match="could not be loaded"):
-        load_llm(str(tmp_path))
 
 
 def test_capability_is_a_matter_of_size():

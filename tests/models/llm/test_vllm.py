@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -11,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_rag.errors import MissingBackend, ModelError, UsageError
+from gpu_rag.errors import ModelError, UsageError
 from gpu_rag.models import packaged, stored
 from gpu_rag.models.fingerprint import folder_hash
-from gpu_rag.models.llm import load_llm, vllm
+from gpu_rag.models.llm import vllm
 from gpu_rag.models.llm.capability import stored_parameters
 from gpu_rag.models.llm.http_wire import body
 from gpu_rag.models.llm.interface import JSON_LAYOUT
@@ -165,12 +164,6 @@ def test_json_is_laid_out_as_the_transformers_backend_does():
 def test_a_schema_that_is_no_object_fails_alone(llm):
     bad, good = llm.complete([Request("", "a", JsonSchema("{")), Request("", "b")])
     assert not isinstance(bad, Reply) and isinstance(good, Reply)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vllm is installed here")
-def test_a_machine_without_vllm_says_what_to_install(folder):
-    with pytest.raises(MissingBackend, match=r"needs vllm.*gpu-rag\[gpu\].*install_vllm.sh"):
-        load_llm(f"vllm:{folder}", settings=DUMMY)
 
 
 def test_names_of_models_on_this_disk(folder, tmp_path, monkeypatch):
