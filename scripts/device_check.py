@@ -369,9 +369,9 @@ def cases(op: str, device: torch.device, small: bool) -> list[Callable[[], Case]
     graphs = [partial(rmat, *size, 7, device) for size in ([(40, 90)] if small else [SMALL, LARGE])]
     if op.startswith("ppr_step"):
         widths = (3,) if small else (256, 64)
-        return [lambda g=g, w=w: step(g(), w, fp16=op == "ppr_step_fp16") for g, w in zip(graphs, widths)]  # type: ignore[misc]
+        return [lambda g=g, w=w: step(g(), w, fp16=op == "ppr_step_fp16") for g, w in zip(graphs, widths)]
     if op == "msbfs_or":
-        return [lambda g=g, w=w: hop(g(), w) for g, w in zip(graphs, (2,) if small else (4, 1))]  # type: ignore[misc]
+        return [lambda g=g, w=w: hop(g(), w) for g, w in zip(graphs, (2,) if small else (4, 1))]
     if op == "minplus_relax":
         count, n, m, groups = (3, 12, 20, 2) if small else (256, 1000, 5000, 4)
         return [lambda: relax(blocks(count, n, m, 1, device), count, groups)]
@@ -427,7 +427,7 @@ def kernel(op: str, plan: Plan) -> Result:
 
 def check_tiny(plan: Plan) -> Result:
     """Every kernel on its tiny case: what compute-sanitizer watches."""
-    return plan.parts((op, lambda op=op: check(cases(op, plan.device, True)[0](), plan.kernel)) for op in KERNELS)  # type: ignore[misc]
+    return plan.parts((op, lambda op=op: check(cases(op, plan.device, True)[0](), plan.kernel)) for op in KERNELS)
 
 
 # --- the machine -----------------------------------------------------------------------------------
@@ -631,7 +631,7 @@ def solved(csr: CSR, batch: int, plan: Plan, implementation: str = "auto", goal_
 def solve(plan: Plan) -> Result:
     sizes = ((DRY, 3, None),) if plan.small else ((SMALL, 1000, 5.0), (LARGE, 64, None))
     return plan.parts(
-        (f"{m} edges", lambda n=n, m=m, b=b, goal=goal: solved(rmat(n, m, 7, plan.device), b, plan, goal_ms=goal))  # type: ignore[misc]
+        (f"{m} edges", lambda n=n, m=m, b=b, goal=goal: solved(rmat(n, m, 7, plan.device), b, plan, goal_ms=goal))
         for (n, m), b, goal in sizes
     )
 
@@ -704,7 +704,6 @@ def ops(plan: Plan) -> Result:
 
 # --- other programs --------------------------------------------------------------------------------
 
-FOUND = 99  # exit status of compute-sanitizer that has found something
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
 
 
@@ -725,7 +724,7 @@ def sanitizer(plan: Plan) -> Result:
     tool = find_sanitizer()
     if tool is None:
         return absent("compute-sanitizer is not on PATH, in CUDA_HOME/bin or in an nvidia package")
-    command = [str(tool), "--error-exitcode", str(FOUND), "--tool"]
+    command = [tool, "--error-exitcode", "99", "--tool"]
     script = [sys.executable, str(HERE / "device_check.py"), "--tiny"]
     half = (plan.until - time.time()) / 2
 
@@ -738,16 +737,14 @@ def sanitizer(plan: Plan) -> Result:
     return plan.parts((name, partial(watched, name)) for name in ("memcheck", "racecheck"))
 
 
-def find_sanitizer() -> Path | None:
+def find_sanitizer() -> str | None:
     """On PATH, in the CUDA toolkit, or in a package of pip."""
-    name = "compute-sanitizer"
-    on_path = shutil.which(name)
-    toolkits = [Path(os.environ[key]) / "bin" / name for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
-    spec = find_spec("nvidia")
-    folders = [] if spec is None or spec.submodule_search_locations is None else spec.submodule_search_locations
-    packaged = [path for folder in folders for path in sorted(Path(folder).glob(f"*/**/{name}"))]
-    candidates = [*([Path(on_path)] if on_path else []), *toolkits, *packaged]
-    return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
+    name, spec = "compute-sanitizer", find_spec("nvidia")
+    folders = [os.environ[key] for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
+    places = [os.environ.get("PATH", os.defpath), *(f"{folder}/bin" for folder in folders)]
+    for folder in (spec and spec.submodule_search_locations) or ():
+        places += [str(path.parent) for path in sorted(Path(folder).glob(f"*/**/{name}"))]
+    return shutil.which(name, path=os.pathsep.join(places))
 
 
 def ended(command: list[str], left_s: float, **environment: str) -> Result:
@@ -780,15 +777,12 @@ def page(done: dict[str, Result]) -> str:
     facts, ceiling = done.get("machine", {}), done.get("ceilings", {})
     lines = [f"# {facts.get('device', 'no GPU: no figure here is of one')}, {facts.get('date', 'no date')}", ""]
     lines += [f"torch {facts.get('torch')}, CUDA {facts.get('cuda')}, {facts.get('memory_gb')} GB."]
-    lines += [
-        f"Copy {cell(ceiling.get('copy_gb_s'))} GB/s, bf16 product {cell(ceiling.get('product_tflop_s'))} TFLOP/s."
-    ]
-    lines += ["Made by `scripts/device_check.py`.", ""]
+    copy, product = cell(ceiling.get("copy_gb_s")), cell(ceiling.get("product_tflop_s"))
+    lines += [f"Copy {copy} GB/s, bf16 product {product} TFLOP/s. Made by `scripts/device_check.py`.", ""]
     lines += table(("section", "", "seconds"), [(n, verdict(r), r.get("took_s")) for n, r in done.items()])
     for name, result in done.items():
         parts: dict[str, Result] = result.get("parts", {})
-        figures = [k for part in parts.values() for k, v in part.items() if k != "ok" and is_figure(v)]
-        heads = list(dict.fromkeys(figures))
+        heads = list(dict.fromkeys(k for part in parts.values() for k, v in part.items() if k != "ok" and is_figure(v)))
         lines += table((name, *heads, ""), [(n, *map(p.get, heads), verdict(p)) for n, p in parts.items()])
     return "\n".join(lines)
 

@@ -263,10 +263,10 @@ def test_sanitizer_is_absent_or_found(monkeypatch: pytest.MonkeyPatch, tmp_path:
     package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
     monkeypatch.setattr(device_check, "find_spec", lambda name: package)
     packaged = fake_tool(tmp_path / "nvidia" / "cu13" / "compute-sanitizer", "", 0)
-    assert device_check.find_sanitizer() == packaged
+    assert device_check.find_sanitizer() == str(packaged)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
     toolkit = fake_tool(tmp_path / "cuda" / "bin", "", 0)
-    assert device_check.find_sanitizer() == toolkit
+    assert device_check.find_sanitizer() == str(toolkit)
 
 
 CLEAN = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
@@ -285,7 +285,7 @@ CLEAN = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazar
 def test_sanitizer_counts_only_what_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str, status: int, ok: bool
 ) -> None:
-    monkeypatch.setattr(device_check, "find_sanitizer", lambda: fake_tool(tmp_path, lines, status))
+    monkeypatch.setattr(device_check, "find_sanitizer", lambda: str(fake_tool(tmp_path, lines, status)))
     result = device_check.sanitizer(device_check.Plan(CPU, until=time.time() + 3600))
     assert result["ok"] is ok and result["parts"]["memcheck"]["status"] == status
 
