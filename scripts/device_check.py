@@ -18,11 +18,9 @@ alone as in the batch; then other libraries are timed on the same input. Times a
 which empties the cache before each run; `share` is compulsory bytes / (time x measured copy bandwidth), for join_top1
 of the measured product.
 
-Each section is a process of its own, so that a crash ends only that one, and is ended at its own limit. The JSON is
-written after each, with a Markdown page beside it; of a section that was ended it has the parts until then.
-
-Exit status: 0 all checks hold, 1 some do not or a section failed, 2 nothing was run: no CUDA device, or the JSON is of
-another one, 3 what was run holds, but a section lacked what it needs ("absent" in the JSON).
+Each section is a process of its own and is ended at its own limit. The JSON, and a Markdown page beside it, are written
+after each; of a section that was ended they have the parts until then. Exit status: 0 all checks hold, 1 some do not, 2
+nothing was run (no CUDA device, or the JSON is of another one), 3 what was run holds, but a section was absent.
 No figure of a GPU exists yet: this script has never run on one.
 """
 
@@ -491,7 +489,7 @@ def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Res
             return indexes[device]
 
         def ask(device: str, method: str, n: int) -> list[Any]:
-            texts = [questions[i] if i < 60 else f"{questions[i % 60]} ({i})" for i in range(n)]  # none is asked twice
+            texts = [questions[i] if i < 60 else f"{questions[i % 60]} ({i})" for i in range(n)]  # none twice
             settings = {"models": {**PLAIN, "device": device}}
             return list(index_on(device).retrieve(texts, method=method, settings=settings, k=10))
 
@@ -527,7 +525,7 @@ def methods(plan: Plan) -> Result:
 
 def same_ranking(here: list[Any], there: list[Any]) -> bool:
     """Whether two rankings name the same passages in order, but for ties: at each place the scores are within TIE, and
-    so is the score that the passage has in the other ranking, or the last score where it is not there."""
+    so is the score of the passage in the other ranking, or the last score where it is not there."""
     scores = {passage.passage_id: passage.score for passage in there}
     return len(here) == len(there) and all(
         abs(score - b.score) <= TIE * max(1.0, abs(b.score))
@@ -811,8 +809,7 @@ def verdict(result: Result) -> str:
 
 # --- the run ---------------------------------------------------------------------------------------
 
-GRACE = 10.0  # seconds that a section may be late, which it needs to start and to write
-LEAST = 5.0  # seconds left with which no section is begun
+GRACE, LEAST = 10.0, 5.0  # seconds that a section may be late, and with which no section is begun
 SECTIONS: dict[str, tuple[int, Callable[[Plan], Result]]] = {  # seconds at most
     "machine": (60, machine), "ceilings": (60, ceilings), "smoke": (240, smoke),
     **{op: (180, partial(kernel, op)) for op in KERNELS},
@@ -914,7 +911,7 @@ def refused(out: Path) -> str:
     return ""
 
 
-def parsed() -> argparse.Namespace:
+def main() -> int:
     parser = argparse.ArgumentParser(description="Checks and times gpu-rag on an NVIDIA GPU.")
     parser.add_argument("--out", type=Path, default=Path("device_check.json"), help="the JSON that is written")
     parser.add_argument("--seconds", type=float, default=540.0, help="time for all sections")
@@ -924,20 +921,16 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="check tiny cases only (compute-sanitizer runs this)")
     parser.add_argument("--child", choices=SECTIONS, help=argparse.SUPPRESS)  # the script calls itself so
     parser.add_argument("--ceiling", type=json.loads, default={}, help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def main() -> int:
-    args = parsed()
+    args = parser.parse_args()
     if args.dry_run:
         return dry_run(args.out)
     if why := refused(args.out):
         print(f"device_check: {why}; nothing was run", file=sys.stderr)
         return 2
-    out: Path = args.out
-    plan = Plan(torch.device("cuda"), ceilings=args.ceiling, until=time.time() + args.seconds, keep=partial(write, out))
+    out, device = args.out, torch.device("cuda")
+    plan = Plan(device, ceilings=args.ceiling, until=time.time() + args.seconds, keep=partial(write, out))
     if args.tiny:
-        result = check_tiny(Plan(plan.device))
+        result = check_tiny(Plan(device))
         print(json.dumps(result))
         return 0 if result["ok"] else 1
     if args.child:

@@ -1,13 +1,25 @@
-"""scripts/install.sh."""
+"""Pages name scripts that are there; scripts/install.sh."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def test_pages_name_scripts_that_are_there_or_the_commit_that_had_them() -> None:
+    root, named = SCRIPTS.parent, 0
+    for page in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "gpu_rag").rglob("*.md")]:
+        for paragraph in page.read_text(encoding="utf-8").split("\n\n"):
+            for path in re.findall(r"scripts/[\w*./-]+\.(?:py|sh)", paragraph):
+                named += 1
+                assert list(root.glob(path)) or re.search(r"at commit [0-9a-f]{8}", paragraph), f"{page}: {path}"
+    assert named > 20
+
 
 PRETEND = """#!/bin/bash
 # a Python that installs nothing and writes down what it is asked for
