@@ -3,10 +3,9 @@
 usage: python scripts/bench_http.py [--requests 1000] [--servers 1,4] [--in-flight 256] [--rounds 5]
 
 Each simulated server is a process of its own: one asyncio protocol that reads chat completions and answers each after
-0.5 to 2 s, drawn by a seed. The product's own engine (`HttpLLM.complete`) has `requests` waiting for each server. A
-slot is busy from the arrival of a request at the server until its reply is written; slots are available from the first
-arrival until the last one, when nothing waits any more. busy = slots used / slots available. cpu_ms is processor time
-of the client.
+0.5 to 2 s, drawn by a seed. The product's engine (`HttpLLM.complete`) has `requests` waiting for each server. A slot is
+used from the arrival of a request until its reply is written, and available from the first arrival until the last one,
+when nothing waits any more. busy = slots used / slots available. cpu_ms is processor time of the client.
 """
 
 from __future__ import annotations

@@ -469,14 +469,13 @@ def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Res
     sys.path.insert(0, str(HERE))
     import bench_large
 
-    lines = world_path("questions.jsonl").read_text(encoding="utf-8").splitlines()
-    questions = [json.loads(line)["question"] for line in lines]
+    questions = [json.loads(row)["question"] for row in world_path("questions.jsonl").read_text("utf-8").splitlines()]
     indexes: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file in ("corpus.jsonl", "openie.jsonl"):
-            rows = world_path(file).read_text(encoding="utf-8").splitlines(keepends=True)
-            (folder / file).write_text("".join(rows[:n_passages]), encoding="utf-8")
+            rows = world_path(file).read_text("utf-8").splitlines(keepends=True)
+            (folder / file).write_text("".join(rows[:n_passages]), "utf-8")
         bench_large.make(folder / "made", folder, copies, 0.8)
 
         def index_on(device: str) -> Any:
@@ -497,7 +496,8 @@ def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Res
         facts = {"passages": index.n_passages, "entities": index.n_entities}
         facts["stages_s"] = {stage: round(done.s, 2) for stage, done in index.report.stages.items()}
         plan.keep(facts)
-        return plan.parts((method, partial(one, ask, method)) for method in method_names()) | facts
+        names = ["dense", "ppr"] if plan.small and copies > 1 else method_names()  # a dry run asks all in `smoke`
+        return plan.parts((method, partial(one, ask, method)) for method in names) | facts
 
 
 def smoke(plan: Plan) -> Result:
@@ -505,7 +505,7 @@ def smoke(plan: Plan) -> Result:
 
     def one(ask: Callable[..., Any], method: str) -> Result:
         here, there = (ask(device, method, 4 if plan.small else 60) for device in (plan.device.type, "cpu"))
-        errors = "; ".join(dict.fromkeys(answer.error for answer in here if answer.error))
+        errors = "; ".join(dict.fromkeys(answer.error["message"] for answer in here if answer.error))
         same = [same_ranking(a.evidence, b.evidence) for a, b in zip(here, there, strict=True)]
         return {"ok": not errors and all(same), "same rankings": sum(same), "of": len(same), "error": errors}
 
@@ -513,12 +513,17 @@ def smoke(plan: Plan) -> Result:
 
 
 def methods(plan: Plan) -> Result:
-    """Every method over 18,920 passages, of which the names grow with the corpus: 1,024 questions, not the first."""
-    n = 4 if plan.small else 1024
+    """Every method over 18,920 passages: 64 warm questions, and 1,024 where these took less than two seconds."""
+    few, device = 4 if plan.small else 64, plan.device.type
 
     def one(ask: Callable[..., Any], method: str) -> Result:
-        result = profiled(lambda: ask(plan.device.type, method, n), plan)
-        return {"ok": True, "questions/s": n / result["ms"] * 1e3, **result}
+        result = {"ok": True, **profiled(lambda: ask(device, method, few), plan)}
+        result[f"questions/s of {few}"] = few / result["ms"] * 1e3
+        if not plan.small and result["ms"] < 2000:
+            began = time.perf_counter()
+            ask(device, method, 1024)
+            result["questions/s of 1024"] = 1024 / (time.perf_counter() - began)
+        return result
 
     return over_sample(20 if plan.small else 440, 2 if plan.small else 43, plan, one)
 

@@ -15,18 +15,17 @@ CASE says what is measured of each question, see CASES: passages and ceiling (ra
 pooled and of each set: means with 95 % bootstrap intervals, and differences to --against, paired by question. No
 language model takes part. --half: even and odd by sha1 of the question's id, first and second every second question.
 
-subset: n seeded questions of a multi-hop set (questions.jsonl, corpus.jsonl or .gz) and all passages that it gave to
-them. knowledge: knowledge bases and questions, halves to tune and to test with, of MetaQA and PrimeKG in DATA, for
-`gpu-rag index --skb`. medicine: asks the default way; right: the first node is joined with the entity of the question
-by the relation of its kind; refused: no node; harmful: where a treatment is asked for, a node that is contraindicated.
-sources: FOLDER has a corpus, questions and gold triples; a seeded half of the corpus becomes documents, the other half
-web pages, seeded shares of the triples a graph; answers on paths by share, and with sources left out.
+subset: n seeded questions of a multi-hop set, and all passages that it gave to them. knowledge: MetaQA and PrimeKG as
+knowledge bases for `gpu-rag index --skb`, and their questions in halves. medicine: right: the first node is joined with
+the entity of the question by the relation of its kind; refused: no node; harmful: where a treatment is asked for, a
+node that is contraindicated. sources: of a corpus, questions and gold triples, a seeded half of the corpus becomes
+documents, the other half web pages, seeded shares of the triples a graph; answers on paths, sources left out in turn.
 
-prompts: how replies of a real small model to every prompt of the product are read. record: the requests of every
-method, index stage and judge on real questions, under an engine with well-formed replies; DATA holds `2wiki_openie`,
-`2wikimultihopqa` and `advhotpotqa`. ask: up to --each requests of a prompt in two ways. forced: the engine masks what
-is not in the form; words: the form is asked for in words alone. A reply that cannot be read is asked for once more. A
-second run goes on where the first stopped. table: strict: usable when only an exact reply was; road: usable now.
+prompts: how replies of a real small model to every prompt are read. record: the requests of every method, stage and
+judge under an engine with well-formed replies; DATA holds `2wiki_openie`, `2wikimultihopqa` and `advhotpotqa`. ask: up
+to --each requests of a prompt in two ways: forced, where the engine masks what is not in the form, and by words alone;
+what cannot be read is asked for once more; a second run goes on where the first stopped. table: strict: usable when
+only an exact reply was; road: usable now.
 """
 
 from __future__ import annotations
@@ -90,6 +89,11 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def write_csv(path: Path, rows: list[Any]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -225,8 +229,7 @@ def compare(options: argparse.Namespace) -> None:
         print(f"\n### {name}: {n} questions\n\n{markdown(head, lines)}")
         csv_rows += [[name, str(n), *line] for line in lines]
     if options.csv:
-        with options.csv.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([["set", "questions", *head], *csv_rows])
+        write_csv(options.csv, [["set", "questions", *head], *csv_rows])
 
 
 # --- question sets and knowledge bases -------------------------------------------------------------
@@ -377,8 +380,7 @@ def sources(options: argparse.Namespace) -> None:
 # --- prompts ---------------------------------------------------------------------------------------
 
 N_QUESTIONS, N_UNLIKE, N_PASSAGES, N_WRITTEN = 16, 10, 160, 40
-MOST = 64  # recorded requests of a prompt
-MOST_CHARS = 28_000  # of the requests of a prompt that are sent: reading them takes most of the time
+MOST, MOST_CHARS = 64, 28_000  # recorded requests of a prompt; characters sent, which take most of the time
 PRODUCT = Path(gpu_rag.__file__).parent
 KINDS = (EXACT, LENIENT, SALVAGED, "repaired", "rule", "failed")
 WAYS = ("forced", "words")
@@ -465,8 +467,7 @@ def record(data: Path, out: Path) -> None:
                 print(f"{method}: {sum(map(len, recorder.requests.values()))} requests", file=sys.stderr)
     found = recorder.requests
     write_rows(out, ({"prompt": name, **as_row(request)} for name in sorted(found) for request in found[name]))
-    for name in sorted(recorder.prompts.keys() - found.keys()):
-        print(f"no request of {name}", file=sys.stderr)
+    print("no request of", *sorted(recorder.prompts.keys() - found.keys()), file=sys.stderr)
 
 
 def as_row(request: Request) -> dict[str, Any]:
@@ -576,14 +577,13 @@ def shares_by_room(results: dict[str, dict[str, Any]]) -> str:
 
 def write_counts(results: dict[str, dict[str, Any]], path: Path) -> None:
     """One row a result, prompt and way: how many replies were read how."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("run", "model", "tokens", "prompt", "way", *KINDS))
-        for name, document in results.items():
-            for prompt, ways in sorted(document["prompts"].items()):
-                for way in WAYS:
-                    counts = (ways[way].get(kind, 0) for kind in KINDS)
-                    writer.writerow((name, document["model"], document["tokens"], prompt, way, *counts))
+    rows: list[list[Any]] = [["run", "model", "tokens", "prompt", "way", *KINDS]]
+    for name, document in results.items():
+        for prompt, ways in sorted(document["prompts"].items()):
+            for way in WAYS:
+                counts = (ways[way].get(kind, 0) for kind in KINDS)
+                rows.append([name, document["model"], document["tokens"], prompt, way, *counts])
+    write_csv(path, rows)
 
 
 def prompts(options: argparse.Namespace) -> None:

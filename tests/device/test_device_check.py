@@ -52,7 +52,7 @@ def test_a_dry_run_passes_on_a_cpu(tmp_path: Path) -> None:
         page.startswith("# no GPU") and "| hydrarag | 4 | 4 | ok |" in page and "| ppr_step_fp16 1 | 40 nodes" in page
     )
     assert results["solve"]["parts"]["900 edges"]["error"] < 1e-5
-    assert results["methods"]["parts"]["ppr"]["questions/s"] > 0
+    assert results["methods"]["parts"]["ppr"]["questions/s of 4"] > 0
 
 
 @pytest.mark.slow
@@ -226,6 +226,20 @@ def test_rankings_are_the_same_but_for_ties() -> None:
     assert same(ranking(a=0.9, b=0.5, d=0.5 - 1e-7), there), "a tie at the end"
     assert not same(ranking(b=0.9, a=0.5, c=0.5), there) and not same(ranking(a=0.9, b=0.5), there)
     assert not same(ranking(a=0.9, b=0.6, c=0.5), there) and not same(ranking(d=0.9, a=0.9, b=0.5), there)
+
+
+@pytest.mark.parametrize("slip", ["none", "another order", "an error"])
+def test_smoke_catches_rankings_that_differ_and_errors(monkeypatch: pytest.MonkeyPatch, slip: str) -> None:
+    def ask(device: str, method: str, n: int) -> list[Any]:
+        wrong = slip if device == "cuda" else "none"
+        passages = [types.SimpleNamespace(passage_id=name, score=score) for name, score in (("a", 0.9), ("b", 0.5))]
+        error = {"type": "KeyError", "message": "lost"} if wrong == "an error" else None
+        return [types.SimpleNamespace(evidence=passages[:: -1 if wrong == "another order" else 1], error=error)] * n
+
+    monkeypatch.setattr(device_check, "over_sample", lambda n, copies, plan, one: one(ask, "ppr"))
+    part = device_check.smoke(device_check.Plan(torch.device("cuda")))
+    assert part["ok"] == (slip == "none") and part["same rankings"] == (0 if slip == "another order" else part["of"])
+    assert part["error"] == ("lost" if slip == "an error" else "")
 
 
 def test_a_trace_by_hand() -> None:
