@@ -4,14 +4,13 @@
 
 INDEX: an index with entities (any embedder); its first passages, entities' names and relations are the texts. Prints
 texts a processor second of both, the ratio, the share of computed tokens that are no pads, and the least cosine of the
-two vectors of a text; then what reading and writing a vector of the cache costs.
+two vectors of a text.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ import torch
 from gpu_rag.index.stages.search import entity_texts, passage_texts, relation_texts
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.embed.bert import TILE
-from gpu_rag.models.embed.cache import CachedEmbedder
 from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder, _runs
 from gpu_rag.models.packaged import packaged_embedder_folder
 
@@ -92,28 +90,6 @@ def compare(name: str, texts: list[str], ours: MeanPoolingEmbedder, peer: Padded
     }  # fmt: skip
 
 
-class Ready:
-    """An embedder that costs nothing."""
-
-    name, content_hash, dim, device, row_identical, n_truncated = "ready", "", 384, "cpu", True, 0
-
-    def embed(self, texts: Sequence[str], on_batch: Any = None) -> np.ndarray:
-        """Zeros."""
-        return np.zeros((len(texts), self.dim), np.float32)
-
-
-def cache_microseconds(n: int = 20_000) -> dict[str, float]:
-    """Processor microseconds of the vector cache for a new vector and for a known one, 4,096 texts a call."""
-    texts = [f"name {i}" for i in range(n)]
-    with tempfile.TemporaryDirectory() as folder:
-        cached = CachedEmbedder(Ready(), Path(folder) / "cache.vectors", 1 << 40)
-        all_of = lambda: [cached.embed(texts[i : i + 4096]) for i in range(0, n, 4096)]  # noqa: E731
-        return {
-            "cache_new_us": round(seconds(all_of) / n * 1e6, 1),
-            "cache_known_us": round(seconds(all_of) / n * 1e6, 1),
-        }
-
-
 def main() -> None:
     """Compare on each kind of text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,7 +111,6 @@ def main() -> None:
     }
     for name, texts in kinds.items():
         print(json.dumps(compare(name, texts[: args.n], ours, peer, args.seconds)), flush=True)
-    print(json.dumps(cache_microseconds()))
 
 
 if __name__ == "__main__":

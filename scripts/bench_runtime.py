@@ -1,4 +1,4 @@
-"""What the runtime itself costs, and what streaming gains behind a slow engine. Prints tables and one JSON line.
+"""What the runtime itself costs, and what streaming gains behind a slow engine. Prints lines of JSON.
 
 usage: python scripts/bench_runtime.py [--questions 10000] [--calls 5] [--max-live 1024] [--repeats 5]
 
@@ -16,9 +16,7 @@ import argparse
 import heapq
 import json
 import math
-import platform
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,17 +25,7 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpu_rag.runtime import (
-    RANK_GRAPH,
-    RANK_LLM,
-    Context,
-    Kind,
-    Metered,
-    RunStats,
-    batched,
-    run_rounds,
-    run_streaming,
-)
+from gpu_rag.runtime import RANK_GRAPH, RANK_LLM, Context, Kind, Metered, RunStats, batched, run_rounds, run_streaming
 from gpu_rag.types import Draft, Question
 
 DRIVERS = ("rounds", "streaming")
@@ -146,42 +134,39 @@ def drive_instant(driver: str, n: int, calls: int, max_live: int) -> float:
     return time.perf_counter() - started
 
 
-def memory(driver: str, n: int, calls: int, max_live: int) -> dict[str, float]:
-    """Peak bytes that Python allocated for a run, and the growth of the process's largest size."""
+def memory(driver: str, n: int, calls: int, max_live: int) -> int:
+    """Peak bytes that Python allocated for a run."""
     drive_instant(driver, 200, calls, 100)
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    drive_instant(driver, n, calls, max_live)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - rss
     tracemalloc.start()
     drive_instant(driver, n, calls, max_live)
-    return {"peak_bytes": tracemalloc.get_traced_memory()[1], "rss_growth_bytes": grown * 1024}
-
-
-def memory_apart(driver: str, n: int, options: argparse.Namespace) -> dict[str, float]:
-    """`memory` in a process of its own."""
-    words = [sys.executable, __file__, "--memory", driver, "--questions", n, "--calls", options.calls]
-    words += ["--max-live", options.max_live]
-    found = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
-    return dict(json.loads(found.stdout))
+    return tracemalloc.get_traced_memory()[1]
 
 
 def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
     n, rows = options.questions, []
     for driver in DRIVERS:
         seconds = [drive_instant(driver, n, options.calls, options.max_live) for _ in range(options.repeats)]
-        few, many = memory_apart(driver, n, options), memory_apart(driver, 10 * n, options)
-        rows.append(
-            {
-                "driver": driver,
-                "us_a_call": statistics.median(seconds) / n / options.calls * 1e6,
-                "best_us_a_call": min(seconds) / n / options.calls * 1e6,
-                "bytes_an_open_question": few["peak_bytes"] / options.max_live,
-                "peak_bytes": few["peak_bytes"],
-                "peak_bytes_10x": many["peak_bytes"],
-                "rss_growth_bytes": few["rss_growth_bytes"],
-                "rss_growth_bytes_10x": many["rss_growth_bytes"],
-            }
+        command = [
+            sys.executable,
+            __file__,
+            "--memory",
+            driver,
+            "--calls",
+            options.calls,
+            "--max-live",
+            options.max_live,
+        ]
+        few, many = (  # each in a process of its own
+            int(
+                subprocess.run(
+                    [*map(str, command), "--questions", str(size)], stdout=subprocess.PIPE, check=True
+                ).stdout
+            )
+            for size in (n, 10 * n)
         )
+        us = statistics.median(seconds) / n / options.calls * 1e6
+        rows.append({"driver": driver, "us_a_call": us, "bytes_an_open_question": few / options.max_live})
+        rows[-1] |= {"peak_bytes": few, "peak_bytes_10x": many}
     return rows
 
 
@@ -205,29 +190,14 @@ def slow_run(driver: str, n: int, width: int, mean_s: float, max_live: int) -> d
     else:
         run_streaming(programs, {"engine": engine}, (slow, engine), max_live=max_live, low_water=2 * width, stats=stats)
     least = sum(map(sum, times)) / width
-    return {
-        "driver": driver,
-        "questions": n,
-        "width": width,
-        "max_live": max_live,
-        "wall_s": stats.wall_s,
-        "least_s": least,
-        "of_the_engine": least / stats.wall_s,
-        "idle_share": stats.llm.share,
-    }
+    shares = {"of_the_engine": least / stats.wall_s, "idle_share": stats.llm.share}
+    sizes = {"driver": driver, "questions": n, "width": width, "max_live": max_live}
+    return {**sizes, "wall_s": stats.wall_s, "least_s": least, **shares}
 
 
 def slow_engine(mean_s: float) -> list[dict[str, Any]]:
     cases = ((64, 32, 64), (256, 32, 256), (1024, 32, 256), (1024, 32, 1024))
     return [slow_run(driver, n, width, mean_s, live) for n, width, live in cases for driver in DRIVERS]
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
-    cells = [[f"{v:,.3g}" if isinstance(v, float) and v < 1e3 else f"{v:,.0f}" if isinstance(v, float) else str(v)
-              for v in row.values()] for row in rows]  # fmt: skip
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
@@ -241,12 +211,10 @@ def main() -> None:
     parser.add_argument("--memory", choices=DRIVERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
-        print(json.dumps(memory(options.memory, options.questions, options.calls, options.max_live)))
+        print(memory(options.memory, options.questions, options.calls, options.max_live))
         return
-    costs, slow = overhead(options), slow_engine(options.mean_s)
-    print(f"{options.questions:,} questions of {options.calls} calls, max_live {options.max_live}\n\n{table(costs)}\n")
-    print(f"an engine of mean request time {options.mean_s} s\n\n{table(slow)}\n")
-    print(json.dumps({"overhead": costs, "slow_engine": slow, "python": platform.python_version()}))
+    for row in (*overhead(options), *slow_engine(options.mean_s)):
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

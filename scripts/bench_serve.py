@@ -7,7 +7,7 @@ The same questions go through `gpu-rag serve` (a process of its own; each client
 next when the response is there) and through the engine in this process as one job, as `answer` and `eval` run them, in
 turns; medians of the rounds count. Questions are numbered to be different texts, and no vectors are kept. cpu_ms is
 processor time of the serving process, or of the job, a question: where other work runs, the ratio of these is the
-steady figure; alone_cpu_ms is that of jobs of one question each. The clients run beside the server on the same cores.
+steady figure. The clients run beside the server on the same cores.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from gpu_rag.types import Question
 
 SETTINGS = {"models": {"llm": "none", "vector_cache_gib": 0.0}}
 ASSIGNED = ("--set", "models.llm=none", "--set", "models.vector_cache_gib=0")
-A_FEW = 16  # questions that are run as a job of one
-LEAST = 64  # questions of a round
-A_CLIENT = 4  # questions of a client, where that is more
+LEAST, A_CLIENT = 64, 4  # questions of a round, and of a client where that is more
 
 
 def main() -> None:
@@ -76,8 +74,7 @@ def _compare(engine: Engine, url: str, pid: int, method: str, n: int, texts: lis
     batch = {name: statistics.median(row[name] for row in job[1:]) for name in job[0]}
     found = {"method": method, "clients": n, "questions": count, **middle}
     found.update({f"job_{name}": value for name, value in batch.items()})
-    alone = statistics.median(_job(engine, method, [f"{text} (alone)"])["cpu_ms"] for text in texts[:A_FEW])
-    return {**found, "cpu_ratio": middle["cpu_ms"] / batch["cpu_ms"], "alone_cpu_ms": alone}
+    return {**found, "cpu_ratio": middle["cpu_ms"] / batch["cpu_ms"]}
 
 
 def _job(engine: Engine, method: str, asked: list[str]) -> dict[str, float]:

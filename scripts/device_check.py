@@ -1,103 +1,382 @@
-"""One run on an NVIDIA GPU: the machine's ceilings, every kernel checked and timed, and whole methods profiled.
+"""One run on an NVIDIA GPU: whole methods checked against the CPU, kernels checked and timed, the machine's ceilings.
 
 usage: python scripts/device_check.py [--out device_check.json] [--seconds 540]
        python scripts/device_check.py --rest               (the next ten minutes: what the JSON still lacks)
        python scripts/device_check.py --section ppr_step   (these alone; the JSON keeps the others)
-       python scripts/device_check.py --merge ONE.json TWO.json ... --out ALL.json
        python scripts/device_check.py --dry-run            (on a CPU, tiny: each section runs to its end)
-It runs from a checkout, installed or not, on torch, triton, numpy and scipy; what lacks another package is absent,
-and says so. Profiles and ops need msgspec too. Nothing is downloaded and no file is read: inputs are made from seeds.
+It runs from a checkout, installed or not. Kernels need torch, triton, numpy, scipy and msgspec; a section that lacks
+another package is absent, and says so. Nothing is downloaded: inputs are the packaged sample, or made from seeds.
 
-Sections, in this order: machine, ceilings (8 GB copy, 8192^3 product in bf16), tiny (every kernel on its smallest
-case), sanitizer (compute-sanitizer's memcheck and racecheck over these), each kernel on graphs of 10^6 and 10^8 drawn
-edges, solve (PageRank from seeds to ranks, 1000 and 64 questions), launches (its steps one by one and as a CUDA graph),
-products (f16 against f32), profile_* (ppr, bubblerag, hoprag and hydrarag over a made index of 5 x 10^5 entities,
-embedding by a model of MiniLM's shape: time, the GPU's busy share, waits and bytes crossed, by step), memory (ops where
-little memory is left), ops_small, ops_large (the bench of every op), tests (tests/triton on the device), tiles (kernels
-with tiles of other sizes), cugraph (PageRank started by cuGraph beside our own). A kernel is checked before it is
-timed, with fresh memory full of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question
-alone as in the batch.
-Times are medians of triton.testing.do_bench, which empties the cache before each run; shares are compulsory bytes /
-(time x measured copy bandwidth), for join_top1 of the measured product.
+Sections, in this order: machine; ceilings (8 GB copy, 8192^3 product in bf16); smoke (the sample built and asked by
+every method here and on the CPU: rankings equal but for ties); each kernel on graphs of 10^6 and 10^8 drawn edges;
+solve (PageRank from seeds to ranks, 1000 and 64 questions); methods (each over 19,000 passages: questions a second,
+the GPU's busy share, waits, bytes copied); embedding (packaged MiniLM: passages a second); memory (ops where little
+memory is left); ops (gpu-rag bench); tests (tests/triton on the device); cugraph (PageRank started by
+cuGraph beside our own); sanitizer (memcheck and racecheck over every kernel on its smallest case). A kernel is checked
+before it is timed, with fresh memory full of NaN: against its reference, bit-equal from run to run, and one question
+alone as in the batch; then other libraries are timed on the same input. Times are medians of triton.testing.do_bench,
+which empties the cache before each run; `share` is compulsory bytes / (time x measured copy bandwidth), for join_top1
+of the measured product.
 
-Each section is a process of its own, so that a crash ends only that one, and is ended at its own limit. The JSON is
-written after each, with a Markdown page beside it, and has of a section that was ended what it had found.
-
-Exit status: 0 all checks hold, 1 some do not or a section failed, 2 no CUDA device (nothing is run), 3 what was run
-holds, but a section lacked what it needs ("absent" in the JSON).
+Each section is a process of its own and is ended at its own limit. The JSON, and a Markdown page beside it, are written
+after each; of a section that was ended they have the parts until then. Exit status: 0 all checks hold, 1 some do not, 2
+nothing was run (no CUDA device, or the JSON is of another one), 3 what was run holds, but a section was absent.
 No figure of a GPU exists yet: this script has never run on one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import re
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = [str(HERE.parent), str(HERE.parent / "kernels")]
-sys.path.insert(0, str(HERE))
 if __name__ == "__main__" or find_spec("gpu_rag") is None:  # not where it is imported beside an installation
-    sys.path[1:1] = CHECKOUT
+    sys.path[:0] = CHECKOUT
     if os.environ.get("PYTHONPATH", "").split(os.pathsep)[:2] != CHECKOUT:  # for the processes of the sections
         os.environ["PYTHONPATH"] = os.pathsep.join([*CHECKOUT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-import device_page  # noqa: E402
-import device_profile  # noqa: E402
-import device_sections  # noqa: E402
-import device_tuning  # noqa: E402
-from device_case import Case, Keep, Outputs, Plan, Result, refusals  # noqa: E402
-from device_cases import OPS, cases, tiny  # noqa: E402
-from device_sections import ended  # noqa: E402
+from gpu_rag_kernels import bubble as bubble_loops  # noqa: E402
+from gpu_rag_kernels import ego as ego_loops  # noqa: E402
+from gpu_rag_kernels import frontier as frontier_loops  # noqa: E402
+from gpu_rag_kernels import join as join_loops  # noqa: E402
+from gpu_rag_kernels import pagerank as pagerank_loops  # noqa: E402
 
 from gpu_rag.bench.measure import poisoned  # noqa: E402
+from gpu_rag.errors import BadInput, GpuRagError, MissingBackend  # noqa: E402
+from gpu_rag.graph.csr import csr_from_edges, row_of_entry  # noqa: E402
+from gpu_rag.graph.ego import checked, ego_balls  # noqa: E402
+from gpu_rag.graph.nearest import nearest  # noqa: E402
+from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare  # noqa: E402
+from gpu_rag.types import CSR, Ragged  # noqa: E402
 
-LIMITS = {  # seconds of a section
-    "machine": 60, "ceilings": 60, "tiny": 240, "sanitizer": 540, **dict.fromkeys(OPS, 180), "solve": 240,
-    "launches": 120, "products": 90,
-    **{f"profile_{method}": 240 for method in (*device_profile.METHODS, "embedding")}, "memory": 180,
-    "ops_small": 300, "ops_large": 540, "tests": 540, "tiles": 400, "cugraph": 300,
-}  # fmt: skip
-SECTIONS = tuple(LIMITS)
-COPY_BYTES = 8 * 10**9  # read; as many are written
-SIDE = 8192  # of the product
-GRACE = 10.0  # seconds that a section may be late, which it needs to start and to write
-LEAST = 5.0  # seconds left with which no section is begun
+Outputs = tuple[torch.Tensor, ...]
+Result = dict[str, Any]
+
+DAMPING, TOL = 0.85, 1e-6
 LATE = "no time left"
-MODULES = (  # whose absence says what cannot be checked or run on the machine
-    "triton", "numba", "cupy", "torch_geometric", "pylibcugraph", "pytest", "faiss", "vllm", "transformers",
-    "sentence_transformers", "msgspec", "bm25s", "Stemmer", "duckdb", "jsonschema", "llguidance",
-)  # fmt: skip
+SMALL, LARGE = (100_000, 1_000_000), (10_000_000, 100_000_000)  # nodes and drawn edges
+DRY = (300, 900)
 
 
-def machine(plan: Plan) -> Result:
-    found: Result = {"ok": True, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-    if plan.device.type == "cuda":
-        props = torch.cuda.get_device_properties(0)
-        found |= {"device": props.name, "memory_gb": round(props.total_memory / 1e9, 1)}
-        found |= {"cuda": torch.version.cuda, "capability": list(torch.cuda.get_device_capability(0))}
-    return found | {"importable": {name: find_spec(name) is not None for name in MODULES}}
+def refusals() -> tuple[type[Exception], ...]:
+    """Errors by which one part fails and its section goes on: whatever libraries raise. Out of memory torch raises a
+    RuntimeError, others a MemoryError; a kernel too large for the device is an error of Triton's own."""
+    usual = (
+        ArithmeticError, AssertionError, AttributeError, GpuRagError, ImportError, LookupError, MemoryError, OSError,
+        RuntimeError, TypeError, ValueError,
+    )  # fmt: skip
+    try:
+        from triton.errors import TritonError
+    except ImportError:
+        return usual
+    return *usual, TritonError
 
 
-def ceilings(plan: Plan) -> Result:
-    n_bytes, side = (4000, 8) if plan.small else (COPY_BYTES, SIDE)
-    source = torch.ones(n_bytes // 4, device=plan.device)
-    target = torch.empty_like(source)
-    copy_ms = plan.ms(lambda: target.copy_(source))
-    a, b = (torch.randn(side, side, device=plan.device, dtype=torch.bfloat16) for _ in range(2))
-    product_ms = plan.ms(lambda: a @ b)
-    return {
-        "ok": True, "copy_ms": copy_ms, "copy_gb_s": 2 * n_bytes / copy_ms / 1e6,
-        "product_ms": product_ms, "product_tflop_s": 2 * side**3 / product_ms / 1e9,
-    }  # fmt: skip
+def failed(error: Exception) -> Result:
+    return {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000]}
+
+
+def absent(why: str) -> Result:
+    return {"ok": None, "absent": why}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The run of a section. small: tiny sizes, as in a dry run. kernel: what stands for the kernels: triton or, where
+    that cannot run, the reference. until: when the section must end; keep: is given its parts as they end."""
+
+    device: torch.device
+    small: bool = False
+    kernel: str = "triton"
+    ceilings: Mapping[str, float] = field(default_factory=dict)
+    until: float = float("inf")
+    keep: Callable[[Result], None] = lambda result: None
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def ms(self, run: Callable[[], Any]) -> float:
+        """Milliseconds of a call: the median of many on a GPU, with an empty cache; of one elsewhere."""
+        if self.device.type == "cuda":
+            from triton.testing import do_bench
+
+            return float(do_bench(run, return_mode="median"))
+        began = time.perf_counter()
+        run()
+        return max((time.perf_counter() - began) * 1e3, 1e-6)
+
+    def parts(self, calls: Iterable[tuple[str, Callable[[], Result]]]) -> Result:
+        """The results of parts by name. A part that is refused, or has no time left, fails alone."""
+        results: dict[str, Result] = {}
+        for name, call in calls:
+            if time.time() > self.until:
+                results[name] = {"ok": False, "error": LATE}
+                continue
+            try:
+                results[name] = call()
+            except refusals() as error:
+                results[name] = failed(error)
+            self.keep({"parts": results})
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+        return {"ok": all(result["ok"] for result in results.values()), "parts": results}
+
+
+# --- made graphs -----------------------------------------------------------------------------------
+
+
+def generator(seed: int, device: torch.device) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+def rmat(n: int, m: int, seed: int, device: torch.device) -> CSR:
+    """m edges drawn with the skew of R-MAT (Chakrabarti, Zhan and Faloutsos, 2004), undirected, names shuffled."""
+    g, (a, b, c) = generator(seed, device), (0.57, 0.19, 0.19)
+    src, dst = (torch.zeros(m, dtype=torch.int64, device=device) for _ in range(2))
+    for _ in range(max(1, (n - 1).bit_length())):
+        u = torch.rand(m, generator=g, device=device)
+        src = 2 * src + (u >= a + b)
+        dst = 2 * dst + (((u >= a) & (u < a + b)) | (u >= a + b + c))
+    names = torch.randperm(n, generator=g, device=device)
+    return csr_from_edges(names[src % n], names[dst % n], n)
+
+
+def blocks(count: int, n: int, m: int, seed: int, device: torch.device) -> CSR:
+    """`count` graphs of n nodes and m uniform edges side by side: no edge leaves its block."""
+    first = torch.arange(count, device=device).repeat_interleave(m) * n
+    src, dst = first + torch.randint(n, (2, count * m), generator=generator(seed, device), device=device)
+    return csr_from_edges(src, dst, count * n)
+
+
+def unit_rows(n: int, dims: int, seed: int, device: torch.device) -> torch.Tensor:
+    """f16[n, dims], rows of length 1."""
+    rows = torch.randn(n, dims, generator=generator(seed, device), device=device)
+    return torch.nn.functional.normalize(rows, dim=1).half()
+
+
+def random_lists(batch: int, size: int, n: int, seed: int, device: torch.device) -> Ragged:
+    """`batch` lists of up to `size` numbers below n, ascending, each once."""
+    drawn = torch.randint(n, (batch, size), generator=generator(seed, device), device=device)
+    keys = torch.unique(drawn + torch.arange(batch, device=device)[:, None] * n)
+    offsets = torch.searchsorted(keys, torch.arange(batch + 1, device=device) * n)
+    return Ragged((keys % n).int(), offsets)
+
+
+def one_seed_each(csr: CSR, batch: int) -> Ragged:
+    """Questions of one seed, a node with edges."""
+    linked = csr.indptr.diff().nonzero()[:, 0]
+    drawn = torch.randint(len(linked), (batch,), generator=generator(3, linked.device), device=linked.device)
+    return Ragged(linked[drawn], torch.arange(batch + 1, device=linked.device))
+
+
+# --- kernels ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """run(implementation): the outputs. alone(implementation): outputs of one question by itself; part: that part of
+    the outputs of all. error(outputs): how far they are from exact, and how far they may be; None: implementations give
+    equal bits. bytes: compulsory traffic of a run, each array once; flop: of a run. peers: other libraries for the same
+    work, by name: a call prepares them and gives what is timed."""
+
+    size: str
+    run: Callable[[str], Outputs]
+    alone: Callable[[str], Outputs]
+    part: Callable[[Outputs], Outputs]
+    error: Callable[[Outputs], tuple[float, float]] | None = None
+    bytes: int = 0
+    flop: int = 0
+    peers: dict[str, Callable[[], Callable[[], Any]]] = field(default_factory=dict)
+
+
+def pattern_bytes(csr: CSR) -> int:
+    return 8 * (csr.n + 1) + 4 * csr.m
+
+
+def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
+    """A whole relaxed step of PageRank; each question restarts at a node of its own. States are so small that the sum
+    of the largest hub is one that f16 can hold."""
+    device, scale, kind = csr.indptr.device, 2.0**14 if fp16 else 1.0, torch.float16 if fp16 else torch.float32
+    g, most = generator(seed, device), max(1, int(csr.indptr.diff().max()))
+    x, y = (torch.rand(csr.n, width, generator=g, device=device).mul_(scale / most).to(kind) for _ in range(2))
+    omega, degree = torch.linspace(1.3, 0.7, width, device=device), csr.indptr.diff().clamp_min(1).float()
+    starts = torch.randperm(csr.n, generator=g, device=device)[:width]
+    place = torch.full((csr.n,), -1, dtype=torch.int32, device=device)
+    place[starts] = torch.arange(len(starts), dtype=torch.int32, device=device)
+    rows = torch.eye(len(starts), width, device=device)
+
+    def run(which: str, first: int = 0, wide: bool = False) -> Outputs:
+        before, moved, sums, relaxed, start = x[:, first:], y[:, first:].clone(), degree, omega[first:], rows[:, first:]
+        if wide:
+            before, moved, sums, relaxed = (a.double() for a in (before, moved, sums, relaxed))
+        change = pagerank_loops.ppr_step(
+            csr, before.contiguous(), moved, pagerank_loops.Restart(start.contiguous(), place), DAMPING, sums, 1 / sums,
+            relaxed, scale=scale, implementation=which,
+        )  # fmt: skip
+        assert change is not None
+        return moved, change
+
+    def error(outputs: Outputs) -> tuple[float, float]:
+        """Of the last question, beside the reference in f64. f16 keeps 11 bits, to which the step rounds once."""
+        exact = run("reference", width - 1, wide=True)[0]
+        off = (outputs[0][:, -1:].double() - exact).abs() - (2.0**-24 if fp16 else 0)
+        return float((off / exact.clamp_min(1e-30)).max()), 2.0**-10.3 if fp16 else 1e-4
+
+    return Case(
+        f"{csr.n} nodes, {csr.m} entries, B {width}", run, lambda i: run(i, width - 1)[:1],
+        lambda outputs: (outputs[0][:, -1:],), error,
+        pattern_bytes(csr) + 12 * csr.n + 3 * csr.n * width * x.element_size(), peers={} if fp16 else products(csr, x),
+    )  # fmt: skip
+
+
+def products(csr: CSR, x: torch.Tensor) -> dict[str, Callable[[], Callable[[], Any]]]:
+    """A x alone, the larger part of a step, by other libraries."""
+
+    def by_torch() -> Callable[[], Any]:
+        ones = torch.ones(csr.m, device=x.device)
+        matrix = torch.sparse_csr_tensor(csr.indptr.int(), csr.indices, ones, (csr.n, csr.n), check_invariants=False)
+        return lambda: matrix @ x
+
+    def by_cupy() -> Callable[[], Any]:
+        import cupy
+        from cupyx.scipy.sparse import csr_matrix
+
+        arrays = (torch.ones(csr.m, device=x.device), csr.indices, csr.indptr.int())
+        matrix = csr_matrix(tuple(cupy.from_dlpack(a) for a in arrays), shape=(csr.n, csr.n))
+        dense = cupy.from_dlpack(x)
+        return lambda: matrix @ dense
+
+    def by_pyg() -> Callable[[], Any]:
+        from torch_geometric import EdgeIndex
+
+        ends = torch.stack([row_of_entry(csr).long(), csr.indices.long()])
+        edges = EdgeIndex(ends, sparse_size=(csr.n, csr.n), sort_order="row")
+        return lambda: edges.matmul(x)
+
+    return {"torch CSR": by_torch, "CuPy": by_cupy, "PyG EdgeIndex": by_pyg}
+
+
+def hop(csr: CSR, words: int, seed: int = 1) -> Case:
+    g = generator(seed, csr.indptr.device)
+
+    def bits() -> torch.Tensor:
+        return torch.randint(-(2**63), 2**63 - 1, (csr.n, words), generator=g, device=g.device)
+
+    front, seen = bits() & bits() & bits(), bits()
+    last = front[:, -1:].contiguous(), seen[:, -1:].contiguous()
+    return Case(
+        f"{csr.n} nodes, {csr.m} entries, {words} words",
+        lambda i: ego_loops.msbfs_or(csr, front, seen, implementation=i),
+        lambda i: ego_loops.msbfs_or(csr, *last, implementation=i), lambda outputs: tuple(a[:, -1:] for a in outputs),
+        bytes=pattern_bytes(csr) + 32 * words * csr.n,
+    )  # fmt: skip
+
+
+def relax(csr: CSR, count: int, groups: int, seed: int = 1) -> Case:
+    """csr: `count` blocks side by side. Each group starts at one node of each block."""
+    device, n = csr.indptr.device, csr.n // count
+    g = generator(seed, device)
+    cost = torch.randint(1, 1 << 14, (csr.n,), generator=g, device=device)
+    state = torch.full((groups, csr.n), bubble_loops.UNREACHED, device=device)
+    start = torch.randint(n, (groups, count), generator=g, device=device) + torch.arange(count, device=device) * n
+    state.scatter_(1, start, start)
+
+    def run(which: str, first: int = 0) -> Outputs:
+        return (bubble_loops.minplus_relax(csr, cost, state[first:].contiguous(), implementation=which),)
+
+    return Case(
+        f"{count} blocks of {n} nodes, {csr.m} entries, {groups} groups", run, lambda i: run(i, groups - 1),
+        lambda outputs: (outputs[0][-1:],), bytes=pattern_bytes(csr) + 8 * csr.n + 16 * groups * csr.n,  # of one round
+    )  # fmt: skip
+
+
+def gather(vectors: torch.Tensor, batch: int, size: int, k: int, seed: int = 1) -> Case:
+    (n, dims), device = vectors.shape, vectors.device
+    queries, lists = unit_rows(batch, dims, seed, device), random_lists(batch, size, n, seed + 2, device)
+    first, total = int(lists.offsets[-2]), lists.values.shape[0]
+    last = Ragged(lists.values[first:], lists.offsets[-2:] - first)
+
+    def run(which: str, q: torch.Tensor = queries, rows: Ragged = lists) -> Outputs:
+        best = frontier_loops.ragged_gather_dot_topk(q, vectors, rows, k, implementation=which)
+        return best.ids, best.scores
+
+    return Case(
+        f"{batch} lists of {size}, {dims} dims, k {k}", run, lambda i: run(i, queries[-1:], last),
+        lambda outputs: tuple(a[-1:] for a in outputs),
+        bytes=total * (2 * dims + 4) + 8 * (batch + 1) + 2 * batch * dims + 8 * batch * k,
+    )  # fmt: skip
+
+
+def join(n: int, dims: int, words: int, device: torch.device, seed: int = 1) -> Case:
+    sides = []
+    for s in (seed, seed + 1):
+        head = torch.rand(n, words, generator=generator(s, device), device=device) < 4 / max(words, 1)
+        sides.append(join_loops.Side(unit_rows(n, dims, s, device), head.half(), head.sum(1).int() + 3))
+    left, right = sides
+
+    def run(which: str, mine: join_loops.Side = left) -> Outputs:
+        best = join_loops.join_top1(mine, right, implementation=which)
+        return best.best, best.second, best.index
+
+    def error(outputs: Outputs) -> tuple[float, float]:
+        """Of 64 rows, beside all their scores in f64."""
+        rows = torch.randperm(n, generator=generator(9, device), device=device)[:64]
+        shared = left.head[rows].double() @ right.head.double().T
+        union = (left.size[rows, None] + right.size[None, :] - shared).clamp_min(1)
+        exact = (shared / union + left.vectors[rows].double() @ right.vectors.double().T) / 2
+        strips = [part.topk(min(2, part.shape[1]), 1).values for part in exact.split(join_loops.STRIP, 1)]
+        off = max(
+            float((outputs[r][rows, s].double() - top[:, r]).abs().max())
+            for s, top in enumerate(strips) for r in range(top.shape[1])
+        )  # fmt: skip
+        named = exact.gather(1, outputs[2][rows].long()) - outputs[0][rows].double()
+        return max(off, float(named.abs().max())), join_loops.error_of(dims)
+
+    return Case(
+        f"{n} x {n} rows, {dims} dims, {words} words", run, lambda i: run(i, left.rows(n - 1, n)),
+        lambda outputs: tuple(a[-1:] for a in outputs), error, flop=2 * n * n * (dims + words),
+    )  # fmt: skip
+
+
+KERNELS = ("ppr_step", "ppr_step_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1")
+
+
+def cases(op: str, device: torch.device, small: bool) -> list[Callable[[], Case]]:
+    """The cases of an op, each made when it is called. small: one that is tiny, but has hubs, several lists and
+    blocks."""
+    graphs = [partial(rmat, *size, 7, device) for size in ([(40, 90)] if small else [SMALL, LARGE])]
+    if op.startswith("ppr_step"):
+        widths = (3,) if small else (256, 64)
+        return [lambda g=g, w=w: step(g(), w, fp16=op == "ppr_step_fp16") for g, w in zip(graphs, widths)]
+    if op == "msbfs_or":
+        return [lambda g=g, w=w: hop(g(), w) for g, w in zip(graphs, (2,) if small else (4, 1))]
+    if op == "minplus_relax":
+        count, n, m, groups = (3, 12, 20, 2) if small else (256, 1000, 5000, 4)
+        return [lambda: relax(blocks(count, n, m, 1, device), count, groups)]
+    if op == "ragged_gather_dot_topk":
+        rows, *sizes = ((30, 20), 4, 9, 3) if small else ((100_000, 768), 1000, 400, 20)
+        return [lambda: gather(unit_rows(*rows, 2, device), *sizes)]
+    return [lambda: join(*((70, 20, 5) if small else (32_768, 768, 1024)), device)]
 
 
 def equal(one: Outputs, other: Outputs) -> bool:
@@ -105,118 +384,474 @@ def equal(one: Outputs, other: Outputs) -> bool:
 
 
 def check(case: Case, which: str = "triton") -> Result:
-    """What holds of the kernel, before any time is taken."""
+    """The checks of a kernel, before any time is taken."""
     with poisoned():
-        found = case.run(which)
+        outputs = case.run(which)
         again, alone = case.run(which), case.alone(which)
-        reference = case.run("reference")
-    error, allowed = case.error(found)
-    floats = [(a, b) for a, b in zip(found, reference, strict=True) if a.is_floating_point()]
-    off = max((float((a.double() - b.double()).nan_to_num(0.0).abs().max()) for a, b in floats), default=0.0)
-    held = {
-        "run_to_run_equal": equal(found, again), "alone_equal": equal(alone, case.part(found)),
-        "rows_in_f64": error <= allowed, "all_written": not any(bool(a.isnan().any()) for a, _ in floats),
+    holds = {
+        "run_to_run_equal": equal(outputs, again), "alone_equal": equal(alone, case.part(outputs)),
+        "all_written": not any(bool(a.isnan().any()) for a in outputs if a.is_floating_point()),
     }  # fmt: skip
-    if case.exact:
-        held["equal_to_reference"] = equal(found, reference)
-    return {"ok": all(held.values()), **held, "error": error, "allowed": allowed, "largest_difference": off}
+    if case.error is None:
+        holds["as_reference"], error = equal(outputs, case.run("reference")), {}
+    else:
+        error = dict(zip(("error", "allowed"), case.error(outputs)))
+        holds["as_reference"] = error["error"] <= error["allowed"]
+    return {"ok": all(holds.values()), **holds, **error}
 
 
-def timed(case: Case, ceiling: Result, plan: Plan) -> Result:
-    times = {name: plan.ms(lambda n=name: case.run(n)) for name in dict.fromkeys((plan.kernel, "reference"))}  # type: ignore[misc]
-    failed, shares = {}, {}
-    for name, prepare in {} if plan.small else case.peers.items():
+def timed(case: Case, plan: Plan) -> Result:
+    """Milliseconds of the kernel, and its share of the ceiling; milliseconds of its reference and its peers."""
+    times: Result = {"ms": plan.ms(partial(case.run, plan.kernel))}
+    rate, work = ("copy_gb_s", case.bytes / 1e6) if case.bytes else ("product_tflop_s", case.flop / 1e9)
+    times["share"] = work / plan.ceilings[rate] / times["ms"]
+    others = {"reference": lambda: partial(case.run, "reference"), **({} if plan.small else case.peers)}
+    for name, prepare_one in others.items():
         try:
-            times[name] = plan.ms(prepare())
+            times[f"{name}, ms"] = plan.ms(prepare_one())
         except refusals() as error:  # of another library: it is not there, or cannot take this size
-            failed[name] = f"{type(error).__name__}: {error}"[:500]
-    for name, ms in times.items():
-        work = case.bytes / 1e6 / ceiling["copy_gb_s"] if case.bytes else case.flop / 1e9 / ceiling["product_tflop_s"]
-        shares[name] = work / ms
-    return {"bytes": case.bytes, "flop": case.flop, "ms": times, "share_of_ceiling": shares, "peers_not_timed": failed}
+            times[f"{name}, ms"] = failed(error)["error"]
+    return times
 
 
-def kernel(op: str, ceiling: Result, plan: Plan, until: float, keep: Keep) -> Result:
-    results: list[Result] = []
-    for make in [lambda: tiny(op, plan.device)] if plan.small else cases(op, plan.device):
-        if time.time() > until:
-            results.append({"ok": False, "error": LATE})
-            break
-        results.append({"ok": False})
-        try:
-            case = make()
-            results[-1] = {"size": case.size, **check(case, plan.kernel)}
-            keep({"cases": results})
-            fit = results[-1]["ok"] and bool(ceiling)
-            results[-1] |= timed(case, ceiling, plan) if fit else {"not_timed": "wrong, or no ceilings to compare"}
-            del case
-        except refusals() as error:  # too large for this device, say: the next size may fit
-            results[-1] |= {"ok": False, "error": f"{type(error).__name__}: {error}"[:500]}
-        keep({"cases": results})
-        if plan.device.type == "cuda":
-            torch.cuda.empty_cache()
-    return {"ok": all(r["ok"] for r in results), "cases": results}
+def kernel(op: str, plan: Plan) -> Result:
+    def one(make: Callable[[], Case]) -> Result:
+        case = make()
+        result = {"size": case.size, **check(case, plan.kernel)}
+        return result | timed(case, plan) if result["ok"] and plan.ceilings else result
 
-
-def section(name: str, plan: Plan, ceiling: Result, until: float, keep: Keep) -> Result:
-    """The result of a section; keep is told what it has found so far."""
-    own = plan, until, keep
-    plain: dict[str, Callable[[], Result]] = {
-        "machine": lambda: machine(plan), "ceilings": lambda: ceilings(plan), "tiny": lambda: check_tiny(plan),
-        "sanitizer": lambda: device_sections.sanitizer(until), "launches": lambda: device_tuning.launches(*own),
-        "solve": lambda: device_sections.solve(*own), "products": lambda: device_tuning.products(*own),
-        "memory": lambda: device_tuning.memory_edge(*own),
-        "profile_embedding": lambda: device_profile.profile_embedding(*own),
-        **dict.fromkeys(device_sections.BENCH, lambda: device_sections.ops(name, *own)),
-        "tests": lambda: device_sections.tests(until), "cugraph": lambda: device_sections.cugraph(until),
-        "tiles": lambda: device_tuning.tiles(lambda op: first_case(op, plan), *own),
-    }  # fmt: skip
-    try:
-        if name in plain:
-            return plain[name]()
-        if name.startswith("profile_"):
-            return device_profile.profile_method(name.removeprefix("profile_"), *own)
-        return kernel(name, ceiling, *own)
-    except ImportError as error:
-        return device_sections.absent(f"{error}")
-
-
-def first_case(op: str, plan: Plan) -> Case:
-    return tiny(op, plan.device) if plan.small else cases(op, plan.device)[0]()
+    return plan.parts((f"{op} {i}", partial(one, m)) for i, m in enumerate(cases(op, plan.device, plan.small), 1))
 
 
 def check_tiny(plan: Plan) -> Result:
     """Every kernel on its tiny case: what compute-sanitizer watches."""
-    found: Result = {}
-    for op in OPS:
+    return plan.parts((op, lambda op=op: check(cases(op, plan.device, True)[0](), plan.kernel)) for op in KERNELS)
+
+
+# --- the machine -----------------------------------------------------------------------------------
+
+MODULES = "triton numba cupy torch_geometric pylibcugraph pytest faiss vllm transformers msgspec bm25s duckdb"
+
+
+def machine(plan: Plan) -> Result:
+    facts: Result = {"ok": True, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    if plan.device.type == "cuda":
+        props = torch.cuda.get_device_properties(0)
+        facts |= {"device": props.name, "memory_gb": round(props.total_memory / 1e9, 1)}
+        facts |= {"cuda": torch.version.cuda, "capability": list(torch.cuda.get_device_capability(0))}
+    return facts | {"importable": {name: find_spec(name) is not None for name in MODULES.split()}}
+
+
+def ceilings(plan: Plan) -> Result:
+    n_bytes, side = (4000, 8) if plan.small else (8 * 10**9, 8192)
+    source = torch.ones(n_bytes // 4, device=plan.device)
+    target = torch.empty_like(source)
+    copy_ms = plan.ms(lambda: target.copy_(source))
+    a, b = (torch.randn(side, side, device=plan.device, dtype=torch.bfloat16) for _ in range(2))
+    product_ms = plan.ms(lambda: a @ b)
+    return {"ok": True, "copy_gb_s": 2 * n_bytes / copy_ms / 1e6, "product_tflop_s": 2 * side**3 / product_ms / 1e9}
+
+
+# --- whole methods ---------------------------------------------------------------------------------
+
+TIE = 1e-5  # scores as near as this are one rank
+PLAIN = {"embedder": "hash", "llm": "none", "decider": "rule", "vector_cache_gib": 0}
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+
+
+def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Result]) -> Result:
+    """`one(ask, method)` of every method over the first passages of the packaged sample, copied with names that differ,
+    with their ready triples. ask(device, method, n): answers to n questions, of an index that was built there."""
+    import gpu_rag
+    from gpu_rag.methods.registry import method_names
+    from gpu_rag.sample import world_path
+
+    sys.path.insert(0, str(HERE))
+    import bench_large
+
+    questions = [json.loads(row)["question"] for row in world_path("questions.jsonl").read_text("utf-8").splitlines()]
+    indexes: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file in ("corpus.jsonl", "openie.jsonl"):
+            rows = world_path(file).read_text("utf-8").splitlines(keepends=True)
+            (folder / file).write_text("".join(rows[:n_passages]), "utf-8")
+        bench_large.make(folder / "made", folder, copies, 0.8)
+
+        def index_on(device: str) -> Any:
+            if device not in indexes:
+                made, models = folder / "made", {**PLAIN, "device": device}
+                indexes[device] = gpu_rag.build(
+                    made / "corpus.jsonl", folder / f"index-{device}", openie=made / "openie.jsonl", methods=["all"],
+                    settings={"models": models},
+                )  # fmt: skip
+            return indexes[device]
+
+        def ask(device: str, method: str, n: int) -> list[Any]:
+            texts = [questions[i] if i < 60 else f"{questions[i % 60]} ({i})" for i in range(n)]  # none twice
+            settings = {"models": {**PLAIN, "device": device}}
+            return list(index_on(device).retrieve(texts, method=method, settings=settings, k=10))
+
+        index = index_on(plan.device.type)
+        facts = {"passages": index.n_passages, "entities": index.n_entities}
+        facts["stages_s"] = {stage: round(done.s, 2) for stage, done in index.report.stages.items()}
+        plan.keep(facts)
+        names = ["dense", "ppr"] if plan.small and copies > 1 else method_names()  # a dry run asks all in `smoke`
+        return plan.parts((method, partial(one, ask, method)) for method in names) | facts
+
+
+def smoke(plan: Plan) -> Result:
+    """Every method over the sample, built and asked here and on the CPU: the same rankings."""
+
+    def one(ask: Callable[..., Any], method: str) -> Result:
+        here, there = (ask(device, method, 4 if plan.small else 60) for device in (plan.device.type, "cpu"))
+        errors = "; ".join(dict.fromkeys(answer.error["message"] for answer in here if answer.error))
+        same = [same_ranking(a.evidence, b.evidence) for a, b in zip(here, there, strict=True)]
+        return {"ok": not errors and all(same), "same rankings": sum(same), "of": len(same), "error": errors}
+
+    return over_sample(40 if plan.small else 440, 1, plan, one)
+
+
+def methods(plan: Plan) -> Result:
+    """Every method over 18,920 passages: 64 warm questions, and 1,024 where these took less than two seconds."""
+    few, device = 4 if plan.small else 64, plan.device.type
+
+    def one(ask: Callable[..., Any], method: str) -> Result:
+        result = {"ok": True, **profiled(lambda: ask(device, method, few), plan)}
+        result[f"questions/s of {few}"] = few / result["ms"] * 1e3
+        if not plan.small and result["ms"] < 2000:
+            began = time.perf_counter()
+            ask(device, method, 1024)
+            result["questions/s of 1024"] = 1024 / (time.perf_counter() - began)
+        return result
+
+    return over_sample(20 if plan.small else 440, 2 if plan.small else 43, plan, one)
+
+
+def same_ranking(here: list[Any], there: list[Any]) -> bool:
+    """Whether two rankings name the same passages in order, but for ties: at each place the scores are within TIE, and
+    so is the score of the passage in the other ranking, or the last score where it is not there."""
+    scores = {passage.passage_id: passage.score for passage in there}
+    return len(here) == len(there) and all(
+        abs(score - b.score) <= TIE * max(1.0, abs(b.score))
+        for a, b in zip(here, there)
+        for score in (a.score, scores.get(a.passage_id, there[-1].score))
+    )
+
+
+def profiled(run: Callable[[], Any], plan: Plan) -> Result:
+    """A call that is not the first one: its milliseconds without the profiler, then what its trace says."""
+    run()
+    began = time.perf_counter()
+    run()
+    plan.synchronise()
+    result: Result = {"ms": (time.perf_counter() - began) * 1e3}
+    if plan.device.type != "cuda" or plan.small:
+        return result
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as taken:
+        run()
+        plan.synchronise()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        taken.export_chrome_trace(str(path))
+        return result | traced(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
+
+
+def traced(events: list[dict[str, Any]]) -> Result:
+    """Share of the time in which the GPU works, waits of the host, kernels, and bytes copied, of a trace's events."""
+    whole = [e for e in events if e.get("ph") == "X"]
+    work = sorted((e["ts"], e["ts"] + e["dur"]) for e in whole if str(e.get("cat")).startswith(("kernel", "gpu_mem")))
+    busy, end = 0.0, float("-inf")
+    for first, last in work:
+        busy += max(0.0, last - max(first, end))
+        end = max(end, last)
+    spans = [(e["ts"], e["ts"] + e["dur"]) for e in whole if e.get("cat") in ("cpu_op", "cuda_runtime", "kernel")]
+    took = max((b for _, b in spans), default=0.0) - min((a for a, _ in spans), default=0.0)
+    copies = [(e["name"], e.get("args", {}).get("bytes", 0)) for e in whole if e.get("cat") == "gpu_memcpy"]
+    return {
+        "gpu_busy": busy / took if took else 0.0, "kernels": sum(e.get("cat") == "kernel" for e in whole),
+        "waits": sum(e["name"] in WAITS for e in whole) - 1,  # the last is that of the profile itself
+        "bytes_to_gpu": sum(n for name, n in copies if "HtoD" in name),
+        "bytes_to_host": sum(n for name, n in copies if "DtoH" in name),
+    }  # fmt: skip
+
+
+def embedding(plan: Plan) -> Result:
+    """Passages a second by the packaged MiniLM, by 512 and all in one call; the rows of texts alone as in a batch."""
+    from gpu_rag.models.embed import load_embedder
+
+    embedder, n, r = load_embedder("minilm", plan.device.type), 24 if plan.small else 65_536, np.random.default_rng(1)
+    texts = [" ".join(f"town{word}" for word in r.integers(500, size=r.integers(30, 70))) for _ in range(n)]
+
+    def rate(block: int) -> Result:
+        part = texts[: min(n, 16 * block)]
+        result = profiled(lambda: [embedder.embed(part[i : i + block]) for i in range(0, len(part), block)], plan)
+        return {"ok": True, "passages/s": len(part) / result["ms"] * 1e3, **result}
+
+    def alone() -> Result:
+        return {"ok": bool(np.array_equal(embedder.embed(texts[:3]), embedder.embed(texts[:64])[:3]))}
+
+    return plan.parts([("alone", alone), *((f"{size} a call", partial(rate, size)) for size in (min(n, 512), n))])
+
+
+# --- graph ops -------------------------------------------------------------------------------------
+
+
+def residual(graph: PageRankGraph, rows: torch.Tensor, seeds: Ragged, damping: float) -> float:
+    """The largest |(1-d) pi + d (P^T p + lost(p) pi) - p|_1 of rows p f32[B, N] with one seed each, by additions in
+    f64 that no kernel of ours makes."""
+    targets, worst = row_of_entry(graph.pull), 0.0
+    for p, seed in zip(rows, seeds.values.tolist(), strict=True):
+        p = p.double()
+        flow = (p / graph.scale)[graph.pull.indices.long()]
+        flow = flow if graph.pull.weight is None else flow * graph.pull.weight
+        after = torch.zeros_like(p).index_add_(0, targets, flow).mul_(damping)
+        after[seed] += 1 - damping + damping * float(p[graph.dangling].sum())
+        worst = max(worst, float((after - p).abs().sum()))
+    return worst
+
+
+def solved(csr: CSR, batch: int, plan: Plan, implementation: str = "auto", goal_ms: float | None = None) -> Result:
+    """Questions of one seed each solved to TOL, from lists of seeds to rows of ranks: time, the L1 error of the first
+    eight as the residual proves it, and bits run to run."""
+    graph, seeds = prepare(csr), one_seed_each(csr, batch)
+
+    def run() -> torch.Tensor:
+        return personalized_pagerank(graph, seeds, damping=DAMPING, tol=TOL, implementation=implementation)
+
+    rows, few = run(), Ragged(seeds.values[:8], seeds.offsets[:9])
+    error = residual(graph, rows[:8], few, DAMPING) / (1 - DAMPING)
+    same = bool(torch.equal(run(), rows))
+    del rows
+    # tol, the rounding of the result, and what the residual adds to both
+    ok = same and error <= 2 * (TOL + 1e-7) / (1 - DAMPING)
+    sizes = {"n": csr.n, "m": graph.pull.m, "batch": batch}
+    return {"ok": ok, **sizes, "error": error, "run_to_run_equal": same, "ms": plan.ms(run), "goal_ms": goal_ms}
+
+
+def solve(plan: Plan) -> Result:
+    sizes = ((DRY, 3, None),) if plan.small else ((SMALL, 1000, 5.0), (LARGE, 64, None))
+    return plan.parts(
+        (f"{m} edges", lambda n=n, m=m, b=b, goal=goal: solved(rmat(n, m, 7, plan.device), b, plan, goal_ms=goal))
+        for (n, m), b, goal in sizes
+    )
+
+
+def cugraph(plan: Plan) -> Result:
+    if find_spec("pylibcugraph") is None or find_spec("cupy") is None:
+        return absent("pylibcugraph or cupy is not installed")
+    csr = rmat(*LARGE, 7, plan.device)
+    return plan.parts((name, partial(solved, csr, 8, plan, name)) for name in ("torch", "cugraph"))
+
+
+def memory(plan: Plan) -> Result:
+    """PageRank, neighbours and balls where little memory is left: each gives the bits that it gives with plenty, or is
+    refused by a check of ours. torch's own error is a failure."""
+    n, m, batch = (*DRY, 4) if plan.small else (2_000_000, 20_000_000, 256)
+    csr, device = rmat(n, m, 7, plan.device), plan.device
+    graph, sound, base = prepare(csr), checked(csr), unit_rows(n, 64, 1, device)
+    base = base.float() if device.type == "cpu" else base
+    seeds, queries = one_seed_each(csr, batch), unit_rows(batch, 64, 2, device).float()
+    calls: dict[str, Callable[[], Any]] = {
+        "pagerank": lambda: personalized_pagerank(graph, seeds),
+        "neighbours": lambda: nearest(queries, base, 20),
+        "balls": lambda: ego_balls(sound, seeds, 2),
+    }
+    return plan.parts(
+        (f"{k}, {left} GiB", partial(squeezed, run, left, plan)) for k, run in calls.items() for left in (8, 1)
+    )
+
+
+def squeezed(run: Callable[[], Any], left: int, plan: Plan) -> Result:
+    """A call with so many GiB free. peak_gb: beside what lay there before."""
+    whole, ballast, before, real = run(), None, 0, plan.device.type == "cuda" and not plan.small
+    if real:
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0] - left * 2**30
+        ballast = torch.empty(max(free, 0), dtype=torch.uint8, device=plan.device)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    try:
+        result = run()
+    except BadInput as refused:
+        return {"ok": True, "refused": str(refused)[:300]}
+    finally:
+        del ballast
+    arrays = [[a] if isinstance(a, torch.Tensor) else list(vars(a).values()) for a in (result, whole)]
+    peak = (torch.cuda.max_memory_allocated() - before) / 1e9 if real else 0.0
+    return {"ok": equal(*map(tuple, arrays)), "peak_gb": peak}
+
+
+def ops(plan: Plan) -> Result:
+    """gpu-rag bench of every op, one after the other in this process: its start takes as long as several ops."""
+    from gpu_rag.bench import OPS
+    from gpu_rag.bench.case import REFUSED, Config
+    from gpu_rag.bench.run import run_bench
+
+    device, few = plan.device.type, plan.small and plan.device.type == "cpu"  # tests bench the others there
+    config = Config(
+        sizes=(DRY[0],) if plan.small else (10_000, 1_000_000), batches=(3,) if plan.small else (1, 64, 1000),
+        dampings=(DAMPING,), graphs=("power-law",), index=None, generated=True, peers=False, device=device, threads=1,
+        rounds=1, hops=(),
+    )  # fmt: skip
+
+    def benched(op: str) -> Result:
+        rows = [row.document() for row in run_bench([op], config)]
+        ms = {f"{row['n']} nodes, B {row['B']}, ms": row["ms"] for row in rows}
+        return {"ok": not any(row["note"].startswith(REFUSED) for row in rows), **ms, "rows": rows}
+
+    return plan.parts((op, partial(benched, op)) for op in (list(OPS)[:3] if few else OPS))
+
+
+# --- other programs --------------------------------------------------------------------------------
+
+SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
+
+
+def tests(plan: Plan) -> Result:
+    if find_spec("pytest") is None:
+        return absent("pytest is not installed")
+    command = [sys.executable, "-m", "pytest", "-m", "triton", "tests/triton", "-p", "no:cacheprovider"]
+    command += ["--ignore", "tests/triton/test_triton_compile.py"]  # needs no device
+    if find_spec("xdist") is not None:  # most of the time goes to compiling kernels
+        command += ["-n", "4"]
+    done = ended(command, plan.until - time.time())
+    return {"ok": done["status"] == 0, **done}
+
+
+def sanitizer(plan: Plan) -> Result:
+    """Every kernel on its tiny case, checked, under each tool. torch takes memory without its cache, so that a kernel
+    that leaves its arrays is seen."""
+    tool = find_sanitizer()
+    if tool is None:
+        return absent("compute-sanitizer is not on PATH, in CUDA_HOME/bin or in an nvidia package")
+    command = [tool, "--error-exitcode", "99", "--tool"]
+    script = [sys.executable, str(HERE / "device_check.py"), "--tiny"]
+    half = (plan.until - time.time()) / 2
+
+    def watched(name: str) -> Result:
+        """Nothing found counts only where the tool says so."""
+        done = ended([*command, name, *script], half, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+        counts = [int(a or b) for a, b in SUMMARY.findall(done["tail"])]
+        return {"ok": done["status"] == 0 and bool(counts) and not any(counts), "found": counts, **done}
+
+    return plan.parts((name, partial(watched, name)) for name in ("memcheck", "racecheck"))
+
+
+def find_sanitizer() -> str | None:
+    """On PATH, in the CUDA toolkit, or in a package of pip."""
+    name, spec = "compute-sanitizer", find_spec("nvidia")
+    folders = [os.environ[key] for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
+    places = [os.environ.get("PATH", os.defpath), *(f"{folder}/bin" for folder in folders)]
+    for folder in (spec and spec.submodule_search_locations) or ():
+        places += [str(path.parent) for path in sorted(Path(folder).glob(f"*/**/{name}"))]
+    return shutil.which(name, path=os.pathsep.join(places))
+
+
+def ended(command: list[str], left_s: float, **environment: str) -> Result:
+    """The end of a command in the checkout: its exit status (124: no time left) and its last output. One that is late
+    is ended with all that it has started, which would go on working on the GPU."""
+    left_s = max(left_s, 1.0)
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=err, start_new_session=True, cwd=HERE.parent, env={**os.environ, **environment}
+        )
+        late = ""
         try:
-            found[op] = check(tiny(op, plan.device), plan.kernel)
-        except refusals() as error:
-            found[op] = {"ok": False, "error": f"{type(error).__name__}: {error}"[:500]}
-    return {"ok": all(result["ok"] for result in found.values()), "ops": found}
+            process.wait(left_s)
+        except subprocess.TimeoutExpired:
+            late = f"\nlonger than the {left_s:.0f} s that were left"
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for file in (out, err):
+            file.seek(0)
+        tail = out.read()[-4000:] + err.read()[-4000:] + late
+    return {"status": 124 if late else process.returncode, "tail": tail}
+
+
+# --- the page --------------------------------------------------------------------------------------
+
+
+def page(done: dict[str, Result]) -> str:
+    """Markdown: the machine, the sections, and a table of the parts of each section with the figures that they have."""
+    facts, ceiling = done.get("machine", {}), done.get("ceilings", {})
+    lines = [f"# {facts.get('device', 'no GPU: no figure here is of one')}, {facts.get('date', 'no date')}", ""]
+    lines += [f"torch {facts.get('torch')}, CUDA {facts.get('cuda')}, {facts.get('memory_gb')} GB."]
+    copy, product = cell(ceiling.get("copy_gb_s")), cell(ceiling.get("product_tflop_s"))
+    lines += [f"Copy {copy} GB/s, bf16 product {product} TFLOP/s. Made by `scripts/device_check.py`.", ""]
+    lines += table(("section", "", "seconds"), [(n, verdict(r), r.get("took_s")) for n, r in done.items()])
+    for name, result in done.items():
+        parts: dict[str, Result] = result.get("parts", {})
+        heads = list(dict.fromkeys(k for part in parts.values() for k, v in part.items() if k != "ok" and is_figure(v)))
+        lines += table((name, *heads, ""), [(n, *map(p.get, heads), verdict(p)) for n, p in parts.items()])
+    return "\n".join(lines)
+
+
+def is_figure(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and 0 < len(value) < 60)
+
+
+def cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "" if value is None else str(value).replace("|", "/")[:120]
+
+
+def table(head: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> list[str]:
+    """Lines of a table; none without rows."""
+    lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
+    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines, ""] if lines else []
+
+
+def verdict(result: Result) -> str:
+    if result.get("ok") is None:
+        return f"absent: {result.get('absent', '')}"
+    return "ok" if result["ok"] else " ".join(["FAILED", *str(result.get("error", "")).strip().splitlines()[-1:]])
+
+
+# --- the run ---------------------------------------------------------------------------------------
+
+GRACE, LEAST = 10.0, 5.0  # seconds that a section may be late, and with which no section is begun
+SECTIONS: dict[str, tuple[int, Callable[[Plan], Result]]] = {  # seconds at most
+    "machine": (60, machine), "ceilings": (60, ceilings), "smoke": (240, smoke),
+    **{op: (180, partial(kernel, op)) for op in KERNELS},
+    "solve": (240, solve), "methods": (540, methods), "embedding": (240, embedding), "memory": (180, memory),
+    "ops": (540, ops), "tests": (540, tests), "cugraph": (300, cugraph), "sanitizer": (540, sanitizer),
+}  # fmt: skip
+OTHER_PROGRAMS = ("tests", "cugraph", "sanitizer")  # need a GPU
+
+
+def section(name: str, plan: Plan) -> Result:
+    """The result of a section; absent where it lacks a package."""
+    try:
+        return SECTIONS[name][1](plan)
+    except (ImportError, MissingBackend) as error:
+        return absent(f"{error}")
+    except refusals() as error:
+        return failed(error)
 
 
 def dry_run(out: Path) -> int:
-    """Every section that needs no other program, on the CPU, tiny, in this process; the reference for the kernels."""
-    plan, done = Plan(torch.device("cpu"), small=True, kernel="reference"), {}
+    """Every section that needs no GPU, on the CPU, tiny, in this process; the reference for the kernels."""
+    done: dict[str, Result] = {}
     for name in SECTIONS:
-        if name in ("sanitizer", "tests", "cugraph"):
-            done[name] = device_sections.absent("not in a dry run")
-        else:
-            done[name] = section(name, plan, done.get("ceilings", {}), time.time() + LIMITS[name], lambda _: None)
-        print(f"{name}: {said(done[name])}", flush=True)
+        plan = Plan(torch.device("cpu"), True, "reference", done.get("ceilings", {}))
+        done[name] = absent("not in a dry run") if name in OTHER_PROGRAMS else section(name, plan)
+        print(f"{name}: {verdict(done[name])}", flush=True)
     save(out, done)
     return 1 if status(done) == 1 else 0
 
 
 def run_all(out: Path, seconds: float, names: tuple[str, ...]) -> int:
     """Runs sections; those that `out` has and that are not named are kept."""
-    start = time.time()
-    done = json.loads(out.read_text(encoding="utf-8")) if out.exists() and names != SECTIONS else {}
+    start, done = time.time(), read(out) if names != tuple(SECTIONS) else {}
     part = out.with_suffix(".part.json")
     for name in names:
         began = time.time()
-        left = min(start + seconds - began - GRACE, LIMITS[name])
+        left = min(start + seconds - began - GRACE, SECTIONS[name][0])
         part.unlink(missing_ok=True)
         ceiling = done["ceilings"] if done.get("ceilings", {}).get("ok") else {}
         command = [sys.executable, __file__, "--child", name, "--out", str(part), "--ceiling", json.dumps(ceiling)]
@@ -226,100 +861,88 @@ def run_all(out: Path, seconds: float, names: tuple[str, ...]) -> int:
             done[name] = run_section([*command, "--seconds", str(left)], left + GRACE, part)
         done[name]["took_s"] = round(time.time() - began, 1)
         save(out, done)
-        print(f"{name}: {said(done[name])} ({done[name]['took_s']} s)", flush=True)
+        print(f"{name}: {verdict(done[name])} ({done[name]['took_s']} s)", flush=True)
     part.unlink(missing_ok=True)
     return status({name: done[name] for name in names})
 
 
+def run_section(command: list[str], left: float, part: Path) -> Result:
+    """What a section wrote; of one that was ended or died, its parts until then, and why."""
+    done = ended(command, left)
+    result: Result = read(part)
+    if done["status"] or "ok" not in result:
+        result |= {"ok": False, "error": done["tail"], "status": done["status"]}
+    return result
+
+
+def read(out: Path) -> dict[str, Any]:
+    return dict(json.loads(out.read_text(encoding="utf-8"))) if out.exists() else {}
+
+
 def rest(out: Path) -> tuple[str, ...]:
     """The sections that a JSON lacks, or had no time for."""
-    done = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    done = read(out)
     return tuple(name for name in SECTIONS if done.get(name, {"error": LATE}).get("error") == LATE)
 
 
-def save(out: Path, done: dict[str, Result]) -> None:
-    """The JSON, and the page beside it."""
-    ordered = {name: done[name] for name in SECTIONS if name in done}
-    out.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".md").write_text(device_page.page(ordered), encoding="utf-8")
-
-
-def said(result: dict[str, Any]) -> str:
-    if result["ok"] is None:
-        return f"ABSENT: {result['absent']}"
-    return "ok" if result["ok"] else "FAILED"
-
-
-def status(results: dict[str, dict[str, Any]]) -> int:
+def status(results: dict[str, Result]) -> int:
     """The exit status of a run."""
     if any(result["ok"] is False for result in results.values()):
         return 1
     return 3 if any(result["ok"] is None for result in results.values()) else 0
 
 
-def merged(files: list[Path]) -> dict[str, dict[str, Any]]:
-    """The sections of several JSONs in the order of a run; where two have one, the later file's."""
-    held: dict[str, dict[str, Any]] = {}
-    for file in files:
-        held.update(json.loads(file.read_text(encoding="utf-8")))
-    return {name: held[name] for name in SECTIONS if name in held}
+def save(out: Path, done: dict[str, Result]) -> None:
+    """The JSON, and the page beside it."""
+    ordered = {name: done[name] for name in SECTIONS if name in done}
+    out.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(page(ordered), encoding="utf-8")
 
 
-def run_section(command: list[str], left: float, part: Path) -> dict[str, Any]:
-    """What a section wrote; of one that was ended or died, what it had found until then, and why."""
-    done = ended(command, left)
-    result: dict[str, Any] = json.loads(part.read_text(encoding="utf-8")) if part.exists() else {}
-    if done["status"] or "ok" not in result:
-        result |= {"ok": False, "error": done["tail"], "status": done["status"]}
-    return result
-
-
-def write(out: Path, result: dict[str, Any]) -> None:
+def write(out: Path, result: Result) -> None:
     """All of it or, to a process that is ended meanwhile, nothing."""
     part = out.with_suffix(".new")
     part.write_text(json.dumps(result) + "\n", encoding="utf-8")
     part.replace(out)
 
 
-def parsed() -> argparse.Namespace:
+def refused(out: Path) -> str:
+    """Why nothing can be run here; "" where it can."""
+    if not torch.cuda.is_available() or find_spec("triton") is None:
+        return "no CUDA device (torch.cuda.is_available() is false), or no triton"
+    here, there = torch.cuda.get_device_properties(0).name, read(out).get("machine", {}).get("device")
+    if there not in (None, here):
+        return f"{out} is of another device, {there}, and this is {here}: name another file with --out"
+    return ""
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description="Checks and times gpu-rag on an NVIDIA GPU.")
     parser.add_argument("--out", type=Path, default=Path("device_check.json"), help="the JSON that is written")
     parser.add_argument("--seconds", type=float, default=540.0, help="time for all sections")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
     parser.add_argument("--rest", action="store_true", help="the sections that the JSON lacks, or had no time for")
-    parser.add_argument("--merge", nargs="+", type=Path, metavar="JSON", help="put these together and end")
     parser.add_argument("--dry-run", action="store_true", help="tiny, on the CPU: that every section runs to its end")
     parser.add_argument("--tiny", action="store_true", help="check tiny cases only (compute-sanitizer runs this)")
     parser.add_argument("--child", choices=SECTIONS, help=argparse.SUPPRESS)  # the script calls itself so
     parser.add_argument("--ceiling", type=json.loads, default={}, help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def main() -> int:
-    args = parsed()
-    if args.merge:
-        found = merged(args.merge)
-        save(args.out, found)
-        return status(found)
+    args = parser.parse_args()
     if args.dry_run:
         return dry_run(args.out)
-    if not torch.cuda.is_available():
-        print("device_check: no CUDA device (torch.cuda.is_available() is false); nothing was run", file=sys.stderr)
+    if why := refused(args.out):
+        print(f"device_check: {why}; nothing was run", file=sys.stderr)
         return 2
-    if find_spec("triton") is None:
-        print("device_check: triton is not installed; nothing was run", file=sys.stderr)
-        return 2
+    out, device = args.out, torch.device("cuda")
+    plan = Plan(device, ceilings=args.ceiling, until=time.time() + args.seconds, keep=partial(write, out))
     if args.tiny:
-        found = check_tiny(Plan(torch.device("cuda")))
-        print(json.dumps(found))
-        return 0 if found["ok"] else 1
-    if args.child is None:
-        names = rest(args.out) if args.rest else tuple(n for n in SECTIONS if n in (args.section or SECTIONS))
-        return run_all(args.out, args.seconds, names)
-    out: Path = args.out
-    plan, until = Plan(torch.device("cuda")), time.time() + args.seconds
-    write(out, section(args.child, plan, args.ceiling, until, lambda found: write(out, found)))
-    return 0
+        result = check_tiny(Plan(device))
+        print(json.dumps(result))
+        return 0 if result["ok"] else 1
+    if args.child:
+        write(out, section(args.child, plan))
+        return 0
+    names = rest(out) if args.rest else tuple(n for n in SECTIONS if n in (args.section or SECTIONS))
+    return run_all(out, args.seconds, names)
 
 
 if __name__ == "__main__":

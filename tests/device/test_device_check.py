@@ -1,56 +1,382 @@
-"""scripts/device_check.py runs to its end on the stand-in device: its first run on a GPU must not end at a slip."""
+"""scripts/device_check.py without a device: it runs to its end, its checks catch a wrong op, and no figure of a CPU is
+taken for one of a GPU."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
+import torch
+from gpu_rag_kernels import dispatch
+from project_scripts import script
 
-SCRIPT = Path(__file__).resolve().parent / "device_check_sections.py"
-CHECK = SCRIPT.parents[2] / "scripts" / "device_check.py"
-ABSENT = {"sanitizer", "tests", "tiles", "cugraph"}  # of a dry run: other programs, Triton, cuGraph
-LACKING = """
-import sys, runpy
-# what an image with torch, triton, CuPy, PyG and transformers does not have
-sys.modules.update(dict.fromkeys(("Stemmer", "bm25s", "duckdb", "jsonschema", "faiss", "vllm", "pylibcugraph")))
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.pagerank import personalized_pagerank, prepare
+from gpu_rag.types import Ragged
+
+SECTIONS = Path(__file__).resolve().parent / "device_check_sections.py"
+ROOT = SECTIONS.parents[2]
+CHECK = ROOT / "scripts" / "device_check.py"
+CPU = torch.device("cpu")
+ABSENT = {"tests", "cugraph", "sanitizer"}  # of a dry run: other programs, cuGraph
+
+device_check = script("device_check")
 
 
-def ran(*command: object) -> None:
+def ran(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    given = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, check=False, env=given)
 
 
 @pytest.mark.slow
 def test_a_dry_run_passes_on_a_cpu(tmp_path: Path) -> None:
-    """Every section, without the packages that a bare image lacks; the page says so."""
-    ran("-c", LACKING, CHECK, "--dry-run", "--out", tmp_path / "dry.json")
+    """Every section; the page says that no figure is of a GPU."""
+    done = ran(CHECK, "--dry-run", "--out", tmp_path / "dry.json")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     results = json.loads((tmp_path / "dry.json").read_text(encoding="utf-8"))
-    assert {name for name, found in results.items() if not found["ok"]} <= ABSENT
-    assert not [name for name, found in results.items() if found["ok"] is False]
+    assert {name for name, result in results.items() if not result["ok"]} == ABSENT
+    assert list(results) == list(device_check.SECTIONS)
     page = (tmp_path / "dry.md").read_text(encoding="utf-8")
-    assert "| profile_hydrarag | ok |" in page and "| bubble_trees |" in page and "| ppr_step_fp16 | n 40" in page
-    assert "| PageRank: nodes |" in page and results["solve"]["solves"][0]["error"] < 1e-5
+    assert (
+        page.startswith("# no GPU") and "| hydrarag | 4 | 4 | ok |" in page and "| ppr_step_fp16 1 | 40 nodes" in page
+    )
+    assert results["solve"]["parts"]["900 edges"]["error"] < 1e-5
+    assert results["methods"]["parts"]["ppr"]["questions/s of 4"] > 0
 
 
 @pytest.mark.slow
-def test_sections_run_to_their_end(tmp_path: Path) -> None:
-    out = tmp_path / "sections.json"
-    ran(SCRIPT, out)
-    results = json.loads(out.read_text(encoding="utf-8"))
-    failed = {name: held for name, held in results.items() if not held["ok"]}
+def test_sections_run_to_their_end_on_the_stand_in(tmp_path: Path) -> None:
+    """Its first run on a GPU must not end at a slip."""
+    done = ran(SECTIONS, tmp_path / "sections.json")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    results = json.loads((tmp_path / "sections.json").read_text(encoding="utf-8"))
+    failed = {name: result for name, result in results.items() if not result["ok"]}
     assert not failed, json.dumps(failed, indent=1)[-8000:]
-    for op in ("ppr_spmm", "join_top1"):
-        (case,) = results[op]["cases"]
-        assert case["run_to_run_equal"] and case["ms"] == {**case["ms"], "triton": 0.5, "reference": 0.5}
-    assert all(row["device"] == "cuda" for held in results["ops_small"]["ops"].values() for row in held["rows"])
+    (part,) = results["join_top1"]["parts"].values()
+    assert part["run_to_run_equal"] and part["ms"] == part["reference, ms"] == 0.5
+    assert all(row["device"] == "cuda" for part in results["ops"]["parts"].values() for row in part["rows"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_without_a_device_nothing_is_run_or_written(tmp_path: Path) -> None:
+    assert ran(CHECK, "--out", tmp_path / "out.json").returncode == 2
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_json_of_another_device_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(name="H200"))
+    monkeypatch.setattr(device_check, "find_spec", lambda name: name)
+    out = tmp_path / "out.json"
+    assert device_check.refused(out) == ""
+    for name, why in (("H200", ""), ("H100", "H100")):
+        out.write_text(json.dumps({"machine": {"ok": True, "device": name}}))
+        assert why in device_check.refused(out) and bool(device_check.refused(out)) == bool(why)
+
+
+def test_it_runs_from_a_checkout(tmp_path: Path) -> None:
+    """Not installed, without the packages that read texts, from another folder; so do its sections' processes."""
+    code = """
+import contextlib, os, runpy, sys
+sys.modules.update(dict.fromkeys(("Stemmer", "bm25s", "duckdb", "jsonschema")))
+sys.argv = sys.argv[1:]
+with contextlib.suppress(SystemExit):
+    runpy.run_path(sys.argv[0], run_name="__main__")
+import gpu_rag, gpu_rag_kernels
+print(gpu_rag.__file__, gpu_rag_kernels.__file__, os.environ["PYTHONPATH"])
+"""
+    plain = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, "-c", code, str(CHECK), "--section", "machine", "--out", str(tmp_path / "out.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=plain)
+    ours, kernels, path = done.stdout.split()[-3:]
+    assert Path(ours).is_relative_to(ROOT / "gpu_rag") and Path(kernels).is_relative_to(ROOT / "kernels")
+    assert path == os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
+    assert str(ROOT / "kernels") not in os.environ.get("PYTHONPATH", "").split(os.pathsep), "importing it sets nothing"
+
+
+# --- checks of kernels -----------------------------------------------------------------------------
+
+
+def case_by_reference(op: str) -> Any:
+    """The tiny case of an op, with the reference in the kernel's place."""
+    (make,) = device_check.cases(op, CPU, True)
+    case = make()
+    return replace(case, run=lambda _: case.run("reference"), alone=lambda _: case.alone("reference"))
+
+
+def test_every_kernel_is_a_case() -> None:
+    folders = {path.parent.name for path in (ROOT / "kernels" / "gpu_rag_kernels").glob("*/triton.py")}
+    named = {"pagerank" if op.startswith("ppr") else dispatch.LOOPS[op] for op in device_check.KERNELS}
+    assert named == folders == set(dispatch.LOOPS.values())
+
+
+@pytest.mark.parametrize("op", device_check.KERNELS)
+def test_checks_catch_wrong_outputs(op: str) -> None:
+    """One more everywhere, another value in each run, a question that is another alone, and output left as NaN."""
+    case, check = case_by_reference(op), device_check.check
+    assert check(case)["ok"]
+    runs = iter(range(1000))
+
+    def wrong(change: Callable[[torch.Tensor], None]) -> Any:
+        def run(which: str) -> tuple[torch.Tensor, ...]:
+            outputs = tuple(a.clone() for a in case.run(which))
+            if which == "triton":
+                change(outputs[1] if op == "ragged_gather_dot_topk" else outputs[0])
+            return outputs
+
+        return replace(case, run=run)
+
+    assert not check(wrong(lambda a: a.add_(1)))["as_reference"]
+    assert not check(wrong(lambda a: a.view(-1)[:1].add_(next(runs))))["run_to_run_equal"]
+    other = replace(case, alone=lambda which: tuple(a + 1 for a in case.alone(which)))
+    assert not check(other)["alone_equal"]
+    if case.run("")[0].is_floating_point():
+        assert not check(wrong(lambda a: a.view(-1)[:1].fill_(float("nan"))))["all_written"]
+
+
+@pytest.mark.parametrize("seed", range(21))
+def test_steps_in_f16_are_right_to_their_last_bit_and_pass(seed: int) -> None:
+    """A state that is off by 2^-9 is still caught."""
+    case = device_check.step(device_check.rmat(40, 90, seed, CPU), 3, seed, fp16=True)
+    state, change = case.run("reference")
+    error, allowed = case.error((state, change))
+    assert error <= allowed == 2.0**-10.3
+    assert case.error((state * (1 + 2.0**-9), change))[0] > allowed
+
+
+def timing(ms: float, **more: Any) -> Any:
+    """A plan whose clock says `ms`, with the reference in the kernel's place."""
+    kind = type("Timing", (device_check.Plan,), {"ms": lambda self, run: ms})
+    return kind(CPU, kernel="reference", ceilings={"copy_gb_s": 2000.0, "product_tflop_s": 400.0}, **more)
+
+
+def test_shares_by_hand_and_a_peer_may_fail() -> None:
+    def no_memory() -> Callable[[], Any]:
+        raise MemoryError("out of memory")  # as CuPy's own error
+
+    copied = replace(case_by_reference("ppr_step"), bytes=10**9, peers={"other": no_memory, "same": lambda: int})
+    times = device_check.timed(copied, timing(2.0))
+    assert times["share"] == pytest.approx(0.25) and times["ms"] == times["same, ms"] == 2.0
+    assert times["other, ms"] == "MemoryError: out of memory"
+    multiplied = replace(case_by_reference("join_top1"), flop=4 * 10**11)
+    assert device_check.timed(multiplied, timing(2.0))["share"] == pytest.approx(0.5)
+
+
+def test_bytes_by_hand() -> None:
+    csr = device_check.rmat(40, 90, 3, CPU)
+    pattern = 8 * 41 + 4 * csr.m
+    assert device_check.step(csr, 4, fp16=True).bytes == pattern + 12 * 40 + 3 * 40 * 4 * 2
+    assert device_check.hop(csr, 2).bytes == pattern + 4 * 40 * 2 * 8
+    assert device_check.join(35, 16, 4, CPU).flop == 2 * 35 * 35 * 20
+
+
+def test_parts_are_kept_as_they_end_and_fail_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a tile wants more shared memory than a device has: an error of Triton's own, no RuntimeError."""
+    kind, kept = type("OutOfResources", (Exception,), {}), list[str]()
+    monkeypatch.setattr(device_check, "refusals", lambda: (kind,))
+    clock = iter([0.0, 0.0, 9.0])
+    monkeypatch.setattr(device_check.time, "time", lambda: next(clock))
+
+    def too_large() -> Any:
+        raise kind("shared memory, Required: 300000")
+
+    plan = device_check.Plan(CPU, until=5.0, keep=lambda result: kept.append(json.dumps(result)))
+    result = plan.parts([("large", too_large), ("right", lambda: {"ok": True}), ("late", lambda: {"ok": True})])
+    assert [part["ok"] for part in result["parts"].values()] == [False, True, False] and not result["ok"]
+    assert "OutOfResources" in kept[0] and result["parts"]["late"]["error"] == device_check.LATE and len(kept) == 2
+
+
+# --- other sections --------------------------------------------------------------------------------
+
+
+def test_residual_is_zero_at_the_pagerank_only() -> None:
+    g = torch.Generator().manual_seed(0)
+    ends = torch.randint(0, 40, (2, 90), generator=g)
+    csr = csr_from_edges(ends[0], ends[1], 50, torch.rand(90, generator=g) + 0.1, undirected=False)
+    graph, seeds = prepare(csr), Ragged(torch.tensor([3, 45]), torch.tensor([0, 1, 2]))
+    rows, residual = personalized_pagerank(graph, seeds, tol=1e-9), device_check.residual
+    assert residual(graph, rows, seeds, 0.85) < 5e-7
+    assert residual(graph, rows.flip(0), seeds, 0.85) > 0.1 and residual(graph, rows, seeds, 0.5) > 0.1
+
+
+def test_a_wrong_solve_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    csr, plan, solve = device_check.rmat(300, 900, 1, CPU), timing(2.0), device_check.personalized_pagerank
+    assert device_check.solved(csr, 3, plan, "numba")["ok"]
+    monkeypatch.setattr(device_check, "personalized_pagerank", lambda *a, **o: solve(*a, **o) + 1e-7)
+    assert not device_check.solved(csr, 3, plan)["ok"]
+
+
+def test_rankings_are_the_same_but_for_ties() -> None:
+    def ranking(**scores: float) -> list[Any]:
+        return [types.SimpleNamespace(passage_id=name, score=score) for name, score in scores.items()]
+
+    same, there = device_check.same_ranking, ranking(a=0.9, b=0.5, c=0.5 - 1e-7)
+    assert same(there, there) and same(ranking(a=0.9, c=0.5, b=0.5 - 1e-7), there)
+    assert same(ranking(a=0.9, b=0.5, d=0.5 - 1e-7), there), "a tie at the end"
+    assert not same(ranking(b=0.9, a=0.5, c=0.5), there) and not same(ranking(a=0.9, b=0.5), there)
+    assert not same(ranking(a=0.9, b=0.6, c=0.5), there) and not same(ranking(d=0.9, a=0.9, b=0.5), there)
+
+
+@pytest.mark.parametrize("slip", ["none", "another order", "an error"])
+def test_smoke_catches_rankings_that_differ_and_errors(monkeypatch: pytest.MonkeyPatch, slip: str) -> None:
+    def ask(device: str, method: str, n: int) -> list[Any]:
+        wrong = slip if device == "cuda" else "none"
+        passages = [types.SimpleNamespace(passage_id=name, score=score) for name, score in (("a", 0.9), ("b", 0.5))]
+        error = {"type": "KeyError", "message": "lost"} if wrong == "an error" else None
+        return [types.SimpleNamespace(evidence=passages[:: -1 if wrong == "another order" else 1], error=error)] * n
+
+    monkeypatch.setattr(device_check, "over_sample", lambda n, copies, plan, one: one(ask, "ppr"))
+    part = device_check.smoke(device_check.Plan(torch.device("cuda")))
+    assert part["ok"] == (slip == "none") and part["same rankings"] == (0 if slip == "another order" else part["of"])
+    assert part["error"] == ("lost" if slip == "an error" else "")
+
+
+def test_a_trace_by_hand() -> None:
+    """Two kernels that overlap by half, a copy each way, and a wait beside that of the profile."""
+
+    def event(cat: str, name: str, ts: float, dur: float, **args: int) -> dict[str, Any]:
+        return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args}
+
+    events = [
+        event("cpu_op", "aten::mm", 0, 100), event("kernel", "a", 10, 20), event("kernel", "b", 20, 20),
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 50, 5, bytes=4096),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 60, 5, bytes=64), {"ph": "M", "name": "process_name"},
+        *(event("cuda_runtime", "cudaStreamSynchronize", at, 1) for at in (61, 90)),
+    ]  # fmt: skip
+    assert device_check.traced(events) == {
+        "gpu_busy": 0.4, "kernels": 2, "waits": 1, "bytes_to_gpu": 4096, "bytes_to_host": 64,
+    }  # fmt: skip
+
+
+def fake_tool(folder: Path, lines: str, status: int) -> Path:
+    """A compute-sanitizer that runs nothing and says the given lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tool = folder / "compute-sanitizer"
+    tool.write_text(f"#!{sys.executable}\nimport sys\nprint({lines!r}, file=sys.stderr)\nsys.exit({status})\n")
+    tool.chmod(0o755)
+    return tool
+
+
+def test_sanitizer_is_absent_or_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    for key in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(device_check, "find_spec", lambda name: None)
+    assert device_check.sanitizer(device_check.Plan(CPU))["ok"] is None
+    package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
+    monkeypatch.setattr(device_check, "find_spec", lambda name: package)
+    packaged = fake_tool(tmp_path / "nvidia" / "cu13" / "compute-sanitizer", "", 0)
+    assert device_check.find_sanitizer() == str(packaged)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    toolkit = fake_tool(tmp_path / "cuda" / "bin", "", 0)
+    assert device_check.find_sanitizer() == str(toolkit)
+
+
+CLEAN = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "ok"),
+    [
+        (CLEAN, 0, True),
+        (CLEAN, 1, False),  # a case was wrong
+        ("========= ERROR SUMMARY: 3 errors", 99, False),
+        ("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)", 0, False),
+        ("========= Error: no device", 0, False),  # says nothing about errors found
+    ],
+)
+def test_sanitizer_counts_only_what_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str, status: int, ok: bool
+) -> None:
+    monkeypatch.setattr(device_check, "find_sanitizer", lambda: str(fake_tool(tmp_path, lines, status)))
+    result = device_check.sanitizer(device_check.Plan(CPU, until=time.time() + 3600))
+    assert result["ok"] is ok and result["parts"]["memcheck"]["status"] == status
+
+
+# --- the run ---------------------------------------------------------------------------------------
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_nothing_of_a_late_command_goes_on(tmp_path: Path) -> None:
+    """A program that a killed command had started would go on working on the GPU while others are timed."""
+    mark, limit_s = tmp_path / "mark", 1.0
+    late = f"import fcntl, time; f = open({str(mark)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); f.write('.'); f.flush()"
+    late += "; time.sleep(600)"
+    starts = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {late!r}]); time.sleep(600)"
+    while not mark.exists() or not mark.read_text():  # longer where Python takes longer to start
+        limit_s *= 2
+        done = device_check.ended(python(starts), limit_s)
+        assert done["status"] == 124 and f"longer than the {limit_s:.0f} s" in done["tail"]
+    until = time.monotonic() + 60  # the system ends it, not at once
+    with mark.open() as file:
+        while not unlocked(file):
+            assert time.monotonic() < until, "it goes on"
+            time.sleep(0.01)
+
+
+def unlocked(file: IO[str]) -> bool:
+    """Whether no other process holds the lock of a file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_section_that_dies_is_a_failure_and_its_parts_are_kept(tmp_path: Path) -> None:
+    run, part = device_check.run_section, tmp_path / "part.json"
+    assert not run(python("pass"), 60.0, part)["ok"], "nothing was written"
+    for last, error in (("import time; time.sleep(60)", "longer than the 2 s"), ("raise SystemExit('lost')", "lost")):
+        device_check.write(part, {"parts": [1, 2]})
+        result = run(python(last), 2.0, part)
+        assert result["parts"] == [1, 2] and result["ok"] is False and error in result["error"]
+    assert [path.name for path in tmp_path.iterdir()] == ["part.json"]
+    written = f"open({str(part)!r}, 'w').write('{{\"ok\": true}}')"
+    assert run(python(written), 60.0, part) == {"ok": True}
+
+
+def played(monkeypatch: pytest.MonkeyPatch, results: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Sections end at once with the given results; returns which were asked for, and their limits."""
+    asked: dict[str, float] = {}
+
+    def run_section(command: list[str], left: float, part: Path) -> dict[str, Any]:
+        name = command[command.index("--child") + 1]
+        asked[name] = left - device_check.GRACE
+        return dict(results.get(name, {"ok": True}))
+
+    monkeypatch.setattr(device_check, "run_section", run_section)
+    return asked
+
+
+def test_sections_go_on_where_a_run_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out, names = tmp_path / "out.json", tuple(device_check.SECTIONS)
+    lacking = {"sanitizer": {"ok": None, "absent": "no tool"}}
+    asked = played(monkeypatch, {**lacking, "msbfs_or": {"ok": False, "error": "slow"}})
+    assert device_check.run_all(out, 1e6, names) == 1
+    assert tuple(asked) == names == tuple(json.loads(out.read_text()))
+    assert asked == {name: limit for name, (limit, _) in device_check.SECTIONS.items()}, "each has its own limit"
+    assert max(asked.values()) + device_check.GRACE <= 600, "a command has ten minutes"
+    assert "| sanitizer | absent: no tool |" in out.with_suffix(".md").read_text()
+    asked = played(monkeypatch, lacking)
+    assert device_check.run_all(out, 110.0, ("msbfs_or",)) == 0 and list(asked) == ["msbfs_or"]
+    assert asked["msbfs_or"] == pytest.approx(100, abs=1)
+    assert tuple(json.loads(out.read_text())) == names, "the others are kept"
+    assert device_check.rest(out) == ()
+    assert device_check.run_all(out, 1e6, names) == 3, "something was absent, which is not ok"
+    asked = played(monkeypatch, {})
+    assert device_check.run_all(out, 1.0, names) == 1 and not asked, "no section is begun without time"
+    assert device_check.rest(out) == names == device_check.rest(tmp_path / "none.json")
