@@ -1,21 +1,19 @@
-"""Knowledge base of a part of an index, see `index.narrow`: complete graphs, but only the documents of the part.
+"""Knowledge base of an index under a filter, see `index.narrow`: complete graphs, but only the kept documents.
 
 Records and edges of knowledge graphs and bases stay, because no document states them. Those of the own extraction are
-the part's. Nodes are made anew from both. Web pages are no documents, and stay. A node without remaining passages gets
+the view's. Nodes are made anew from both. Web pages are no documents, and stay. A node without remaining passages gets
 a stand-in text; if the whole index has no vector of that text, the vector of its name is used.
 """
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index import tables
-from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_SOURCES, KB_TEXTS, read_kb_tables
-from gpu_rag.index.narrow import Narrow, Part, vectors_of
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base.tables import KB_TABLES, KB_TEXTS, WEB_PAGES
+from gpu_rag.index.narrow import Files, Narrow, View, files_in, vectors_of
 from gpu_rag.index.stages.knowledge_base.columns import LISTS, Edges, SourceColumns
 from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, read_passage_rows
 from gpu_rag.index.stages.knowledge_base.stage import read_extraction, write_kb
@@ -26,18 +24,26 @@ _NAMES = ("records", "edges", "relations")
 _Tables = dict[str, pa.Table]
 
 
-def _kb(part: Part) -> None:
-    out, of_all = part.folders["kb"], read_kb_tables(part.base.folder("kb"), _NAMES)
-    sources = tables.read_table(part.base.folder("kb") / "kb_sources.parquet", KB_SOURCES)
-    part.write("kb", "kb_sources.parquet", KB_SOURCES, {name: sources[name] for name in sources.column_names})
-    work = part.work("kb")
-    parts = [
-        read_extraction(work) if row["kind"] == EXTRACTION else _source(of_all, number, row["name"], row["kind"])
-        for number, row in enumerate(sources.to_pylist())
-        if row["kind"] in ("kg", "skb", EXTRACTION)
-    ]
-    write_kb(work, parts, read_passage_rows(part.folders["passages"]), sources["name"].to_pylist())
-    _note_rows(part, of_all, read_kb_tables(out, _NAMES))
+def _kb(view: View) -> Files:
+    of_all, sources = _tables(view.base), view.base.table("kb", "kb_sources.parquet", KB_TABLES["sources"])
+    with view.scratch(
+        "passages", *(["extraction", "entities", "mentions"] if "entities" in view.stages else [])
+    ) as work:
+        parts = [
+            read_extraction(work) if row["kind"] == EXTRACTION else _source(of_all, number, row["name"], row["kind"])
+            for number, row in enumerate(sources.to_pylist())
+            if row["kind"] in ("kg", "skb", EXTRACTION)
+        ]
+        write_kb(work, parts, read_passage_rows(work.stage_folders["passages"]), sources["name"].to_pylist())
+        files = files_in(work.out) | {"kb_sources.parquet": sources}
+    provenance = _note_rows(view, of_all, {name: files[f"kb_{name}.parquet"] for name in _NAMES})
+    edges = files["kb_edges.parquet"]
+    place = edges.schema.get_field_index("provenance")
+    return files | {"kb_edges.parquet": edges.set_column(place, edges.schema.field(place), provenance)}
+
+
+def _tables(index: Index) -> _Tables:
+    return {name: index.table("kb", f"kb_{name}.parquet", KB_TABLES[name]) for name in _NAMES}
 
 
 def _source(of_all: _Tables, number: int, name: str, kind: str) -> SourceColumns:
@@ -57,32 +63,32 @@ def _source(of_all: _Tables, number: int, name: str, kind: str) -> SourceColumns
     )  # fmt: skip
 
 
-def _note_rows(part: Part, old: _Tables, new: _Tables) -> None:
-    """Record the rows of the part's nodes, relations and edges in the whole index, and write the provenance
-    of edges."""
+def _note_rows(view: View, old: _Tables, new: _Tables) -> pa.ChunkedArray:
+    """Record the rows of the view's nodes, relations and edges in the whole index. Returns the provenance of edges."""
     was = dict(zip(_keys(old["records"]), old["records"]["node"].to_pylist()))
-    node_of: dict[tuple[int, int], int] = {}  # (source, node of the part) -> node of the whole index
+    node_of: dict[tuple[int, int], int] = {}  # (source, node of the view) -> node of the whole index
     first: dict[int, int] = {}
     for key, node in zip(_keys(new["records"]), new["records"]["node"].to_pylist()):
         node_of.setdefault((key[0], node), was[key])
         first.setdefault(node, was[key])
-    part.rows["kb_nodes"] = np.array([first[node] for node in range(len(first))], np.int64)
+    n_nodes = max(was.values(), default=-1) + 1
+    view.keep("kb/kb_nodes", np.array([first[node] for node in range(len(first))], np.int64), n_nodes)
     row = {id: at for at, id in enumerate(old["relations"]["id"].to_pylist())}
-    part.rows["kb_relations"] = np.array([row[id] for id in new["relations"]["id"].to_pylist()], np.int64)
+    relation_rows = np.array([row[id] for id in new["relations"]["id"].to_pylist()], np.int64)
+    view.keep("kb/kb_relations", relation_rows, len(row))
     columns = [old["edges"][name].to_pylist() for name in ("head", "relation", "tail", "source")]
     known = {key: at for at, key in enumerate(zip(*columns))}
     heads, relations, tails, sources = (_ints(new["edges"], name) for name in ("head", "relation", "tail", "source"))
-    of_relation = part.rows["kb_relations"][relations].tolist() if len(relations) else []
-    part.rows["kb_edges"] = np.array(
+    of_relation = relation_rows[relations].tolist() if len(relations) else []
+    edges = np.array(
         [
             known[node_of[source, head], relation, node_of[source, tail], source]
             for head, relation, tail, source in zip(heads.tolist(), of_relation, tails.tolist(), sources.tolist())
         ],
         np.int64,
     )
-    provenance = old["edges"]["provenance"].take(pa.array(part.rows["kb_edges"]))
-    edges = {name: new["edges"][name] for name in KB_EDGES.names} | {"provenance": provenance}
-    part.write("kb", "kb_edges.parquet", KB_EDGES, edges)
+    view.keep("kb/kb_edges", edges, len(known))
+    return old["edges"]["provenance"].take(pa.array(edges))
 
 
 def _keys(records: pa.Table) -> list[tuple[int, str]]:
@@ -98,40 +104,39 @@ def _large(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays([pa.array([], kind), *column.cast(kind).chunks])
 
 
-def _text_vectors(part: Part) -> None:
-    folder, base = part.folders["kb_texts"], part.base
-    new = tables.read_table(folder / "kb_texts.parquet", KB_TEXTS)
-    old = tables.read_table(base.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
-    node = part.rows["kb_nodes"][_ints(new, "node")]
+def _text_vectors(view: View) -> Files:
+    new, old = (index.table("kb_texts", "kb_texts.parquet", KB_TEXTS) for index in (view, view.base))
+    node = view.kept("kb/kb_nodes")[_ints(new, "node")]
     row = pc.index_in(new["text"], value_set=whole_text(old["text"]).cast(new["text"].type)).fill_null(-1).to_numpy()
-    vectors = tables.read_arrays(base.folder("kb_text_vectors") / "vectors.safetensors")["vectors"]
+    vectors = view.base.arrays("kb_text_vectors")["vectors"]
     found = np.zeros((len(node), vectors.shape[1]), vectors.dtype)
     found[row >= 0] = vectors[row[row >= 0]]
-    if (row < 0).any() and "kb_name_vectors" in base.stages:
-        names = tables.read_arrays(base.folder("kb_name_vectors") / "vectors.safetensors")["vectors"]
-        found[row < 0] = names[node[row < 0]]
-    tables.write_arrays(part.folders["kb_text_vectors"] / "vectors.safetensors", {"vectors": found})
+    if (row < 0).any() and "kb_name_vectors" in view.stages:
+        found[row < 0] = view.base.arrays("kb_name_vectors")["vectors"][node[row < 0]]
+    return {"vectors.safetensors": {"vectors": found}}
 
 
-def _edge_vectors(part: Part) -> None:
-    """Take the vectors of the part's edges; none if the whole index has none, see `texts.exact_texts`."""
-    file = "vectors.safetensors"
-    if len(tables.read_arrays(part.base.folder("kb_edge_vectors") / file)["vectors"]):
-        vectors_of("kb_edge_vectors", "kb_edges")(part)
-    else:
-        shutil.copy(part.base.folder("kb_edge_vectors") / file, part.folders["kb_edge_vectors"] / file)
+def _edge_vectors(view: View) -> Files:
+    """Vectors of the view's edges; none if the whole index has none, see `texts.exact_texts`."""
+    vectors = view.base.arrays("kb_edge_vectors")
+    return (
+        vectors_of("kb_edge_vectors", "kb/kb_edges")(view)
+        if len(vectors["vectors"])
+        else {"vectors.safetensors": vectors}
+    )
 
 
-def _web(part: Part) -> None:
-    shutil.copytree(part.base.folder("kb_web"), part.folders["kb_web"], dirs_exist_ok=True)
+def _web(view: View) -> Files:
+    pages = view.base.table("kb_web", "web_pages.parquet", WEB_PAGES)
+    return {"web_pages.parquet": pages, "": view.base.words("kb_web")}
 
 
 NARROW: dict[str, Narrow] = {
     "kb": _kb,
-    "kb_name_vectors": vectors_of("kb_name_vectors", "kb_nodes"),
+    "kb_name_vectors": vectors_of("kb_name_vectors", "kb/kb_nodes"),
     "kb_edge_vectors": _edge_vectors,
-    "kb_relation_vectors": vectors_of("kb_relation_vectors", "kb_relations"),
-    "kb_texts": lambda part: part.run(kb_texts_stage),
+    "kb_relation_vectors": vectors_of("kb_relation_vectors", "kb/kb_relations"),
+    "kb_texts": lambda view: view.run(kb_texts_stage, "kb"),
     "kb_text_vectors": _text_vectors,
     "kb_web": _web,
 }
