@@ -55,7 +55,8 @@ class View(Index):
         self._narrow, self._files, self._lock = narrow, dict[str, Files](), RLock()
         self._kept, self._new = dict[str, np.ndarray](), dict[str, np.ndarray]()
         self.keep("passages/documents", np.flatnonzero(documents), len(documents))
-        stays = documents[[base.document_rows[name] for name in base.passage_doc_ids]]
+        ids = tables.whole_text(base.documents["id"])
+        stays = documents[pc.index_in(base.passages["doc_id"].cast(ids.type), value_set=ids).to_numpy()]
         self.keep("passages/passages", np.flatnonzero(stays), base.n_passages)
 
     def __reduce__(self) -> Any:

@@ -1,98 +1,90 @@
 """Knowledge base of an index under a filter, see `index.narrow`: complete graphs, but only the kept documents.
 
 Records and edges of knowledge graphs and bases stay, because no document states them. Those of the own extraction are
-the view's. Nodes are made anew from both. Web pages are no documents, and stay. A node without remaining passages gets
-a stand-in text; if the whole index has no vector of that text, the vector of its name is used.
+the view's. A node stays if it has a record; its name, aliases, type and passages are computed from what is kept. Web
+pages are no documents, and stay. A node without remaining passages gets a stand-in text; if the whole index has no
+vector of that text, the vector of its name is used.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base.tables import KB_TABLES, KB_TEXTS, WEB_PAGES
-from gpu_rag.index.narrow import Files, Narrow, View, files_in, vectors_of
-from gpu_rag.index.stages.knowledge_base.columns import LISTS, Edges, SourceColumns
-from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, read_passage_rows
-from gpu_rag.index.stages.knowledge_base.stage import read_extraction, write_kb
+from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_TABLES, KB_TEXTS, WEB_PAGES
+from gpu_rag.index.narrow import Files, Narrow, View, vectors_of
+from gpu_rag.index.stages.knowledge_base.columns import LISTS
+from gpu_rag.index.stages.knowledge_base.fuse import Fused
+from gpu_rag.index.stages.knowledge_base.nodes import Nodes, Records, names_of, types_of
+from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, link_passages, read_passage_rows
+from gpu_rag.index.stages.knowledge_base.stage import read_extraction
 from gpu_rag.index.stages.knowledge_base.texts import kb_texts_stage
 from gpu_rag.index.tables import whole_text
 
-_NAMES = ("records", "edges", "relations")
-_Tables = dict[str, pa.Table]
+_RECORDS, _NODES, _EDGES, _RELATIONS = (f"kb/kb_{name}" for name in ("records", "nodes", "edges", "relations"))
 
 
 def _kb(view: View) -> Files:
-    of_all, sources = _tables(view.base), view.base.table("kb", "kb_sources.parquet", KB_TABLES["sources"])
-    with view.scratch(
-        "passages", *(["extraction", "entities", "mentions"] if "entities" in view.stages else [])
-    ) as work:
-        parts = [
-            read_extraction(work) if row["kind"] == EXTRACTION else _source(of_all, number, row["name"], row["kind"])
-            for number, row in enumerate(sources.to_pylist())
-            if row["kind"] in ("kg", "skb", EXTRACTION)
-        ]
-        write_kb(work, parts, read_passage_rows(work.stage_folders["passages"]), sources["name"].to_pylist())
-        files = files_in(work.out) | {"kb_sources.parquet": sources}
-    provenance = _note_rows(view, of_all, {name: files[f"kb_{name}.parquet"] for name in _NAMES})
-    edges = files["kb_edges.parquet"]
-    place = edges.schema.get_field_index("provenance")
-    return files | {"kb_edges.parquet": edges.set_column(place, edges.schema.field(place), provenance)}
+    old = {name: view.base.table("kb", f"kb_{name}.parquet", schema) for name, schema in KB_TABLES.items()}
+    sources = old["sources"]["name"].to_pylist()
+    extracted = np.array([kind == EXTRACTION for kind in old["sources"]["kind"].to_pylist()], bool)
+    source = _ints(old["records"], "source")
+    stays = ~extracted[source]  # the own records come last: the entities, in their order
+    others = old["records"].filter(pa.array(stays))
+    parts = [tuple(_large(others[name]) for name in ("id", "name", "aliases", "types"))]
+    with view.scratch("passages", *(("extraction", "entities", "mentions") if extracted.any() else ())) as work:
+        if extracted.any():
+            own = read_extraction(work)
+            parts.append((own.ids, own.names, own.aliases, own.types))
+            stays[~stays] = view.new("entities/entities") >= 0
+        view.keep(_RECORDS, np.flatnonzero(stays), len(stays))
+        records = Records.of(source[stays], parts)
+        kept, node = np.unique(_ints(old["records"], "node")[stays], return_inverse=True)
+        view.keep(_NODES, kept, old["nodes"].num_rows)
+        (names, aliases), (type, types) = names_of(records, node, len(kept)), types_of(records, node, len(kept))
+        ids, start = old["nodes"]["id"].take(pa.array(kept)), np.searchsorted(source[stays], range(len(sources) + 1))
+        nodes = Nodes(records, Fused(node, [], 0), node, start, _large(ids), names, aliases, type, types)
+        linked, n_own = link_passages(work, read_passage_rows(work.stage_folders["passages"]), nodes, sources)
+    edges = _edges(view, old["edges"], extracted)
+    view.keep(_RELATIONS, np.unique(_ints(edges, "relation")), old["relations"].num_rows)
+    relation = edges.schema.get_field_index("relation")
+    numbers = pa.array(view.new(_RELATIONS)[_ints(edges, "relation")], pa.int32())
+    columns = {
+        "types": [types],
+        "nodes": [ids, names, aliases, type, linked, n_own],
+        "records": [records.source, records.ids, records.names, records.aliases, records.types, node],
+    }
+    found = {name: _table(KB_TABLES[name], part) for name, part in columns.items()}
+    found["sources"], found["edges"] = old["sources"], edges.set_column(relation, edges.schema[relation], numbers)
+    found["relations"] = old["relations"].take(pa.array(view.kept(_RELATIONS)))
+    found["passages"] = old["passages"].take(pa.array(view.kept("passages/passages")))
+    links = view.masked("kb/kb_links", KB_TABLES["links"], left=_RECORDS, right=_RECORDS)
+    return links | {f"kb_{name}.parquet": table for name, table in found.items()}
 
 
-def _tables(index: Index) -> _Tables:
-    return {name: index.table("kb", f"kb_{name}.parquet", KB_TABLES[name]) for name in _NAMES}
-
-
-def _source(of_all: _Tables, number: int, name: str, kind: str) -> SourceColumns:
-    """Records and edges of one source as they were read, without provenance."""
-    records, edges = (of_all[table].filter(pc.equal(of_all[table]["source"], number)) for table in _NAMES[:2])
-    node = _ints(records, "node")
-    first, row = np.unique(node, return_index=True)
-    ends = (row[np.searchsorted(first, _ints(edges, end))].astype(np.int32) for end in ("head", "tail"))
-    used, relation = np.unique(_ints(edges, "relation"), return_inverse=True)
-    named = of_all["relations"].take(pa.array(used))
+def _edges(view: View, old: pa.Table, extracted: np.ndarray) -> pa.Table:
+    """The edges that a kept passage or another source states, with the old numbers of relations. extracted: bool of
+    each source."""
+    passages = old["passages"].combine_chunks()
+    passage = view.new("passages/passages")[passages.flatten().to_numpy()]
+    owner = pc.list_parent_indices(passages).to_numpy()[passage >= 0]
+    n_stated = np.bincount(owner, minlength=len(old))
+    stays = ~extracted[_ints(old, "source")] | (n_stated > 0)
+    view.keep(_EDGES, np.flatnonzero(stays), len(old))
+    offsets = np.append(0, np.cumsum(n_stated[stays])).astype(np.int32)
+    lists = pa.ListArray.from_arrays(offsets, passage[passage >= 0].astype(np.int32))
+    edges = old.filter(pa.array(stays))
+    ends = (view.new(_NODES)[_ints(edges, end)] for end in ("head", "tail"))
     head, tail = ends
-    ids, names, aliases, types = (_large(records[column]) for column in ("id", "name", "aliases", "types"))
-    return SourceColumns(
-        name, kind, [], ids, names, aliases, types,
-        edges=Edges(head, relation.astype(np.int32), tail, np.zeros(len(head), np.int64)),
-        relations=list(zip(named["id"].to_pylist(), named["name"].to_pylist())),
-    )  # fmt: skip
+    return _table(KB_EDGES, [head, edges["relation"], tail, edges["source"], edges["provenance"], lists])
 
 
-def _note_rows(view: View, old: _Tables, new: _Tables) -> pa.ChunkedArray:
-    """Record the rows of the view's nodes, relations and edges in the whole index. Returns the provenance of edges."""
-    was = dict(zip(_keys(old["records"]), old["records"]["node"].to_pylist()))
-    node_of: dict[tuple[int, int], int] = {}  # (source, node of the view) -> node of the whole index
-    first: dict[int, int] = {}
-    for key, node in zip(_keys(new["records"]), new["records"]["node"].to_pylist()):
-        node_of.setdefault((key[0], node), was[key])
-        first.setdefault(node, was[key])
-    n_nodes = max(was.values(), default=-1) + 1
-    view.keep("kb/kb_nodes", np.array([first[node] for node in range(len(first))], np.int64), n_nodes)
-    row = {id: at for at, id in enumerate(old["relations"]["id"].to_pylist())}
-    relation_rows = np.array([row[id] for id in new["relations"]["id"].to_pylist()], np.int64)
-    view.keep("kb/kb_relations", relation_rows, len(row))
-    columns = [old["edges"][name].to_pylist() for name in ("head", "relation", "tail", "source")]
-    known = {key: at for at, key in enumerate(zip(*columns))}
-    heads, relations, tails, sources = (_ints(new["edges"], name) for name in ("head", "relation", "tail", "source"))
-    of_relation = relation_rows[relations].tolist() if len(relations) else []
-    edges = np.array(
-        [
-            known[node_of[source, head], relation, node_of[source, tail], source]
-            for head, relation, tail, source in zip(heads.tolist(), of_relation, tails.tolist(), sources.tolist())
-        ],
-        np.int64,
-    )
-    view.keep("kb/kb_edges", edges, len(known))
-    return old["edges"]["provenance"].take(pa.array(edges))
-
-
-def _keys(records: pa.Table) -> list[tuple[int, str]]:
-    return list(zip(records["source"].to_pylist(), records["id"].to_pylist()))
+def _table(schema: pa.Schema, columns: list[Any]) -> pa.Table:
+    arrays = [pa.array(column) if isinstance(column, (list, np.ndarray)) else column for column in columns]
+    return pa.table([array.cast(field.type) for array, field in zip(arrays, schema)], schema=schema)
 
 
 def _ints(table: pa.Table, name: str) -> np.ndarray:
@@ -106,7 +98,7 @@ def _large(column: pa.ChunkedArray) -> pa.Array:
 
 def _text_vectors(view: View) -> Files:
     new, old = (index.table("kb_texts", "kb_texts.parquet", KB_TEXTS) for index in (view, view.base))
-    node = view.kept("kb/kb_nodes")[_ints(new, "node")]
+    node = view.kept(_NODES)[_ints(new, "node")]
     row = pc.index_in(new["text"], value_set=whole_text(old["text"]).cast(new["text"].type)).fill_null(-1).to_numpy()
     vectors = view.base.arrays("kb_text_vectors")["vectors"]
     found = np.zeros((len(node), vectors.shape[1]), vectors.dtype)
@@ -119,11 +111,7 @@ def _text_vectors(view: View) -> Files:
 def _edge_vectors(view: View) -> Files:
     """Vectors of the view's edges; none if the whole index has none, see `texts.exact_texts`."""
     vectors = view.base.arrays("kb_edge_vectors")
-    return (
-        vectors_of("kb_edge_vectors", "kb/kb_edges")(view)
-        if len(vectors["vectors"])
-        else {"vectors.safetensors": vectors}
-    )
+    return vectors_of("kb_edge_vectors", _EDGES)(view) if len(vectors["vectors"]) else {"vectors.safetensors": vectors}
 
 
 def _web(view: View) -> Files:
@@ -133,9 +121,9 @@ def _web(view: View) -> Files:
 
 NARROW: dict[str, Narrow] = {
     "kb": _kb,
-    "kb_name_vectors": vectors_of("kb_name_vectors", "kb/kb_nodes"),
+    "kb_name_vectors": vectors_of("kb_name_vectors", _NODES),
     "kb_edge_vectors": _edge_vectors,
-    "kb_relation_vectors": vectors_of("kb_relation_vectors", "kb/kb_relations"),
+    "kb_relation_vectors": vectors_of("kb_relation_vectors", _RELATIONS),
     "kb_texts": lambda view: view.run(kb_texts_stage, "kb"),
     "kb_text_vectors": _text_vectors,
     "kb_web": _web,
