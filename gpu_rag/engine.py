@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gpu_rag.program.history import Turn
 
 Program = Callable[[Question, Run, Any], Any]
-MOST_PARTS = 8  # maximum number of filtered parts of the index in memory
+MOST_PARTS = 8  # maximum number of filtered views of the index in memory
 OnText = Callable[[str], None] | None
 Given = Mapping[str, Any] | None  # parameters of a method by name; they override the settings
 
@@ -119,7 +119,7 @@ class Engine:
         self._models: dict[bool, Models] = {}
         index.threads = settings.models.threads
         self._stats = RunStats()  # stats of the current run
-        self._lock, self._parts = threading.Lock(), dict[str, tuple[Index | None, frozenset[str]]]()
+        self._lock, self._parts = threading.Lock(), dict[str, Index | None]()
         taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # report wrong names even if their method never runs
             self.params(method)
@@ -129,30 +129,27 @@ class Engine:
         values = {**self.settings.method.get(method, {}), **(given or {})}
         return checked(load_method(method).Params, values, f"method.{method}")
 
-    def narrowed(self, where: str, stages: Iterable[str] | None = None) -> Index | None:
-        """The part of the index whose documents match a metadata filter: the index itself if all documents match, None
-        if none does. The parts that were used last stay in memory. Thread-safe. Raises UsageError.
+    def narrowed(self, where: str) -> Index | None:
+        """A view of the documents that match a metadata filter, see `index.narrow`: the index itself if all documents
+        match, None if none does. The views that were used last stay in memory. Thread-safe. Raises UsageError.
 
-        where: the filter, see `index.where`. stages: stages that the part must have; None for all.
+        where: the filter, see `index.where`.
         """
         from gpu_rag.index.narrow import narrowed
         from gpu_rag.index.where import matching
 
-        every = frozenset(self.index.stages)
-        wanted = every if stages is None else every.intersection(stages)
         with self._lock:
-            found, made = self._parts.pop(where, (None, frozenset[str]()))
-            if not wanted <= made or not made:
+            if where in self._parts:
+                index = self._parts.pop(where)
+            else:
                 fits = matching(where, self.index.metadata)
-                found, made = (self.index if fits.all() else None), made | wanted
-                if fits.all() or not fits.any():
-                    made = every
-                else:
-                    found = narrowed(self.index, fits, stage_narrowers(), made)
+                index = self.index if fits.all() else None
+                if fits.any() and not fits.all():
+                    index = narrowed(self.index, fits, stage_narrowers())
             while len(self._parts) >= MOST_PARTS:
                 del self._parts[next(iter(self._parts))]
-            self._parts[where] = found, made
-            return found
+            self._parts[where] = index
+            return index
 
     def config(
         self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = ""
@@ -273,12 +270,11 @@ class Engine:
         return Prepared(method, config_hash, bind, where)
 
     def part_for(self, method: str, where: str) -> Index | None:
-        """The part of the index that a method reads under a filter, see `narrowed`. Raises UsageError if the part lacks
-        a stage that the method reads."""
-        method = method_for(self.index, method)
-        # A method over a knowledge base also reads optional stages, if they exist.
-        stages = None if "kb" in needs(method) else self.index.manifest.with_inputs(("passages", *needs(method)))
-        index = self.narrowed(where, stages)
+        """The view that a method reads under a filter, see `narrowed`; the stages that it reads are made here. Raises
+        UsageError if one of them cannot be filtered."""
+        from gpu_rag.index.narrow import View
+
+        method, index = method_for(self.index, method), self.narrowed(where)
         lacking = [] if index is None else [stage for stage in needs(method) if stage not in index.stages]
         if lacking:
             raise UsageError(
@@ -287,6 +283,9 @@ class Engine:
                 expected="a method over a corpus",
                 do="leave --where out",
             )
+        if isinstance(index, View):
+            for stage in needs(method):
+                index.files(stage)
         return index
 
     def live(self, stats: RunStats | None = None, *, with_llm: bool = True) -> StreamingDriver:

@@ -57,7 +57,7 @@ def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
         pairs = np.stack([index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage")])
         graph.edges["entity", "mentioned_in", "passage"] = {"edge_index": np.unique(pairs, axis=1)}
     if "synonyms" in index.stages:
-        synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
+        synonyms = index.table("synonyms", "synonyms.parquet", tables.SYNONYMS)
         ends = np.stack([synonyms[name].to_numpy().astype(np.int64) for name in ("left", "right")])
         graph.edges["entity", "synonym", "entity"] = {"edge_index": ends, "edge_weight": synonyms["score"].to_numpy()}
     for kind, stage in VECTORS.items() if vectors else ():

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, MissingLayer, UsageError
+from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import metadata, tables
 from gpu_rag.index.folder import Reading
@@ -35,7 +35,6 @@ class Index:
         self.path, self.manifest, self._device = path, manifest, device
         self.threads = 1
         self._reading: Reading | None = None
-        self.lies_in: object = None  # a temporary folder with the same lifetime, see `narrow`
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
         self._checked: set[str] = set()  # stages whose files were checked
@@ -50,12 +49,7 @@ class Index:
         return index
 
     def __reduce__(self) -> Any:
-        """Reopen the index in another process; what is in memory here is not sent.
-
-        Raises UsageError for a part of an index, because its folder is removed with this process.
-        """
-        if self.lies_in is not None:
-            raise UsageError("a part of an index stays in its process", do="send the index, and filter there")
+        """Reopen the index in another process; what is in memory here is not sent."""
         return partial(type(self).open, device=self._device), (self.path.resolve(),)
 
     @property
@@ -113,13 +107,25 @@ class Index:
         except GpuRagError:  # a build that starts anew has removed it
             return False
 
-    def _table(self, stage: str, file: str, schema: pa.Schema) -> pa.Table:
-        return tables.read_table(self.folder(stage) / file, schema)
+    def table(self, stage: str, file: str, schema: pa.Schema) -> pa.Table:
+        """A table of a stage. Raises MissingLayer, IndexCorrupt."""
+        return self._file(stage, file, partial(tables.read_table, schema=schema))
+
+    def arrays(self, stage: str, file: str = "vectors.safetensors") -> dict[str, np.ndarray]:
+        """The arrays of a file of a stage, by name. Raises MissingLayer, IndexCorrupt."""
+        return self._file(stage, file, tables.read_arrays)
+
+    def words(self, stage: str, name: str = "") -> Bm25:
+        """A BM25 index of a stage, from its folder or the folder `name` in it. Raises MissingLayer, IndexCorrupt."""
+        return self._file(stage, name, Bm25.load)
+
+    def _file(self, stage: str, name: str, read: Callable[[Path], T]) -> T:
+        return read(self.folder(stage) / name)
 
     @cached_property
     def documents(self) -> pa.Table:
         """Table of documents, sorted by id."""
-        return self._table("passages", "documents.parquet", tables.DOCUMENTS)
+        return self.table("passages", "documents.parquet", tables.DOCUMENTS)
 
     @cached_property
     def metadata(self) -> pa.Table | None:
@@ -132,22 +138,22 @@ class Index:
     @cached_property
     def passages(self) -> pa.Table:
         """Table of passages, sorted by id."""
-        return self._table("passages", "passages.parquet", tables.PASSAGES)
+        return self.table("passages", "passages.parquet", tables.PASSAGES)
 
     @cached_property
     def entities(self) -> pa.Table:
         """Table of entities, sorted by normalised name."""
-        return self._table("entities", "entities.parquet", tables.ENTITIES)
+        return self.table("entities", "entities.parquet", tables.ENTITIES)
 
     @cached_property
     def relations(self) -> pa.Table:
         """Table of relations, sorted by (subject, label, object)."""
-        return self._table("entities", "relations.parquet", tables.RELATIONS)
+        return self.table("entities", "relations.parquet", tables.RELATIONS)
 
     @cached_property
     def mentions(self) -> pa.Table:
         """Table of mentions, sorted by (passage, start, entity)."""
-        return self._table("mentions", "mentions.parquet", tables.MENTIONS)
+        return self.table("mentions", "mentions.parquet", tables.MENTIONS)
 
     @cached_property
     def passage_ids(self) -> list[str]:
@@ -167,7 +173,7 @@ class Index:
     @cached_property
     def passage_lines(self) -> np.ndarray:
         """i32[n_passages]: line of a text file where each passage begins; 0 in other sources."""
-        return self._table("passages", "lines.parquet", tables.LINES)["line"].to_numpy()
+        return self.table("passages", "lines.parquet", tables.LINES)["line"].to_numpy()
 
     @cached_property
     def relation_ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -193,14 +199,13 @@ class Index:
     @cached_property
     def bm25(self) -> Bm25:
         """The BM25 index over the passages."""
-        return Bm25.load(self.folder("bm25"))
+        return self.words("bm25")
 
     def vectors(self, stage: str) -> torch.Tensor:
         """Unit vectors of a stage: f16[n, D], mapped from the file on a CPU. Small arrays there become f32, since
         products of half precision are slow on a CPU."""
         if stage not in self._vectors:
-            arrays = tables.read_arrays(self.folder(stage) / "vectors.safetensors")
-            vectors = torch.from_numpy(arrays["vectors"])
+            vectors = torch.from_numpy(self.arrays(stage)["vectors"])
             few = self.device == "cpu" and vectors.nbytes <= MAPPED_FROM
             self._vectors[stage] = vectors.float() if few else vectors.to(self.device)
         return self._vectors[stage]
@@ -221,7 +226,7 @@ class Index:
     @cached_property
     def graph(self) -> PageRankGraph:
         """Adjacency over [entities | passages], prepared for PageRank."""
-        arrays = tables.read_arrays(self.folder("graph") / "graph.safetensors")
+        arrays = self.arrays("graph", "graph.safetensors")
         indptr, indices, weight = (torch.from_numpy(arrays[k]).to(self.device) for k in ("indptr", "indices", "weight"))
         return prepare(CSR(indptr, indices, weight))
 

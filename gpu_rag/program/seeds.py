@@ -90,8 +90,9 @@ def entity_names(index: Index) -> NameTable:
 
     def load(index: Index) -> NameTable:
         rows = index.entity_rows
-        path = index.folder("extraction") / "profiles.parquet"  # older indexes have no profiles
-        profiles = tables.read_table(path, tables.PROFILES) if path.exists() else tables.PROFILES.empty_table()
+        profiles = tables.PROFILES.empty_table()  # older indexes have no profiles
+        if "profiles.parquet" in index.manifest.stages["extraction"].files:
+            profiles = index.table("extraction", "profiles.parquet", tables.PROFILES)
         named = (rows.get(normalise_name(name)) for name in profiles["name"].to_pylist())
         aliases = zip(named, profiles["aliases"].to_pylist())
         more = [(alias, row) for row, found in aliases if row is not None for alias in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -19,9 +20,7 @@ from gpu_rag.engine import MOST_PARTS, Engine
 from gpu_rag.errors import UsageError
 from gpu_rag.index import narrow
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base.tables import KB_TABLES, read_kb_tables
-from gpu_rag.index.tables import read_arrays
-from gpu_rag.index.verify import verify
+from gpu_rag.index.knowledge_base.tables import KB_TABLES
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.graph import higra_graph
 from gpu_rag.methods.higra.tables import read_of
@@ -200,17 +199,16 @@ def brief(answer: Answer) -> dict[str, Any]:
 
 def test_a_part_has_the_stages_that_were_asked_for(index: gpu_rag.Index) -> None:
     engine, _ = asked(index)
-    few = engine.part_for("dense", WHERE)
-    assert few is not None and set(few.stages) == {"passages", "passage_vectors"} and verify(few.path) == []
-    more = engine.part_for("ppr", WHERE)
-    assert more is not None and {"passage_vectors", "graph"} <= set(more.stages) and "higra_graph" not in more.stages
-    assert engine.part_for("dense", WHERE) is more and engine.narrowed("n >= 0") is index
-    folder = more.path
+    view = engine.part_for("dense", WHERE)
+    assert isinstance(view, narrow.View) and set(view._files) == {"passage_vectors"}
+    assert engine.part_for("ppr", WHERE) is view and {"passage_vectors", "graph"} <= set(view._files)
+    assert "higra_graph" not in view._files and engine.narrowed("n >= 0") is index
     for n in range(MOST_PARTS):
         engine.part_for("bm25", f"n != {n % 3} and n < {50 + n}")
-    del few, more
+    gone = weakref.ref(view)
+    del view
     gc.collect()
-    assert not folder.exists()
+    assert gone() is None
 
 
 def test_a_method_whose_stages_cannot_be_narrowed_is_refused(
@@ -250,10 +248,9 @@ def test_the_part_is_the_index_that_the_allowed_documents_make(by_hand: tuple[In
     vectors = ("passage_vectors", "relation_vectors", "hop_in_vectors", "hop_vertex_vectors", "higra_entity_vectors")
     for stage in vectors:
         assert part.vectors(stage).equal(alone.vectors(stage)), stage
-    graphs = (read_arrays(ix.folder("graph") / "graph.safetensors") for ix in (part, alone))
+    graphs = (ix.arrays("graph", "graph.safetensors") for ix in (part, alone))
     found, expected = graphs
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
-    assert verify(part.path) == []
 
 
 def test_dense_ranks_as_alone_and_bm25_scores_as_in_the_whole(by_hand: tuple[Index, Index, gpu_rag.Index]) -> None:
@@ -343,13 +340,11 @@ def test_nothing_of_excluded_documents_is_to_be_seen_beside_a_knowledge_base(
 def test_the_knowledge_base_of_a_part_is_that_of_the_allowed_documents(kb_index: gpu_rag.Index, tmp_path: Path) -> None:
     # texts of nodes have no metadata, and stay here
     part = kb_index.engine(SETTINGS).narrowed("side = 'open' or side is missing")
-    assert part is not None and verify(part.path) == []
+    assert part is not None
     alone = kb_build(tmp_path, "alone", ("open",))
-    found, expected = (read_kb_tables(ix.folder("kb"), KB_TABLES) for ix in (part, alone))
-    for name in KB_TABLES:
-        ours, theirs = (
-            table.drop(["files"]) if name == "sources" else table for table in (found[name], expected[name])
-        )
+    for name, schema in KB_TABLES.items():
+        found, expected = (ix.table("kb", f"kb_{name}.parquet", schema) for ix in (part, alone))
+        ours, theirs = (table.drop(["files"]) if name == "sources" else table for table in (found, expected))
         assert ours.num_rows or name == "links"
         assert ours.to_pylist() == theirs.to_pylist(), name
     for stage in ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors"):

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 import torch
 
 from gpu_rag.errors import IndexCorrupt
-from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.index.knowledge_base.names import TextColumn
@@ -20,7 +19,6 @@ from gpu_rag.index.knowledge_base.tables import (
     KB_TABLES,
     KB_TEXTS,
     WEB_PAGES,
-    read_kb_tables,
 )
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Ragged
@@ -32,7 +30,7 @@ def load_kb(index: Index) -> KnowledgeBase:
     Needs the stage `kb`; texts are empty without `kb_texts`, and vectors are read on first use. No Python object is
     made per edge: memory is about 60 bytes an edge, mostly provenance, and 200 bytes a node beside its names.
     """
-    loaded = read_kb_tables(index.folder("kb"), KB_TABLES.keys() - {"links"})
+    loaded = {name: index.table("kb", f"kb_{name}.parquet", KB_TABLES[name]) for name in KB_TABLES if name != "links"}
     _check_rows(loaded, index.n_passages)
     nodes, edges, records = loaded["nodes"], loaded["edges"], loaded["records"]
     node_sources = np.zeros((nodes.num_rows, loaded["sources"].num_rows), bool)
@@ -71,7 +69,7 @@ def _texts(index: Index, n: int) -> tuple[list[str], np.ndarray]:
     row = np.full(n, -1, np.int32)
     if "kb_texts" not in index.stages:
         return [], row
-    table = tables.read_table(index.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
+    table = index.table("kb_texts", "kb_texts.parquet", KB_TEXTS)
     row[_ints(table, "node")] = np.arange(table.num_rows)
     return _list(table, "text"), row
 
@@ -100,5 +98,4 @@ def load_web(index: Index) -> tuple[pa.Table, Bm25]:
 
     Returns all pages (WEB_PAGES, by id), and BM25 over the title and text of each, in that order.
     """
-    folder = index.folder("kb_web")
-    return tables.read_table(folder / "web_pages.parquet", WEB_PAGES), Bm25.load(folder)
+    return index.table("kb_web", "web_pages.parquet", WEB_PAGES), index.words("kb_web")

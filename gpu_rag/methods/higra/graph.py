@@ -13,7 +13,6 @@ import torch
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
-from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.tables import ints, read_of
 from gpu_rag.program.seeds import NameTable, of_one, words_of
@@ -133,7 +132,7 @@ def higra_graph(index: Index) -> HigraGraph:
 
 
 def _load(index: Index) -> HigraGraph:
-    arrays = tables.read_arrays(index.folder("higra_graph") / "graph.safetensors")
+    arrays = index.arrays("higra_graph", "graph.safetensors")
 
     def graph(name: str) -> CSR:
         return CSR(*(torch.from_numpy(arrays[f"{name}_{part}"]).to(index.device) for part in ("indptr", "indices")))
@@ -144,8 +143,8 @@ def _load(index: Index) -> HigraGraph:
         entity_graph=graph("entity"),
         full_graph=graph("full"),
         links=read_of(index, "higra_links"),
-        entity_bm25=Bm25.load(index.folder("higra_search") / "entities"),
-        relation_bm25=Bm25.load(index.folder("higra_search") / "relations"),
+        entity_bm25=index.words("higra_search", "entities"),
+        relation_bm25=index.words("higra_search", "relations"),
     )
 
 

@@ -69,7 +69,8 @@ def read(folder: Path, name: str) -> pa.Table:
 
 def read_of(index: Index, name: str) -> pa.Table:
     """The table `name` of an index. Raises MissingLayer, IndexCorrupt."""
-    return read(index.folder(TABLES[name][0]), name)
+    stage, schema = TABLES[name]
+    return index.table(stage, f"{name}.parquet", schema)
 
 
 def write(folder: Path, name: str, rows: Iterable[Row]) -> int:

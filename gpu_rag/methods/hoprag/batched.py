@@ -40,9 +40,8 @@ from gpu_rag.graph.frontier import (
 from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value, some_lists
-from gpu_rag.index import tables
 from gpu_rag.index.index import Index
-from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, VERTICES, read_lists, read_questions
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, QUESTIONS, SIDES, VERTICES, lists_of
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings
 from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
@@ -171,24 +170,25 @@ def hop_graph(index: Index) -> HopGraph:
 
 
 def _load(index: Index) -> HopGraph:
-    edges = tables.read_table(index.folder("hop_edges") / "edges.parquet", EDGES)
-    passage = tables.read_table(index.folder("hop_vertices") / "vertices.parquet", VERTICES)["passage"]
-    words, place = index.folder("hop_keywords"), index.device
-    vocabulary = tables.read_table(words / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
+    edges = index.table("hop_edges", "edges.parquet", EDGES)
+    passage = index.table("hop_vertices", "vertices.parquet", VERTICES)["passage"]
+    vocabulary = index.table("hop_keywords", "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
+    place, words = index.device, {side: index.arrays("hop_keywords", f"{side}.safetensors") for side in SIDES}
     source, target, question, out_question = (
         torch.from_numpy(edges[name].to_numpy().copy()) for name in ("source", "target", "question", "out_question")
     )
-    of_out, of_in = read_lists(words / "out.safetensors"), read_lists(words / "in.safetensors")
-    edge_keywords = union_of_rows(of_out, out_question, of_in, question, len(vocabulary))
+    edge_keywords = union_of_rows(
+        lists_of(words["out"]), out_question, lists_of(words["in"]), question, len(vocabulary)
+    )
     return HopGraph(
         index,
         indptr=torch.searchsorted(source, torch.arange(len(passage) + 1, dtype=source.dtype)).to(place),
         target=target.to(place),
         question=question.to(place),
         edge_keywords=Ragged(edge_keywords.values.to(place), edge_keywords.offsets.to(place)),
-        vertex_keywords=read_lists(words / "vertex.safetensors", place),
+        vertex_keywords=lists_of(words["vertex"], place),
         keyword_ids={word: number for number, word in enumerate(vocabulary)},
-        question_texts=read_questions(index.folder("hop_questions"), "in")["text"].to_pylist(),
+        question_texts=index.table("hop_questions", "in_questions.parquet", QUESTIONS)["text"].to_pylist(),
         question_vectors=index.vectors("hop_in_vectors"),
         vertex_vectors=index.vectors("hop_vertex_vectors"),
         vertex_passage=torch.from_numpy(passage.to_numpy().copy()).to(place),

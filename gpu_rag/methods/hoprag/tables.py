@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -46,7 +47,11 @@ def write_lists(path: Path, lists: Sequence[Sequence[int]]) -> None:
     tables.write_arrays(path, {"values": found.values.int().numpy(), "offsets": found.offsets.numpy()})
 
 
-def read_lists(path: Path, device: str | torch.device = "cpu") -> Ragged:
+def read_lists(path: Path) -> Ragged:
     """The lists that `write_lists` wrote."""
-    arrays = tables.read_arrays(path)
+    return lists_of(tables.read_arrays(path))
+
+
+def lists_of(arrays: Mapping[str, np.ndarray], device: str = "cpu") -> Ragged:
+    """Lists from the arrays that `write_lists` wrote."""
     return Ragged(*(torch.from_numpy(arrays[name]).to(device) for name in ("values", "offsets")))

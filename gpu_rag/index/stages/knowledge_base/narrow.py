@@ -1,92 +1,90 @@
-"""Knowledge base of a part of an index, see `index.narrow`: complete graphs, but only the documents of the part.
+"""Knowledge base of an index under a filter, see `index.narrow`: complete graphs, but only the kept documents.
 
 Records and edges of knowledge graphs and bases stay, because no document states them. Those of the own extraction are
-the part's. Nodes are made anew from both. Web pages are no documents, and stay. A node without remaining passages gets
-a stand-in text; if the whole index has no vector of that text, the vector of its name is used.
+the view's. A node stays if it has a record; its name, aliases, type and passages are computed from what is kept. Web
+pages are no documents, and stay. A node without remaining passages gets a stand-in text; if the whole index has no
+vector of that text, the vector of its name is used.
 """
 
 from __future__ import annotations
 
-import shutil
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index import tables
-from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_SOURCES, KB_TEXTS, read_kb_tables
-from gpu_rag.index.narrow import Narrow, Part, vectors_of
-from gpu_rag.index.stages.knowledge_base.columns import LISTS, Edges, SourceColumns
-from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, read_passage_rows
-from gpu_rag.index.stages.knowledge_base.stage import read_extraction, write_kb
+from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_TABLES, KB_TEXTS, WEB_PAGES
+from gpu_rag.index.narrow import Files, Narrow, View, vectors_of
+from gpu_rag.index.stages.knowledge_base.columns import LISTS
+from gpu_rag.index.stages.knowledge_base.fuse import Fused
+from gpu_rag.index.stages.knowledge_base.nodes import Nodes, Records, names_of, types_of
+from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, link_passages, read_passage_rows
+from gpu_rag.index.stages.knowledge_base.stage import read_extraction
 from gpu_rag.index.stages.knowledge_base.texts import kb_texts_stage
 from gpu_rag.index.tables import whole_text
 
-_NAMES = ("records", "edges", "relations")
-_Tables = dict[str, pa.Table]
+_RECORDS, _NODES, _EDGES, _RELATIONS = (f"kb/kb_{name}" for name in ("records", "nodes", "edges", "relations"))
 
 
-def _kb(part: Part) -> None:
-    out, of_all = part.folders["kb"], read_kb_tables(part.base.folder("kb"), _NAMES)
-    sources = tables.read_table(part.base.folder("kb") / "kb_sources.parquet", KB_SOURCES)
-    part.write("kb", "kb_sources.parquet", KB_SOURCES, {name: sources[name] for name in sources.column_names})
-    work = part.work("kb")
-    parts = [
-        read_extraction(work) if row["kind"] == EXTRACTION else _source(of_all, number, row["name"], row["kind"])
-        for number, row in enumerate(sources.to_pylist())
-        if row["kind"] in ("kg", "skb", EXTRACTION)
-    ]
-    write_kb(work, parts, read_passage_rows(part.folders["passages"]), sources["name"].to_pylist())
-    _note_rows(part, of_all, read_kb_tables(out, _NAMES))
+def _kb(view: View) -> Files:
+    old = {name: view.base.table("kb", f"kb_{name}.parquet", schema) for name, schema in KB_TABLES.items()}
+    sources = old["sources"]["name"].to_pylist()
+    extracted = np.array([kind == EXTRACTION for kind in old["sources"]["kind"].to_pylist()], bool)
+    source = _ints(old["records"], "source")
+    stays = ~extracted[source]  # the own records come last: the entities, in their order
+    others = old["records"].filter(pa.array(stays))
+    parts = [tuple(_large(others[name]) for name in ("id", "name", "aliases", "types"))]
+    with view.scratch("passages", *(("extraction", "entities", "mentions") if extracted.any() else ())) as work:
+        if extracted.any():
+            own = read_extraction(work)
+            parts.append((own.ids, own.names, own.aliases, own.types))
+            stays[~stays] = view.new("entities/entities") >= 0
+        view.keep(_RECORDS, np.flatnonzero(stays), len(stays))
+        records = Records.of(source[stays], parts)
+        kept, node = np.unique(_ints(old["records"], "node")[stays], return_inverse=True)
+        view.keep(_NODES, kept, old["nodes"].num_rows)
+        (names, aliases), (type, types) = names_of(records, node, len(kept)), types_of(records, node, len(kept))
+        ids, start = old["nodes"]["id"].take(pa.array(kept)), np.searchsorted(source[stays], range(len(sources) + 1))
+        nodes = Nodes(records, Fused(node, [], 0), node, start, _large(ids), names, aliases, type, types)
+        linked, n_own = link_passages(work, read_passage_rows(work.stage_folders["passages"]), nodes, sources)
+    edges = _edges(view, old["edges"], extracted)
+    view.keep(_RELATIONS, np.unique(_ints(edges, "relation")), old["relations"].num_rows)
+    relation = edges.schema.get_field_index("relation")
+    numbers = pa.array(view.new(_RELATIONS)[_ints(edges, "relation")], pa.int32())
+    columns = {
+        "types": [types],
+        "nodes": [ids, names, aliases, type, linked, n_own],
+        "records": [records.source, records.ids, records.names, records.aliases, records.types, node],
+    }
+    found = {name: _table(KB_TABLES[name], part) for name, part in columns.items()}
+    found["sources"], found["edges"] = old["sources"], edges.set_column(relation, edges.schema[relation], numbers)
+    found["relations"] = old["relations"].take(pa.array(view.kept(_RELATIONS)))
+    found["passages"] = old["passages"].take(pa.array(view.kept("passages/passages")))
+    links = view.masked("kb/kb_links", KB_TABLES["links"], left=_RECORDS, right=_RECORDS)
+    return links | {f"kb_{name}.parquet": table for name, table in found.items()}
 
 
-def _source(of_all: _Tables, number: int, name: str, kind: str) -> SourceColumns:
-    """Records and edges of one source as they were read, without provenance."""
-    records, edges = (of_all[table].filter(pc.equal(of_all[table]["source"], number)) for table in _NAMES[:2])
-    node = _ints(records, "node")
-    first, row = np.unique(node, return_index=True)
-    ends = (row[np.searchsorted(first, _ints(edges, end))].astype(np.int32) for end in ("head", "tail"))
-    used, relation = np.unique(_ints(edges, "relation"), return_inverse=True)
-    named = of_all["relations"].take(pa.array(used))
+def _edges(view: View, old: pa.Table, extracted: np.ndarray) -> pa.Table:
+    """The edges that a kept passage or another source states, with the old numbers of relations. extracted: bool of
+    each source."""
+    passages = old["passages"].combine_chunks()
+    passage = view.new("passages/passages")[passages.flatten().to_numpy()]
+    owner = pc.list_parent_indices(passages).to_numpy()[passage >= 0]
+    n_stated = np.bincount(owner, minlength=len(old))
+    stays = ~extracted[_ints(old, "source")] | (n_stated > 0)
+    view.keep(_EDGES, np.flatnonzero(stays), len(old))
+    offsets = np.append(0, np.cumsum(n_stated[stays])).astype(np.int32)
+    lists = pa.ListArray.from_arrays(offsets, passage[passage >= 0].astype(np.int32))
+    edges = old.filter(pa.array(stays))
+    ends = (view.new(_NODES)[_ints(edges, end)] for end in ("head", "tail"))
     head, tail = ends
-    ids, names, aliases, types = (_large(records[column]) for column in ("id", "name", "aliases", "types"))
-    return SourceColumns(
-        name, kind, [], ids, names, aliases, types,
-        edges=Edges(head, relation.astype(np.int32), tail, np.zeros(len(head), np.int64)),
-        relations=list(zip(named["id"].to_pylist(), named["name"].to_pylist())),
-    )  # fmt: skip
+    return _table(KB_EDGES, [head, edges["relation"], tail, edges["source"], edges["provenance"], lists])
 
 
-def _note_rows(part: Part, old: _Tables, new: _Tables) -> None:
-    """Record the rows of the part's nodes, relations and edges in the whole index, and write the provenance
-    of edges."""
-    was = dict(zip(_keys(old["records"]), old["records"]["node"].to_pylist()))
-    node_of: dict[tuple[int, int], int] = {}  # (source, node of the part) -> node of the whole index
-    first: dict[int, int] = {}
-    for key, node in zip(_keys(new["records"]), new["records"]["node"].to_pylist()):
-        node_of.setdefault((key[0], node), was[key])
-        first.setdefault(node, was[key])
-    part.rows["kb_nodes"] = np.array([first[node] for node in range(len(first))], np.int64)
-    row = {id: at for at, id in enumerate(old["relations"]["id"].to_pylist())}
-    part.rows["kb_relations"] = np.array([row[id] for id in new["relations"]["id"].to_pylist()], np.int64)
-    columns = [old["edges"][name].to_pylist() for name in ("head", "relation", "tail", "source")]
-    known = {key: at for at, key in enumerate(zip(*columns))}
-    heads, relations, tails, sources = (_ints(new["edges"], name) for name in ("head", "relation", "tail", "source"))
-    of_relation = part.rows["kb_relations"][relations].tolist() if len(relations) else []
-    part.rows["kb_edges"] = np.array(
-        [
-            known[node_of[source, head], relation, node_of[source, tail], source]
-            for head, relation, tail, source in zip(heads.tolist(), of_relation, tails.tolist(), sources.tolist())
-        ],
-        np.int64,
-    )
-    provenance = old["edges"]["provenance"].take(pa.array(part.rows["kb_edges"]))
-    edges = {name: new["edges"][name] for name in KB_EDGES.names} | {"provenance": provenance}
-    part.write("kb", "kb_edges.parquet", KB_EDGES, edges)
-
-
-def _keys(records: pa.Table) -> list[tuple[int, str]]:
-    return list(zip(records["source"].to_pylist(), records["id"].to_pylist()))
+def _table(schema: pa.Schema, columns: list[Any]) -> pa.Table:
+    arrays = [pa.array(column) if isinstance(column, (list, np.ndarray)) else column for column in columns]
+    return pa.table([array.cast(field.type) for array, field in zip(arrays, schema)], schema=schema)
 
 
 def _ints(table: pa.Table, name: str) -> np.ndarray:
@@ -98,40 +96,35 @@ def _large(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays([pa.array([], kind), *column.cast(kind).chunks])
 
 
-def _text_vectors(part: Part) -> None:
-    folder, base = part.folders["kb_texts"], part.base
-    new = tables.read_table(folder / "kb_texts.parquet", KB_TEXTS)
-    old = tables.read_table(base.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
-    node = part.rows["kb_nodes"][_ints(new, "node")]
+def _text_vectors(view: View) -> Files:
+    new, old = (index.table("kb_texts", "kb_texts.parquet", KB_TEXTS) for index in (view, view.base))
+    node = view.kept(_NODES)[_ints(new, "node")]
     row = pc.index_in(new["text"], value_set=whole_text(old["text"]).cast(new["text"].type)).fill_null(-1).to_numpy()
-    vectors = tables.read_arrays(base.folder("kb_text_vectors") / "vectors.safetensors")["vectors"]
+    vectors = view.base.arrays("kb_text_vectors")["vectors"]
     found = np.zeros((len(node), vectors.shape[1]), vectors.dtype)
     found[row >= 0] = vectors[row[row >= 0]]
-    if (row < 0).any() and "kb_name_vectors" in base.stages:
-        names = tables.read_arrays(base.folder("kb_name_vectors") / "vectors.safetensors")["vectors"]
-        found[row < 0] = names[node[row < 0]]
-    tables.write_arrays(part.folders["kb_text_vectors"] / "vectors.safetensors", {"vectors": found})
+    if (row < 0).any() and "kb_name_vectors" in view.stages:
+        found[row < 0] = view.base.arrays("kb_name_vectors")["vectors"][node[row < 0]]
+    return {"vectors.safetensors": {"vectors": found}}
 
 
-def _edge_vectors(part: Part) -> None:
-    """Take the vectors of the part's edges; none if the whole index has none, see `texts.exact_texts`."""
-    file = "vectors.safetensors"
-    if len(tables.read_arrays(part.base.folder("kb_edge_vectors") / file)["vectors"]):
-        vectors_of("kb_edge_vectors", "kb_edges")(part)
-    else:
-        shutil.copy(part.base.folder("kb_edge_vectors") / file, part.folders["kb_edge_vectors"] / file)
+def _edge_vectors(view: View) -> Files:
+    """Vectors of the view's edges; none if the whole index has none, see `texts.exact_texts`."""
+    vectors = view.base.arrays("kb_edge_vectors")
+    return vectors_of("kb_edge_vectors", _EDGES)(view) if len(vectors["vectors"]) else {"vectors.safetensors": vectors}
 
 
-def _web(part: Part) -> None:
-    shutil.copytree(part.base.folder("kb_web"), part.folders["kb_web"], dirs_exist_ok=True)
+def _web(view: View) -> Files:
+    pages = view.base.table("kb_web", "web_pages.parquet", WEB_PAGES)
+    return {"web_pages.parquet": pages, "": view.base.words("kb_web")}
 
 
 NARROW: dict[str, Narrow] = {
     "kb": _kb,
-    "kb_name_vectors": vectors_of("kb_name_vectors", "kb_nodes"),
+    "kb_name_vectors": vectors_of("kb_name_vectors", _NODES),
     "kb_edge_vectors": _edge_vectors,
-    "kb_relation_vectors": vectors_of("kb_relation_vectors", "kb_relations"),
-    "kb_texts": lambda part: part.run(kb_texts_stage),
+    "kb_relation_vectors": vectors_of("kb_relation_vectors", _RELATIONS),
+    "kb_texts": lambda view: view.run(kb_texts_stage, "kb"),
     "kb_text_vectors": _text_vectors,
     "kb_web": _web,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,13 +26,10 @@ class Records:
     first_type: pa.LargeStringArray
 
     @classmethod
-    def of(cls, sources: Sequence[SourceColumns]) -> Records:
-        """Records of the sources, in order."""
-        source = np.repeat(np.arange(len(sources), dtype=np.int32), [one.n for one in sources])
-        ids, names, aliases, types = (
-            pa.concat_arrays([getattr(one, name) for one in sources]) for name in ("ids", "names", "aliases", "types")
-        )
-        return cls(source, ids, names, aliases, types, _first_or_null(types))
+    def of(cls, source: np.ndarray, parts: Iterable[tuple[pa.Array, ...]]) -> Records:
+        """Records of parts, each (ids, names, aliases, types), in order. source: of each record."""
+        ids, names, aliases, types = (pa.concat_arrays(columns) for columns in zip(*parts))
+        return cls(source.astype(np.int32), ids, names, aliases, types, _first_or_null(types))
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,8 @@ class Nodes:
     @classmethod
     def of(cls, sources: Sequence[SourceColumns]) -> Nodes:
         """Link the records and number the nodes. Memory: some 60 bytes a record plus twice its strings."""
-        records = Records.of(sources)
+        source = np.repeat(np.arange(len(sources)), [one.n for one in sources])
+        records = Records.of(source, ((one.ids, one.names, one.aliases, one.types) for one in sources))
         is_value = np.asarray(pc.equal(records.first_type, LITERAL).fill_null(False))
         fused = fuse(records.ids, records.names, is_value, records.source)
         first = np.flatnonzero(fused.node == np.arange(len(fused.node)))
@@ -71,8 +69,8 @@ class Nodes:
         number[first[order.to_numpy()]] = np.arange(len(first), dtype=np.int32)
         node = number[fused.node]
         start = np.cumsum([0, *(one.n for one in sources)])
-        names, aliases = _names(records, node, len(first))
-        type, type_names = _types(records, node, len(first))
+        names, aliases = names_of(records, node, len(first))
+        type, type_names = types_of(records, node, len(first))
         return cls(records, fused, node, start, ids.take(order), names, aliases, type, type_names)
 
     def of_source(self, number: int) -> np.ndarray:
@@ -112,7 +110,7 @@ def _repeats(ids: pa.LargeStringArray) -> np.ndarray:
     return np.delete(np.arange(len(code)), np.unique(code, return_index=True)[1])
 
 
-def _names(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeStringArray, pa.LargeListArray]:
+def names_of(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeStringArray, pa.LargeListArray]:
     """(first record's name, all other names) of each node."""
     record = np.arange(len(node))
     order = np.argsort(node, kind="stable")
@@ -126,7 +124,7 @@ def _names(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeStringAr
     return first_of(named), rest_of(named)
 
 
-def _types(records: Records, node: np.ndarray, n: int) -> tuple[np.ndarray, list[str]]:
+def types_of(records: Records, node: np.ndarray, n: int) -> tuple[np.ndarray, list[str]]:
     """(type of each node as a row of the names, names of types). The type is the first one in the node's records."""
     order = np.argsort(node, kind="stable")
     typed = order[np.asarray(records.first_type.is_valid())[order]]
