@@ -71,8 +71,7 @@ def of_index(folder: Path) -> tuple[Side, Side, int]:
     index = Index.open(folder)
     folders = {name: index.folder(name) for name in index.stages}
     work = replace(work_in(Path("."), 1), stage_folders=folders)
-    ids = read_vertices(work)["id"].to_pylist()
-    return read_side(work, "out", ids), read_side(work, "in", ids), len(ids)
+    return read_side(work, "out"), read_side(work, "in"), read_vertices(work, "id").num_rows
 
 
 def work_in(folder: Path, threads: int) -> Work:
