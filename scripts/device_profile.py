@@ -83,7 +83,7 @@ def made_index(n_entities: int, device: torch.device) -> Any:
     facts = csr_from_edges(subject, other, n_entities)
     choice = FactChoice((0,))
     index._parts |= {"kb": made_kb(index, facts.m), f"facts {choice}": facts_on(facts, FactGraph, PathGraph)}
-    index._parts["names of entities"] = NameTable(zip(names, range(n_entities)))
+    index._parts["names of entities"] = NameTable(pa.array(names), np.arange(n_entities))
     index._parts["hops"] = hops_on(index, n_passages, HopGraph, device)
     return index
 
