@@ -150,7 +150,8 @@ def index(out: Path, methods: list[str], settings: dict[str, Any]) -> dict[str, 
     disk = sum(file.stat().st_size for file in files if file.name != "vectors.safetensors")
     totals = {"cpu_s": round(sum(stage["cpu_s"] for stage in stages.values()), 1)}
     totals["peak_mb"] = max(stage["peak_mb"] for stage in stages.values())
-    counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions", "synonyms")}
+    wanted = ("passages", "entities", "relations", "mentions", "synonyms")
+    counts = {name: n for name, n in report.counts().items() if name in wanted}
     text = (out / "corpus.jsonl").stat().st_size
     return {
         **counts, **totals, "disk_without_vectors": round(disk / text, 2), "stages": stages,

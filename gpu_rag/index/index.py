@@ -17,6 +17,7 @@ from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import metadata, tables
 from gpu_rag.index.folder import Reading
 from gpu_rag.index.manifest import Manifest, checked_folder
+from gpu_rag.index.names import SortedRows, TextColumn
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
 
@@ -156,19 +157,19 @@ class Index:
         return self.table("mentions", "mentions.parquet", tables.MENTIONS)
 
     @cached_property
-    def passage_ids(self) -> list[str]:
+    def passage_ids(self) -> TextColumn[str]:
         """Text id of each passage."""
-        return self.passages["id"].to_pylist()
+        return TextColumn(self.passages["id"])
 
     @cached_property
-    def passage_doc_ids(self) -> list[str]:
+    def passage_doc_ids(self) -> TextColumn[str]:
         """Document id of each passage."""
-        return self.passages["doc_id"].to_pylist()
+        return TextColumn(self.passages["doc_id"])
 
     @cached_property
-    def document_rows(self) -> dict[str, int]:
+    def document_rows(self) -> SortedRows:
         """Row of each document by its id."""
-        return {name: row for row, name in enumerate(self.documents["id"].to_pylist())}
+        return SortedRows(self.documents["id"])
 
     @cached_property
     def passage_lines(self) -> np.ndarray:
@@ -182,14 +183,14 @@ class Index:
         return subjects, self.relations["object"].to_numpy().astype(np.int64)
 
     @cached_property
-    def entity_names(self) -> list[str]:
+    def entity_names(self) -> TextColumn[str]:
         """Written name of each entity."""
-        return self.entities["name"].to_pylist()
+        return TextColumn(self.entities["name"])
 
     @cached_property
-    def entity_rows(self) -> dict[str, int]:
+    def entity_rows(self) -> SortedRows:
         """Row of each entity by its normalised name."""
-        return {name: row for row, name in enumerate(self.entities["id"].to_pylist())}
+        return SortedRows(self.entities["id"])
 
     @cached_property
     def entity_n_passages(self) -> np.ndarray:

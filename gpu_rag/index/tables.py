@@ -103,18 +103,18 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]])
     return write_table(path, schema, {name: [row[name] for row in rows] for name in schema.names})
 
 
-def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a table and check its schema. Raises IndexCorrupt naming the file.
+def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a table, or some of its columns, and check its schema. Raises IndexCorrupt naming the file.
 
     Each column is one chunk if it fits (2 GiB of text): `take` of a few rows from one of many chunks costs as much as
     copying the column.
     """
     try:
-        table = joined_chunks(pq.read_table(path))
+        with pq.ParquetFile(path) as file:
+            check_schema(path, file.schema_arrow, schema)
+            return joined_chunks(file.read(columns=columns))
     except (OSError, pa.ArrowException) as error:
         raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
-    check_schema(path, table.schema, schema)
-    return table
 
 
 def read_batches(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

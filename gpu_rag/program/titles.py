@@ -4,46 +4,75 @@ it."""
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.index.index import Index
-from gpu_rag.text.normalise import normalise_name
+from gpu_rag.index.names import normalised, one_array, rows_of
 from gpu_rag.types import CSR
 
 MOST_PASSAGES = 10  # per title; a title of more passages does not tell their topic
-_BRACKET = re.compile(r"\s*\([^()]*\)\s*$")
+BRACKET = re.compile(r"\s*\(([^()]*)\)\s*$")
 
 
-def titled(index: Index, csr: CSR, known: Mapping[str, int], first: int, weight: float) -> CSR:
+def titled(
+    index: Index, csr: CSR, names: pa.Array | pa.ChunkedArray, first: int, weight: float, rows: np.ndarray | None = None
+) -> CSR:
     """`csr`, symmetric, with `weight` added between each passage and the node that its title names.
 
-    known: nodes by normalised name; first: the node of passage 0. The same `csr` is returned if no title names a node.
+    names, rows: as in `title_edges`; first: the node of passage 0. The same `csr` is returned if no title names a node.
     """
-    found = title_edges(index, known)
-    if not weight or not found:
+    nodes, passages = title_edges(index, names, rows)
+    if not weight or not len(nodes):
         return csr
-    rows, columns = row_of_entry(csr), csr.indices.long()
-    once = rows < columns
-    weights = torch.ones(csr.m, device=rows.device) if csr.weight is None else csr.weight
-    named, passages = torch.tensor(found, device=rows.device).T
-    added = torch.full(named.shape, weight, device=rows.device)
-    pairs = ((rows[once], named), (columns[once], passages + first), (weights[once], added))
+    source, target = row_of_entry(csr), csr.indices.long()
+    once = source < target
+    weights = torch.ones(csr.m, device=source.device) if csr.weight is None else csr.weight
+    named, of = (torch.from_numpy(part).to(source.device) for part in (nodes, passages))
+    added = torch.full(named.shape, weight, device=source.device)
+    pairs = ((source[once], named), (target[once], of + first), (weights[once], added))
     src, dst, summed = (torch.cat(pair) for pair in pairs)
     return csr_from_edges(src, dst, csr.n, summed)
 
 
-def title_edges(index: Index, known: Mapping[str, int]) -> list[tuple[int, int]]:
-    """(node, passage) of each passage whose title is a known name, with or without its final bracket. Titles of more
-    than MOST_PASSAGES passages are skipped."""
-    titles = index.passages["title"].to_pylist()
-    shared = Counter(titles)
-    found = []
-    for passage, title in enumerate(titles):
-        if title and shared[title] <= MOST_PASSAGES:
-            names = normalise_name(title), normalise_name(_BRACKET.sub("", title))
-            found += [(known[name], passage) for name in names if name in known][:1]
-    return found
+def title_edges(
+    index: Index, names: pa.Array | pa.ChunkedArray, rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(node, passage), i64 each, of each passage whose title is a known name, with or without its final bracket;
+    passages ascend. Titles of more than MOST_PASSAGES passages are skipped.
+
+    names: normalised; rows: the node of each, without rows its position. Of equal names the first counts.
+    """
+    known = one_array(names)
+    passages, titles = telling_titles(index)
+    node = rows_of(normalised(titles), known)
+    bracketed, short = without_brackets(titles)
+    node[bracketed] = np.where(node[bracketed] < 0, rows_of(normalised(short), known), node[bracketed])
+    found = node >= 0
+    return (node if rows is None else np.append(rows, -1)[node])[found], passages[found]
+
+
+def telling_titles(index: Index) -> tuple[np.ndarray, pa.LargeStringArray]:
+    """(passages i64, their titles) for titles of at most MOST_PASSAGES passages, ascending; empty titles do not
+    count."""
+    titles = one_array(index.passages["title"])
+    encoded = titles.dictionary_encode()
+    code, empty = encoded.indices.to_numpy(), pc.equal(titles, "").to_numpy(zero_copy_only=False)
+    shared = np.bincount(code, minlength=len(encoded.dictionary))
+    passages = np.flatnonzero((shared[code] <= MOST_PASSAGES) & ~empty)
+    return passages, titles.take(pa.array(passages))
+
+
+def without_brackets(names: pa.LargeStringArray) -> tuple[np.ndarray, pa.LargeStringArray]:
+    """(rows i64 of the names with a final bracket, these names without it)."""
+    rows = np.flatnonzero(pc.match_substring(names, "(").to_numpy(zero_copy_only=False))
+    texts = [
+        (row, BRACKET.sub("", name))
+        for row, name in zip(rows.tolist(), names.take(pa.array(rows)).to_pylist())
+        if BRACKET.search(name)
+    ]
+    return np.array([row for row, _ in texts], np.int64), pa.array([text for _, text in texts], pa.large_string())

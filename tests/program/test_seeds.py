@@ -42,12 +42,12 @@ NAMES = ["Harald Bluetooth", "the 12- Mile Reef", "Téllez- Girón", "Mile", "sp
     ],
 )
 def test_names_are_compared_word_by_word(question: str, named: list[str]) -> None:
-    table = NameTable((name, row) for row, name in enumerate(NAMES))
+    table = NameTable(pa.array(NAMES), np.arange(len(NAMES)))
     assert [[NAMES[row] for row in rows] for rows, _ in table.found(words_of(question))] == [[name] for name in named]
 
 
 def test_a_name_without_a_capital_weighs_little_and_a_common_one_too() -> None:
-    table = NameTable([("spouse", 0), ("Jump for Glory", 1), ("jump for glory", 2), ("Paris", 3)])
+    table = NameTable(pa.array(["spouse", "Jump for Glory", "jump for glory", "Paris"]), np.arange(4))
     asked = words_of("Who is the spouse of the director of Jump for Glory in Paris?")
     (found,) = entity_seeds(table, [asked], np.array([2, 1, 4, 5]))
     assert found == {0: COMMON / 2, 1: 0.5, 2: 0.125, 3: 0.2}  # two of one name share it
@@ -63,7 +63,7 @@ def index_of(folder: Path, names: list[str], titles: list[str], profiles: dict[s
         for name, aliases in profiles.items()
     ]
     tables.write_rows(folder / "profiles.parquet", tables.PROFILES, rows)
-    index = SimpleNamespace(entity_rows={name: row for row, name in enumerate(names)}, folder=lambda stage: folder)
+    index = SimpleNamespace(entities=pa.table({"id": pa.array(names, pa.string())}), folder=lambda stage: folder)
     index.passages = pa.table({"title": titles})
     index.loaded = lambda part, load: load(index)
     return index
@@ -80,7 +80,8 @@ def test_an_alias_counts_where_one_entity_has_it(tmp_path: Path) -> None:
     assert named("Is Annie or Clemens older?") == [(0,), (2,)]
     assert named("Is Orlo older than X1x?") == []  # two have it, and nobody
     assert named("Is The Vale older than Vale or Jaws?") == [(4,), (3,), (5,)]  # a name comes before an alias
-    assert list(of_one([("A b", 1), ("a B", 1), ("c", 1), ("C", 2), ("d", 3)], {"d"})) == [("a b", 1)]
+    given = pa.array(["A b", "a B", "c", "C", "d"]), np.array([1, 1, 1, 2, 3])
+    assert [part.tolist() for part in of_one(*given, pa.array(["d"], pa.large_string()))] == [["a b"], [1]]
 
 
 TITLES = ["Whistle Stop (film)", "Whistle Stop (novel)", "Evidence", "Evidence (1915 film)", "River", "Ves", "Ves"]
@@ -128,5 +129,6 @@ WORDS = st.lists(st.sampled_from(["orlo", "vale", "mill", "çelik", "orlov", "an
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_the_longest_names_against_a_dictionary(names: list[tuple[str, int]], asked: list[list[str]]) -> None:
     words = words_of(" ".join(word for part in asked for word in part))
-    found = [rows for rows, _ in NameTable(iter(names)).found(words)]
+    given = pa.array([name for name, _ in names], pa.string()), np.array([row for _, row in names], np.int64)
+    found = [rows for rows, _ in NameTable(*given).found(words)]
     assert found == by_dictionary(names, words.folded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -12,11 +13,15 @@ import torch
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.program.titles import MOST_PASSAGES, title_edges, titled
 
-KNOWN = {"jaws": 0, "marta orlo": 1, "jaws (book)": 2}
+KNOWN = pa.array(["jaws", "marta orlo", "jaws (book)", "jaws"])  # of equal names the first counts
 
 
 def index(*titles: str) -> Any:
     return SimpleNamespace(passages=pa.table({"title": list(titles)}))
+
+
+def edges(*titles: str) -> list[tuple[int, int]]:
+    return list(zip(*(part.tolist() for part in title_edges(index(*titles), KNOWN))))
 
 
 @pytest.mark.parametrize(
@@ -33,13 +38,18 @@ def index(*titles: str) -> Any:
     ],
 )
 def test_a_title_names_an_entity(title: str, node: int | None) -> None:
-    assert title_edges(index("Ves", title), KNOWN) == ([] if node is None else [(node, 1)])
+    assert edges("Ves", title) == ([] if node is None else [(node, 1)])
 
 
 def test_a_title_of_many_passages_says_nothing() -> None:
     few, many = ["Jaws"] * MOST_PASSAGES, ["Jaws"] * (MOST_PASSAGES + 1)
-    assert title_edges(index(*few), KNOWN) == [(0, p) for p in range(MOST_PASSAGES)]
-    assert title_edges(index(*many, "Marta Orlo"), KNOWN) == [(1, MOST_PASSAGES + 1)]
+    assert edges(*few) == [(0, p) for p in range(MOST_PASSAGES)]
+    assert edges(*many, "Marta Orlo") == [(1, MOST_PASSAGES + 1)]
+
+
+def test_a_name_may_stand_for_another_node() -> None:
+    nodes, passages = title_edges(index("Jaws", "Ves", "Marta Orlo"), KNOWN, np.array([7, 5, 4, 3]))
+    assert (nodes.tolist(), passages.tolist()) == ([7, 5], [0, 2])
 
 
 def test_the_weight_is_added_both_ways() -> None:

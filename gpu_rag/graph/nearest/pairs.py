@@ -29,6 +29,7 @@ _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
 _ROWS = 1 << 14  # rows projected at a time
 _PAIRS = 1 << 15  # pairs whose vectors are gathered at a time
+SAMPLE = 256  # rows whose exact pairs are compared with those found
 
 
 def plan(n: int, threshold: float) -> tuple[int, int]:
@@ -65,6 +66,20 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
         keys = _distinct(np.concatenate([keys, *(_key(left, right, len(base)) for left, right in found)]))
     left, right = np.divmod(keys, max(len(base), 1))
     return _scored(base, left, right, threshold)
+
+
+def sampled_recall(base: torch.Tensor, left: np.ndarray, right: np.ndarray, threshold: float) -> tuple[int, int]:
+    """Number of exact pairs of SAMPLE rows with a dot product of at least `threshold`, and how many of these are among
+    the pairs (left, right). base, left, right: as in `close_pairs`."""
+    n, rows = len(base), torch.linspace(0, max(len(base) - 1, 0), min(SAMPLE, len(base)), dtype=torch.float64).long()
+    sample, keys = base[rows].float(), np.zeros(0, np.int64)
+    for start in range(0, n, _ROWS):
+        part = base[start : start + _ROWS].float()
+        i, j = (sample @ part.T >= threshold - 1e-3).nonzero().T
+        i, j = rows[i], j + start
+        close = (exact_dots(base, i, base, j) >= threshold) & (i != j)
+        keys = _distinct(np.concatenate([keys, _key(i[close].numpy(), j[close].numpy(), n)]))
+    return len(keys), int(np.isin(keys, _key(left, right, n)).sum())
 
 
 def _most_differing(threshold: float) -> int:

@@ -76,7 +76,7 @@ class KnowledgeBase:
     edge_passages: Ragged
     node_passages: Ragged
     n_own: np.ndarray
-    passage_ids: list[str]
+    passage_ids: Sequence[str]
     passage_source: np.ndarray
     texts: list[str]
     text_row: np.ndarray

@@ -13,13 +13,13 @@ import torch
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
-from gpu_rag.index.knowledge_base.names import TextColumn
 from gpu_rag.index.knowledge_base.tables import (
     KB_ROWS,
     KB_TABLES,
     KB_TEXTS,
     WEB_PAGES,
 )
+from gpu_rag.index.names import TextColumn
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Ragged
 

@@ -1,28 +1,23 @@
-"""Names of a knowledge base: normal form, look-up, columns left in their tables; and nodes and edges as text, for
-embedding and for prompts."""
+"""Names of a knowledge base: normal form and look-up; and nodes and edges as text, for embedding and for prompts."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpu_rag.index.names import TextColumn, normalised
 from gpu_rag.text.normalise import normalise_name
 
 MOST_NEIGHBOURS = 3  # per relation in a stand-in text
 MOST_RELATIONS = 12
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MARKS = re.compile(r"[_./#:\s]+")
-# Names whose key is their lower case, with "_" as a space.
-_PLAIN = r"^[A-Za-z0-9](?:[ _]?[!-^`-~])*$"
-_ENDS_PLAIN = r"[A-Za-z0-9]$"
 _ROWS = 1 << 16
-T = TypeVar("T")
 
 
 def name_key(name: str) -> str:
@@ -31,38 +26,8 @@ def name_key(name: str) -> str:
 
 
 def name_keys(names: pa.LargeStringArray) -> pa.LargeStringArray:
-    """`name_key` of each name: array operations for plain ASCII names, one by one for others."""
-    plain = pc.and_(pc.match_substring_regex(names, _PLAIN), pc.match_substring_regex(names, _ENDS_PLAIN))
-    keys = pc.utf8_lower(pc.replace_substring(names, "_", " "))
-    rows = np.flatnonzero(~np.asarray(plain))
-    if not len(rows):
-        return keys
-    found = [name_key(name) for name in names.take(pa.array(rows)).to_pylist()]
-    return pc.replace_with_mask(keys, pc.invert(plain), pa.array(found, pa.large_string()))
-
-
-class TextColumn(Sequence[T]):
-    """A column of texts, or of lists of texts, that stays in its table. Entries become Python objects when read."""
-
-    def __init__(self, column: pa.ChunkedArray):
-        self._column = column
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
-
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        found: Any = self._column[at].to_pylist() if isinstance(at, slice) else self._column[int(at)].as_py()
-        return found  # type: ignore[no-any-return]
-
-    def __iter__(self) -> Iterator[T]:
-        for start in range(0, len(self), _ROWS):
-            yield from self._column.slice(start, _ROWS).to_pylist()
+    """`name_key` of each name, by array operations."""
+    return normalised(pc.replace_substring(names, "_", " "))
 
 
 class NameTable:

@@ -94,7 +94,7 @@ def walk_graph(index: Index) -> PageRankGraph:
         src = torch.cat([row_of_entry(csr), row_of_value(of)])
         dst = torch.cat([csr.indices.long(), of.values.long() + graph.n])
         plain = csr_from_edges(src, dst, graph.n + index.n_passages)
-        return prepare(titled(index, plain, index.entity_rows, graph.n, TITLE_WEIGHT))
+        return prepare(titled(index, plain, index.entities["id"], graph.n, TITLE_WEIGHT))
 
     return index.loaded("bubble_walk", load)
 

@@ -149,13 +149,13 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
 
 def _links(index: Index) -> Links:
     plain, n = index.graph.pull, index.n_entities  # symmetric
-    csr = titled(index, plain, index.entity_rows, n, TITLE_WEIGHT)
+    csr = titled(index, plain, index.entities["id"], n, TITLE_WEIGHT)
     indptr, indices = plain.indptr.cpu().numpy()[n:], plain.indices.cpu().numpy().astype(np.int64)
     entities, owner = indices[indptr[0] :], np.repeat(np.arange(index.n_passages), np.diff(indptr))
     inside = entities < n
     title = np.full(index.n_passages, -1)
-    for entity, passage in title_edges(index, index.entity_rows):
-        title[passage] = entity
+    named, passages = title_edges(index, index.entities["id"])
+    title[passages] = named
     offsets = np.searchsorted(owner[inside], np.arange(index.n_passages + 1))
     rarity = 1 / np.maximum(index.entity_n_passages, 1)
     return Links(index.graph if csr is plain else prepare(csr), offsets, entities[inside], title, rarity)

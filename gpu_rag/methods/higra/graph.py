@@ -8,17 +8,18 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index.index import Index
+from gpu_rag.index.names import normalised, one_array
 from gpu_rag.methods.higra.tables import ints, read_of
 from gpu_rag.program.seeds import NameTable, of_one, words_of
 from gpu_rag.program.titles import titled
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import CSR, Path
 
 TITLE_WEIGHT = 15.0
@@ -79,26 +80,25 @@ class HigraGraph:
         return torch.from_numpy(first).to(device), torch.from_numpy(ints(self.relations, "object")).to(device)
 
     @cached_property
-    def rows_by_name(self) -> dict[str, int]:
-        """Entity rows by normalised name, then by alias. If several entities share a name, the first row counts."""
-        rows: dict[str, int] = {}
-        for ways in ([[name] for name in self.entities["name"].to_pylist()], self.entities["aliases"].to_pylist()):
-            for row, way in ((row, way) for row, names in enumerate(ways) for way in names):
-                rows.setdefault(normalise_name(way), row)
-        return rows
+    def known_names(self) -> tuple[pa.LargeStringArray, np.ndarray]:
+        """(normalised names, then aliases; the entity of each): of equal names the first counts."""
+        aliases = self.entities["aliases"].combine_chunks()
+        owner = pc.list_parent_indices(aliases).to_numpy()
+        names = pa.chunked_array([one_array(self.entities["name"]), one_array(aliases.flatten())])
+        return normalised(one_array(names)), np.concatenate([np.arange(self.n_entities), owner])
 
     @cached_property
     def names(self) -> NameTable:
         """Entity rows by name, and by aliases that belong to only one entity."""
-        names = [(name, row) for row, name in enumerate(self.entities["name"].to_pylist())]
-        aliases = [(way, row) for row, ways in enumerate(self.entities["aliases"].to_pylist()) for way in ways]
-        return NameTable([*names, *of_one(aliases, {normalise_name(name) for name, _ in names})])
+        (known, owner), n = self.known_names, self.n_entities
+        also, rows = of_one(known.slice(n), owner[n:], known.slice(0, n))
+        names = pa.chunked_array([one_array(self.entities["name"]), also])
+        return NameTable(names, np.concatenate([np.arange(n), rows]))
 
-    @cached_property
-    def about(self) -> list[frozenset[str]]:
-        """The words of each entity's types and descriptions, used to tell entities of one name apart."""
-        columns = self.entities["types"].to_pylist(), self.entities["descriptions"].to_pylist()
-        return [frozenset(words_of(" ".join([*types, *texts])).folded) for types, texts in zip(*columns)]
+    def about(self, row: int) -> frozenset[str]:
+        """The words of an entity's types and descriptions, used to tell entities of one name apart."""
+        types, texts = (self.entities[name][row].as_py() for name in ("types", "descriptions"))
+        return frozenset(words_of(" ".join([*types, *texts])).folded)
 
     def named(self, text: str) -> tuple[int, ...]:
         """The entities that a question names, ascending. Among entities of one name, the one whose types and
@@ -108,7 +108,7 @@ class HigraGraph:
         found = self.names.found(said)
         words = set(said.folded)
         chosen = {
-            max(rows, key=lambda row: (len(words & self.about[row]), self.n_passages[row], -row))
+            max(rows, key=lambda row: (len(words & self.about(row)), self.n_passages[row], -row))
             for rows, capital in found
             if capital or not any(capital for _, capital in found)
         }
@@ -121,7 +121,8 @@ def walk_graph(index: Index) -> PageRankGraph:
 
     def load(index: Index) -> PageRankGraph:
         graph = higra_graph(index)
-        return prepare(titled(index, graph.full_graph, graph.rows_by_name, graph.n_entities, TITLE_WEIGHT))
+        names, rows = graph.known_names
+        return prepare(titled(index, graph.full_graph, names, graph.n_entities, TITLE_WEIGHT, rows))
 
     return index.loaded("higra_walk", load)
 

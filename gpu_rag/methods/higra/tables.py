@@ -62,9 +62,9 @@ TABLES = {  # name: the stage that writes it, and its schema
 }
 
 
-def read(folder: Path, name: str) -> pa.Table:
-    """The table `name` in the folder of its stage. Raises IndexCorrupt."""
-    return tables.read_table(folder / f"{name}.parquet", TABLES[name][1])
+def read(folder: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table `name` in the folder of its stage, or some of its columns. Raises IndexCorrupt."""
+    return tables.read_table(folder / f"{name}.parquet", TABLES[name][1], columns)
 
 
 def read_of(index: Index, name: str) -> pa.Table:
@@ -84,10 +84,15 @@ def ints(table: pa.Table, column: str) -> np.ndarray:
     return values
 
 
-def pairs(table: pa.Table, origin: str = "") -> set[tuple[int, int]]:
-    """The (entity, passage) of each row of HIGRA_LINKS or HIGRA_SOURCES. origin: keep only links of this origin."""
+def pair_keys(entity: np.ndarray, passage: np.ndarray) -> np.ndarray:
+    """i64: entity * 2^32 + passage of each distinct pair, ascending."""
+    return np.unique(entity.astype(np.int64) << 32 | passage.astype(np.int64))
+
+
+def pairs(table: pa.Table, origin: str = "") -> np.ndarray:
+    """`pair_keys` of HIGRA_LINKS or HIGRA_SOURCES. origin: keep only links of this origin."""
     table = table.filter(pc.equal(table["origin"], origin)) if origin else table
-    return set(zip(table["entity"].to_pylist(), table["passage"].to_pylist()))
+    return pair_keys(ints(table, "entity"), ints(table, "passage"))
 
 
 def by_id(made: Mapping[int, Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:

@@ -48,7 +48,6 @@ from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
 from gpu_rag.program.walk import TILE, TITLE_SHARE, blended, passages_of, ranked, restart, word_weights
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.keywords import keywords
-from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import CSR, Ragged
 
 T = TypeVar("T")
@@ -144,7 +143,7 @@ class HopGraph:
         index, number = self.index, self._numbers
         stated = zip(index.relation_ends[0], index.relations["passages"].to_pylist())
         topics = [keywords(title) for title in index.passages["title"].to_pylist()]
-        names = [normalise_name(name) for name in index.entity_names]
+        names = index.entities["id"].to_pylist()
         subjects: list[list[str]] = [[] for _ in topics]
         for subject, passages in stated:
             for passage in passages:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index import tables
 from gpu_rag.types import Ragged
 
@@ -36,15 +35,25 @@ KEYWORDS = pa.schema([("keyword", pa.string())])  # sorted; the row is the keywo
 SIDES = ("in", "out", "vertex")  # sides with stored keywords, by file name
 
 
+def questions_file(folder: Path, side: str) -> Path:
+    """The file of the in- or out-questions in the folder of the stage `hop_questions`."""
+    return folder / f"{side}_questions.parquet"
+
+
 def read_questions(folder: Path, side: str) -> pa.Table:
     """The in- or out-questions of the stage `hop_questions`."""
-    return tables.read_table(folder / f"{side}_questions.parquet", QUESTIONS)
+    return tables.read_table(questions_file(folder, side), QUESTIONS)
 
 
-def write_lists(path: Path, lists: Sequence[Sequence[int]]) -> None:
+def question_texts(folder: Path, side: str) -> Iterator[list[str]]:
+    """The texts of the in- or out-questions, by batch."""
+    for batch in tables.read_batches(questions_file(folder, side), QUESTIONS, ("text",)):
+        yield batch["text"].to_pylist()
+
+
+def write_lists(path: Path, lists: Ragged) -> None:
     """Write lists of integers as arrays `values` i32[T] and `offsets` i64[B+1]."""
-    found = ragged_of_lists(lists, "cpu")
-    tables.write_arrays(path, {"values": found.values.int().numpy(), "offsets": found.offsets.numpy()})
+    tables.write_arrays(path, {"values": lists.values.int().numpy(), "offsets": lists.offsets.numpy()})
 
 
 def read_lists(path: Path) -> Ragged:

@@ -117,7 +117,7 @@ def _graph(index: Index, title_weight: float) -> PageRankGraph:
 
     def load(index: Index) -> PageRankGraph:
         plain = index.graph.pull  # symmetric
-        csr = titled(index, plain, index.entity_rows, index.n_entities, title_weight)
+        csr = titled(index, plain, index.entities["id"], index.n_entities, title_weight)
         return index.graph if csr is plain else prepare(csr)
 
     return index.loaded(f"ppr graph {title_weight}", load)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
+from gpu_rag.graph.nearest.pairs import close_pairs
 from gpu_rag.methods.higra.stages import windows as higra_windows
 from gpu_rag.methods.higra.stages.merge import Joined
 from gpu_rag.methods.higra.stages.windows import (
@@ -92,6 +93,19 @@ def test_every_pair_within_the_radius_is_in_a_window(eps: float, most: int) -> N
     near, cosine = near_pairs(vectors, eps)
     assert near.tolist() == [list(pair) for pair in expected]
     assert np.allclose(cosine, [float(vectors[a] @ vectors[b]) for a, b in expected], atol=1e-6)
+
+
+def test_many_rows_give_most_pairs_by_candidates_and_the_share_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, eps = clouds(2), 0.15
+    exact = entity_windows(work_of(), vectors, eps)
+    monkeypatch.setattr(higra_windows, "EXACT_ROWS", 0)
+    shown = entity_windows(work_of(), vectors, eps)
+    counts = shown.counts("merge")
+    assert counts["higra_merge_sampled"] == exact.pairs == len(all_pairs(vectors, eps))  # the sample holds every row
+    assert counts["higra_merge_sampled_and_found"] == shown.pairs == shown.together >= 0.9 * exact.pairs
+    monkeypatch.setattr(higra_windows, "close_pairs", lambda *given: tuple(part[:9] for part in close_pairs(*given)))
+    few = entity_windows(work_of(), vectors, eps).counts("merge")
+    assert few["higra_merge_sampled_and_found"] == 9 and few["higra_merge_sampled"] == exact.pairs
 
 
 def test_clusters_of_the_paper_show_few_pairs_and_say_so() -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.methods.higra.stages.links import common_words, mentions_stage, passage_links
+from gpu_rag.methods.higra.stages.links import common_words, mentions_stage
 from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_SOURCES
 
 Link = tuple[int, int, int, int, str]
@@ -54,26 +54,54 @@ NAMES = st.lists(
 )
 
 
-@given(NAMES, TEXTS, st.integers(0, 4), st.integers(0, 4), st.data())
-@settings(max_examples=200, deadline=None, derandomize=True)
-def test_against_regular_expressions(names: Any, texts: list[str], theta: int, top_words: int, data: Any) -> None:
+def by_stage(
+    bench: Any, names: Names, texts: Sequence[str], extracted: Iterable[tuple[int, int]], **limits: Any
+) -> list[Link]:
+    """The links that the stage writes, and its counts checked against them."""
+    bench.put_passages(texts)
+    rows = [
+        {"id": name, "name": name, "aliases": list(aliases), "types": [], "descriptions": [], "members": [row]}
+        for row, (name, aliases) in enumerate(names)
+    ]
+    folder, extracted = bench.folder("higra_merge"), sorted(extracted)
+    of = [sum(e == row for e, _ in extracted) for row in range(len(names))]
+    entities = [{**row, "n_passages": n} for row, n in zip(rows, of)]
+    tables.write_rows(folder / "higra_entities.parquet", HIGRA_ENTITIES, entities)
+    sources = [{"entity": e, "passage": p} for e, p in extracted]
+    tables.write_rows(folder / "higra_sources.parquet", HIGRA_SOURCES, sources)
+    counts = bench.run(mentions_stage, {"alignment": limits})
+    found = tables.read_table(bench.folder("higra_mentions") / "higra_links.parquet", HIGRA_LINKS).to_pylist()
+    linked = {(r["entity"], r["passage"]): r["origin"] for r in found}
+    searched = list(linked.values()).count("search")
+    expected = {"higra_mentions": len(found), "higra_links": len(linked), "higra_searched_links": searched}
+    assert counts == expected
+    return [(r["passage"], r["start"], r["entity"], r["end"], r["origin"]) for r in found]
+
+
+@given(NAMES, TEXTS, st.integers(1, 4), st.integers(0, 4), st.data())
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_against_regular_expressions(
+    bench: Any, names: Any, texts: list[str], theta: int, top_words: int, data: Any
+) -> None:
     pairs = [(e, p) for e in range(len(names)) for p in range(len(texts))]
     extracted = data.draw(st.sets(st.sampled_from(pairs), max_size=4)) if pairs else set()
     limits = {"theta": theta, "top_words": top_words}
-    assert passage_links(names, texts, extracted, **limits) == by_regex(names, texts, extracted, **limits)
+    assert by_stage(bench, names, texts, extracted, **limits) == by_regex(names, texts, extracted, **limits)
 
 
 TEXT = ["Ann of Orle, the Annex.", "the Orle", "ann and the the", "Nobody."]
 
 
-def links(names: Names, extracted: Iterable[tuple[int, int]] = (), theta: int = 100, top_words: int = 0) -> list[Link]:
-    found = passage_links(names, TEXT, set(extracted), theta=theta, top_words=top_words)
+def links(
+    bench: Any, names: Names, extracted: Iterable[tuple[int, int]] = (), theta: int = 100, top_words: int = 0
+) -> list[Link]:
+    found = by_stage(bench, names, TEXT, extracted, theta=theta, top_words=top_words)
     assert found == by_regex(names, TEXT, set(extracted), theta=theta, top_words=top_words)
     return found
 
 
-def test_by_hand() -> None:
-    assert links([("Ann", ["Orle"])], [(0, 3), (0, 0)]) == [
+def test_by_hand(bench: Any) -> None:
+    assert links(bench, [("Ann", ["Orle"])], [(0, 3), (0, 0)]) == [
         (0, 0, 0, 3, "extraction"),
         (0, 7, 0, 11, "extraction"),
         (1, 4, 0, 8, "search"),
@@ -82,18 +110,18 @@ def test_by_hand() -> None:
     ]
 
 
-def test_the_name_s_count_decides_at_theta_for_its_aliases_too() -> None:
+def test_the_name_s_count_decides_at_theta_for_its_aliases_too(bench: Any) -> None:
     # Ann stands twice, Orle twice, the four times
-    assert links([("Ann", ["the"])], theta=2) == []
-    assert len(links([("Ann", ["the"])], theta=3)) == 6  # "the" stands more often, and is not asked
-    assert links([("Orle", [])], [(0, 1)], theta=1) == [(1, 4, 0, 8, "extraction")]  # extraction always links
+    assert links(bench, [("Ann", ["the"])], theta=2) == []
+    assert len(links(bench, [("Ann", ["the"])], theta=3)) == 6  # "the" stands more often, and is not asked
+    assert links(bench, [("Orle", [])], [(0, 1)], theta=1) == [(1, 4, 0, 8, "extraction")]  # extraction always links
 
 
-def test_a_common_word_as_a_name_is_not_searched() -> None:
+def test_a_common_word_as_a_name_is_not_searched(bench: Any) -> None:
     assert common_words(TEXT, 1) == {"the"}
     assert common_words(TEXT, 3) == {"the", "ann", "orle"}  # ties by the alphabet
-    assert links([("The", ["Annex"])], top_words=1) == []
-    assert len(links([("Annex", ["the"])], top_words=1)) == 5
+    assert links(bench, [("The", ["Annex"])], top_words=1) == []
+    assert len(links(bench, [("Annex", ["the"])], top_words=1)) == 5
     assert common_words(["Straße STRASSE"], 1) == {"strasse"}
 
 
@@ -111,24 +139,13 @@ def the_first_alias_tested(name: str, aliases: Sequence[str]) -> Iterable[str]:
 
 @pytest.mark.parametrize("wrong", [aliases_tested_too, nothing_tested, the_first_alias_tested])
 @pytest.mark.parametrize("limits", [{"theta": 3, "top_words": 0}, {"theta": 9, "top_words": 1}])
-def test_wrong_tests_are_told_apart(wrong: Any, limits: dict[str, int]) -> None:
+def test_wrong_tests_are_told_apart(bench: Any, wrong: Any, limits: dict[str, int]) -> None:
     names = [("Ann", ["the"]), ("the", ["Annex"])]
-    found = passage_links(names, TEXT, set(), **limits)
+    found = by_stage(bench, names, TEXT, set(), **limits)
     assert found == by_regex(names, TEXT, set(), **limits)
     assert found != by_regex(names, TEXT, set(), **limits, name_tested=wrong)
 
 
-def test_the_layer(bench: Any) -> None:
-    bench.put_passages(TEXT)
-    row = {"id": "ann", "name": "Ann", "aliases": ["Orle"], "types": [], "descriptions": [], "members": [0]}
-    folder = bench.folder("higra_merge")
-    tables.write_rows(folder / "higra_entities.parquet", HIGRA_ENTITIES, [{**row, "n_passages": 1}])
-    tables.write_rows(folder / "higra_sources.parquet", HIGRA_SOURCES, [{"entity": 0, "passage": 0}])
-    counts = bench.run(mentions_stage, {"alignment": {"top_words": 0}})
-    found = tables.read_table(bench.folder("higra_mentions") / "higra_links.parquet", HIGRA_LINKS).to_pylist()
-    rows = [(r["passage"], r["start"], r["entity"], r["end"], r["origin"]) for r in found]
-    assert rows == links([("Ann", ["Orle"])], [(0, 0)])
-    assert counts == {"higra_mentions": 4, "higra_links": 3, "higra_searched_links": 2}
-    bench.run(mentions_stage, {"alignment": {"refine": False}})
-    found = tables.read_table(bench.folder("higra_mentions") / "higra_links.parquet", HIGRA_LINKS).to_pylist()
-    assert {row["passage"] for row in found} == {0} and {row["origin"] for row in found} == {"extraction"}
+def test_without_refinement_only_extractions_link(bench: Any) -> None:
+    found = by_stage(bench, [("Ann", ["Orle"])], TEXT, [(0, 0)], refine=False)
+    assert {row[0] for row in found} == {0} and {row[4] for row in found} == {"extraction"}

@@ -16,13 +16,14 @@ from gpu_rag.errors import MissingLayer
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
-from gpu_rag.methods.higra.graph import higra_graph
+from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
 from gpu_rag.methods.higra.rules import short_answer
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import merge
+from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
 
 BORN = "Where was the designer of the Halden Bridge born?"
@@ -54,6 +55,15 @@ def test_the_named_entity_is_the_seed_and_the_graph_takes_the_hop(index: gpu_rag
     assert ("Halden Bridge", "designed by", "Marta Orlo", "d0") in edges[:4]
 
 
+def entity_rows(graph: HigraGraph) -> dict[str, int]:
+    """Entity rows by normalised name, then by alias."""
+    rows: dict[str, int] = {}
+    for ways in ([[name] for name in graph.entities["name"].to_pylist()], graph.entities["aliases"].to_pylist()):
+        for row, way in ((row, way) for row, names in enumerate(ways) for way in names):
+            rows.setdefault(normalise_name(way), row)
+    return rows
+
+
 def by_walk(index: gpu_rag.Index, text: str, seeds: list[int], wrong: str = "") -> np.ndarray:
     """The score of each passage by PageRank on the whole graph, densely, by the formula of `batched`."""
     graph, vector = higra_graph(index), HashEmbedder().embed([text])[0].astype(float)
@@ -63,8 +73,8 @@ def by_walk(index: gpu_rag.Index, text: str, seeds: list[int], wrong: str = "") 
     edges[np.repeat(np.arange(total), np.diff(csr.indptr.numpy())), csr.indices.numpy()] = 1
     linked = edges[:n, n:].sum(1)
     for passage, title in enumerate(index.passages["title"].to_pylist()):
-        if title.casefold() in graph.rows_by_name and wrong != "no titles":
-            entity = graph.rows_by_name[title.casefold()]
+        if title.casefold() in entity_rows(graph) and wrong != "no titles":
+            entity = entity_rows(graph)[title.casefold()]
             edges[entity, n + passage] += 15
             edges[n + passage, entity] += 15
     named, facts = np.zeros(n), np.zeros((2, n))
@@ -95,7 +105,7 @@ def by_walk(index: gpu_rag.Index, text: str, seeds: list[int], wrong: str = "") 
 
 
 def test_the_walk_on_the_whole_graph_is_the_formula(index: gpu_rag.Index) -> None:
-    seeds = [higra_graph(index).rows_by_name["halden bridge"]]
+    seeds = [entity_rows(higra_graph(index))["halden bridge"]]
     vector = HashEmbedder().embed([BORN])[0].astype(np.float32)
     (found,) = higra_walk.run(index, [Walked(BORN, vector, tuple(seeds), ())], (0.85, 3, "hybrid", 6, (10.0, 10.0)))
     scores = np.zeros(6)

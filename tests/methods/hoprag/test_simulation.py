@@ -19,7 +19,7 @@ from gpu_rag.index.verify import verify
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import templates as question_templates
 from gpu_rag.methods.hoprag.stages.questions import SIDES, is_question
-from gpu_rag.methods.hoprag.stages.templates import answered_questions, raised_questions, type_words
+from gpu_rag.methods.hoprag.stages.templates import answered_questions, raised_questions, types_of_triples
 from gpu_rag.methods.hoprag.tables import read_questions
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -278,14 +278,8 @@ def test_a_name_that_is_a_type_asks_nothing() -> None:
     ],
 )
 def test_types_are_the_first_common_words(object_: str, kind: str) -> None:
-    found = type_words([("Aa", "is", object_)])
-    assert found == ({"aa": kind} if kind else {})
-
-
-def test_the_commonest_type_counts_and_ties_go_by_alphabet() -> None:
-    triples = [("Ves", "is a", "stream"), ("ves", "is a", "river"), ("Ves", "crosses", "plain")]
-    assert type_words(triples) == {"ves": "river"}
-    assert type_words(triples, [("VES", "Stream")]) == {"ves": "stream"}
+    found = list(types_of_triples([("Aa", "is", object_), ("Bb", "crosses", object_)]))
+    assert found == ([("aa", kind)] if kind else [])
 
 
 TEXT = st.text(alphabet="AaBb 1-_?of", max_size=12)
@@ -296,7 +290,7 @@ TEXT = st.text(alphabet="AaBb 1-_?of", max_size=12)
 def test_any_text_gives_distinct_questions(triples: list[tuple[str, str, str]], names: list[str]) -> None:
     """No name is asked about twice, and none that is a subject; every question is one line that ends with a ?."""
     answered = answered_questions(triples)
-    raised = raised_questions(names, triples, type_words(triples))
+    raised = raised_questions(names, triples, dict(types_of_triples(triples)))
     for questions in (answered, raised):
         assert len(set(questions)) == len(questions)
         assert all(q.endswith("?") and " ".join(q.split()) == q for q in questions)

@@ -13,6 +13,7 @@ import torch
 
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.join import join_index
+from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index import tables
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.hoprag.settings import HopSettings
@@ -83,6 +84,20 @@ def test_templates_ask_both_kinds_of_questions(bench: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("written", "kind"), [([], "river"), (["Stream"], "stream")])
+def test_the_commonest_type_counts_and_ties_go_by_alphabet(bench: Any, written: list[str], kind: str) -> None:
+    bench.put_passages(["Ves.", "Ann saw the Ves."])
+    stated = [("Ves", "is a", "stream"), ("ves", "is a", "river"), ("Ves", "crosses", "plain")]
+    bench.put_extractions([(["Ves"], stated), (["Ves", "River", "Plain"], [])])
+    profile = {"passage": 1, "name": "VES", "aliases": [], "types": written, "description": ""}
+    tables.write_rows(bench.folder("extraction") / "profiles.parquet", tables.PROFILES, [profile])
+    bench.run(vertices_stage)
+    bench.run(questions_stage, {"hops": {"simulate": "templates"}})
+    asked = [text for vertex, text in questions_of(bench, "out") if vertex]
+    known = [f"What is known about {name}?" for name in ("Plain", "River") if name.casefold() != kind]
+    assert asked == sorted([*known, f"What is known about Ves, the {kind}?"])
+
+
 def test_sentences_take_their_own_triples(bench: Any) -> None:
     """Where both ends stand, else where the object stands, else the first sentence."""
     put_found(bench, ["Ann Lee is an engineer. She was born in Tamsin.", "Ann Lee left. There it lies."])
@@ -131,7 +146,8 @@ def put_sides(bench: Any, n_vertices: int, sides: dict[str, list[tuple[int, set[
     for side, rows in sides.items():
         columns = {"vertex": [v for v, _, _ in rows], "text": [f"{side} {k:03d}?" for k in range(len(rows))]}
         tables.write_table(bench.folder("hop_questions") / f"{side}_questions.parquet", QUESTIONS, columns)
-        write_lists(bench.folder("hop_keywords") / f"{side}.safetensors", [sorted(words) for _, words, _ in rows])
+        lists = ragged_of_lists([sorted(words) for _, words, _ in rows], "cpu")
+        write_lists(bench.folder("hop_keywords") / f"{side}.safetensors", lists)
         bench.put_vectors(f"hop_{side}_vectors", np.asarray([vector for _, _, vector in rows]).reshape(-1, 3))
     n_words = 1 + max((max(words, default=0) for rows in sides.values() for _, words, _ in rows), default=0)
     columns = {"keyword": [f"w{k:03d}" for k in range(n_words)]}

@@ -57,6 +57,10 @@ class Held:
         return {f"ent{row:02d}": row for row in range(self.n_entities)}
 
     @property
+    def entities(self) -> pa.Table:
+        return pa.table({"id": pa.array(list(self.entity_rows), pa.string())})
+
+    @property
     def passages(self) -> pa.Table:
         return pa.table({"title": [*self.titles, *[""] * (self.n_passages - len(self.titles))]})
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gpu_rag.graph.components import connected_components
@@ -23,22 +24,33 @@ from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
+_SHOWN = ("name", "aliases", "types", "descriptions")
+_ENDS = ("subject", "label", "object")
+_ORIGINS = (("extracted", "extraction"), ("inferred", "inferred"))
 _LOWS = (0, 1, 2, 4, 8, 16, 32, 64)  # lower bounds of bins; the last bin has no upper bound
 
 
-def exact_texts(folder: Path) -> list[str]:
+def exact_texts(folder: Path) -> TextRows:
     """The entities after the exact merge, each as "name | aliases | types | descriptions"."""
-    return [entity_text(row) for row in read(folder, "higra_exact_entities").to_pylist()]
+    return _entity_texts(read(folder, "higra_exact_entities", _SHOWN), True)
 
 
-def entity_texts(folder: Path) -> list[str]:
+def entity_texts(folder: Path) -> TextRows:
     """The entities, each as "name | aliases | types"."""
-    return [entity_text(row, descriptions=False) for row in read(folder, "higra_entities").to_pylist()]
+    return _entity_texts(read(folder, "higra_entities", _SHOWN[:3]), False)
+
+
+def _entity_texts(table: pa.Table, descriptions: bool) -> TextRows:
+    def make(rows: slice) -> list[str]:
+        part = table.slice(rows.start, rows.stop - rows.start).to_pylist()
+        return [entity_text(row, descriptions=descriptions) for row in part]
+
+    return TextRows(len(table), make)
 
 
 def relation_texts(merge: Path, links: Path) -> TextRows:
     """The relations, each as "subject label object", with the entities' written names."""
-    return triple_texts(read(merge, "higra_entities")["name"], read(links, "higra_relations"))
+    return triple_texts(read(merge, "higra_entities", ("name",))["name"], read(links, "higra_relations", _ENDS))
 
 
 @stage(
@@ -52,9 +64,14 @@ def search_stage(work: Work) -> dict[str, int]:
     merge, links = work.stage_folders["higra_merge"], work.stage_folders["higra_links"]
     index = work.settings.index
     for name, texts in (("entities", entity_texts(merge)), ("relations", relation_texts(merge, links))):
-        Bm25.build(texts[:], k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
-        work.progress.advance(len(texts))
+        Bm25.build(_advancing(work, texts), k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
     return {}
+
+
+def _advancing(work: Work, texts: TextRows) -> Iterator[str]:
+    for block in texts.blocks():
+        yield from block
+        work.progress.advance(len(block))
 
 
 @stage(
@@ -67,9 +84,10 @@ def graph_stage(work: Work) -> dict[str, int]:
     """Write the entity graph and the graph over [entities | passages] as CSR arrays (see `HigraGraph`), and
     `statistics.json`."""
     folders = work.stage_folders
-    n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
-    n_entities = read(folders["higra_merge"], "higra_entities").num_rows
-    relations, links = read(folders["higra_links"], "higra_relations"), read(folders["higra_mentions"], "higra_links")
+    n_passages = tables.n_rows(folders["passages"] / "passages.parquet")
+    n_entities = tables.n_rows(folders["higra_merge"] / "higra_entities.parquet")
+    relations = read(folders["higra_links"], "higra_relations", ("subject", "object", "origin"))
+    links = read(folders["higra_mentions"], "higra_links", ("entity", "passage", "origin"))
     graphs = graphs_of(relations, links, n_entities, n_passages)
     arrays = {f"{name}_indptr": csr.indptr.numpy() for name, csr in graphs.items()}
     arrays |= {f"{name}_indices": csr.indices.numpy() for name, csr in graphs.items()}
@@ -94,12 +112,12 @@ def statistics(folders: Mapping[str, Path], relations: pa.Table, links: pa.Table
     components: those of the entity graph; components_with_passages: those of the full graph.
     distributions: {lower bound: number of entities}, in bins of doubling width.
     """
-    names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES)
-    old = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
-    exact = read(folders["higra_exact"], "higra_exact_entities").num_rows
+    names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES, ("n_passages",))
+    old = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS, ("subject", "object"))
+    exact = tables.n_rows(folders["higra_exact"] / "higra_exact_entities.parquet")
     n_before, n_in_passages = names.num_rows, ints(names, "n_passages")
-    n_extracted, origins = int(n_in_passages.sum()), relations["origin"].to_pylist()
-    degree, n_passages = _degree(relations, entity.n), np.bincount([e for e, _ in pairs(links)], minlength=entity.n)
+    n_extracted = int(n_in_passages.sum())
+    degree, n_passages = _degree(relations, entity.n), np.bincount(pairs(links) >> 32, minlength=entity.n)
     old_ends = torch.from_numpy(ints(old, "subject")), torch.from_numpy(ints(old, "object"))
     graph_before = csr_from_edges(*old_ends, n_before)
     return {
@@ -109,8 +127,7 @@ def statistics(folders: Mapping[str, Path], relations: pa.Table, links: pa.Table
         "extracted_reduction_percent": _fewer(entity.n, n_extracted),
         "relations": {
             "before": old.num_rows,
-            "extracted": origins.count("extraction"),
-            "inferred": origins.count("inferred"),
+            **{name: pc.sum(pc.equal(relations["origin"], origin)).as_py() or 0 for name, origin in _ORIGINS},
         },
         "links": {
             "extracted": len(pairs(links, "extraction")),

@@ -10,20 +10,30 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from msgspec import Struct
 
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage, where_capable
+from gpu_rag.index.stages.mentions import mention_blocks
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, entity_text, is_left_to_the_model, roles_of
 from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
-from gpu_rag.methods.higra.tables import HIGRA_LINKS, Row, Triple, pairs, read, relation_row, write
+from gpu_rag.methods.higra.tables import (
+    HIGRA_ENTITIES,
+    HIGRA_LINKS,
+    Row,
+    Triple,
+    pair_keys,
+    read,
+    relation_row,
+    write,
+)
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
-from gpu_rag.text.mentions import find_mentions
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
 
@@ -148,57 +158,30 @@ def mentions_stage(work: Work) -> dict[str, int]:
     links are not made.
     """
     folder, chosen = work.stage_folders["higra_merge"], work.settings.section(AlignmentSettings)
-    entities = read(folder, "higra_entities")
-    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-    texts: list[str] = passages["text"].to_pylist()
-    rows = passage_links(
-        list(zip(entities["name"].to_pylist(), entities["aliases"].to_pylist())),
-        texts,
-        pairs(read(folder, "higra_sources")),
-        theta=chosen.theta if chosen.refine else 0,
-        top_words=chosen.top_words,
-    )
-    names = ("passage", "start", "entity", "end", "origin")
-    columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
-    n = tables.write_table(work.out / "higra_links.parquet", HIGRA_LINKS, columns)
-    work.progress.advance(len(texts))
-    linked = {(row[2], row[0]): row[4] for row in rows}
-    searched = sum(origin == "search" for origin in linked.values())
-    return {"higra_mentions": n, "higra_links": len(linked), "higra_searched_links": searched}
+    sources = read(folder, "higra_sources")
+    links = np.stack([sources["passage"].to_numpy(), sources["entity"].to_numpy()], 1)
+    links = links[np.lexsort((links[:, 1], links[:, 0]))]
+    path = folder / "higra_entities.parquet"
 
+    def often(n_named: np.ndarray) -> np.ndarray:
+        if not chosen.refine:
+            return np.ones(len(n_named), bool)
+        passages = tables.read_batches(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES, ("text",))
+        common = common_words((text for batch in passages for text in batch["text"].to_pylist()), chosen.top_words)
+        names = (batch["name"].to_pylist() for batch in tables.read_batches(path, HIGRA_ENTITIES, ("name",)))
+        is_common = np.fromiter((fold(name) in common for part in names for name in part), bool, len(n_named))
+        return is_common | (n_named >= chosen.theta)
 
-def passage_links(
-    names: Sequence[tuple[str, Sequence[str]]],
-    texts: Sequence[str],
-    extracted: set[tuple[int, int]],
-    *,
-    theta: int,
-    top_words: int,
-) -> list[tuple[int, int, int, int, str]]:
-    """(passage, start, entity, end, origin) of every link, sorted; see `mentions_stage`.
-
-    names: (name, aliases) of each entity. extracted: (entity, passage). theta: 0 for no search.
-    """
-    ways = [way for name, aliases in names for way in (name, *aliases)]
-    sizes = np.asarray([1 + len(aliases) for _, aliases in names], np.int64)
-    owner = np.repeat(np.arange(len(names)), sizes)
-    is_name = np.zeros(len(ways), bool)
-    is_name[np.cumsum(sizes) - sizes] = True
-    found = find_mentions(ways, texts)
-    entity = owner[found.name] if len(ways) else np.zeros(0, np.int64)
-    n_named = np.bincount(entity[is_name[found.name]], minlength=len(names)) if len(ways) else np.zeros(0, np.int64)
-    common = common_words(texts, top_words)
-    searchable = np.asarray([fold(name) not in common for name, _ in names], bool) & (n_named < theta)
-    rows, verbatim = [], set()
-    places = np.unique(np.stack([found.text, found.start, entity, found.end], 1).astype(np.int64), axis=0)
-    for passage, start, row, end in places.tolist():
-        if (row, passage) in extracted:
-            verbatim.add((row, passage))
-            rows.append((passage, start, row, end, "extraction"))
-        elif searchable[row]:
-            rows.append((passage, start, row, end, "search"))
-    rows += [(passage, -1, row, -1, "extraction") for row, passage in extracted - verbatim]
-    return sorted(rows)
+    n = n_links = n_searched = 0
+    with tables.TableWriter(work.out / "higra_links.parquet", HIGRA_LINKS) as writer:
+        for columns in mention_blocks(work, path, HIGRA_ENTITIES, links, lambda _, named: named, often):
+            writer.add(columns)
+            entity, passage, origin = columns[0], columns[1], columns[4]
+            searched = pc.equal(origin, "search").to_numpy(zero_copy_only=False)
+            n += len(entity)
+            n_links += len(pair_keys(entity, passage))
+            n_searched += len(pair_keys(entity[searched], passage[searched]))
+    return {"higra_mentions": n, "higra_links": n_links, "higra_searched_links": n_searched}
 
 
 def common_words(texts: Iterable[str], k: int) -> frozenset[str]:

@@ -7,8 +7,10 @@ together. Windows overlap, so that each pair is together in one of them.
 from __future__ import annotations
 
 import heapq
+import logging
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,14 @@ import torch
 
 from gpu_rag.graph.cluster import linked_pairs, radius_clusters
 from gpu_rag.graph.common.dots import exact_dots
+from gpu_rag.graph.nearest.pairs import close_pairs, sampled_recall
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.models.set import pick_device
 
+_log = logging.getLogger(__name__)
 MOST_NEAR = 128  # neighbours counted per row: a dense cloud takes requests by its size, not by its square
+EXACT_ROWS = 150_000  # up to this number, and always on a GPU, all rows are compared with each other
 _TILE = 2048
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: smaller distances mean nothing
 Clusters = list[list[int]]  # rows of entities
@@ -29,15 +34,16 @@ Clusters = list[list[int]]  # rows of entities
 @dataclass(frozen=True)
 class Shown:
     """The windows shown to a model. pairs: number of pairs within the radius; together: those with both rows in one
-    window."""
+    window; recall: for pairs by candidates, the exact pairs of a sample of rows and how many of them were found."""
 
     windows: Clusters
     pairs: int
     together: int
+    recall: Mapping[str, int] = field(default_factory=dict)
 
     def counts(self, what: str) -> dict[str, int]:
         """Counts of a stage. what: merge | link."""
-        named = {"clusters": len(self.windows), "pairs": self.pairs, "pairs_together": self.together}
+        named = {"clusters": len(self.windows), "pairs": self.pairs, "pairs_together": self.together, **self.recall}
         return {f"higra_{what}_{name}": n for name, n in named.items()}
 
 
@@ -49,18 +55,28 @@ def window_params(chosen: AlignmentSettings, eps: float) -> dict[str, Any]:
 
 
 def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
-    """The windows for the settings, computed on the device of the models; the same on every device.
+    """The windows for the settings, computed on the device of the models; the same on every device up to EXACT_ROWS.
+
+    Above EXACT_ROWS entities on a CPU the near pairs are candidates that depend on their two rows alone, see
+    `graph.nearest.pairs`.
 
     vectors: f16|f32[N, D], unit rows.
     """
     chosen = work.settings.section(AlignmentSettings)
     moved = vectors.to(pick_device(work.settings.models.device))
-    near, cosine = near_pairs(moved, eps)
+    recall = {}
+    if moved.device.type != "cpu" or len(moved) <= EXACT_ROWS:
+        near, cosine = near_pairs(moved, eps)
+    else:
+        left, right, score = close_pairs(moved, np.zeros(len(moved), np.uint64), 1 - eps)
+        near, cosine = np.stack([left, right], 1), score.astype(np.float64)
+        recall = dict(zip(("sampled", "sampled_and_found"), sampled_recall(moved, left, right, 1 - eps)))
+        _log.info("near entities by candidates: %s of the exact pairs of a sample of rows", recall)
     if chosen.windows == "clusters":
         windows = near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
     else:
         windows = covering(nearest_only(near, cosine, MOST_NEAR), chosen.max_cluster)
-    return Shown(windows, len(near), n_together(near, windows))
+    return Shown(windows, len(near), n_together(near, windows), recall)
 
 
 def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int) -> Clusters:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from gpu_rag.index import tables
 from gpu_rag.index.stage import Stage
-from gpu_rag.index.stages.search import vector_stage
+from gpu_rag.index.stages.search import TextRows, vector_stage
 from gpu_rag.methods.hoprag.stages.edges import edges_stage
 from gpu_rag.methods.hoprag.stages.questions import questions_stage
 from gpu_rag.methods.hoprag.stages.vertices import keywords_stage, vertex_vectors_stage, vertices_stage
 from gpu_rag.methods.hoprag.tables import read_questions
 
 
-def question_texts(side: str, folder: Path) -> list[str]:
+def question_rows(side: str, folder: Path) -> TextRows:
     """The texts of the in- or out-questions."""
-    texts: list[str] = read_questions(folder, side)["text"].to_pylist()
-    return texts
+    texts = tables.whole_text(read_questions(folder, side)["text"])
+    return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
 
 
 def stages() -> list[Stage]:
@@ -25,8 +26,8 @@ def stages() -> list[Stage]:
         vertices_stage,
         questions_stage,
         keywords_stage,
-        vector_stage("hop_in_vectors", ("hop_questions",), partial(question_texts, "in")),
-        vector_stage("hop_out_vectors", ("hop_questions",), partial(question_texts, "out")),
+        vector_stage("hop_in_vectors", ("hop_questions",), partial(question_rows, "in")),
+        vector_stage("hop_out_vectors", ("hop_questions",), partial(question_rows, "out")),
         vertex_vectors_stage,
         edges_stage,
     ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from gpu_rag.graph.nearest.index import nearest_index
@@ -19,7 +20,15 @@ from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
-from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, read_lists, read_questions
+from gpu_rag.methods.hoprag.tables import (
+    EDGES,
+    KEYWORDS,
+    MATCHES,
+    QUESTIONS,
+    questions_file,
+    read_lists,
+    read_questions,
+)
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
 from gpu_rag.types import Ragged
@@ -47,14 +56,14 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
 def edges_stage(work: Work) -> dict[str, int]:
     """Write the tables `matches` (the best in-question of each out-question, before any cut) and `edges` (see
     `edges_of_matches`), and the keys of the questions."""
-    ids = read_vertices(work)["id"].to_pylist()
-    outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)
+    outs, ins = read_side(work, "out"), read_side(work, "in")
     work.progress.start("hop_edges", len(outs.vertex), "questions")
     question, sim, mode = _match(work, outs, ins)
     tables.write_table(work.out / "matches.parquet", MATCHES, {"question": question, "sim": sim})
     out_vertex, in_vertex = outs.vertex.cpu().numpy(), ins.vertex.cpu().numpy()
     budget = work.settings.section(HopSettings).edge_budget
-    edges, n_uncut = edges_of_matches(question, sim, out_vertex, in_vertex, len(ids), budget)
+    n_vertices = tables.n_rows(work.stage_folders["hop_vertices"] / "vertices.parquet")
+    edges, n_uncut = edges_of_matches(question, sim, out_vertex, in_vertex, n_vertices, budget)
     n_edges = tables.write_table(work.out / "edges.parquet", EDGES, edges)
     return {
         "hop_edges": n_edges,
@@ -85,30 +94,34 @@ def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, d
     return question, sim, {f"hop_approximate_{index.implementation}": 1}
 
 
-def read_side(work: Work, side: str, vertex_ids: Sequence[str]) -> Side:
-    """The in- or out-questions, on the device of the models."""
+def read_side(work: Work, side: str) -> Side:
+    """The in- or out-questions, on the device of the models. They have keys only if they are matched exactly."""
     folders, device = work.stage_folders, pick_device(work.settings.models.device)
-    table = read_questions(folders["hop_questions"], side)
-    vertex, texts = table["vertex"].to_numpy().astype(np.int64), table["text"].to_pylist()
+    vertex = read_questions(folders["hop_questions"], side)["vertex"].to_numpy().astype(np.int64)
     lists = read_lists(folders["hop_keywords"] / f"{side}.safetensors")
-    words = tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
     vectors = tables.read_arrays(folders[f"hop_{side}_vectors"] / "vectors.safetensors")["vectors"]
-    keys = question_keys([vertex_ids[v] for v in vertex], texts, lists, words, vectors)
+    is_exact = len(vertex) <= work.settings.section(HopSettings).exact_limit
+    keys = question_keys(work, side, lists, vectors) if is_exact else np.zeros((0, 2), "<u8")
     moved = Ragged(lists.values.to(device), lists.offsets.to(device))
     return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device), keys)
 
 
-def question_keys(
-    owners: Sequence[str], texts: Sequence[str], lists: Ragged, words: Sequence[str], vectors: np.ndarray
-) -> np.ndarray:
+def question_keys(work: Work, side: str, lists: Ragged, vectors: np.ndarray) -> np.ndarray:
     """u64[Q, 2]: the first half of the sha256 of all inputs of a question's matches; its row is not one of them."""
-    values, offsets = lists.values.tolist(), lists.offsets.tolist()
-    keys = np.zeros((len(texts), 2), "<u8")
-    for row, (owner, text) in enumerate(zip(owners, texts)):
-        parts = [owner, text, *(words[v] for v in values[offsets[row] : offsets[row + 1]])]
-        digest = hashlib.sha256("\0".join(parts).encode())
-        digest.update(vectors[row].tobytes())
-        keys[row] = np.frombuffer(digest.digest()[:16], "<u8")
+    ids = tables.whole_text(read_vertices(work, "id")["id"])
+    vocabulary = tables.read_table(work.stage_folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"]
+    values, offsets = lists.values.numpy(), lists.offsets.numpy()
+    keys, row = np.zeros((len(offsets) - 1, 2), "<u8"), 0
+    path = questions_file(work.stage_folders["hop_questions"], side)
+    for batch in tables.read_batches(path, QUESTIONS):
+        ends = offsets[row : row + batch.num_rows + 1]
+        words = vocabulary.take(pa.array(values[ends[0] : ends[-1]])).to_pylist()
+        owners, of = ids.take(batch["vertex"]).to_pylist(), (ends - ends[0]).tolist()
+        for owner, text, first, last in zip(owners, batch["text"].to_pylist(), of, of[1:]):
+            digest = hashlib.sha256("\0".join([owner, text, *words[first:last]]).encode())
+            digest.update(vectors[row].tobytes())
+            keys[row] = np.frombuffer(digest.digest()[:16], "<u8")
+            row += 1
     return keys
 
 
@@ -123,9 +136,9 @@ def read_previous(folder: Path | None) -> Previous | None:
 
 def _n_crossing(work: Work, edges: dict[str, np.ndarray]) -> int:
     """The number of edges whose ends are in different documents."""
-    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-    _, document = np.unique(np.asarray(passages["doc_id"].to_pylist(), dtype=object), return_inverse=True)
-    of_vertex = document[read_vertices(work)["passage"].to_numpy()]
+    path = work.stage_folders["passages"] / "passages.parquet"
+    documents = tables.read_table(path, tables.PASSAGES)["doc_id"].combine_chunks().dictionary_encode().indices
+    of_vertex = documents.to_numpy()[read_vertices(work, "passage")["passage"].to_numpy()]
     return int((of_vertex[edges["source"]] != of_vertex[edges["target"]]).sum())
 
 

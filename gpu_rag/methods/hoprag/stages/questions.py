@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Meta, Struct
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
+from gpu_rag.index.database import database
 from gpu_rag.index.stage import stage, where_capable
-from gpu_rag.index.stages.requests import decided
+from gpu_rag.index.stages.requests import WINDOW, decided
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.templates import (
@@ -23,13 +27,15 @@ from gpu_rag.methods.hoprag.stages.templates import (
     Triple,
     answered_questions,
     raised_questions,
-    type_words,
+    types_of_triples,
+    usable_types,
 )
-from gpu_rag.methods.hoprag.stages.vertices import read_vertices, vertex_parts
-from gpu_rag.methods.hoprag.tables import QUESTIONS
+from gpu_rag.methods.hoprag.stages.vertices import vertex_parts
+from gpu_rag.methods.hoprag.tables import QUESTIONS, questions_file
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.keywords import names
+from gpu_rag.text.normalise import normalise_name
 
 MOST = 12  # questions per reply; at least 2 and 4, as in HopRAG
 _PRONOUN = re.compile(r"\b(he|him|his|she|her|hers|it|its|they|them|their|theirs)\b", re.IGNORECASE)
@@ -54,9 +60,9 @@ def answered_batch(vertices: pa.Table) -> pa.ListArray:
     return pa.array([answered_questions(map(tuple, triples)) for triples in vertices["triples"].to_pylist()], _LISTS)
 
 
-def raised_batch(vertices: pa.Table, types: Mapping[str, str]) -> pa.ListArray:
-    """The outgoing questions of vertices with `names` and `triples`. types: of names, see `type_words`."""
-    kinds = frozenset(types.values())
+def raised_batch(vertices: pa.Table, types: Mapping[str, str], kinds: Container[str]) -> pa.ListArray:
+    """The outgoing questions of vertices with `names` and `triples`. types: of normalised names; kinds: the names that
+    are the type of another."""
     rows = zip(vertices["names"].to_pylist(), vertices["triples"].to_pylist())
     return pa.array([raised_questions(names, map(tuple, triples), types, kinds) for names, triples in rows], _LISTS)
 
@@ -67,26 +73,26 @@ OUT: Ask[OutQuestions] = Ask("hop_out", OutQuestions, rule=raised_batch, prompt=
 SIDES: dict[str, Ask[Any]] = {"in": IN, "out": OUT}
 
 
-def by_llm(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[str, int]]:
-    """The questions from two requests per vertex, with counts of replies by status (ok, malformed, truncated, failed)
-    and of dropped questions.
+def by_llm(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.ListArray]]:
+    """(side, questions of the next vertices) from two requests per vertex. counts: gets the replies by status (ok,
+    malformed, truncated, failed) and the dropped questions.
 
     A question that `is_question` refuses is dropped. A vertex whose reply cannot be read after one repair has no
     questions of that side. Raises GpuRagError when the share of readable replies is below `index.min_yield`.
     """
-    questions: dict[str, pa.Array] = {}
+    counts["hop_questions_dropped"] = 0
     statuses: Counter[str] = Counter()
-    n_dropped, tokens = 0, work.settings.section(HopSettings).tokens
-    titles, texts = vertex_parts(work.stage_folders["passages"], vertices)
+    tokens = work.settings.section(HopSettings).tokens
+    passage, parts = vertex_parts(work)
     for side, ask in SIDES.items():
-        fields = ({"title": title, "text": text, "max_tokens": tokens} for title, text in zip(titles, texts))
-        lists: list[list[str]] = []
-        for reply in decided(work, ask, fields):
-            statuses[reply if isinstance(reply, str) else "ok"] += 1
-            written = () if isinstance(reply, str) else reply.questions
-            lists.append([text for text in written if is_question(text)])
-            n_dropped += len(written) - len(lists[-1])
-        questions[side] = pa.array(lists, _LISTS)
+        shown = (part for first in range(0, len(passage), WINDOW) for part in parts(first, first + WINDOW))
+        replies = decided(work, ask, ({"title": title, "text": text, "max_tokens": tokens} for title, text in shown))
+        while window := list(islice(replies, WINDOW)):
+            statuses.update(reply if isinstance(reply, str) else "ok" for reply in window)
+            written = [() if isinstance(reply, str) else reply.questions for reply in window]
+            lists = [list(filter(is_question, texts)) for texts in written]
+            counts["hop_questions_dropped"] += sum(map(len, written)) - sum(map(len, lists))
+            yield side, pa.array(lists, _LISTS)
     total, floor = statuses.total(), work.settings.index.min_yield
     if statuses["ok"] < floor * total:
         raise GpuRagError(
@@ -95,8 +101,7 @@ def by_llm(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[st
             expected=f"at least {floor:.0%}",
             do="use a stronger model, --set hops.simulate=templates, or lower index.min_yield; replies are kept",
         )
-    counts = {f"hop_replies_{status}": n for status, n in sorted(statuses.items())}
-    return questions, counts | {"hop_questions_dropped": n_dropped}
+    counts.update({f"hop_replies_{status}": n for status, n in statuses.items()})
 
 
 def is_question(text: str) -> bool:
@@ -108,9 +113,6 @@ def is_question(text: str) -> bool:
     (True, False, False)
     """
     return text.rstrip().endswith("?") and (not _PRONOUN.search(text) or bool(names(text)))
-
-
-Found = tuple[list[str], list[Triple]]  # names and triples of a vertex
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -140,53 +142,81 @@ def questions_stage(work: Work) -> dict[str, int]:
 
     Raises GpuRagError when an LLM's yield is too low.
     """
-    vertices = read_vertices(work)
-    work.progress.start("hop_questions", 2 * vertices.num_rows, "question lists")
+    n_vertices = tables.n_rows(work.stage_folders["hop_vertices"] / "vertices.parquet")
+    work.progress.start("hop_questions", 2 * n_vertices, "question lists")
     by = by_llm if work.settings.section(HopSettings).simulate == "llm" else by_templates
-    questions, counts = by(work, vertices)
-    for side, lists in questions.items():
-        rows = sorted(
-            {
-                (vertex, text)
-                for vertex, written in zip(pc.list_parent_indices(lists).to_pylist(), lists.flatten().to_pylist())
-                if (text := " ".join(written.split()))
-            }
-        )
-        columns = {"vertex": [v for v, _ in rows], "text": [text for _, text in rows]}
-        n = tables.write_table(work.out / f"{side}_questions.parquet", QUESTIONS, columns)
-        counts[f"hop_{side}_questions"] = n
-    return counts
-
-
-def by_templates(work: Work, vertices: pa.Table) -> tuple[dict[str, pa.Array], dict[str, int]]:
-    """Questions from the triples of each vertex. The types of a name come from the whole corpus."""
-    folder = work.stage_folders["extraction"]
-    table = tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS)
-    triples: list[list[Triple]] = [[(s, r, o) for s, r, o in row] for row in table["triples"].to_pylist()]
-    profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
-    written = zip(profiles["name"].to_pylist(), profiles["types"].to_pylist())
-    known = ((name, words) for name, of in written for words in of)  # written by an extractor
-    types = type_words((t for row in triples for t in row), known)
-    rows = list(zip(table["entities"].to_pylist(), triples))
-    _, texts = vertex_parts(work.stage_folders["passages"], vertices)
-    held = list(_by_vertex(rows, vertices["passage"].to_pylist(), texts))
-    given = pa.table(
-        {
-            "names": pa.array([found for found, _ in held], _LISTS),
-            "triples": pa.array([found for _, found in held], pa.list_(_LISTS)),
+    counts, done = Counter({f"hop_{side}_questions": 0 for side in SIDES}), Counter[str]()
+    with ExitStack() as stack:
+        writers = {
+            side: stack.enter_context(tables.TableWriter(questions_file(work.out, side), QUESTIONS)) for side in SIDES
         }
-    )
-    work.progress.advance(2 * given.num_rows)
-    return {"in": answered_batch(given), "out": raised_batch(given, types)}, {}
+        for side, lists in by(work, counts):
+            rows = pa.array([_each_once(texts) for texts in lists.to_pylist()], _LISTS)
+            writers[side].add([pc.list_parent_indices(rows).to_numpy() + done[side], rows.flatten()])
+            done[side] += len(lists)
+            counts[f"hop_{side}_questions"] += len(rows.flatten())
+    return dict(counts)
 
 
-def _by_vertex(rows: Sequence[Found], passages: Sequence[int], texts: Sequence[str]) -> Iterator[Found]:
-    """The names and triples of each vertex. passages: i32[V], ascending."""
-    for passage, vertices in groupby(range(len(passages)), passages.__getitem__):
-        yield from _by_sentence(*rows[passage], [texts[vertex] for vertex in vertices])
+def _each_once(texts: Sequence[str]) -> list[str]:
+    return sorted({line for text in texts if (line := " ".join(text.split()))})
 
 
-def _by_sentence(names: list[str], triples: list[Triple], texts: Sequence[str]) -> list[Found]:
+_TYPED = pa.schema([("key", pa.string()), ("kind", pa.string())])
+_COUNTED = "CREATE TABLE counted AS SELECT key, kind, count(*) AS n FROM typed GROUP BY key, kind"
+_TYPES = "CREATE TABLE types AS SELECT key, arg_min(kind, row(-n, kind)) AS kind FROM counted GROUP BY key"
+_OF_ASKED = "SELECT types.key, types.kind FROM types SEMI JOIN asked USING (key)"
+_ASKED_KINDS = "SELECT key FROM asked SEMI JOIN types ON asked.key = types.kind"
+
+
+def by_templates(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.ListArray]]:
+    """(side, questions of the next vertices) from the triples of each vertex. The type of a name is its commonest in
+    the corpus, ties in alphabetical order."""
+    path, first = work.stage_folders["extraction"] / "extractions.parquet", 0
+    passage, parts = vertex_parts(work)
+    with database(work) as db:
+        db.create("typed", _TYPED)
+        db.create("asked", _TYPED)
+        for typed in _typed(work, path):
+            db.add("typed", pa.Table.from_pylist([{"key": key, "kind": kind} for key, kind in typed], _TYPED))
+        db.run(_COUNTED, "DROP TABLE typed", _TYPES)
+        for batch in tables.read_batches(path, tables.EXTRACTIONS, ("entities", "triples")):
+            begin, end = np.searchsorted(passage, [first, first + batch.num_rows]).tolist()
+            given = pa.table([batch["entities"], batch["triples"]], ["names", "triples"])
+            if end - begin > batch.num_rows:
+                texts = [text for _, text in parts(begin, end)]
+                starts = np.searchsorted(passage[begin:end], np.arange(first, first + batch.num_rows + 1)).tolist()
+                given = _by_vertex(given, [texts[a:b] for a, b in zip(starts, starts[1:])])
+            first += batch.num_rows
+            keys = {normalise_name(name) for name in pc.unique(given["names"].combine_chunks().flatten()).to_pylist()}
+            db.add("asked", pa.table({"key": sorted(keys), "kind": sorted(keys)}, _TYPED))
+            types = dict(row for part in db.batches(_OF_ASKED) for row in zip(*(c.to_pylist() for c in part.columns)))
+            kinds = {key for part in db.batches(_ASKED_KINDS) for key in part["key"].to_pylist()}
+            db.run("DELETE FROM asked")
+            work.progress.advance(2 * given.num_rows)
+            yield "in", answered_batch(given)
+            yield "out", raised_batch(given, types, kinds)
+
+
+def _typed(work: Work, path: Path) -> Iterator[Iterable[tuple[str, str]]]:
+    """(name, type) pairs that triples and extractors state, by batch."""
+    for batch in tables.read_batches(path, tables.EXTRACTIONS, ("triples",)):
+        yield types_of_triples(triple for triples in batch["triples"].to_pylist() for triple in triples)
+    profiles = path.with_name("profiles.parquet")
+    for batch in tables.read_batches(profiles, tables.PROFILES, ("name", "types")):
+        rows = zip(batch["name"].to_pylist(), batch["types"].to_pylist())
+        yield usable_types((name, words) for name, types in rows for words in types)
+
+
+def _by_vertex(given: pa.Table, texts: Sequence[Sequence[str]]) -> pa.Table:
+    """The names and triples of each vertex, from those of each passage. texts: of the vertices of each passage."""
+    rows = zip(given["names"].to_pylist(), given["triples"].to_pylist(), texts)
+    parts = [part for names, triples, own in rows for part in _by_sentence(names, triples, own)]
+    names, triples = zip(*parts)
+    return pa.table({"names": pa.array(names, _LISTS), "triples": pa.array(triples, pa.list_(_LISTS))})
+
+
+def _by_sentence(names: list[str], triples: list[Triple], texts: Sequence[str]) -> list[tuple[list[str], list[Triple]]]:
     """Assign each name and triple to the sentences that contain it verbatim.
 
     A triple goes to the sentences with both its ends, else to those with its object ("He was born in Tamsin"). A name
@@ -194,7 +224,7 @@ def _by_sentence(names: list[str], triples: list[Triple], texts: Sequence[str]) 
     """
     if len(texts) == 1:
         return [(names, triples)]
-    parts: list[Found] = [([], []) for _ in texts]
+    parts: list[tuple[list[str], list[Triple]]] = [([], []) for _ in texts]
     for name in names:
         for row in [row for row, text in enumerate(texts) if name in text] or [0]:
             parts[row][0].append(name)

@@ -3,8 +3,7 @@ open."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS, COPULAS, DETERMINERS, MONTHS, PREPOSITIONS, is_verb
@@ -71,7 +70,7 @@ def raised_questions(
     """Outgoing questions: "What is known about B, the T?" for each name B that is not a subject of the triples.
 
     names: of the passage, in order; of names equal under `normalise_name` the first counts. Dates and numbers give no
-    question. types: the type words of a normalised name (see `type_words`), where known. kinds: names that are the type
+    question. types: the type words of a normalised name, where known. kinds: names that are the type
     of something ("rapper"); they give no question either.
 
     >>> raised_questions(["Halden Bridge", "Ves"], [("Halden Bridge", "crosses", "Ves")], {"ves": "river"})
@@ -94,23 +93,24 @@ def _says_something(name: str) -> bool:
     return any(t.kind not in (NUMBER, MARK) and t.low not in MONTHS and t.low not in STOP_WORDS for t in tokens)
 
 
-def type_words(triples: Iterable[Triple], known: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """The commonest type words of each subject, by its normalised name; ties in alphabetical order.
+def types_of_triples(triples: Iterable[Sequence[str]]) -> Iterator[tuple[str, str]]:
+    """(normalised subject, type words) of each triple that gives a type ("is", "occupation", ...).
 
-    triples: only those that give a type count ("is", "occupation", ...). The type is the first words of the object in
-    small letters, up to a preposition, verb or name, at most three. known: further (name, type) pairs.
+    The type is the first words of the object in small letters, up to a preposition, verb or name, at most three.
 
-    >>> type_words([("Kerling", "is", "a small town on the river Ves"), ("Kerling", "lies on", "Ves")])
-    {'kerling': 'small town'}
+    >>> list(types_of_triples([("Kerling", "is", "a small town on the river Ves"), ("Kerling", "lies on", "Ves")]))
+    [('kerling', 'small town')]
     """
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for name, words in known:
-        if (key := normalise_name(name)) and (kind := normalise_name(words)) and len(kind) <= MAX_PART_CHARS:
-            counts[key][kind] += 1
     for subject, relation, object_ in triples:
         if relation.casefold() in _IS_A and (key := normalise_name(subject)) and (kind := _kind(object_)):
-            counts[key][kind] += 1
-    return {key: min(kinds, key=lambda kind: (-kinds[kind], kind)) for key, kinds in counts.items()}
+            yield key, kind
+
+
+def usable_types(known: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """(name, type) pairs that an extractor wrote, normalised; without empty names and with short types only."""
+    for name, words in known:
+        if (key := normalise_name(name)) and (kind := normalise_name(words)) and len(kind) <= MAX_PART_CHARS:
+            yield key, kind
 
 
 def _kind(text: str) -> str:

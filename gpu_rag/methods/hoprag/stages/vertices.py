@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import torch
 
+from gpu_rag.graph.ragged import keys_of, ragged_of_keys
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage, the_embedder
-from gpu_rag.index.stages.search import embed_blocks
+from gpu_rag.index.stages.search import TextRows, embed_blocks
 from gpu_rag.index.work import Work
 from gpu_rag.methods.hoprag.settings import HopSettings
-from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, read_questions, write_lists
+from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_texts, questions_file, write_lists
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.sentences import split_sentences
+from gpu_rag.types import Ragged
 
 
 @stage(
@@ -27,35 +31,55 @@ from gpu_rag.text.sentences import split_sentences
 def vertices_stage(work: Work) -> dict[str, int]:
     """Write the table `vertices`, sorted by (passage, start): one row per passage or per sentence. Every passage has a
     row."""
-    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+    path, n = work.stage_folders["passages"] / "passages.parquet", 0
     by_sentence = work.settings.section(HopSettings).granularity == "sentence"
-    rows: list[dict[str, Any]] = []
-    for passage, (name, text) in enumerate(zip(passages["id"].to_pylist(), passages["text"].to_pylist())):
-        spans = (split_sentences(text) if by_sentence else []) or [(0, len(text))]
-        ids = [f"{name}@{k}" for k in range(len(spans))] if by_sentence else [name]
-        rows.extend({"id": i, "passage": passage, "start": a, "end": b} for i, (a, b) in zip(ids, spans))
-        work.progress.advance(1)
-    tables.write_rows(work.out / "vertices.parquet", VERTICES, rows)
-    return {"hop_vertices": len(rows)}
+    with tables.TableWriter(work.out / "vertices.parquet", VERTICES) as writer:
+        for batch in tables.read_batches(path, tables.PASSAGES, ("id", "text")):
+            rows = np.arange(n, n + batch.num_rows)
+            columns = [batch["id"], rows, np.zeros(len(rows), np.int32), pc.utf8_length(batch["text"])]
+            writer.add(_sentences(batch, n) if by_sentence else columns)
+            n += batch.num_rows
+            work.progress.advance(batch.num_rows)
+    return {"hop_vertices": tables.n_rows(work.out / "vertices.parquet")}
 
 
-def read_vertices(work: Work) -> pa.Table:
-    """The table of vertices."""
-    return tables.read_table(work.stage_folders["hop_vertices"] / "vertices.parquet", VERTICES)
+def _sentences(batch: pa.RecordBatch, first: int) -> list[list[Any]]:
+    """Columns of VERTICES for the sentences of passages. first: the row of the first passage."""
+    spans = [split_sentences(text) or [(0, len(text))] for text in batch["text"].to_pylist()]
+    rows = zip(batch["id"].to_pylist(), spans)
+    cells = [(f"{id}@{k}", first + row, *span) for row, (id, found) in enumerate(rows) for k, span in enumerate(found)]
+    return [list(column) for column in zip(*cells)]
 
 
-def vertex_parts(passages_folder: Path, vertices: pa.Table) -> tuple[list[str], list[str]]:
-    """(titles, texts) of the vertices; a sentence has the title of its passage."""
-    passages = tables.read_table(passages_folder / "passages.parquet", tables.PASSAGES)
-    titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
-    spans = list(zip(*(vertices[name].to_pylist() for name in ("passage", "start", "end"))))
-    return [titles[p] for p, _, _ in spans], [texts[p][start:end] for p, start, end in spans]
+def read_vertices(work: Work, *columns: str) -> pa.Table:
+    """Some columns of the table of vertices."""
+    return tables.read_table(work.stage_folders["hop_vertices"] / "vertices.parquet", VERTICES).select(columns)
 
 
-def vertex_texts(passages_folder: Path, vertices: pa.Table) -> list[str]:
+def vertex_parts(work: Work) -> tuple[np.ndarray, Callable[[int, int], list[tuple[str, str]]]]:
+    """i32[V], the passage of each vertex, ascending; and a function of two rows, which gives title and text of the
+    vertices from the first row to the second. A sentence has the title of its passage."""
+    vertices = read_vertices(work, "passage", "start", "end")
+    path = work.stage_folders["passages"] / "passages.parquet"
+    passages = tables.read_table(path, tables.PASSAGES).select(["title", "text"])
+
+    def parts(first: int, last: int) -> list[tuple[str, str]]:
+        some = vertices.slice(first, last - first)
+        of = passages.take(some["passage"])
+        columns = (*of.columns, some["start"], some["end"])
+        return [(title, text[a:b]) for title, text, a, b in zip(*(column.to_pylist() for column in columns))]
+
+    return vertices["passage"].to_numpy(), parts
+
+
+def vertex_texts(work: Work) -> TextRows:
     """Title and text of each vertex, joined as in `passage_texts`."""
-    pairs = zip(*vertex_parts(passages_folder, vertices))
-    return [f"{title}\n{text}" if title else text for title, text in pairs]
+    passage, parts = vertex_parts(work)
+
+    def make(rows: slice) -> list[str]:
+        return [f"{title}\n{text}" if title else text for title, text in parts(rows.start, rows.stop)]
+
+    return TextRows(len(passage), make)
 
 
 @stage("hop_vertex_vectors", needs=("passages", "passage_vectors", "hop_vertices"), roles=the_embedder)
@@ -66,7 +90,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
         vectors = tables.read_arrays(work.stage_folders["passage_vectors"] / "vectors.safetensors")["vectors"]
         work.progress.advance(len(vectors))
     else:
-        texts = vertex_texts(work.stage_folders["passages"], read_vertices(work))
+        texts = vertex_texts(work)
         work.progress.start("hop_vertex_vectors", len(texts), "texts")
         vectors = embed_blocks(work, texts)
     tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
@@ -77,19 +101,29 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
     rows."""
-    folders = work.stage_folders
-    texts: dict[str, Sequence[str]] = {
-        side: read_questions(folders["hop_questions"], side)["text"].to_pylist() for side in ("in", "out")
-    }
-    texts["vertex"] = vertex_texts(folders["passages"], read_vertices(work))
-    work.progress.start("hop_keywords", sum(map(len, texts.values())), "texts")
-    found: dict[str, list[frozenset[str]]] = {side: [] for side in texts}
-    for side, text in ((side, text) for side, of_side in texts.items() for text in of_side):
-        found[side].append(keywords(text))
-        work.progress.advance(1)
-    vocabulary = sorted(frozenset().union(*(words for lists in found.values() for words in lists)))
-    number = {word: row for row, word in enumerate(vocabulary)}
+    folder, vertex = work.stage_folders["hop_questions"], vertex_texts(work)
+    batches: dict[str, Iterable[Sequence[str]]] = {side: question_texts(folder, side) for side in ("in", "out")}
+    batches["vertex"] = vertex.blocks()
+    n_questions = sum(tables.n_rows(questions_file(folder, side)) for side in ("in", "out"))
+    work.progress.start("hop_keywords", n_questions + len(vertex), "texts")
+    numbers: dict[str, int] = {}  # of each word, by first use
+    found = {side: _numbered(work, texts, numbers) for side, texts in batches.items()}
+    vocabulary = sorted(numbers)
     tables.write_table(work.out / "keywords.parquet", KEYWORDS, {"keyword": vocabulary})
+    rank = np.empty(len(numbers), np.int64)
+    rank[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
     for side, lists in found.items():
-        write_lists(work.out / f"{side}.safetensors", [sorted(number[word] for word in words) for words in lists])
+        keys = keys_of(Ragged(torch.from_numpy(rank)[lists.values], lists.offsets), max(len(rank), 1))
+        write_lists(work.out / f"{side}.safetensors", ragged_of_keys(keys.sort().values, lists.batch, len(rank)))
     return {"hop_keywords": len(vocabulary)}
+
+
+def _numbered(work: Work, batches: Iterable[Sequence[str]], numbers: dict[str, int]) -> Ragged:
+    """The keywords of each text, by their numbers. numbers: of the known words; new words are added."""
+    values, sizes = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
+    for texts in batches:
+        lists = [keywords(text) for text in texts]
+        values.append(np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32))
+        sizes.append(np.array([len(words) for words in lists], np.int64))
+        work.progress.advance(len(texts))
+    return Ragged(torch.from_numpy(np.concatenate(values)).long(), torch.from_numpy(np.concatenate(sizes).cumsum()))

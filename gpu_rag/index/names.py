@@ -1,0 +1,91 @@
+"""Columns of names that stay in their tables: look-up by binary search, and normal forms by array operations."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag.text.normalise import normalise_name
+
+# Names whose normal form is their lower case.
+_PLAIN = r"^[A-Za-z0-9](?: ?[!-~])*$"
+_ENDS_PLAIN = r"[A-Za-z0-9]$"
+_ROWS = 1 << 16
+T = TypeVar("T")
+
+
+class TextColumn(Sequence[T]):
+    """A column of texts, or of lists of texts, that stays in its table. Entries become Python objects when read."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        found: Any = self._column[at].to_pylist() if isinstance(at, slice) else self._column[int(at)].as_py()
+        return found  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[T]:
+        for start in range(0, len(self), _ROWS):
+            yield from self._column.slice(start, _ROWS).to_pylist()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class SortedRows(Mapping[str, int]):
+    """Rows of a column of ascending, unique texts, by text. A look-up is a binary search; nothing is built."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        self._texts: TextColumn[str] = TextColumn(column)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __getitem__(self, text: str) -> int:
+        row = bisect_left(self._texts, text)
+        if row == len(self._texts) or self._texts[row] != text:
+            raise KeyError(text)
+        return row
+
+
+def normalised(names: pa.Array) -> pa.LargeStringArray:
+    """`normalise_name` of each name: array operations for plain ASCII names, one by one for others."""
+    plain = pc.and_(pc.match_substring_regex(names, _PLAIN), pc.match_substring_regex(names, _ENDS_PLAIN))
+    return changed(pc.utf8_lower(names), names, pc.invert(plain), normalise_name)
+
+
+def changed(texts: pa.Array, names: pa.Array, mask: pa.BooleanArray, change: Callable[[str], str]) -> pa.Array:
+    """`texts`, with change(name) where `mask` is True. Returns large strings."""
+    others = [change(name) for name in names.filter(mask).to_pylist()]
+    return pc.replace_with_mask(texts.cast(pa.large_string()), mask, pa.array(others, pa.large_string()))
+
+
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
+    """A column of texts of any size as one array."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return pa.concat_arrays([pa.array([], pa.large_string()), *(chunk.cast(pa.large_string()) for chunk in chunks)])
+
+
+def rows_of(wanted: pa.Array, names: pa.Array) -> np.ndarray:
+    """i64: the first row of each wanted text among `names`, -1 where there is none."""
+    rows: np.ndarray = pc.fill_null(pc.index_in(wanted, value_set=names), -1).to_numpy().astype(np.int64)
+    return rows
