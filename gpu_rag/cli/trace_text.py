@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.terminal import visible
 from gpu_rag.index.metadata import in_words
 from gpu_rag.methods.registry import joined_hooks
+from gpu_rag.report.answers import GROUNDED
 from gpu_rag.text.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ HOW = {
 }
 
 
-_MATCHED = ("paths", "sentences", "evidence")  # parts whose words are compared with question and answer
+_MATCHED = ("paths", "sentences", "evidence", "answer")  # parts whose words are compared with question and answer
 _ANSWERED, _ASKED = "bold green", "bold yellow"
-_GROUNDED = {"stated": "bold green", "unstated": "bold red"}
+_GROUNDED = {"supported": "bold green", "unsupported": "bold red"}
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _WIDTH = 100
 _MOST_CHARS = 323  # of a passage
@@ -120,7 +121,7 @@ def styled(text: str, row: dict[str, Any]) -> Text:
                 style = _ANSWERED if terms & answered else _ASKED if terms & asked else ""
                 made.stylize(style, *word.span())
         if part in ("answer", "failed") and line.startswith(part):
-            made.stylize(_GROUNDED.get(row["grounding"], "") if part == "answer" else "red", len(part))
+            made.stylize(_GROUNDED.get(row["grounding"]["status"], "") if part == "answer" else "red", len(part))
         shown.append_text(made)
     return shown
 
@@ -132,8 +133,12 @@ def _answer(row: dict[str, Any]) -> str:
     if row["answer"] is None:
         asked = "the reader found no support in the evidence" if row["usage"]["llm_calls"] else "no model was asked"
         return f"answer    none: {asked}"
-    words = {"unstated": "   (unsupported: the evidence does not state it)", "stated": "   (stated in the evidence)"}
-    return f"answer    {row['answer']}{words.get(row['grounding'], '')}"
+    found = row["grounding"]
+    words = f"   ({GROUNDED[found['status']]})" if found["status"] in GROUNDED else ""
+    passages = {item["passage_id"]: item for item in row["evidence"]}
+    quoted = [(passages[s["passage_id"]], s["start"], s["end"]) for s in found["sentences"]]
+    lines = [_wrapped(f"{item['text'][start:end]}   [{item['title']}]", "  > ", "    ") for item, start, end in quoted]
+    return "\n".join([f"answer    {row['answer']}{words}", *lines])
 
 
 def _place(item: dict[str, Any]) -> str:
