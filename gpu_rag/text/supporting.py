@@ -25,7 +25,7 @@ from itertools import accumulate, pairwise
 
 from gpu_rag.text.figures import MONTHS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
-from gpu_rag.text.rules.extraction.lexicon import DETERMINERS, POSSESSIVES, PRONOUNS, is_verb
+from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, DETERMINERS, POSSESSIVES, PRONOUNS, is_verb
 from gpu_rag.text.rules.extraction.tokens import (
     AMOUNT,
     DATE,
@@ -54,7 +54,7 @@ _PLACED = word_set(
 )  # need not be there
 _BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
-_RELATIVES = word_set("who which whose where")
+_RELATIVES = word_set("who which whose")
 _NEGATIONS = word_set("not no never none nor neither without rather instead")
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
@@ -89,6 +89,9 @@ class _Sentence:
         self._steps = list(accumulate(steps, initial=0))
         self.mentions: list[Mention] = find_mentions_in(text, self.tokens, passage_words("", [], [self.tokens]))
         first = self.tokens[0].low if self.tokens else ""
+        self.subject = next((mention.first for mention in self.mentions if mention.first <= 1), -1)
+        lows = [token.low for token in self.tokens]
+        self.verb = next((i for i in range(1, len(lows)) if _is_finite(lows[i - 1], lows[i])), -1)
         self.is_pronominal, self.is_definite = first in _REFERS, first in DETERMINERS
 
     @cached_property
@@ -111,6 +114,8 @@ class _Sentence:
         first, last = place
         if first <= i < last:
             return 0
+        if i == self.verb and first == self.subject:  # whatever stands between them
+            return 1
         return 1 + (self._steps[i] - self._steps[last] if i >= last else self._steps[first] - self._steps[i + 1])
 
 
@@ -134,11 +139,14 @@ class _Question:
         self.optional: list[Unit] = (
             list(_units(text[start:end].split()[-1].casefold())) if self.kind == "number" else []
         )
+        behind = [token.low for token in tokens if token.start >= end][:1]
+        self.asks_subject = text[start:end].casefold() == "who" and AUXILIARIES.isdisjoint(behind)
+        typed = next((i for i, token in enumerate(tokens) if asks and self.kind == "other" and token.start >= end), -1)
         for i, token in enumerate(tokens):
             if i in inside or start <= token.start < end or token.low in _EMPTY or token.low in STOP_WORDS:
                 continue
             for unit in _units(token.low)[:1]:
-                if token.low in _PLACED:
+                if token.low in _PLACED or i == typed:
                     self.optional.append(unit)
                 else:
                     self.words.append((unit, is_verb(token.low, tokens[i - 1].low if i else "")))
@@ -169,6 +177,11 @@ def _sentences(title: str, text: str) -> list[_Sentence]:
 @lru_cache(maxsize=1024)
 def _question(text: str) -> _Question:
     return _Question(text)
+
+
+def _is_finite(before: str, low: str) -> bool:
+    """Whether a word may be the verb of a subject before it: no participle behind a comma or a form of "be"."""
+    return is_verb(low, before) and low not in AUXILIARIES and before not in AUXILIARIES and before != ","
 
 
 def _same(word: Unit, unit: Unit) -> bool:
@@ -261,8 +274,6 @@ def _fits(
 
     others: the other sentences of a path; bridges: terms of the names that join them.
     """
-    if any(token.low in _NEGATIONS for token in sentence.tokens):
-        return False
     anchors: list[list[int]] = []  # the places of each word of the question that the sentence has
     n_held = 0
     context = units_of(f"{sentence.title} {sentence.before if sentence.is_pronominal else ''}")
@@ -276,6 +287,12 @@ def _fits(
         n_held += held or any(_same(word, unit) for unit in context)
     anchors += [places for word in asked.optional if (places := sentence.places(word))]
     if not anchors or 3 * n_held < 2 * len(asked.words):
+        return False
+    if asked.asks_subject and 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in anchors:
+        return False  # "Crane bought Harlow" does not say who bought Crane
+    nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in anchors]
+    between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
+    if any(token.low in _NEGATIONS for token in between):
         return False
     known = frozenset(bridges).union(_terms(sentence.title), *asked.names)
     if asked.names and _is_of_another(sentence, place, known):
