@@ -25,7 +25,15 @@ from itertools import accumulate, pairwise
 
 from gpu_rag.text.figures import MONTHS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
-from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, DETERMINERS, POSSESSIVES, PRONOUNS, is_verb
+from gpu_rag.text.rules.extraction.lexicon import (
+    AUXILIARIES,
+    DETERMINERS,
+    POSSESSIVES,
+    PREPOSITIONS,
+    PRONOUNS,
+    SUBJECT_PRONOUNS,
+    is_verb,
+)
 from gpu_rag.text.rules.extraction.tokens import (
     AMOUNT,
     DATE,
@@ -59,6 +67,12 @@ _NEGATIONS = word_set("not no never none nor neither without rather instead")
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
 _DERIVED = word_set("r er or ist ment ion")  # endings of agents and actions: "make", "maker"
+_FORMS = """win won, sell sold, buy bought, write wrote written, build built, make made, lead led, hold held, give gave
+given, teach taught, sing sang sung, begin began begun, leave left, lose lost, meet met, send sent, pay paid, fall fell
+fallen, take took taken, see saw seen, speak spoke spoken, rise rose risen, know knew known, draw drew drawn, fly flew
+flown, grow grew grown, become became, come came, run ran, go went gone, keep kept, sink sank sunk, fight fought, bring
+brought, choose chose chosen, shoot shot, say said, tell told, think thought, wear wore worn, drive drove driven"""
+_BASE = {form: forms[0] for forms in map(str.split, _FORMS.split(",")) for form in forms[1:]}
 _ORDINAL_ENDINGS = ("st", "nd", "rd", "th")
 _FIGURE = re.compile(r"\d")
 _BOUNDARY = 6  # words that a boundary counts as
@@ -88,11 +102,11 @@ class _Sentence:
         steps = (_BOUNDARY if token.low in _BOUNDARIES else token.kind != MARK for token in self.tokens)
         self._steps = list(accumulate(steps, initial=0))
         self.mentions: list[Mention] = find_mentions_in(text, self.tokens, passage_words("", [], [self.tokens]))
-        first = self.tokens[0].low if self.tokens else ""
-        self.subject = next((mention.first for mention in self.mentions if mention.first <= 1), -1)
-        lows = [token.low for token in self.tokens]
-        self.verb = next((i for i in range(1, len(lows)) if _is_finite(lows[i - 1], lows[i])), -1)
-        self.is_pronominal, self.is_definite = first in _REFERS, first in DETERMINERS
+        lows = [*(token.low for token in self.tokens), ""]
+        self.verb = next((i for i in range(1, len(self.tokens)) if _is_finite(*lows[i - 1 : i + 2])), -1)
+        named = next((mention.first for mention in self.mentions if mention.first <= 1), -1)
+        self.subject = 0 if lows[0] in SUBJECT_PRONOUNS else named
+        self.is_pronominal, self.is_definite = lows[0] in _REFERS, lows[0] in DETERMINERS
 
     @cached_property
     def units(self) -> list[tuple[int, Unit]]:
@@ -116,6 +130,9 @@ class _Sentence:
             return 0
         if i == self.verb and first == self.subject:  # whatever stands between them
             return 1
+        behind = [token.low for token in self.tokens[last : last + 3]]
+        if i == last + 1 and behind[0] == "," and is_verb(behind[1], "") and behind[-1] not in PREPOSITIONS:
+            return 1  # "his widow, NAME, published"
         return 1 + (self._steps[i] - self._steps[last] if i >= last else self._steps[first] - self._steps[i + 1])
 
 
@@ -165,7 +182,7 @@ def _terms(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=65536)
 def _units(word: str) -> list[Unit]:
-    return units_of(word)
+    return units_of(_BASE.get(word, word))
 
 
 @lru_cache(maxsize=2048)
@@ -179,9 +196,9 @@ def _question(text: str) -> _Question:
     return _Question(text)
 
 
-def _is_finite(before: str, low: str) -> bool:
+def _is_finite(before: str, low: str, behind: str) -> bool:
     """Whether a word may be the verb of a subject before it: no participle behind a comma or a form of "be"."""
-    return is_verb(low, before) and low not in AUXILIARIES and before not in AUXILIARIES and before != ","
+    return is_verb(low, before) and low not in AUXILIARIES and before not in {*AUXILIARIES, ","} and behind != "by"
 
 
 def _same(word: Unit, unit: Unit) -> bool:
@@ -213,7 +230,7 @@ def supporting(
         return ()
     for number, passage in enumerate(passages):
         for sentence in _sentences(*passage):
-            place = _place(sentence, wanted)
+            place = _place(sentence, wanted, asked.kind == "number")
             if place is not None and _has_names(asked, [sentence]) and _fits(asked, sentence, place):
                 return (_span(number, sentence, place),)
     return next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ())
@@ -224,22 +241,23 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
     return Span(number, sentence.start, sentence.end, answer)
 
 
-def _wanted(asked: _Question, answer: str) -> frozenset[str]:
-    """The terms of an answer that the question lacks; empty if they are none, too many, or of another type."""
-    terms = _terms(answer)
-    new = terms - asked.terms
+def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
+    """The terms of an answer that the question lacks, in order; none if too many or of another type."""
+    terms = [term for token in tokenise(answer, 0, len(answer)) if (term := _term(token.text))]
+    new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms))
     figures = {term for term in terms if _FIGURE.match(term)}
     if asked.kind == "person":
-        fits = any(map(str.isupper, answer)) and not new <= figures
+        fits = any(map(str.isupper, answer)) and not figures.issuperset(new)
     elif asked.kind == "date":
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
     else:
         fits = asked.kind != "number" or bool(figures)
-    return new if fits and len(new) <= _MOST_WORDS else frozenset()
+    return new if fits and len(new) <= _MOST_WORDS else ()
 
 
-def _place(sentence: _Sentence, wanted: Set[str]) -> Place | None:
-    """The shortest place that has all terms; None if there is none that is short."""
+def _place(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> Place | None:
+    """The shortest place that has all terms; None if there is none that is short. A pronoun that begins the sentence
+    stands for the title of the passage."""
     at = [i for i, term in enumerate(sentence.terms) if term in wanted]
     reach, best = 2 * len(wanted) + 4, None
     for n, first in enumerate(at):
@@ -248,8 +266,12 @@ def _place(sentence: _Sentence, wanted: Set[str]) -> Place | None:
             missing.discard(sentence.terms[last])
             if last - first >= reach or not missing:
                 break
+        if not missing and in_order and [t for t in sentence.terms[first : last + 1] if t in wanted] != list(wanted):
+            continue
         if not missing and (best is None or last + 1 - first < best[1] - best[0]):
             best = (first, last + 1)
+    if best is None and sentence.subject == 0 and sentence.is_pronominal and _terms(sentence.title) == {*wanted}:
+        return 0, 1
     return best
 
 
@@ -274,18 +296,20 @@ def _fits(
 
     others: the other sentences of a path; bridges: terms of the names that join them.
     """
-    anchors: list[list[int]] = []  # the places of each word of the question that the sentence has
+    nouns: list[list[int]] = []  # the places of each word of the question that the sentence has
+    verbs: list[list[int]] = []
     n_held = 0
     context = units_of(f"{sentence.title} {sentence.before if sentence.is_pronominal else ''}")
     for word, verb in asked.words:
         places = [i for i in sentence.places(word) if not place[0] <= i < place[1]]
         if places:
-            anchors.append(places)
+            (verbs if verb else nouns).append(places)
         held = bool(places) or any(other.places(word) for other in others)
         if verb and not held:
             return False
         n_held += held or any(_same(word, unit) for unit in context)
-    anchors += [places for word in asked.optional if (places := sentence.places(word))]
+    nouns += [places for word in asked.optional if (places := sentence.places(word))]
+    anchors = [*nouns, *verbs]
     if not anchors or 3 * n_held < 2 * len(asked.words):
         return False
     if asked.asks_subject and 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in anchors:
@@ -297,15 +321,19 @@ def _fits(
     known = frozenset(bridges).union(_terms(sentence.title), *asked.names)
     if asked.names and _is_of_another(sentence, place, known):
         return False
-    rivals = list(_rivals(asked, sentence, place, known))
+    rivals = list(_rivals(asked, sentence, place, known | asked.terms))
     names = [i for i, t in enumerate(sentence.terms) if t in known and not any(a <= i < b for a, b in rivals)]
     subject = min((i for i, _ in sentence.units if i not in names), default=0)
-    anchors += [later] if (later := [i for i in names if i > subject]) else []
+    nouns += [later] if (later := [i for i in names if i > subject]) else []
 
-    def nearness(place: Place) -> float:
+    def nearness(place: Place, anchors: Sequence[Sequence[int]]) -> float:
         return sum(1 / (1 + min(sentence.distance(i, place) for i in places)) for places in anchors)
 
-    return all(nearness(rival) < nearness(place) for rival in rivals)
+    def is_nearer(rival: Place) -> bool:
+        both = nearness(rival, [*nouns, *verbs]) >= nearness(place, [*nouns, *verbs])
+        return both or nearness(rival, nouns) > nearness(place, nouns)
+
+    return not any(map(is_nearer, rivals))
 
 
 def _is_of_another(sentence: _Sentence, place: Place, known: Set[str]) -> bool:
@@ -338,7 +366,7 @@ def _is_figure(token: Token, term: str) -> bool:
 
 
 def _of_path(
-    asked: _Question, wanted: Set[str], passages: Sequence[tuple[str, str]], path: Sequence[tuple[str, str, int]]
+    asked: _Question, wanted: Sequence[str], passages: Sequence[tuple[str, str]], path: Sequence[tuple[str, str, int]]
 ) -> tuple[Span, ...]:
     """The sentences of one path that support an answer together; () if they do not."""
     ends = [(_terms(subject), _terms(object_), number) for subject, object_, number in path]
@@ -350,11 +378,13 @@ def _of_path(
     for number, sentence in held:
         others = [(n, other) for n, other in held if other is not sentence]
         texts = [other for _, other in others]
-        place = _place(sentence, wanted)
+        place = _place(sentence, wanted, asked.kind == "number")
         if place is None or not others or _has_names(asked, [sentence]) or not _has_names(asked, [sentence, *texts]):
             continue
         around, beside = {*sentence.terms, *_terms(sentence.title)}, {term for other in texts for term in other.terms}
-        joints = (name for *names, _ in ends for name in names if name != wanted and name <= around and name <= beside)
+        joints = (
+            name for *names, _ in ends for name in names if name != {*wanted} and name <= around and name <= beside
+        )
         bridges = {term for name in joints for term in name}
         if bridges and _fits(asked, sentence, place, texts, bridges):
             return (_span(number, sentence, place), *(Span(n, other.start, other.end, None) for n, other in others))
