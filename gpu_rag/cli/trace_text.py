@@ -47,7 +47,8 @@ HOW = {
 }
 
 
-_MATCHED = ("paths", "sentences", "evidence", "answer")  # parts whose words are compared with question and answer
+NO_MODEL = "no model that can answer is set; the best sentences are"
+_MATCHED = ("paths", "sentences", "evidence", "answer", "no")  # parts whose words are compared with question and answer
 _ANSWERED, _ASKED = "bold green", "bold yellow"
 _GROUNDED = {"supported": "bold green", "unsupported": "bold red"}
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
@@ -65,6 +66,8 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     lines = [f"question  {row['question']}", f"method    {row['method']}"]
     if row.get("where"):
         lines.append(f"where     {row['where']}")
+    if row["status"] == "retrieved":
+        lines += [f"\n{NO_MODEL if row.get('support') else 'no model that can answer is set'}", *_sentences(row)]
     if decisions and row["trace"]:
         lines.append("\ndecisions")
         lines.extend(_step(step) for step in row["trace"])
@@ -73,12 +76,9 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
         for path in row["paths"][: None if decisions else _MOST_PATHS]:
             where = ", ".join(edge[3] for edge in path["edges"])
             lines.append(f"  {path['text']}   [{where}]")
-    if row.get("support"):
-        titles = {item["passage_id"]: item["title"] for item in row["evidence"]}
-        lines.append("\nsentences")
-        for sentence in row["support"]:
-            lines.append(_wrapped(f"{sentence['text']}   [{titles[sentence['passage_id']]}]", "  > ", "    "))
-    lines += ["", _answer(row)]
+    if row["status"] != "retrieved":
+        lines += ["\nsentences", *_sentences(row)] if row.get("support") else []
+        lines += ["", _answer(row)]
     lines += [f"missing   {line}" for line in row.get("missing", ())]
     if row.get("nodes"):
         lines.append("\nnodes")
@@ -100,6 +100,12 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     if usage["cut"]:
         lines.append(f"          {usage['cut']} tokens of evidence did not fit the prompt")
     return "\n".join(lines)
+
+
+def _sentences(row: dict[str, Any]) -> list[str]:
+    titles = {item["passage_id"]: item["title"] for item in row["evidence"]}
+    quoted = (f"{sentence['text']}   [{titles[sentence['passage_id']]}]" for sentence in row.get("support", ()))
+    return [_wrapped(text, "  > ", "    ") for text in quoted]
 
 
 def styled(text: str, row: dict[str, Any]) -> Text:
