@@ -36,7 +36,7 @@ from gpu_rag.program.rerank import DEPTH, reranked
 from gpu_rag.program.run import Decider, Run
 from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
-from gpu_rag.program.support import supported
+from gpu_rag.program.support import grounded, supported
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
@@ -45,7 +45,7 @@ from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.runtime.trace import Context
 from gpu_rag.settings import RuntimeSettings, Settings
 from gpu_rag.settings.check import checked
-from gpu_rag.types import Answer, Draft, Question, Reply
+from gpu_rag.types import Answer, Draft, Grounding, Question, Reply
 
 if TYPE_CHECKING:
     from gpu_rag.program.history import Turn
@@ -459,21 +459,12 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     if draft is None:
         reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
-    found, status = "none", draft.status
-    if draft.text is not None:
-        from gpu_rag.text.grounding import UNSTATED, grounding
-
-        found = grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
-        status = "unsupported" if found == UNSTATED else status
+    asked = draft.condensed or question.text
+    found = Grounding() if draft.text is None else grounded(asked, draft.text, draft.evidence, draft.paths, draft.nodes)
+    status = "unsupported" if found.status == "unsupported" else draft.status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
     common.update(condensed=draft.condensed, missing=draft.missing, source=draft.source)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
-
-
-def shown_texts(draft: Draft) -> list[str]:
-    """The evidence of an answer as texts: passages with their titles, paths, knowledge base nodes."""
-    passages = (f"{evidence.title}. {evidence.text}" for evidence in draft.evidence)
-    return [*passages, *(path.text for path in draft.paths), *(f"{node.name} ({node.type})" for node in draft.nodes)]
 
 
 def check_unique(questions: Sequence[Question]) -> None:

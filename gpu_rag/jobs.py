@@ -31,7 +31,7 @@ from gpu_rag.index.folder import (
 )
 from gpu_rag.models.fingerprint import identity
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
-from gpu_rag.types import Answer, Evidence, Question, Usage
+from gpu_rag.types import Answer, Evidence, Grounding, Question, Usage
 
 TRIES = 3  # deaths over a question alone before it is set aside
 STATUSES = ("answered", "retrieved", "unsupported", "failed")
@@ -46,7 +46,7 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "method": answer.method,
         "status": answer.status,
         "answer": answer.text,
-        "grounding": answer.grounding,
+        "grounding": grounding_row(answer.grounding),
         "evidence": [evidence_row(e) for e in answer.evidence],
         "paths": [{"text": p.text, "edges": [list(e) for e in p.edges], "source": p.source} for p in answer.paths],
         "trace": [{**vars(step), "chosen": list(step.chosen)} for step in answer.trace],
@@ -70,6 +70,12 @@ def row_of(answer: Answer) -> dict[str, Any]:
     if answer.pools:
         row["pools"] = [{**vars(pool), "entities": list(pool.entities)} for pool in answer.pools]
     return row
+
+
+def grounding_row(grounding: Grounding) -> dict[str, Any]:
+    """The grounding of an answer as it is written in rows."""
+    sentences = [{**vars(s), "answer": s.answer and list(s.answer)} for s in grounding.sentences]
+    return {"status": grounding.status, "sentences": sentences}
 
 
 def evidence_row(evidence: Evidence) -> dict[str, Any]:
@@ -126,7 +132,8 @@ def _completed(row: Any) -> None:
     """Add default values of newer keys to a row that was written before they existed."""
     if isinstance(row, dict) and isinstance(row.get("usage"), dict):
         row.setdefault("fallbacks", {})
-        row.setdefault("grounding", "none")
+        if not isinstance(row.get("grounding"), dict):  # older rows
+            row["grounding"] = {"status": "none", "sentences": []}
         row["usage"].setdefault("replies_read", 0)
         row["usage"].setdefault("reason_tokens", 0)
         row["usage"].setdefault("fallbacks", {})

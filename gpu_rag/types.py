@@ -272,6 +272,30 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class GroundingSentence:
+    """A sentence that supports an answer, as characters of the text of a passage. answer: where the answer stands in
+    the text; None in the other sentences of a path."""
+
+    passage_id: str
+    start: int
+    end: int
+    answer: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Grounding:
+    """Whether the evidence supports an answer, judged by words alone.
+
+    status: supported (one sentence, or the sentences of one path, hold the answer and what the question asks about) |
+    mentioned (the evidence has the answer's words) | unsupported (it lacks some) | none (no answer, or undecided).
+    sentences: what supports it, the sentence with the answer first; empty for an edge of a knowledge base.
+    """
+
+    status: str = "none"
+    sentences: tuple[GroundingSentence, ...] = ()
+
+
+@dataclass(frozen=True)
 class Draft:
     """The return value of a program.
 
@@ -296,7 +320,7 @@ class Answer:
     """The recorded result of one question.
 
     status: answered | retrieved (evidence; no model was asked) | unsupported | failed.
-    grounding: whether the evidence states the text, see `text.grounding`. If it does not, status is unsupported.
+    grounding: whether the evidence supports the text. If it lacks its words, status is unsupported.
     error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`. where: the filter of documents.
     condensed: the standalone question that was answered, if the asked one was clear only with its history; else "".
     source: "model" if no source had anything and the model answered from its own knowledge; else "".
@@ -316,7 +340,7 @@ class Answer:
     config_hash: str = ""
     nodes: tuple[RankedNode, ...] = ()
     pools: tuple[Pool, ...] = ()
-    grounding: str = "none"
+    grounding: Grounding = Grounding()
     support: tuple[Sentence, ...] = ()
     where: str = ""
     condensed: str = ""

@@ -23,7 +23,7 @@ from gpu_rag.api.corpus import corpus_files
 from gpu_rag.api.indexes import Index
 from gpu_rag.api.models import open_models
 from gpu_rag.errors import UsageError
-from gpu_rag.index.build import build_index
+from gpu_rag.index.build import build_index, built_stages
 from gpu_rag.index.folder import EDITS, WriteLock
 from gpu_rag.index.manifest import mend_manifest
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
@@ -64,7 +64,8 @@ def build(
 
     corpus: a path (str or Path), a list of Path, a list of texts (str, or dict with text and maybe id, title and
     metadata), or a pandas DataFrame with a column text. It may be () if there is a knowledge base.
-    methods: by default the default method; none for a knowledge base alone, whose tables are always built.
+    methods: by default the default method; none for a knowledge base alone, whose tables are always built. Stages of an
+    existing index are kept and brought up to date.
     openie: ready extraction results; they switch the extractor to `import`. kg: files of triples; skb: folders of nodes
     and edges; sources: "NAME=kg|documents|web:PATH".
     settings, llm, embedder, api_key: see `Index`. Given settings override those saved in an index in `out`.
@@ -150,7 +151,8 @@ def _job(
             expected="import", do="leave one of the two out",
         )  # fmt: skip
     inputs = sources_of(corpus, out, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
-    stages = stages_for(default_methods(inputs) if methods is None else checked_names("methods", methods), inputs)
+    names = default_methods(inputs) if methods is None else checked_names("methods", methods)
+    stages = stages_for(names, inputs, () if fresh else built_stages(out))
     chosen = chosen.changed("models", **changed) if changed else chosen
     models = open_models(
         chosen, out / "replies.sqlite", llm=model, api_key=checked_key(api_key), retry_unread=retry_unread

@@ -68,7 +68,8 @@ def _lacking(folder: Path, methods: list[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class VerifiedAnswers:
-    """checker: with the numbers of checked rows, quotations and edges; same_index: whether the answers were made with
+    """checker: with the numbers of checked rows, quotations and edges, and of answers that could not be compared with a
+    reply; same_index: whether the answers were made with
     this state of the index, None if unknown."""
 
     differences: list[Difference]
@@ -79,14 +80,14 @@ class VerifiedAnswers:
 def verify_answers(
     answers: PathLike, index: Index | PathLike, *, corpus: PathLike | Sequence[PathLike] = ()
 ) -> VerifiedAnswers:
-    """Check every quotation, offset, path and status of answers against the index, and against the corpus if it is
-    given.
+    """Check every quotation, offset, path, status and grounding of answers against the index, the answers against the
+    replies kept beside them, and the quotations against the corpus if it is given.
 
     Raises BadInput for a file that is not a file of answers, and as `Index.open`.
     """
     file, paths = checked_path("answers", answers), checked_paths("corpus", corpus)
     opened = index if isinstance(index, Index) else Index.open(checked_path("index", index))
-    checker, differences = check_answers(read_pairs(file), opened, paths)
+    checker, differences = check_answers(read_pairs(file), opened, file.with_name(file.name + ".replies.sqlite"), paths)
     beside = file.with_name(file.name + ".config.json")
     config = read_json(beside) if beside.is_file() else None  # the settings, with the digest of the index
     same_index = config.get("index") == opened.manifest.digest() if isinstance(config, dict) else None

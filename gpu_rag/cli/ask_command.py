@@ -12,6 +12,7 @@ from gpu_rag.cli.options import (
     add_settings,
     add_where,
     api_key,
+    say,
     say_method,
     settings_of,
 )
@@ -51,4 +52,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str | Text]:
     say_method(options.method, answer.method)
     row = row_of(answer)
     text = trace_text(row, decisions=options.explain)
+    if answer.status == "retrieved":
+        say("gpu-rag: for an answer, add --set models.llm=http://HOST:PORT/v1#MODEL or a model folder: docs/models.md")
     return int(answer.status == "failed"), row, styled(text, row) if has_styles() else text

@@ -59,7 +59,7 @@ WORK = (
     ("explain, export, merges, sample, verify, verify-answers, bench", (), ()),
 )
 
-NONE = "retrieval only"
+NONE = "no model answers: `ask` and `answer` give the best sentences; name a model with --set models.llm=..."
 CAPABLE = "good for extraction, judging and answers"
 SMALL = (
     "good for short answers from passages, not for extraction or judging: the extractor `patterns` and the decider "
@@ -156,13 +156,13 @@ def _models(settings: Any) -> dict[str, Any]:
     report: dict[str, Any] = {}
     for role, name in (("embedder", settings.models.embedder), ("llm", settings.models.llm)):
         if name == "none":
-            report[role] = {"name": name, "ready": False, "note": NONE}
+            report[role] = {"name": name, "ready": True, "note": NONE}
             continue
         try:
             report[role] = {**models.describe(role), "ready": True, "note": ""}
         except GpuRagError as error:
             report[role] = {"name": name, "ready": False, "note": str(error)}
-    if report["llm"]["ready"]:
+    if report["llm"]["ready"] and models.has_llm():
         report["llm"]["note"] = CAPABLE if models.llm().capable else SMALL
     models.close()
     return report

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
     words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"
     add_list(parser, "--source", "NAME=KIND:PATH", words, dest="sources", type=str)
-    words = f"build what these methods, or all, need ({DEFAULT}; without a corpus the knowledge base alone)"
+    words = f"also build what these methods, or all, need ({DEFAULT}; without a corpus the knowledge base alone)"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row, with status 2")
     parser.add_argument("--fresh", action="store_true", help="build from nothing, with the model replies that are kept")

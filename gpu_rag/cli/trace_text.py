@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.terminal import visible
 from gpu_rag.index.metadata import in_words
 from gpu_rag.methods.registry import joined_hooks
+from gpu_rag.report.answers import GROUNDED
 from gpu_rag.text.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ HOW = {
 }
 
 
-_MATCHED = ("paths", "sentences", "evidence")  # parts whose words are compared with question and answer
+NO_MODEL = "no model that can answer is set; the best sentences are"
+_MATCHED = ("paths", "sentences", "evidence", "answer", "no")  # parts whose words are compared with question and answer
 _ANSWERED, _ASKED = "bold green", "bold yellow"
-_GROUNDED = {"stated": "bold green", "unstated": "bold red"}
+_GROUNDED = {"supported": "bold green", "unsupported": "bold red"}
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _WIDTH = 100
 _MOST_CHARS = 323  # of a passage
@@ -64,6 +66,8 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     lines = [f"question  {row['question']}", f"method    {row['method']}"]
     if row.get("where"):
         lines.append(f"where     {row['where']}")
+    if row["status"] == "retrieved":
+        lines += [f"\n{NO_MODEL if row.get('support') else 'no model that can answer is set'}", *_sentences(row)]
     if decisions and row["trace"]:
         lines.append("\ndecisions")
         lines.extend(_step(step) for step in row["trace"])
@@ -72,12 +76,9 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
         for path in row["paths"][: None if decisions else _MOST_PATHS]:
             where = ", ".join(edge[3] for edge in path["edges"])
             lines.append(f"  {path['text']}   [{where}]")
-    if row.get("support"):
-        titles = {item["passage_id"]: item["title"] for item in row["evidence"]}
-        lines.append("\nsentences")
-        for sentence in row["support"]:
-            lines.append(_wrapped(f"{sentence['text']}   [{titles[sentence['passage_id']]}]", "  > ", "    "))
-    lines += ["", _answer(row)]
+    if row["status"] != "retrieved":
+        lines += ["\nsentences", *_sentences(row)] if row.get("support") else []
+        lines += ["", _answer(row)]
     lines += [f"missing   {line}" for line in row.get("missing", ())]
     if row.get("nodes"):
         lines.append("\nnodes")
@@ -101,6 +102,12 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     return "\n".join(lines)
 
 
+def _sentences(row: dict[str, Any]) -> list[str]:
+    titles = {item["passage_id"]: item["title"] for item in row["evidence"]}
+    quoted = (f"{sentence['text']}   [{titles[sentence['passage_id']]}]" for sentence in row.get("support", ()))
+    return [_wrapped(text, "  > ", "    ") for text in quoted]
+
+
 def styled(text: str, row: dict[str, Any]) -> Text:
     """`trace_text` of a row with styles: heads of parts, and in paths, sentences and passages the words of the answer
     and of the question."""
@@ -120,7 +127,7 @@ def styled(text: str, row: dict[str, Any]) -> Text:
                 style = _ANSWERED if terms & answered else _ASKED if terms & asked else ""
                 made.stylize(style, *word.span())
         if part in ("answer", "failed") and line.startswith(part):
-            made.stylize(_GROUNDED.get(row["grounding"], "") if part == "answer" else "red", len(part))
+            made.stylize(_GROUNDED.get(row["grounding"]["status"], "") if part == "answer" else "red", len(part))
         shown.append_text(made)
     return shown
 
@@ -132,8 +139,12 @@ def _answer(row: dict[str, Any]) -> str:
     if row["answer"] is None:
         asked = "the reader found no support in the evidence" if row["usage"]["llm_calls"] else "no model was asked"
         return f"answer    none: {asked}"
-    words = {"unstated": "   (unsupported: the evidence does not state it)", "stated": "   (stated in the evidence)"}
-    return f"answer    {row['answer']}{words.get(row['grounding'], '')}"
+    found = row["grounding"]
+    words = f"   ({GROUNDED[found['status']]})" if found["status"] in GROUNDED else ""
+    passages = {item["passage_id"]: item for item in row["evidence"]}
+    quoted = [(passages[s["passage_id"]], s["start"], s["end"]) for s in found["sentences"]]
+    lines = [_wrapped(f"{item['text'][start:end]}   [{item['title']}]", "  > ", "    ") for item, start, end in quoted]
+    return "\n".join([f"answer    {row['answer']}{words}", *lines])
 
 
 def _place(item: dict[str, Any]) -> str:

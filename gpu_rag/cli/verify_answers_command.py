@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_rag.cli.options import add_list, say
 
-HELP = "Check answers offline: every quotation, offset, path and status against the index and the corpus."
+HELP = "Check answers offline: quotations, offsets, paths, marks and status against the index, answers against replies."
 EXAMPLE = "gpu-rag verify-answers answers.jsonl my-index --corpus corpus.jsonl"
 
 
@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         "rows": checker.n_rows,
         "evidence": checker.n_evidence,
         "edges": checker.n_edges,
+        "unchecked": checker.n_unchecked,
         "differences": [dict(vars(difference)) for difference in differences],
         "same_index": checked.same_index,
         "answers": str(options.answers),
@@ -42,4 +43,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     }
     against = f"{options.index} and the corpus" if options.corpus else str(options.index)
     counts = f"{checker.n_rows:,} rows, {checker.n_evidence:,} quotations, {checker.n_edges:,} edges"
-    return int(bool(differences)), document, "" if differences else f"{options.answers}: {counts}, all as in {against}"
+    unchecked = f"; {checker.n_unchecked:,} answers are unchecked: their replies are not beside the file"
+    said = f"{options.answers}: {counts}, all as in {against}{unchecked if checker.n_unchecked else ''}"
+    return int(bool(differences)), document, "" if differences else said

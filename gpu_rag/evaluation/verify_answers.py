@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -15,12 +17,17 @@ import pyarrow as pa
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.stages.passages import are_of_nodes
-from gpu_rag.jobs import openai_row
+from gpu_rag.jobs import grounding_row, openai_row
 from gpu_rag.methods.registry import hooks
+from gpu_rag.models.llm.cache import reply_texts
+from gpu_rag.program.reader import READ, clean_answer
+from gpu_rag.program.support import grounded
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.rows import Limits
+from gpu_rag.text.lenient import spoken
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.types import Document
+from gpu_rag.types import Document, Evidence, Grounding, RankedNode
+from gpu_rag.types import Path as GraphPath
 
 Row = dict[str, Any]
 _QUOTED = ("title", "text", "start", "end")
@@ -39,16 +46,19 @@ class Difference:
 class AnswerChecker:
     """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count the checked items.
 
-    A row: its status, answer and error fit together, and its id is unique. Evidence: the passage is in the index, with
+    A row: its status, answer and error fit together, its id is unique, and its grounding is what the engine finds for
+    this question, answer and evidence. Evidence: the passage is in the index, with
     this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the named passage
     states it; for an edge of a knowledge base, it comes from the named file and line. A node: it is in the index, with
     this name and type. `against_corpus`, called last: the characters start:end of the source documents are the quoted
-    text.
+    text. `against_replies`, called last: a model's reply that the trace names holds the answer; `n_unchecked` counts
+    the answers whose replies are not there.
     """
 
     def __init__(self, index: Index):
         self._index = index
-        self.n_rows = self.n_evidence = self.n_edges = 0
+        self.n_rows = self.n_evidence = self.n_edges = self.n_unchecked = 0
+        self._answers: list[tuple[str, str, list[tuple[str, str]]]] = []  # id, answer, (step, hash of its reply)
         self._seen: set[str] = set()
         self._spans: dict[str, dict[tuple[int, int, str], list[tuple[str, str]]]] = {}
 
@@ -66,6 +76,11 @@ class AnswerChecker:
                 yield from (Difference(id, f"path {number}, edge {place}", what) for what in self._edge(edge))
         for number, node in enumerate(_list(row.get("nodes", [])), 1):
             yield from (Difference(id, f"node {number}", what) for what in self._node(node))
+        yield from (Difference(id, "grounding", what) for what in _grounding_differs(row))
+        yield from (Difference(id, "sentences", what) for what in _misquoted(row))
+        if isinstance(row["answer"], str):
+            steps = (step for step in _list(row["trace"]) if isinstance(step, dict) and step.get("reply_hash"))
+            self._answers.append((id, row["answer"], [(str(s.get("verb")), str(s["reply_hash"])) for s in steps]))
 
     def _row(self, raw: Row, row: Row) -> Iterator[str]:
         if row["id"] in self._seen:
@@ -79,7 +94,8 @@ class AnswerChecker:
             yield "status answered, but there is no evidence"
         if status == "retrieved" and not (found or row["paths"]):
             yield "status retrieved, but there is no evidence"
-        if status != "answered" and answer is not None and (status, row["grounding"]) != ("unsupported", "unstated"):
+        is_unsupported = row["grounding"].get("status") == "unsupported"
+        if answer is not None and status != ("unsupported" if is_unsupported else "answered"):
             yield f"status {status}, but there is an answer"
         if (status == "failed") != (error is not None):
             yield f"status {status}, but " + ("there is no error" if error is None else "there is an error")
@@ -167,6 +183,21 @@ class AnswerChecker:
         expected = {"name": kb.node_names[row], "type": kb.type_names[kb.node_type[row]]}
         yield from _differing(f"node {node['id']}", node, expected)
 
+    # --- the model's replies -----------------------------------------------------------------------
+
+    def against_replies(self, path: Path) -> Iterator[Difference]:
+        """Compare the answers of the checked rows with the replies kept in a file, which may be absent."""
+        hashes = {name for *_, steps in self._answers for _, name in steps}
+        replies = reply_texts(path, hashes) if path.is_file() else {}
+        for id, answer, steps in self._answers:
+            if not steps or not {name for _, name in steps} <= replies.keys():
+                self.n_unchecked += 1
+            elif steps[-1][0] == READ.name:  # the reply is the answer
+                if clean_answer(spoken(replies[steps[-1][1]])) != answer:
+                    yield Difference(id, "row", f"the model's reply is not the answer {answer[:40]!r}")
+            elif not any(_says(replies[name], answer) for _, name in steps):
+                self.n_unchecked += 1  # perhaps a rule answered
+
     # --- the corpus --------------------------------------------------------------------------------
 
     def against_corpus(self, paths: Sequence[Path]) -> Iterator[Difference]:
@@ -186,15 +217,50 @@ class AnswerChecker:
 
 
 def check_answers(
-    pairs: Iterable[tuple[Row, Row]], index: Index, corpus: Sequence[Path] = ()
+    pairs: Iterable[tuple[Row, Row]], index: Index, replies: Path, corpus: Sequence[Path] = ()
 ) -> tuple[AnswerChecker, list[Difference]]:
-    """(checker with its counts, all differences) of an answers file, in row order; differences from the corpus come
-    last."""
+    """(checker with its counts, all differences) of an answers file, in row order; differences from the replies and
+    from the corpus come last."""
     checker = AnswerChecker(index)
     found = [difference for raw, row in pairs for difference in checker.check(raw, row)]
+    found += checker.against_replies(replies)
     if corpus:
         found += checker.against_corpus(corpus)
     return checker, found
+
+
+def _grounding_differs(row: Row) -> Iterator[str]:
+    """Whether the grounding of a row differs from what its question, answer, evidence, paths and nodes give."""
+    try:
+        evidence = [Evidence(**{"metadata": {}, **item}) for item in row["evidence"]]
+        paths = [GraphPath(path["text"], tuple(map(tuple, path["edges"]))) for path in row["paths"]]
+        nodes = [RankedNode(**node) for node in row.get("nodes", [])]
+        asked = row.get("condensed") or row["question"]
+        ours = Grounding() if row["answer"] is None else grounded(asked, row["answer"], evidence, paths, nodes)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return  # named by the other checks: an item of another form
+    given, expected = row["grounding"], grounding_row(ours)
+    for key in ("status", "sentences"):
+        if given.get(key) != expected[key]:
+            yield f"{key} is {given.get(key)!r}; this answer and evidence give {expected[key]!r}"
+
+
+def _misquoted(row: Row) -> Iterator[str]:
+    """The relevant sentences of a row that are not the characters of a passage which they name."""
+    texts = {item["passage_id"]: item.get("text") for item in _list(row["evidence"]) if isinstance(item, dict)}
+    for number, item in enumerate(_list(row.get("support", [])), 1):
+        text = texts.get(item.get("passage_id")) if isinstance(item, dict) else None
+        span = slice(item["start"], item["end"]) if isinstance(text, str) and {"start", "end"} <= item.keys() else None
+        if span is None or not isinstance(text, str) or item.get("text") != text[span]:
+            yield f"sentence {number} is not in the passage at its offsets"
+
+
+def _says(reply: str, answer: str) -> bool:
+    """Whether a reply holds all parts of an answer, as text or as strings of JSON."""
+    with suppress(ValueError):
+        reply = json.dumps(json.loads(reply), ensure_ascii=False)
+    said = " ".join(reply.replace('\\"', '"').split()).casefold()
+    return all(" ".join(part.split()).casefold() in said for part in answer.split(";"))
 
 
 def _normal(subject: str, label: str, object_: str) -> tuple[str, str, str]:

@@ -164,6 +164,11 @@ def unfinished(out: Path) -> list[str]:
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
+def built_stages(out: Path) -> list[str]:
+    """Names of the stages that an index has, and that an interrupted build was to make."""
+    return [*(Manifest.read(out).stages if (out / "manifest.json").is_file() else ()), *unfinished(out)]
+
+
 def _described(sources: Sources) -> dict[str, Any]:
     """Sources as the manifest records them: names without folders."""
     described: dict[str, Any] = {

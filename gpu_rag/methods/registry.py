@@ -196,8 +196,10 @@ def methods_over(corpus: bool) -> list[str]:
     return [name for name in method_names() if corpus or "kb" in needs(name)]
 
 
-def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
+def stages_for(methods: Iterable[str], sources: Sources | None = None, kept: Iterable[str] = ()) -> list[Stage]:
     """The stages that the methods need and their dependencies, in building order.
+
+    kept: stages of an earlier build, which are brought up to date too if these sources can make them.
 
     methods: names; "all" means every method if there is a corpus, else every method over a knowledge base. sources: the
     inputs of the build; with named sources the knowledge base is always built. None counts as a corpus, so stages that
@@ -209,7 +211,12 @@ def stages_for(methods: Iterable[str], sources: Sources | None = None) -> list[S
     names = [name for given in methods for name in (methods_over(bool(sources.corpus)) if given == ALL else [given])]
     first = ["passages", *(need for name in names for need in needs(name))]
     first += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
+    lacking = {"extraction": not sources.corpus, "kb": not sources.named, "kb_web": not sources.of_kind("web")}
+    impossible = {name for name, lacks_source in lacking.items() if lacks_source}
     wanted = _with_needs(first, lambda stage: stage.needs_of(sources))
+    for name in all_stages().keys() & kept:
+        inputs = _with_needs([name], lambda stage: stage.needs_of(sources))
+        wanted |= inputs if impossible.isdisjoint(inputs) else set()
     return [stage for name, stage in all_stages().items() if name in wanted]
 
 

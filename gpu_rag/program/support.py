@@ -1,12 +1,16 @@
-"""The sentences of the evidence that bear on a question, so that a reader can check an answer quickly."""
+"""The sentences of the evidence that bear on a question or support an answer, so that a reader can check it quickly."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from gpu_rag.program.embed import embed
+from gpu_rag.text.grounding import UNSUPPORTED, grounding
 from gpu_rag.text.sentences import split_sentences
-from gpu_rag.types import Draft, Evidence, Sentence
+from gpu_rag.text.supporting import supporting
+from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
 PASSAGES, SENTENCES = 5, 3  # passages searched, sentences returned
 
@@ -28,3 +32,30 @@ async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
 
 def _titled(evidence: Evidence, sentence: str) -> str:
     return f"{evidence.title}. {sentence}" if evidence.title else sentence
+
+
+def grounded(
+    question: str, answer: str, evidence: Sequence[Evidence], paths: Sequence[Path], nodes: Sequence[RankedNode] = ()
+) -> Grounding:
+    """Whether passages with their titles, paths and knowledge base nodes support an answer. A function of its
+    arguments alone, so that `verify-answers` can repeat it."""
+    texts = [*(f"{item.title}. {item.text}" for item in evidence), *(path.text for path in paths)]
+    status = grounding(question, answer, [*texts, *(f"{node.name} ({node.type})" for node in nodes)])
+    if status == UNSUPPORTED:
+        return Grounding(status)
+    passages = [(item.title, item.text) for item in evidence]
+    numbers = {item.passage_id: number for number, item in enumerate(evidence)}
+    chains: list[list[tuple[str, str, int]]] = []
+    for path in paths:
+        chains.append([])
+        for subject, relation, object_, passage in path.edges:
+            if passage not in numbers:  # an edge without a text is a sentence itself
+                passages.append(("", f"{subject} {relation.replace('_', ' ')} {object_}."))
+            chains[-1].append((subject, object_, numbers.get(passage, len(passages) - 1)))
+    spans = supporting(question, answer, passages, chains)
+    sentences = [
+        GroundingSentence(evidence[s.passage].passage_id, s.start, s.end, s.answer)
+        for s in spans
+        if s.passage < len(evidence)
+    ]
+    return Grounding("supported", tuple(sentences)) if spans else Grounding(status)

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_SHOWN, MOST_PATHS, MOST_CHARS = 10, 5, 280  # results per list, paths, characters of a passage without a mark
-_SAID = {"stated": "stated in the evidence", "unstated": "unsupported: the evidence does not state it"}
+GROUNDED = {
+    "supported": "supported by the evidence",
+    "mentioned": "its words stand in the evidence, which may say them of something else",
+    "unsupported": "unsupported: the evidence does not state it",
+}
 
 
 class Result(Answer):
@@ -38,7 +42,7 @@ class Result(Answer):
             return "failed, {type}: {message}".format(**self.error)
         if self.text is None:
             return "no answer: the reader found no support in the evidence" if self.usage.llm_calls else ""
-        return _SAID.get(self.grounding, "")
+        return GROUNDED.get(self.grounding.status, "")
 
     def _parts(self, item: Evidence) -> Iterator[tuple[str, bool]]:
         """A passage as (text, whether it is marked); text outside marked sentences is shortened."""
@@ -92,6 +96,7 @@ def _row(result: Result) -> dict[str, Any]:
     return {
         **vars(result.usage),
         **vars(result),
+        "grounding": result.grounding.status,
         "id": result.question_id,
         "answer": result.text,
         "passages": [item.passage_id for item in result.evidence],

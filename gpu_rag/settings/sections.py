@@ -20,9 +20,9 @@ class ModelSettings(Declared):
     ] = "minilm"
     llm: Annotated[
         str,
-        "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several servers of it: "
-        "separated by commas), replay:FILE, or none",
-    ] = "smollm2"
+        "none (evidence without an answer), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several "
+        "servers of it, separated by commas), smollm2 (packaged, small), or replay:FILE",
+    ] = "none"
     connections: Annotated[int, COUNT, "open requests at each model server; choose fewer for llama.cpp or Ollama"] = 256
     api_keys: Annotated[tuple[str, ...], '"http://HOST:PORT/v1=NAME": the variable NAME has the key for it'] = ()
     ca_file: Annotated[

@@ -1,8 +1,8 @@
-"""Check whether the evidence states an answer, by words, numbers, dates and names, without a model.
+"""Check whether the evidence mentions an answer, by words, numbers, dates and names, without a model.
 
 A reader could make the same check by hand. It finds answers that are not in the retrieved texts: for example, answers
 that a model knows by itself or copies from a prompt's example. It does not check that the evidence says it about the
-right thing.
+right thing: `text.supporting` does.
 
 An answer is a list of parts (separated by ";" or new lines). A part is stated if one evidence text has its content
 words near one another. Words are compared by stem, numbers and dates by value, a first name also by its initial. A
@@ -10,8 +10,8 @@ sentence as an answer may repeat words of the question, and one word in five may
 or no and for comparisons, the names in the question must be in the evidence; a comparison needs a figure for each side,
 or both sides in one sentence.
 
-An answer that is not stated is `unstated` if some part of it cannot come from the evidence: a name or a number that is
-absent and cannot be calculated, a number with another unit or month, or a detail with no word in the evidence.
+An answer that is not stated is `unsupported` if some part of it cannot come from the evidence: a name or a number that
+is absent and cannot be calculated, a number with another unit or month, or a detail with no word in the evidence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpu_rag.text.keywords import names
 from gpu_rag.text.sentences import split_sentences, word_set
 from gpu_rag.text.tokens import tokenize
 
-STATED, UNSTATED, NONE = "stated", "unstated", "none"
+MENTIONED, UNSUPPORTED, NONE = "mentioned", "unsupported", "none"
 
 _PARTS = re.compile(r"\s*[;\n]\s*")
 _PIECES = re.compile(r"\s*,(?!\d{3}\b)\s*(?:and\s+)?|\s+(?:and|or|&)\s+")
@@ -68,16 +68,16 @@ _PER_SLIP = 5  # one word in so many of a sentence may differ from the evidence
 
 
 def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
-    """Return stated | unstated | none: whether the texts of `evidence`, as they were shown, state `answer` to
+    """Return mentioned | unsupported | none: whether the texts of `evidence`, as they were shown, state `answer` to
     `question`.
 
     none: it cannot be decided, for example for a number that a reader may have counted. Deterministic. It takes about a
     millisecond for five new passages.
 
     >>> grounding("Where was Marta Orlo born?", "Tamsin", ["Marta Orlo was an engineer born in Tamsin."])
-    'stated'
+    'mentioned'
     >>> grounding("Where was Marta Orlo born?", "Kerling", ["Marta Orlo was an engineer born in Tamsin."])
-    'unstated'
+    'unsupported'
     """
     shown, asked = [_words(text) for text in evidence], _words(question)
     if _INVALID.fullmatch(answer):  # the question assumes something false
@@ -92,9 +92,9 @@ def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
     if not parts:
         return NONE
     if all(_part_stated(part, asked, shown) for part in parts):
-        return STATED
+        return MENTIONED
     absent = any(_is_absent(_words(part), asked, shown) or _has_addition(part, asked, shown) for part in parts)
-    return UNSTATED if absent else NONE
+    return UNSUPPORTED if absent else NONE
 
 
 class _Words:
@@ -171,8 +171,8 @@ def _confirmed(asked: _Words, shown: Sequence[_Words]) -> str:
     """Check a yes or no: the evidence must have the names in the question, or its words if it has no names."""
     operands = [_words(name) for name in names(asked.text)]
     if operands:
-        return STATED if all(_in_one(name, shown) for name in operands) else UNSTATED
-    return STATED if _in_one(asked, shown) else NONE
+        return MENTIONED if all(_in_one(name, shown) for name in operands) else UNSUPPORTED
+    return MENTIONED if _in_one(asked, shown) else NONE
 
 
 def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> str:
@@ -187,9 +187,9 @@ def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> s
     by_figure = all(any(has and said for has, said in zip(row, figured)) for row in have)
     named = any(has and superlative in s.text.casefold() for row in have for has, s in zip(row, sentences))
     if together or by_figure or named:
-        return STATED
+        return MENTIONED
     absent = any(not all(any(t.find(term) for t in shown) for term in _capitalised(option.text)) for option in options)
-    return UNSTATED if absent else NONE
+    return UNSUPPORTED if absent else NONE
 
 
 def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:

@@ -32,7 +32,7 @@ def test_from_a_corpus_to_explained_answers_with_the_packaged_models(tiny_corpus
     assert (answered["n"], answered["failed"], answered["usage"]["llm_calls"]) == (2, 0, 2)
     first = cli.read_rows(tmp_path / "a.jsonl")[0]
     assert first["evidence"][0]["passage_id"] == "d5"  # the article about the university itself
-    assert first["answer"] and (first["status"] == "answered") == (first["grounding"] != "unstated")
+    assert first["answer"] and (first["status"] == "answered") == (first["grounding"]["status"] != "unsupported")
     assert first["usage"]["prompt_tokens"] > 100 and first["usage"]["llm_s"] > 0
     assert call("explain", tmp_path / "a.jsonl", "q1") == first
 

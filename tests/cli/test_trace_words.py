@@ -58,7 +58,7 @@ def test_numbers_and_who_decided_are_said():
 
 def row_of(**values):
     usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut", "llm_s", "embed_s", "graph_s"), 0)
-    row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "grounding": "stated", "usage": usage}
+    row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "grounding": {"status": "supported", "sentences": []}, "usage": usage}
     return {**row, "trace": [], "paths": [], "evidence": [], **values}
 
 
@@ -86,6 +86,6 @@ def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded(
     sentence = {"passage_id": "p", "start": 0, "end": 9, "text": "She won it.", "score": 0.5}
     text = trace_text(row_of(evidence=[held], support=[sentence]))
     assert text.index("  > She won it. [T]") < text.index("answer    a")
-    unstated = trace_text(row_of(status="unsupported", grounding="unstated"))
+    unstated = trace_text(row_of(status="unsupported", grounding={"status": "unsupported", "sentences": []}))
     assert "answer    a   (unsupported: the evidence does not state it)" in unstated
     assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))

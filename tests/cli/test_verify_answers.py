@@ -34,6 +34,7 @@ def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
         "rows": 5,
         "evidence": sum(len(row["evidence"]) for row in rows),
         "edges": sum(len(path["edges"]) for row in rows for path in row["paths"]),
+        "unchecked": 0,
         "differences": [],
         "same_index": True,
         "answers": str(out),
@@ -98,6 +99,10 @@ DAMAGES: dict[str, tuple[Callable[[Row], None], str, str]] = {
     "answered from nothing": (put("evidence", []), "row", "status answered, but there is no evidence"),
     "unsupported": (put("status", "unsupported"), "row", "status unsupported, but there is an answer"),
     "retrieved": (put("status", "retrieved"), "row", "status retrieved, but there is an answer"),
+    "a mark": (put("grounding", "status", "none"), "grounding", "status is 'none'"),
+    "a sentence": (put("grounding", "sentences", [{"passage_id": "d0"}]), "grounding", "sentences is [{"),
+    "a relevant sentence": (put("support", [{"passage_id": "d1", "start": 0, "end": 3, "text": "x"}]), "sentences",
+                            "sentence 1 is not in the passage"),
     "an error": (put("error", {"type": "X", "message": "y"}), "row", "status answered, but there is an error"),
     "an id twice": (put("id", "q2"), "row", "another row has this id"),
 }  # fmt: skip
@@ -113,8 +118,9 @@ def test_each_change_is_found_with_its_row_and_place(name, run, out, index, cli)
     result = run("verify-answers", out, index, "--json")
     assert result.status == 1 and out.read_bytes() == before
     id = "q2" if name == "an id twice" else "q1"
-    (found,) = result.document["differences"]
-    assert (found["id"], found["where"]) == (id, where) and what in found["what"], found
+    differences = result.document["differences"]
+    found = next((d for d in differences if d["where"] == where), differences[0])
+    assert {d["id"] for d in differences} == {id} and what in found["what"], differences
     assert not result.document["ok"]
     assert f"gpu-rag: differs: {id}: {where}: " in run("verify-answers", out, index).err
 
@@ -126,16 +132,33 @@ def test_every_difference_of_every_row_is_named(run, out, index, cli):
     rows[3]["answer"] = None
     cli.write_rows(out, rows)
     found = run("verify-answers", out, index, "--json").document["differences"]
-    assert [(d["id"], d["where"]) for d in found] == [("q2", "evidence 1"), ("q2", "evidence 2"), ("q4", "row")]
+    places = [(d["id"], d["where"]) for d in found if d["where"] != "grounding"]
+    assert places == [("q2", "evidence 1"), ("q2", "evidence 2"), ("q4", "row")]
 
 
 def test_failed_questions_and_rows_of_before_places_were_recorded_are_sound(run, out, index, cli):
     rows = cli.read_rows(out)
     for item in rows[0]["evidence"]:
         del item["file"], item["place"]
-    rows[1].update(status="failed", answer=None, evidence=[], paths=[], error={"type": "X", "message": "y"})
+    lost_all = {"answer": None, "evidence": [], "paths": [], "grounding": {"status": "none", "sentences": []}}
+    rows[1].update(status="failed", error={"type": "X", "message": "y"}, **lost_all)
     cli.write_rows(out, rows)
     assert run("verify-answers", out, index).ok
+
+
+def test_an_edited_answer_is_found_by_its_mark_or_by_the_reply(run, out, index, cli):
+    """Each answer in turn becomes one that is nowhere, one of another row, and one that is marked well."""
+    rows = cli.read_rows(out)
+    for n, answer in ((0, "Napoleon Bonaparte in 1812"), (0, rows[2]["answer"]), (3, rows[0]["answer"]), (1, "Tamsin")):
+        edited = [dict(row) for row in rows]
+        edited[n]["answer"] = answer
+        cli.write_rows(out, edited)
+        found = run("verify-answers", out, index, "--json").document["differences"]
+        assert found and {d["id"] for d in found} == {edited[n]["id"]}, answer
+    out.with_name(out.name + ".replies.sqlite").unlink()
+    cli.write_rows(out, rows)
+    result = run("verify-answers", out, index)
+    assert result.status == 0 and "4 answers are unchecked" in result.out
 
 
 # --- the corpus and the index ----------------------------------------------------------------------

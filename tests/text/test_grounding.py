@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.text import grounding as module
 from gpu_rag.text.figures import one_form
-from gpu_rag.text.grounding import NONE, STATED, UNSTATED, grounding
+from gpu_rag.text.grounding import MENTIONED, NONE, UNSUPPORTED, grounding
 
 DATA = Path(__file__).parent / "data"
 SETS = {
@@ -28,54 +28,54 @@ EVIDENCE = [
 ]
 
 
-def share_unstated(n: int, held: bool) -> float:
+def share_unsupported(n: int, held: bool) -> float:
     """The share of the pairs of a set that is marked; of those that evidence does not hold, of what words can tell."""
     pairs = [p for p in SETS[n] if p["held"] is held and (held or p["kind"] not in NOT_BY_WORDS)]
-    return Counter(grounding(p["question"], p["answer"], p["evidence"]) for p in pairs)[UNSTATED] / len(pairs)
+    return Counter(grounding(p["question"], p["answer"], p["evidence"]) for p in pairs)[UNSUPPORTED] / len(pairs)
 
 
 @pytest.mark.parametrize(("n", "least", "most"), [(1, 0.98, 0.01), (2, 0.91, 0.04), (3, 0.95, 0.01), (4, 0.95, 0.05)])
 def test_of_the_labelled_pairs_few_are_judged_wrongly(n: int, least: float, most: float) -> None:
     """The rules were chosen on the first three sets; the fourth was written and looked at after them."""
     assert Counter(pair["held"] for pair in SETS[n]) == {True: 100, False: 100}
-    assert share_unstated(n, held=True) <= most
-    assert share_unstated(n, held=False) >= least
+    assert share_unsupported(n, held=True) <= most
+    assert share_unsupported(n, held=False) >= least
 
 
 @pytest.mark.parametrize(
     ("question", "answer", "verdict"),
     [
-        ("Where was Marta Orlo born?", "Tamsin", STATED),
-        ("Where was Marta Orlo born?", "Kerling Abbey", UNSTATED),
-        ("Who discovered artemisinin?", "青蒿素", UNSTATED),
-        ("When was she born?", "12 May 1890", STATED),
-        ("When was she born?", "1890-05-12", STATED),
-        ("When was she born?", "13 May 1890", UNSTATED),
-        ("How many bridges did she build?", "21", STATED),
-        ("How many bridges did she build?", "22", UNSTATED),
-        ("What did it cost?", "twelve hundred crowns", STATED),
-        ("What did it cost?", "1,300 crowns", UNSTATED),
-        ("Who designed it?", "Marta Orlo", STATED),
-        ("Who designed it?", "Engineer Piet Orlo", UNSTATED),
-        ("Who designed the Halden Bridge?", "The Halden Bridge was designed by Marta Orlo.", STATED),
-        ("Who designed the Halden Bridge?", "The Halden Bridge was designed by Piet Ammer.", UNSTATED),
-        ("Which bridges?", "Halden Bridge; Kerling Bridge", STATED),
-        ("Which bridges?", "Halden Bridge; Ves Bridge", UNSTATED),
-        ("Did Marta Orlo build the Halden Bridge?", "yes", STATED),
-        ("Did Piet Ammer build the Halden Bridge?", "No", UNSTATED),
-        ("Which bridge is longer, the Halden Bridge or the Ves Bridge?", "Halden Bridge", UNSTATED),
+        ("Where was Marta Orlo born?", "Tamsin", MENTIONED),
+        ("Where was Marta Orlo born?", "Kerling Abbey", UNSUPPORTED),
+        ("Who discovered artemisinin?", "青蒿素", UNSUPPORTED),
+        ("When was she born?", "12 May 1890", MENTIONED),
+        ("When was she born?", "1890-05-12", MENTIONED),
+        ("When was she born?", "13 May 1890", UNSUPPORTED),
+        ("How many bridges did she build?", "21", MENTIONED),
+        ("How many bridges did she build?", "22", UNSUPPORTED),
+        ("What did it cost?", "twelve hundred crowns", MENTIONED),
+        ("What did it cost?", "1,300 crowns", UNSUPPORTED),
+        ("Who designed it?", "Marta Orlo", MENTIONED),
+        ("Who designed it?", "Engineer Piet Orlo", UNSUPPORTED),
+        ("Who designed the Halden Bridge?", "The Halden Bridge was designed by Marta Orlo.", MENTIONED),
+        ("Who designed the Halden Bridge?", "The Halden Bridge was designed by Piet Ammer.", UNSUPPORTED),
+        ("Which bridges?", "Halden Bridge; Kerling Bridge", MENTIONED),
+        ("Which bridges?", "Halden Bridge; Ves Bridge", UNSUPPORTED),
+        ("Did Marta Orlo build the Halden Bridge?", "yes", MENTIONED),
+        ("Did Piet Ammer build the Halden Bridge?", "No", UNSUPPORTED),
+        ("Which bridge is longer, the Halden Bridge or the Ves Bridge?", "Halden Bridge", UNSUPPORTED),
         ("Which was first, the Halden Bridge or the Kerling Bridge?", "Kerling Bridge", NONE),
-        ("What was lit on it?", "a lamp", UNSTATED),
+        ("What was lit on it?", "a lamp", UNSUPPORTED),
         ("How long is it?", "0.31 km", NONE),
         ("When did her second bridge open?", "1916", NONE),
         ("Who?", "...", NONE),
-        ("What did she build?", "Bridges, a dam and mills", UNSTATED),
-        ("Where was Marta Orlo born?", "in Tamsin, behind the old brewery", UNSTATED),
-        ("How long is it?", "310 km", UNSTATED),
-        ("When was she born?", "on May 12, 1890, in Tamsin", STATED),
-        ("When was she born?", "12 June", UNSTATED),
-        ("How many bridges did she build?", "7", UNSTATED),
-        ("Who designed the Halden Bridge?", "Piet J. Orlo", UNSTATED),
+        ("What did she build?", "Bridges, a dam and mills", UNSUPPORTED),
+        ("Where was Marta Orlo born?", "in Tamsin, behind the old brewery", UNSUPPORTED),
+        ("How long is it?", "310 km", UNSUPPORTED),
+        ("When was she born?", "on May 12, 1890, in Tamsin", MENTIONED),
+        ("When was she born?", "12 June", UNSUPPORTED),
+        ("How many bridges did she build?", "7", UNSUPPORTED),
+        ("Who designed the Halden Bridge?", "Piet J. Orlo", UNSUPPORTED),
     ],
 )
 def test_the_rules(question: str, answer: str, verdict: str) -> None:
@@ -86,7 +86,7 @@ def test_a_number_may_have_been_counted_or_added() -> None:
     texts = ["Her works are the Halden Bridge, the Kerling Bridge and a mill. She sold 20 drawings and 55 letters."]
     assert grounding("How many works did she leave?", "3", texts) == NONE
     assert grounding("How many papers did she sell?", "75", texts) == NONE
-    assert grounding("How many works did she leave?", "300", texts) == UNSTATED
+    assert grounding("How many works did she leave?", "300", texts) == UNSUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ WORDS = st.lists(st.sampled_from(SOME), max_size=12).map(" ".join)
 def test_any_text_has_a_verdict_and_more_evidence_never_unstates_a_name(
     question: str, answer: str, texts: list
 ) -> None:
-    assert grounding(question, answer, texts) in (STATED, UNSTATED, NONE)
-    assert grounding("who was it", "Zed", [*texts, "It was Zed."]) == STATED
-    assert grounding("who was it", "Zed", texts) == UNSTATED
+    assert grounding(question, answer, texts) in (MENTIONED, UNSUPPORTED, NONE)
+    assert grounding("who was it", "Zed", [*texts, "It was Zed."]) == MENTIONED
+    assert grounding("who was it", "Zed", texts) == UNSUPPORTED
 
 
 def test_wrong_rules_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

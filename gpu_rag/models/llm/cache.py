@@ -217,6 +217,19 @@ def faults_of(path: Path) -> list[str]:
         return [str(error)]
 
 
+def reply_texts(path: Path, hashes: Collection[str]) -> dict[str, str]:
+    """{hash: text} of the readable replies of a file that have one of these hashes (`Reply.hash`). Changes nothing."""
+    found: dict[str, str] = {}
+    file = SqliteFile(path, "reply cache", "move it away")
+    with closing(_open(file)) as db, file.errors():
+        for key, text in db.execute("SELECT key, reply FROM replies"):
+            with suppress(*_DAMAGED):
+                reply = _reply(key, text)
+                if reply.hash in hashes:
+                    found[reply.hash] = reply.text
+    return found
+
+
 def mend_replies(path: Path) -> None:
     """Take what is damaged out of a reply file, if there is one. Raises as ReplyFile."""
     if path.is_file():

@@ -133,8 +133,9 @@ function stepItem(step, words) {
 }
 
 const GROUNDING = {
-  stated: "stated in the evidence",
-  unstated: "unsupported: the evidence does not state it",
+  supported: "supported by the evidence",
+  mentioned: "its words stand in the evidence, which may say them of something else",
+  unsupported: "unsupported: the evidence does not state it",
   none: "whether the evidence states it was not decided",
 };
 
@@ -143,11 +144,11 @@ function showAnswer(row) {
   const none = row.usage.llm_calls ? "none: the reader found no support in the evidence" : "none: no model was asked";
   const said = failed ? row.error.type + ": " + row.error.message : row.answer ?? none;
   at("answer").textContent = visible(row.status === "retrieved" ? "not asked for: evidence only" : said);
-  at("answer").className = failed ? "failed" : row.grounding ?? "";
+  at("answer").className = failed ? "failed" : row.grounding?.status ?? "";
   const judged = !failed && typeof row.answer === "string";
   at("grounding").hidden = !judged;
-  at("grounding").textContent = judged ? GROUNDING[row.grounding] : "";
-  at("grounding").className = judged ? row.grounding : "";
+  at("grounding").textContent = judged ? GROUNDING[row.grounding.status] : "";
+  at("grounding").className = judged ? row.grounding.status : "";
 }
 
 function show(row) {

@@ -14,7 +14,7 @@ from gpu_rag.methods.hybgrag.crag.state import GRAPH, INVALID, Action, Fault, Hi
 from gpu_rag.program.decide import decide
 from gpu_rag.program.reader import is_answer
 from gpu_rag.program.run import Run
-from gpu_rag.text.grounding import UNSTATED, grounding
+from gpu_rag.text.grounding import UNSUPPORTED, grounding
 
 _WORDS = {
     Fault.TYPE: "the type of the question",
@@ -44,7 +44,7 @@ async def holds(
     if prediction is None:
         return False
     shown = blocks(items, material)
-    clean = items[0].score >= params.near and grounding(history.question, prediction, shown) != UNSTATED
+    clean = items[0].score >= params.near and grounding(history.question, prediction, shown) != UNSUPPORTED
     (place,) = await decide(
         run,
         VALIDATE,

@@ -1,0 +1,391 @@
+"""Find the sentences that support an answer to a question, by words, names and positions, without a model.
+
+A sentence supports a short answer if it holds
+
+- the answer, which is of the type that the question asks for (a person, a date, a number) and adds something to the
+  question's words;
+- the names in the question. They may also stand in the title of the passage, or before a sentence that begins with a
+  pronoun or an article;
+- the verbs in the question and two thirds of its other words, in any form, or as a word of the same group in
+  `rules/relations/phrases.toml`;
+
+and if no other name, date or number in it is nearer to these words. Commas and conjunctions count as distance.
+
+The sentences of one path support an answer together: they share these words, and the sentence with the answer has none
+of the question's names, but a name that joins it to another sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
+
+from gpu_rag.text.figures import MONTHS, one_form
+from gpu_rag.text.rules.extraction.entities import find_mentions_in
+from gpu_rag.text.rules.extraction.lexicon import (
+    AUXILIARIES,
+    DETERMINERS,
+    POSSESSIVES,
+    PREPOSITIONS,
+    PRONOUNS,
+    SUBJECT_PRONOUNS,
+    is_verb,
+)
+from gpu_rag.text.rules.extraction.tokens import (
+    AMOUNT,
+    DATE,
+    MARK,
+    NAME,
+    NUMBER,
+    Mention,
+    Token,
+    passage_words,
+    tokenise,
+)
+from gpu_rag.text.rules.relations import Unit, says, says_inverse, units_of
+from gpu_rag.text.sentences import split_sentences, word_set
+from gpu_rag.text.tokens import STOP_WORDS, tokenize
+
+_ASKS = re.compile(
+    r"\b(?:(?P<person>who|whom|whose)|(?P<date>when|(?:what|which) (?:year|date|day|month|century))|"
+    r"(?P<number>how (?:many|much|long|high|deep|large|big|wide|far|old|tall|heavy|fast|often)|at what (?:time|age)|"
+    r"what (?:number|percentage|share|height|length|age|population|price))|(?P<place>where)|"
+    r"(?P<other>what|which|how|why))\b",
+    re.IGNORECASE,
+)
+_EMPTY = word_set("year date day month century time people person man woman number name kind")
+_PLACED = word_set(
+    "lie lies lay stand stands stood live lives lived located situated placed found"
+)  # need not be there
+_BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
+_REFERS = PRONOUNS | POSSESSIVES | {"both"}
+_RELATIVES = word_set("who which whose")
+_NEGATIONS = word_set("not no never none nor neither without rather instead")
+_TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
+_TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
+_DERIVED = word_set("r er or ist ment ion")  # endings of agents and actions: "make", "maker"
+_FORMS = """win won, sell sold, buy bought, write wrote written, build built, make made, lead led, hold held, give gave
+given, teach taught, sing sang sung, begin began begun, leave left, lose lost, meet met, send sent, pay paid, fall fell
+fallen, take took taken, see saw seen, speak spoke spoken, rise rose risen, know knew known, draw drew drawn, fly flew
+flown, grow grew grown, become became, come came, run ran, go went gone, keep kept, sink sank sunk, fight fought, bring
+brought, choose chose chosen, shoot shot, say said, tell told, think thought, wear wore worn, drive drove driven"""
+_BASE = {form: forms[0] for forms in map(str.split, _FORMS.split(",")) for form in forms[1:]}
+_ORDINAL_ENDINGS = ("st", "nd", "rd", "th")
+_FIGURE = re.compile(r"\d")
+_BOUNDARY = 6  # words that a boundary counts as
+_MOST_WORDS, _MOST_TOKENS = 12, 200  # of an answer, and of a sentence, that are looked at
+
+Place = tuple[int, int]  # tokens first:last of a sentence
+
+
+@dataclass(frozen=True)
+class Span:
+    """A sentence start:end of the text of passage number `passage`, and the answer in it (None in the other sentences
+    of a path), in characters of the text."""
+
+    passage: int
+    start: int
+    end: int
+    answer: tuple[int, int] | None
+
+
+class _Sentence:
+    """A sentence of a passage: its tokens, and a term for each ("" for a stop word)."""
+
+    def __init__(self, title: str, text: str, start: int, end: int):
+        self.start, self.end, self.title, self.before = start, end, title, text[:start]
+        self.tokens = tokenise(text, start, end)
+        self.terms = [_term(token.text) for token in self.tokens]
+        steps = (_BOUNDARY if token.low in _BOUNDARIES else token.kind != MARK for token in self.tokens)
+        self._steps = list(accumulate(steps, initial=0))
+        self.mentions: list[Mention] = find_mentions_in(text, self.tokens, passage_words("", [], [self.tokens]))
+        lows = [*(token.low for token in self.tokens), ""]
+        self.verb = next((i for i in range(1, len(self.tokens)) if _is_finite(*lows[i - 1 : i + 2])), -1)
+        named = next((mention.first for mention in self.mentions if mention.first <= 1), -1)
+        self.subject = 0 if lows[0] in SUBJECT_PRONOUNS else named
+        self.is_pronominal, self.is_definite = lows[0] in _REFERS, lows[0] in DETERMINERS
+
+    @cached_property
+    def units(self) -> list[tuple[int, Unit]]:
+        """(token, unit of its word). Two dates in brackets are those of a birth and a death."""
+        found = [(i, unit[0]) for i, token in enumerate(self.tokens) if (unit := _units(token.low))]
+        for birth, death in pairwise(mention for mention in self.mentions if mention.kind == DATE):
+            around = [self.tokens[i].text for i in (birth.first - 1, birth.last, death.last % len(self.tokens))]
+            if around[0] == "(" and around[1] in "-–—" and around[2] == ")":
+                found += [(birth.first - 1, _units("born")[0]), (death.last, _units("died")[0])]
+        return found
+
+    def places(self, word: Unit) -> list[int]:
+        """Tokens that say the same as a word of a question. "daughter of" says the same as "father"."""
+        followed = [*(token.low for token in self.tokens[1:]), "", ""]
+        return [i for i, u in self.units if _same(word, u) or (says_inverse(word, u) and followed[i] == "of")]
+
+    def distance(self, i: int, place: Place) -> int:
+        """The number of words between token i and a place, plus one; 0 inside it. A boundary counts as six."""
+        first, last = place
+        if first <= i < last:
+            return 0
+        if i == self.verb and first == self.subject:  # whatever stands between them
+            return 1
+        behind = [token.low for token in self.tokens[last : last + 3]]
+        if i == last + 1 and behind[0] == "," and is_verb(behind[1], "") and behind[-1] not in PREPOSITIONS:
+            return 1  # "his widow, NAME, published"
+        return 1 + (self._steps[i] - self._steps[last] if i >= last else self._steps[first] - self._steps[i + 1])
+
+
+class _Question:
+    """A question: the type of its answer, the terms of its names, and its other words with whether each is a verb.
+
+    optional: words that need not stand in a sentence, but attract the answer, such as "long" of "how long"."""
+
+    def __init__(self, text: str):
+        tokens = tokenise(text, 0, len(text))
+        asks = _ASKS.search(text)
+        self.kind = (asks.lastgroup or "other") if asks else "other"
+        start, end = asks.span() if asks else (0, 0)
+        self.terms = _terms(text)
+        mentions = find_mentions_in(text, tokens, passage_words("", [], [tokens]))
+        self.names = [
+            terms for m in mentions if (terms := [t for token in tokens[m.first : m.last] if (t := _term(token.text))])
+        ]
+        inside = {i for mention in mentions for i in range(mention.first, mention.last)}
+        self.words: list[tuple[Unit, bool]] = []
+        self.optional: list[Unit] = (
+            list(_units(text[start:end].split()[-1].casefold())) if self.kind == "number" else []
+        )
+        behind = [token.low for token in tokens if token.start >= end][:1]
+        self.asks_subject = text[start:end].casefold() == "who" and AUXILIARIES.isdisjoint(behind)
+        typed = next((i for i, token in enumerate(tokens) if asks and self.kind == "other" and token.start >= end), -1)
+        for i, token in enumerate(tokens):
+            if i in inside or start <= token.start < end or token.low in _EMPTY or token.low in STOP_WORDS:
+                continue
+            for unit in _units(token.low)[:1]:
+                if token.low in _PLACED or i == typed:
+                    self.optional.append(unit)
+                else:
+                    self.words.append((unit, is_verb(token.low, tokens[i - 1].low if i else "")))
+
+
+@lru_cache(maxsize=65536)
+def _term(word: str) -> str:
+    """The stem of a word, with a figure in one form; "" for a stop word or a mark."""
+    return next(iter(tokenize(one_form(word))), "")
+
+
+@lru_cache(maxsize=8192)
+def _terms(text: str) -> frozenset[str]:
+    return frozenset(_term(token.text) for token in tokenise(text, 0, len(text))) - {""}
+
+
+@lru_cache(maxsize=65536)
+def _units(word: str) -> list[Unit]:
+    return units_of(_BASE.get(word, word))
+
+
+@lru_cache(maxsize=2048)
+def _sentences(title: str, text: str) -> list[_Sentence]:
+    found = (_Sentence(title, text, start, end) for start, end in split_sentences(text))
+    return [sentence for sentence in found if len(sentence.tokens) <= _MOST_TOKENS]
+
+
+@lru_cache(maxsize=1024)
+def _question(text: str) -> _Question:
+    return _Question(text)
+
+
+def _is_finite(before: str, low: str, behind: str) -> bool:
+    """Whether a word may be the verb of a subject before it: no participle behind a comma or a form of "be"."""
+    return is_verb(low, before) and low not in AUXILIARIES and before not in {*AUXILIARIES, ","} and behind != "by"
+
+
+def _same(word: Unit, unit: Unit) -> bool:
+    """Whether two words say the same: by stem, by group, or as a verb and its agent or action."""
+    short, long = sorted((word.stem, unit.stem), key=len)
+    derived = len(short) > 2 and long.startswith(short) and long[len(short) :] in _DERIVED
+    return derived or says(word, unit) > 0
+
+
+def supporting(
+    question: str,
+    answer: str,
+    passages: Sequence[tuple[str, str]],
+    paths: Sequence[Sequence[tuple[str, str, int]]] = (),
+) -> tuple[Span, ...]:
+    """The first sentence, else the sentences of the first path, that support a short answer; () if there are none.
+
+    passages: (title, text). paths: the edges of each as (name, name, number of the passage that states it). The
+    sentence with the answer comes first. A verdict ("yes") and a comparison have no support. Deterministic.
+
+    >>> supporting("Where was Marta Orlo born?", "Tamsin", [("", "Marta Orlo was born in Tamsin. She lived in Ves.")])
+    (Span(passage=0, start=0, end=30, answer=(23, 29)),)
+    >>> supporting("Where was Marta Orlo born?", "Ves", [("", "Marta Orlo was born in Tamsin. She lived in Ves.")])
+    ()
+    """
+    asked = _question(question)
+    wanted = _wanted(asked, answer)
+    if not wanted:
+        return ()
+    for number, passage in enumerate(passages):
+        for sentence in _sentences(*passage):
+            place = _place(sentence, wanted, asked.kind == "number")
+            if place is not None and _has_names(asked, [sentence]) and _fits(asked, sentence, place):
+                return (_span(number, sentence, place),)
+    return next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ())
+
+
+def _span(number: int, sentence: _Sentence, place: Place) -> Span:
+    answer = sentence.tokens[place[0]].start, sentence.tokens[place[1] - 1].end
+    return Span(number, sentence.start, sentence.end, answer)
+
+
+def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
+    """The terms of an answer that the question lacks, in order; none if too many or of another type."""
+    terms = [term for token in tokenise(answer, 0, len(answer)) if (term := _term(token.text))]
+    new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms))
+    figures = {term for term in terms if _FIGURE.match(term)}
+    if asked.kind == "person":
+        fits = any(map(str.isupper, answer)) and not figures.issuperset(new)
+    elif asked.kind == "date":
+        fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
+    else:
+        fits = asked.kind != "number" or bool(figures)
+    return new if fits and len(new) <= _MOST_WORDS else ()
+
+
+def _place(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> Place | None:
+    """The shortest place that has all terms; None if there is none that is short. A pronoun that begins the sentence
+    stands for the title of the passage."""
+    at = [i for i, term in enumerate(sentence.terms) if term in wanted]
+    reach, best = 2 * len(wanted) + 4, None
+    for n, first in enumerate(at):
+        missing = set(wanted)
+        for last in at[n:]:
+            missing.discard(sentence.terms[last])
+            if last - first >= reach or not missing:
+                break
+        if not missing and in_order and [t for t in sentence.terms[first : last + 1] if t in wanted] != list(wanted):
+            continue
+        if not missing and (best is None or last + 1 - first < best[1] - best[0]):
+            best = (first, last + 1)
+    if best is None and sentence.subject == 0 and sentence.is_pronominal and _terms(sentence.title) == {*wanted}:
+        return 0, 1
+    return best
+
+
+def _has_names(asked: _Question, sentences: Sequence[_Sentence]) -> bool:
+    """Whether the question's names stand in the sentences, their titles, or what their first words may refer to. A last
+    name will do if the whole name stands earlier in the passage."""
+    held = {term for sentence in sentences for term in sentence.terms}
+    around = held.union(*(_terms(sentence.title) for sentence in sentences))
+    around |= {t for s in sentences if s.is_pronominal or s.is_definite for t in _terms(s.before)}
+    passage = around.union(*(_terms(sentence.before) for sentence in sentences))
+    return all(set(name) <= around or (name[-1] in held and set(name) <= passage) for name in asked.names)
+
+
+def _fits(
+    asked: _Question,
+    sentence: _Sentence,
+    place: Place,
+    others: Sequence[_Sentence] = (),
+    bridges: Set[str] = frozenset(),
+) -> bool:
+    """Whether a sentence says of its answer what the question asks.
+
+    others: the other sentences of a path; bridges: terms of the names that join them.
+    """
+    nouns: list[list[int]] = []  # the places of each word of the question that the sentence has
+    verbs: list[list[int]] = []
+    n_held = 0
+    context = units_of(f"{sentence.title} {sentence.before if sentence.is_pronominal else ''}")
+    for word, verb in asked.words:
+        places = [i for i in sentence.places(word) if not place[0] <= i < place[1]]
+        if places:
+            (verbs if verb else nouns).append(places)
+        held = bool(places) or any(other.places(word) for other in others)
+        if verb and not held:
+            return False
+        n_held += held or any(_same(word, unit) for unit in context)
+    nouns += [places for word in asked.optional if (places := sentence.places(word))]
+    anchors = [*nouns, *verbs]
+    if not anchors or 3 * n_held < 2 * len(asked.words):
+        return False
+    if asked.asks_subject and 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in anchors:
+        return False  # "Crane bought Harlow" does not say who bought Crane
+    nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in anchors]
+    between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
+    if any(token.low in _NEGATIONS for token in between):
+        return False
+    known = frozenset(bridges).union(_terms(sentence.title), *asked.names)
+    if asked.names and _is_of_another(sentence, place, known):
+        return False
+    rivals = list(_rivals(asked, sentence, place, known | asked.terms))
+    names = [i for i, t in enumerate(sentence.terms) if t in known and not any(a <= i < b for a, b in rivals)]
+    subject = min((i for i, _ in sentence.units if i not in names), default=0)
+    nouns += [later] if (later := [i for i in names if i > subject]) else []
+
+    def nearness(place: Place, anchors: Sequence[Sequence[int]]) -> float:
+        return sum(1 / (1 + min(sentence.distance(i, place) for i in places)) for places in anchors)
+
+    def is_nearer(rival: Place) -> bool:
+        both = nearness(rival, [*nouns, *verbs]) >= nearness(place, [*nouns, *verbs])
+        return both or nearness(rival, nouns) > nearness(place, nouns)
+
+    return not any(map(is_nearer, rivals))
+
+
+def _is_of_another(sentence: _Sentence, place: Place, known: Set[str]) -> bool:
+    """Whether a place follows a relative pronoun that refers to a name with no known term."""
+    for mention in sentence.mentions:
+        behind = [token.low for token in sentence.tokens[mention.last : mention.last + 2] if token.low != ","]
+        refers = mention.last < place[0] and behind and behind[0] in _RELATIVES
+        if refers and known.isdisjoint(sentence.terms[mention.first : mention.last]):
+            return True
+    return False
+
+
+def _rivals(asked: _Question, sentence: _Sentence, place: Place, known: Set[str]) -> Iterator[Place]:
+    """Other candidates for the answer: names, dates or numbers, without names of known terms."""
+    kinds = {token.kind for token in sentence.tokens[place[0] : place[1]]}
+    spans = [(i, i + 1) for i, term in enumerate(sentence.terms) if _is_figure(sentence.tokens[i], term)]
+    if asked.kind == "date":
+        spans = [(m.first, m.last) for m in sentence.mentions if m.kind == DATE] or spans
+    elif asked.kind != "number" and NUMBER not in kinds:
+        named = asked.kind in ("person", "place") or NAME in kinds
+        spans = [(m.first, m.last) for m in sentence.mentions if named and m.kind not in (DATE, AMOUNT)]
+    for first, last in spans:
+        if (last <= place[0] or first >= place[1]) and not {*sentence.terms[first:last]} - {""} <= known:
+            yield first, last
+
+
+def _is_figure(token: Token, term: str) -> bool:
+    """Whether a token is a number, but no ordinal in letters."""
+    return _FIGURE.match(term) is not None and (token.kind == NUMBER or not token.low.endswith(_ORDINAL_ENDINGS))
+
+
+def _of_path(
+    asked: _Question, wanted: Sequence[str], passages: Sequence[tuple[str, str]], path: Sequence[tuple[str, str, int]]
+) -> tuple[Span, ...]:
+    """The sentences of one path that support an answer together; () if they do not."""
+    ends = [(_terms(subject), _terms(object_), number) for subject, object_, number in path]
+    held: list[tuple[int, _Sentence]] = []
+    for subject, object_, number in ends:
+        for sentence in _sentences(*passages[number]):
+            if (number, sentence) not in held and subject | object_ <= {*sentence.terms, *_terms(sentence.title)}:
+                held.append((number, sentence))
+    for number, sentence in held:
+        others = [(n, other) for n, other in held if other is not sentence]
+        texts = [other for _, other in others]
+        place = _place(sentence, wanted, asked.kind == "number")
+        if place is None or not others or _has_names(asked, [sentence]) or not _has_names(asked, [sentence, *texts]):
+            continue
+        around, beside = {*sentence.terms, *_terms(sentence.title)}, {term for other in texts for term in other.terms}
+        joints = (
+            name for *names, _ in ends for name in names if name != {*wanted} and name <= around and name <= beside
+        )
+        bridges = {term for name in joints for term in name}
+        if bridges and _fits(asked, sentence, place, texts, bridges):
+            return (_span(number, sentence, place), *(Span(n, other.start, other.end, None) for n, other in others))
+    return ()
