@@ -92,7 +92,7 @@ def test_lines_of_json_lines_and_rows_of_tables(asked, run, cli, tmp_path):
 
 
 def test_pages_of_a_pdf(asked, run, tmp_path):
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     pages = ["The Halden Bridge crosses the Ves at Kerling.", "It is old.", "Marta Orlo designed the bridge in Tamsin."]
     folder = tmp_path / "papers"
     folder.mkdir()

@@ -223,12 +223,12 @@ def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli,
     (folder / "c.docx").write_bytes(docx(paragraph("Hugo Brandt founded the University of Loss.")))
     (folder / "d.epub").write_bytes(epub({"a.xhtml": chapter("<p>Anna Stroud was mayor of Kerling.</p>")}))
     (folder / "e.txt").write_bytes("Le café de Montréal.".encode("cp1252"))
-    (folder / "f.pptx").write_text("no")
-    (folder / "g.pptx").write_text("no")
+    (folder / "f.pages").write_text("no")
+    (folder / "g.pages").write_text("no")
     command = ("index", folder, "--for", "bm25", *cli.NO_LLM, "--json")
     whole = run(*command, "--out", tmp_path / "i").ok
     assert (whole.document["documents"], whole.document["rejects"]) == (5, 2)
-    said = f"gpu-rag: not read in {folder}: 2 .pptx (no reader)"
+    said = f"gpu-rag: not read in {folder}: 2 .pages (no reader)"
     assert whole.err.startswith(f"{said}; each such file is a reject\n"), whole.err
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -238,7 +238,7 @@ def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli,
     assert (without.document["documents"], without.document["rejects"]) == (4, 3)
     assert without.err.startswith(f"{said}, 1 .epub (pip install 'gpu-rag[documents]');"), without.err
     rejects = [json.loads(line) for line in (tmp_path / "j" / "rejects.jsonl").read_text().splitlines()]
-    assert [row["file"] for row in rejects] == ["mine/d.epub", "mine/f.pptx", "mine/g.pptx"]
+    assert [row["file"] for row in rejects] == ["mine/d.epub", "mine/f.pages", "mine/g.pages"]
     (folder / "only").mkdir()
     (folder / "d.epub").rename(folder / "only" / "d.epub")
     nothing = run("index", folder / "only", "--out", tmp_path / "k", *cli.NO_LLM)

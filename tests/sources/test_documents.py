@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pdf_files import pdf
+from pdf_files import pdf, pdf_of
 from source_files import documents_of as read
 
 from gpu_rag.errors import MissingBackend
@@ -41,14 +41,42 @@ def test_the_text_of_a_pdf_keeps_its_pages(tmp_path, packed):
 
 def test_a_pdf_with_a_page_that_cannot_be_read_keeps_the_others(tmp_path):
     path = tmp_path / "b.pdf"
-    path.write_bytes(pdf(["One.", "Two."]).replace(b"/Contents 7 0 R", b"/Contents 99 0 R"))
+    path.write_bytes(pdf(["One.", "Two."]).replace(b"4 0 R 6 0 R", b"4 0 R 99 0 R"))
     documents, rejects = read(path)
     assert documents[0].text == "One.\n" and documents[0].pages == (0, 5)
-    assert [(r.id, r.line) for r in rejects] == [("b.pdf", 0)]
-    assert rejects[0].reason == "page 2 cannot be read: its content is not in the file; the rest of the file is read"
+    assert [(r.id, r.line) for r in rejects] == [("b.pdf", 0)] and "page 2 cannot be read" in rejects[0].reason
     path.write_bytes(pdf(["One."]).replace(b"/Count 1", b"/Count 7"))
     documents, rejects = read(path)
-    assert len(documents) == 1 and "names 7 pages, but only 1" in rejects[0].reason
+    assert len(documents) == 1 and len(rejects) == 6 and "page 7 cannot be read" in rejects[-1].reason
+
+
+SCAN = b"q 100 0 0 100 0 0 cm BI /W 8 /H 8 /BPC 1 /CS /G ID 12345678 EI Q 0 0 1 rg 10 10 50 50 re f"
+
+
+def test_pages_that_are_pictures_are_told_from_empty_ones(tmp_path):
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents %d 0 R >>"
+    stream = b"<< /Length %d >>\nstream\n%s\nendstream" % (len(SCAN), SCAN)
+    tree = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>"
+    (tmp_path / "scan.pdf").write_bytes(pdf_of(b"<< /Type /Catalog /Pages 2 0 R >>", tree, page % 4, stream))
+    documents, rejects = read(tmp_path / "scan.pdf")
+    assert not documents and "OCR" in rejects[0].reason
+    whole = pdf(["One.", "Two."]).replace(b"BT /F1 12 Tf 72 720 Td 14 TL\n(Two.) Tj T*\nET", SCAN)
+    (tmp_path / "part.pdf").write_bytes(whole)
+    documents, rejects = read(tmp_path / "part.pdf")
+    assert documents[0].text == "One.\n" and len(rejects) == 1 and "pictures without text: 1" in rejects[0].reason
+
+
+def test_words_that_stand_apart_without_blanks_are_not_glued(tmp_path):
+    page = pdf(["x"]).replace(b"(x) Tj T*", b"[(There) -300 (are) -300 (three) -300 (major) -300 (distributions)] TJ")
+    (tmp_path / "a.pdf").write_bytes(page)
+    assert read(tmp_path / "a.pdf")[0][0].text == "There are three major distributions"
+
+
+def test_words_divided_at_line_ends_are_joined(tmp_path):
+    text = "The two-thirds rule of docu-\nmentation holds, and the two-\nthirds vote."
+    (tmp_path / "a.pdf").write_bytes(pdf([text]))
+    found = read(tmp_path / "a.pdf")[0][0].text
+    assert "documentation" in found and found.count("two-thirds") == 2 and "\ufffe" not in found
 
 
 def test_properties_of_a_pdf_are_metadata(tmp_path):
@@ -233,23 +261,25 @@ def test_without_the_extra_a_file_is_an_error_and_a_file_in_a_folder_a_reject(tm
     (tmp_path / "b.pdf").write_bytes(pdf(PAGES))
     (tmp_path / "a.html").write_text("text")
     (tmp_path / "c.txt").write_text("text")
-    assert reader_versions([tmp_path]).keys() == {"pypdf", "selectolax"}
+    assert reader_versions([tmp_path]).keys() == {"pypdfium2", "selectolax"}
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name in ("pypdf", "selectolax") else find(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in ("pypdfium2", "selectolax") else find(name, *rest),
     )
-    for name, library in (("b.pdf", "pypdf"), ("a.html", "selectolax")):
+    for name, library in (("b.pdf", "pypdfium2"), ("a.html", "selectolax")):
         with pytest.raises(MissingBackend, match=rf"documents extra.*{library}.*gpu-rag\[documents\]"):
             read_corpus([tmp_path / name])
     documents, rejects = read(tmp_path)
     assert [d.id for d in documents] == ["c.txt"] and len(rejects) == 2
     assert all("gpu-rag[documents]" in reject.reason for reject in rejects)
-    assert reader_versions([tmp_path]) == {"pypdf": "absent", "selectolax": "absent"}
+    assert reader_versions([tmp_path]) == {"pypdfium2": "absent", "selectolax": "absent"}
     assert reader_versions([tmp_path / "c.txt"]) == {}
 
 
 def test_the_working_directory_cannot_put_modules_into_the_parser(tmp_path):
-    (tmp_path / "pypdf.py").write_text("raise SystemExit(7)")
+    (tmp_path / "pypdfium2.py").write_text("raise SystemExit(7)")
     (tmp_path / "json.py").write_text("raise SystemExit(7)")
     (tmp_path / "b.pdf").write_bytes(pdf(PAGES))
     code = (

@@ -28,7 +28,7 @@ from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus import files_to_read, read_corpus, reader_versions
-from gpu_rag.sources.corpus.folder import unreadable
+from gpu_rag.sources.corpus.folder import TEXT_SUFFIXES, unreadable
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
@@ -40,9 +40,6 @@ Row = dict[str, Any]
 def packed(rows: Mapping[str, Sequence[Row]]) -> Parts:
     """Rows of tables as columns, by table name; rows of passages also have their `line`."""
     return {name: pa.RecordBatch.from_pylist(list(rows.get(name, ())), schema) for name, schema in SCHEMAS.items()}
-
-
-TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
 
 
 def corpus_hash(paths: tuple[Path, ...]) -> str:

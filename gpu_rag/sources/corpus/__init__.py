@@ -15,7 +15,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file, unreadable
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.pages import brings_pages, pages_of
-from gpu_rag.sources.corpus.parser import Parser, kind_of, missing_reader, require_reader, versions_for
+from gpu_rag.sources.corpus.parser import Parser, is_parsed, missing_reader, require_reader, versions_for
 from gpu_rag.sources.corpus.wikipedia import DUMP_SUFFIXES, read_dump
 from gpu_rag.sources.csv_rows import read_csv
 from gpu_rag.sources.formats import (
@@ -129,6 +129,11 @@ def _unread_endings(names: list[bytes]) -> dict[str, tuple[int, str]]:
     return {ending: (n, reasons[ending]) for ending, n in counts.most_common() if reasons[ending]}
 
 
+def _kind(name: bytes) -> str:
+    ending = _suffix_of(name)
+    return f"of the type {ending}" if ending.startswith(".") else ending
+
+
 def _suffix_of(name: bytes) -> str:
     return os.path.splitext(name)[1].decode("utf-8", "backslashreplace").lower() or "without an ending"
 
@@ -155,7 +160,7 @@ def _reader(path: Path) -> _Reader:
     if path.is_dir():
         return _folder_reader(path)
     read = reader_of(path, FORMATS, "the corpus", ACCEPTED)
-    if kind_of(path.name):
+    if is_parsed(path.name):
         require_reader(path.name)
     return partial(read, path)
 
@@ -214,7 +219,7 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
             for item in _rows(path, limits, parser):
                 yield item._replace(other_id=f"{name.decode('utf-8', 'backslashreplace')}:{item.found.id}")
         else:
-            yield _Found(Reject(shown(path), 0, f"in a folder only {', '.join(_ENDINGS)} files are read"))
+            yield _Found(Reject(shown(path), 0, f"files {_kind(name)} are not read"))
 
 
 def _path_in(folder: Path, name: bytes) -> Path:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.charset import decode_text
-from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, kind_of, require_reader
+from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_parsed, require_reader
 from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.lines import read_whole
 from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_text, id_text, shown
 from gpu_rag.types import Document, Reject
 
-DOCUMENT_SUFFIXES = (".txt", ".md", *PARSED_SUFFIXES)
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log")  # files whose lines are lines of the document
+DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
+_UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
@@ -71,14 +73,15 @@ def has_ending(name: bytes, suffixes: tuple[str, ...]) -> bool:
 def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
     """Document of one file, or a Reject. After a document comes a Reject for each part of it that could not be read.
 
-    `name` becomes the id. The text of .txt and .md is the file's, unchanged, in any charset (see `charset`); for other
-    files see the module of their kind. Title: the file's own (for .md the first heading "# ...", outside code fences);
-    if there is none, or it is longer than 1,000 characters, the file name without its ending.
+    `name` becomes the id. The text of .txt, .md, .rst and .log is the file's, unchanged, in any charset (see
+    `charset`); for other files see the module of their kind. Title: the file's own (for .md the first heading "# ...",
+    outside code fences, for .rst the first underlined line); if there is none, or it is longer than 1,000 characters,
+    the file name without its ending.
     """
     file = shown(path)
     try:
         id = _id_of(name)
-        found = _parsed(path, parser) if kind_of(id) else _as_written(path, name, limits)
+        found = _parsed(path, parser) if is_parsed(id) else _as_written(path, name, limits)
     except RowError as error:
         yield Reject(file, 0, str(error))
         return
@@ -102,7 +105,9 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     # A character has at most 4 bytes in any charset, and so has a byte order mark.
     most = 4 * limits.max_document_chars + 4
     text = document_text(read_whole(path, most, "4 * max_document_chars + 4", decode_text), limits)
-    return Parsed(_first_heading(text) if name.lower().endswith(b".md") else "", text)
+    underlined = _UNDERLINED.search(text) if has_ending(name, (".rst",)) else None
+    heading = _first_heading(text) if has_ending(name, (".md",)) else underlined[1].strip() if underlined else ""
+    return Parsed(heading, text)
 
 
 def _id_of(name: bytes) -> str:

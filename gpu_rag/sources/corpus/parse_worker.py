@@ -1,8 +1,8 @@
-"""Process that parses .pdf, .html, .docx and .epub files: one JSON line in and one out for each file.
+"""Process that parses files that need a library or unpacking: one JSON line in and one out for each file.
 
-A request is {path, kind, limits}; a reply {last, reply: {title, text, pages, problems, metadata} or {error}}; last: the
-process ends after it. All is ASCII, because paths and reasons may hold text that UTF-8 cannot. The process keeps itself
-within the limits of each request; `parser` notices if it is killed all the same.
+A request is {path, reader, limits}; a reply {last, reply: {title, text, pages, problems, metadata} or {error}}; last:
+the process ends after it. All is ASCII, because paths and reasons may hold text that UTF-8 cannot. The process keeps
+itself within the limits of each request; `parser` notices if it is killed all the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     born = _address_space()
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        reply, last = answer(Path(request["path"]), request["kind"], Limits(**request["limits"]))
+        reply, last = answer(Path(request["path"]), request["reader"], Limits(**request["limits"]))
         last = last or _address_space() - born > _GROWN_BYTES
         replies.write(b'{"last": %s, "reply": %s}\n' % (b"true" if last else b"false", reply))
         replies.flush()
@@ -43,9 +43,10 @@ def main() -> None:
             return
 
 
-def answer(path: Path, kind: str, limits: Limits) -> tuple[bytes, bool]:
+def answer(path: Path, reader: str, limits: Limits) -> tuple[bytes, bool]:
     """(reply for one file as JSON, whether this process must end). Leaves the limits set."""
-    read = getattr(importlib.import_module(f"gpu_rag.sources.corpus.{kind}"), f"read_{kind}")
+    module, _, function = reader.partition(".")
+    read = getattr(importlib.import_module(f"gpu_rag.sources.corpus.{module}"), function)
     try:
         hold_to(limits)
         parsed = read(_contents(path, limits), limits)

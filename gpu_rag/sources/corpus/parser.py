@@ -21,15 +21,24 @@ from gpu_rag.errors import MissingBackend
 from gpu_rag.sources.rows import REASON_CHARS, Limits, RowError, clean_string, document_text, metadata_of, one_line
 from gpu_rag.types import Scalar
 
-# ending: (kind K, libraries that read it). The function is `read_K` in the file K.py; documents depend on the first
-# library.
+# ending: (file and function that read it, libraries that they need). Documents depend on the first library.
 _PAGES = ("selectolax", "webencodings")
+_SHEETS = ("python_calamine",)
 _READERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    ".pdf": ("pdf", ("pypdf",)),
-    ".html": ("html", _PAGES),
-    ".htm": ("html", _PAGES),
-    ".docx": ("docx", ()),
-    ".epub": ("epub", _PAGES),
+    ".pdf": ("pdf.read_pdf", ("pypdfium2",)),
+    ".html": ("html.read_html", _PAGES),
+    ".htm": ("html.read_html", _PAGES),
+    ".docx": ("office.read_docx", ()),
+    ".pptx": ("office.read_pptx", ()),
+    ".odt": ("office.read_odt", ()),
+    ".odp": ("office.read_odt", ()),
+    ".rtf": ("office.read_rtf", ("striprtf",)),
+    ".xlsx": ("sheet.read_sheet", _SHEETS),
+    ".xls": ("sheet.read_sheet", _SHEETS),
+    ".ods": ("sheet.read_sheet", _SHEETS),
+    ".eml": ("mail.read_eml", _PAGES),
+    ".msg": ("mail.read_msg", ("olefile", *_PAGES)),
+    ".epub": ("epub.read_epub", _PAGES),
 }
 PARSED_SUFFIXES = tuple(_READERS)
 INSTALL = "pip install 'gpu-rag[documents]'"
@@ -47,28 +56,28 @@ class Parsed:
     metadata: dict[str, Scalar] = field(default_factory=dict)
 
 
-def kind_of(name: str) -> str:
-    """ "pdf", "html", "docx", "epub", or "" for a name of another type."""
-    return _READERS[_suffix(name)][0] if _suffix(name) in _READERS else ""
+def is_parsed(name: str) -> bool:
+    """Whether files of this name are parsed here."""
+    return _suffix(name) in _READERS
 
 
 def require_reader(name: str) -> None:
     """Raise MissingBackend, which names the extra, if a library for this type of file is not installed."""
-    kind, libraries = _READERS[_suffix(name)]
-    for library in libraries:
+    for library in _READERS[_suffix(name)][1]:
         if not _is_installed(library):
-            raise MissingBackend(f"reading {kind} files needs the documents extra", given=f"no {library}", do=INSTALL)
+            what = f"reading {_suffix(name)} files needs the documents extra"
+            raise MissingBackend(what, given=f"no {library}", do=INSTALL)
 
 
 def missing_reader(name: str) -> str:
     """Install command for this type of file, or "" if nothing is missing."""
-    libraries = _READERS[_suffix(name)][1] if kind_of(name) else ()
+    libraries = _READERS[_suffix(name)][1] if is_parsed(name) else ()
     return "" if all(map(_is_installed, libraries)) else INSTALL
 
 
 def versions_for(names: Iterable[str]) -> dict[str, str]:
     """{library: its version, or "absent"} for the libraries that files of these names need."""
-    needed = {library for name in names if kind_of(name) for library in _READERS[_suffix(name)][1][:1]}
+    needed = {library for name in names if is_parsed(name) for library in _READERS[_suffix(name)][1][:1]}
     return {lib: importlib.metadata.version(lib) if _is_installed(lib) else "absent" for lib in sorted(needed)}
 
 
@@ -100,7 +109,7 @@ class Parser:
 
         The same file gives the same result, whichever files were parsed before it.
         """
-        request = {"path": os.fspath(path), "kind": kind_of(path.name), "limits": asdict(self._limits)}
+        request = {"path": os.fspath(path), "reader": _READERS[_suffix(path.name)][0], "limits": asdict(self._limits)}
         try:
             answer = self._exchange(self._running(), json.dumps(request).encode() + b"\n")
         except BaseException:

@@ -1,0 +1,311 @@
+"""Text of .docx, .pptx, .odt, .odp and .rtf files. Runs only in the process of `parse_worker`.
+
+| left out | why |
+|---|---|
+| headers and footers of pages and slides, comments | not part of the text itself |
+| the table of contents | repeats the headings |
+| deleted and moved text, hidden text, field codes | not shown |
+| `Fallback` of drawings | repeats the text, for older programs |
+
+Paragraphs are separated by empty lines, items of a list by line breaks. A row of a table is a line with tabs between
+cells (in .rtf, "|"). A slide is a page: its text, then its notes.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+
+from gpu_rag.sources.charset import decode_text
+from gpu_rag.sources.corpus.package import Package, beside, properties
+from gpu_rag.sources.corpus.parser import Parsed
+from gpu_rag.sources.rows import Limits, RowError, one_line
+from gpu_rag.text.sentences import word_set
+
+_OLE = b"\xd0\xcf\x11\xe0"
+_SKIPPED = word_set(
+    "del moveFrom Fallback instrText delText pPrChange rPrChange tabs fld tracked-changes annotation note-citation "
+    "table-of-content"
+)
+_BREAKS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "s": " "}
+# OpenDocument, in the words of Office Open XML
+_SAME = {
+    "h": "p", "table-row": "tr", "table-cell": "tc", "covered-table-cell": "tc", "line-break": "br",
+    "note-body": "note",
+}  # fmt: skip
+_CONTENTS = re.compile(r"toc ?[0-9]")
+_FRAME = ("dt", "ftr", "hdr", "sldNum")  # date, footer, header and number of a slide
+_TITLES = ("title", "ctrTitle")
+_OFF = ("0", "false", "off", "none")
+_PROPERTY = r"\{\\%s ([^{}]{1,2000})\}"
+
+
+def read_docx(data: bytes, limits: Limits) -> Parsed:
+    """Read the body of a document, then its footnotes and endnotes. Raises RowError.
+
+    title: from the properties, or else the first paragraph with the style Title. metadata: author, date (of creation,
+    or else of the last change).
+    """
+    package, main, about = _opened(data, limits, "docx", "word/document.xml")
+    text = _Body(_styles(package, beside(main, "styles.xml")), limits)
+    package.walk(main, text.start, text.end, text.characters)
+    problems: list[str] = []
+    for name in (beside(main, "footnotes.xml"), beside(main, "endnotes.xml")):
+        if name in package:
+            _walk(package, name, text, problems)
+    return _parsed(package, about, text, problems)
+
+
+def read_pptx(data: bytes, limits: Limits) -> Parsed:
+    """Read the slides in order. title: of the first slide that has one, or else from the properties. Raises RowError.
+
+    A slide that cannot be read is empty and a problem.
+    """
+    package, main, about = _opened(data, limits, "pptx", "ppt/presentation.xml")
+    targets = _targets(package, main, "/slide")
+    order = [targets.get(found.get("id", ""), "") for tag, found, _ in package.elements(main) if tag == "sldId"]
+    text = _Body({}, limits)
+    problems: list[str] = []
+    for name in filter(None, dict.fromkeys([*order, *targets.values()])):
+        text.new_page()
+        _walk(package, name, text, problems)
+        for notes in _targets(package, name, "/notesSlide").values():
+            _walk(package, notes, text, problems)
+    return _parsed(package, about, text, problems, own_title=True)
+
+
+def read_odt(data: bytes, limits: Limits) -> Parsed:
+    """Read an OpenDocument text, then its notes, or the slides of a presentation; title and metadata as in .docx.
+
+    Raises RowError.
+    """
+    package = Package(data, limits)
+    manifest = "META-INF/manifest.xml"
+    if manifest in package and any(tag == "encryption-data" for tag, _, _ in package.elements(manifest)):
+        raise RowError("the document is encrypted with a password")
+    text = _Body({}, limits, is_open=True)
+    package.walk("content.xml", text.start, text.end, text.characters)
+    return _parsed(package, "meta.xml", text, [])
+
+
+def read_rtf(data: bytes, limits: Limits) -> Parsed:
+    """Read a Rich Text file. title and metadata (author): its own. Raises RowError."""
+    from striprtf.striprtf import rtf_to_text
+
+    markup = decode_text(data)
+    if not markup.lstrip().startswith("{\\rtf"):
+        raise RowError("not an .rtf file")
+    try:
+        text = rtf_to_text(markup).strip()
+        title, author = (
+            " ".join(rtf_to_text(f"{{\\rtf1 {found[1]}}}").split()) if found else ""
+            for found in (re.search(_PROPERTY % name, markup) for name in ("title", "author"))
+        )
+    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError) as error:
+        raise RowError(one_line(f"the file cannot be read: {type(error).__name__}: {error}")) from error
+    if not text:
+        raise RowError("the document has no text")
+    return Parsed(title, text, metadata=dict(properties(author)))
+
+
+def _opened(data: bytes, limits: Limits, kind: str, main: str) -> tuple[Package, str, str]:
+    """(package, its main part, the part of its properties) of an Office Open XML file. Raises RowError."""
+    if data.startswith(_OLE):
+        raise RowError(f"not a .{kind} file: it is encrypted with a password, or an old .{kind[:3]}")
+    package = Package(data, limits)
+    mains, abouts = (_targets(package, "", f"/{kind}") for kind in ("officeDocument", "core-properties"))
+    return package, [main, *mains.values()][-1], ["docProps/core.xml", *abouts.values()][-1]
+
+
+def _targets(package: Package, name: str, kind: str) -> dict[str, str]:
+    """{id: member} of the relations of a member ("": of the package) whose type ends in `kind`."""
+    relations = beside(name, f"_rels/{name.rsplit('/', 1)[-1]}.rels")
+    return {
+        found.get("Id", ""): beside(name, found.get("Target", ""))
+        for tag, found, _ in (package.elements(relations) if relations in package else ())
+        if tag == "Relationship" and found.get("Type", "").endswith(kind)
+    }
+
+
+def _walk(package: Package, name: str, text: _Body, problems: list[str]) -> None:
+    """Read one part among others: one that is broken is a problem."""
+    try:
+        package.walk(name, text.start, text.end, text.characters)
+    except RowError as error:
+        problems.append(str(error))
+        text.abandon()
+
+
+def _parsed(package: Package, about: str, text: _Body, problems: list[str], own_title: bool = False) -> Parsed:
+    """Contents of the document; own_title: prefer a title in the text to that of the properties."""
+    pages = text.pages()
+    if not any(pages):
+        raise RowError(one_line(f"the document has no text {'; '.join(problems[:3])}".strip()))
+    known: dict[str, str] = {}
+    if about in package:
+        try:
+            known = {tag: said for tag, _, said in package.elements(about) if said}
+        except RowError as error:
+            problems.append(str(error))
+    author = known.get("initial-creator") or known.get("creator", "")
+    dates = (known.get(name) for name in ("created", "creation-date", "modified", "date"))
+    metadata = properties(author, next(filter(None, dates), ""))
+    titles = (text.title, known.get("title")) if own_title else (known.get("title"), text.title)
+    starts = tuple(accumulate((len(page) + 2 for page in pages[:-1]), initial=0)) if text.has_pages else ()
+    title = next(filter(None, titles), "")
+    return Parsed(title, "\n\n".join(pages), starts, tuple(problems), dict(metadata))
+
+
+def _styles(package: Package, name: str) -> dict[str, str]:
+    """{style id: name of the style}. Ids depend on the language of the program; names are always English."""
+    found: dict[str, str] = {}
+    style = ""
+    for tag, attributes, _ in package.elements(name) if name in package else ():
+        if tag == "style":
+            style = attributes.get("styleId", "")
+        elif tag == "name" and style:
+            found.setdefault(style, attributes.get("val", "").lower())
+    return found
+
+
+class _Body:
+    """Collector of the text in the parts of a document. is_open: the document is OpenDocument."""
+
+    def __init__(self, styles: dict[str, str], limits: Limits, *, is_open: bool = False) -> None:
+        self.title, self.has_pages = "", False
+        self._styles, self._limit, self._size, self._is_open = styles, limits.max_document_chars, 0, is_open
+        # blocks of each page: kind ("p": paragraph, "li": list item, "tr": table row) and text
+        self._pages: list[list[tuple[str, str]]] = [[]]
+        self._notes: list[tuple[str, str]] = []
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Forget what is open, after a part that ended too early."""
+        self._cells: list[list[str]] = []  # paragraphs of the open cells, outermost first
+        self._rows: list[list[str]] = []  # cells of the open rows
+        self._words: list[str] = []  # pieces of text in the open paragraph
+        self._outer: list[tuple[list[str], str]] = []  # paragraphs in which notes are open, and their styles
+        self._style, self._is_item, self._is_title = "", False, False
+        self._skipped = self._lists = 0  # depth inside an element that is left out, and inside lists
+        self._runs = 0
+        self._is_hidden = self._is_text = self._is_contents = self._is_frame = False
+
+    def new_page(self) -> None:
+        """Begin a page."""
+        self._pages += [[]] if self.has_pages else []
+        self.has_pages = True
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        tag = _SAME.get(tag, tag) if self._is_open else tag
+        if self._skipped or self._is_left_out(tag, attributes):
+            self._skipped += 1
+        elif tag == "p":
+            self._paragraph()  # a paragraph may be inside another one, in a drawing
+            style = attributes.get("style-name", "")
+            self._style, self._is_text = self._styles.get(style, style.lower()), self._is_open
+            self._style = "title" if self._is_title else self._style
+        elif tag == "pStyle":
+            id = attributes.get("val", "")
+            self._style = self._styles.get(id, id.lower())
+        elif tag == "style" and self._is_open:
+            self._styles[attributes.get("name", "")] = attributes.get("parent-style-name", "").lower()
+        elif tag == "page" and self._is_open:
+            self.new_page()
+        elif tag == "numPr":
+            self._is_item = True
+        elif tag == "list":
+            self._lists += 1
+        elif tag == "ph":
+            kind = attributes.get("type", "")
+            self._is_title, self._is_frame = kind in _TITLES, kind in _FRAME
+        elif tag == "r":
+            self._runs, self._is_hidden = self._runs + 1, False
+        elif tag == "vanish" and self._runs:
+            self._is_hidden = attributes.get("val", "true") not in _OFF
+        elif tag == "t":
+            self._is_text = True
+        elif tag in _BREAKS:
+            self._add(_BREAKS[tag])
+        elif tag == "docPartGallery":
+            self._is_contents = attributes.get("val") == "Table of Contents"
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag == "tc":
+            self._cells.append([])
+        elif tag == "note" and self._is_open:
+            self._outer.append((self._words, self._style))
+            self._words = []
+
+    def _is_left_out(self, tag: str, attributes: dict[str, str]) -> bool:
+        if tag == "sdtContent" and self._is_contents:
+            self._is_contents = False
+            return True
+        is_line = tag in ("footnote", "endnote") and "eparator" in attributes.get("type", "")  # line above the notes
+        return tag in _SKIPPED or is_line or (tag == "continuationNotice")
+
+    def end(self, tag: str) -> None:
+        tag = _SAME.get(tag, tag) if self._is_open else tag
+        if self._skipped:
+            self._skipped -= 1
+        elif tag == "p":
+            self._paragraph()
+            self._is_text = self._is_open and bool(self._outer)
+        elif tag == "t":
+            self._is_text = False
+        elif tag == "r":
+            self._runs, self._is_hidden = self._runs - 1, False
+        elif tag == "list":
+            self._lists -= 1
+        elif tag == "sp":
+            self._is_title = self._is_frame = False
+        elif tag == "tc":
+            self._paragraph()
+            cell = " ".join(self._cells.pop())
+            if self._rows:
+                self._rows[-1].append(cell)
+        elif tag == "tr":
+            self._put("\t".join(self._rows.pop()).strip(), "tr")
+        elif tag == "note" and self._is_open:
+            self._words, self._style = self._outer.pop()
+
+    def characters(self, text: str) -> None:
+        if self._is_text and not self._skipped:
+            self._add(re.sub(r"\s+", " ", text) if self._is_open else text)
+
+    def _add(self, text: str) -> None:
+        if self._is_hidden or self._is_frame:
+            return
+        self._words.append(text)
+        self._size += len(text)
+        if self._size > self._limit:
+            raise RowError(f"the text has more than max_document_chars = {self._limit} characters")
+
+    def _paragraph(self) -> None:
+        """End the open paragraph."""
+        text = "".join(self._words).strip()
+        if self._style == "title" and not self.title:
+            self.title = " ".join(text.split())
+        if not _CONTENTS.fullmatch(self._style):
+            self._put(text, "li" if self._is_item or self._lists else "p")
+        self._words, self._style, self._is_item = [], "", False
+
+    def _put(self, text: str, kind: str) -> None:
+        if text and self._outer:
+            self._notes.append((kind, text))
+        elif text and self._cells:
+            self._cells[-1].append(text)
+        elif text:
+            self._pages[-1].append((kind, text))
+
+    def pages(self) -> list[str]:
+        """Text of each page, the notes after the last one."""
+        return [_joined(blocks) for blocks in [*self._pages[:-1], self._pages[-1] + self._notes]]
+
+
+def _joined(blocks: list[tuple[str, str]]) -> str:
+    parts: list[str] = []
+    before = "p"
+    for kind, text in blocks:
+        parts += ("\n" if kind == before != "p" else "\n\n", text)
+        before = kind
+    return "".join(parts).strip()

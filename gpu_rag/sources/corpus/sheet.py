@@ -1,0 +1,59 @@
+"""Rows of .xlsx, .xls and .ods files. Runs only in the process of `parse_worker`."""
+
+from __future__ import annotations
+
+from datetime import datetime, time
+from io import BytesIO
+from itertools import accumulate
+
+from gpu_rag.sources.corpus.parser import Parsed
+from gpu_rag.sources.rows import Limits, RowError, one_line
+
+
+def read_sheet(data: bytes, limits: Limits) -> Parsed:
+    """Read the sheets that are shown; each is a page: its name, then a line per row with tabs between cells.
+
+    Cells are values as stored: dates in ISO form, results of formulas. A sheet that cannot be read is empty and a
+    problem. Raises RowError.
+    """
+    from python_calamine import CalamineError, CalamineWorkbook, PasswordError, SheetVisibleEnum
+
+    try:
+        book = CalamineWorkbook.from_filelike(BytesIO(data))
+    except PasswordError as error:
+        raise RowError("the file is encrypted with a password") from error
+    except (CalamineError, OSError, ValueError) as error:
+        raise RowError(one_line(f"the file cannot be read: {error}")) from error
+    pages: list[str] = []
+    problems: list[str] = []
+    size, limit, has_rows = 0, limits.max_document_chars, False
+    for sheet in (sheet for sheet in book.sheets_metadata if sheet.visible == SheetVisibleEnum.Visible):
+        lines = [sheet.name]
+        try:
+            for row in book.get_sheet_by_name(sheet.name).iter_rows():
+                line = "\t".join(map(_shown, row)).rstrip()
+                lines += [line] if line else []
+                size += len(line) + 1
+                if size > limit:
+                    raise RowError(
+                        f"the text has more than max_document_chars = {limits.max_document_chars} characters"
+                    )
+        except (CalamineError, OSError, ValueError) as error:
+            if isinstance(error, RowError):
+                raise
+            problems.append(one_line(f"the sheet {sheet.name} cannot be read: {error}"))
+        has_rows |= len(lines) > 1
+        pages.append("\n".join(lines))
+    if not has_rows:
+        raise RowError(one_line(f"no sheet of the file has a value {'; '.join(problems[:3])}".strip()))
+    starts = accumulate((len(page) + 2 for page in pages[:-1]), initial=0)
+    return Parsed("", "\n\n".join(pages), tuple(starts), tuple(problems))
+
+
+def _shown(value: object) -> str:
+    """Value of a cell on one line."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, datetime):
+        return value.isoformat(" ") if value.time() != time() else value.date().isoformat()
+    return " ".join(str(value).split())

@@ -1,0 +1,371 @@
+"""Slides, OpenDocument files, sheets, Rich Text and mails, and such files made to exhaust or to mislead a reader."""
+
+import struct
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+from package_files import zipped
+from source_files import documents_of as read
+
+_RELATIONS = "http://schemas.openxmlformats.org/package/2006/relationships"
+_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+A = 'xmlns:a="x:a" xmlns:p="x:p" xmlns:r="x:r"'
+
+
+def relations(**targets):
+    items = "".join(
+        f'<Relationship Id="{id}" Type="{_OFFICE}/{kind}" Target="{target}"/>' for id, (kind, target) in targets.items()
+    )
+    return f'<Relationships xmlns="{_RELATIONS}">{items}</Relationships>'
+
+
+def shape(text, kind="body"):
+    paragraphs = "".join(f"<a:p><a:r><a:t>{line}</a:t></a:r></a:p>" for line in text.split("\n"))
+    return f'<p:sp><p:nvPr><p:ph type="{kind}"/></p:nvPr><p:txBody>{paragraphs}</p:txBody></p:sp>'
+
+
+def pptx(slides, **more):
+    """Slides as XML, listed in the presentation in the reverse of the order of their relations."""
+    names = {f"r{i}": ("slide", f"slides/slide{i}.xml") for i in range(len(slides), 0, -1)}
+    order = "".join(f'<p:sldId id="{300 - i}" r:id="r{i}"/>' for i in range(1, len(slides) + 1))
+    return zipped(
+        {
+            "ppt/presentation.xml": f"<p:presentation {A}><p:sldIdLst>{order}</p:sldIdLst></p:presentation>",
+            "ppt/_rels/presentation.xml.rels": relations(**names),
+            **{f"ppt/slides/slide{i}.xml": f"<p:sld {A}>{slide}</p:sld>" for i, slide in enumerate(slides, 1)},
+            **more,
+        }
+    )
+
+
+TABLE = (
+    "<a:tbl><a:tr><a:tc><a:p><a:r><a:t>Year</a:t></a:r></a:p></a:tc><a:tc><a:p><a:r><a:t>Span</a:t></a:r></a:p></a:tc>"
+    "</a:tr><a:tr><a:tc><a:p><a:r><a:t>1902</a:t></a:r></a:p></a:tc><a:tc><a:p><a:r><a:t>30 m</a:t></a:r></a:p></a:tc>"
+    "</a:tr></a:tbl>"
+)
+
+
+def test_slides_are_pages_in_the_order_of_the_presentation(tmp_path):
+    notes = {
+        "ppt/slides/_rels/slide2.xml.rels": relations(n=("notesSlide", "../notesSlides/n.xml")),
+        "ppt/notesSlides/n.xml": f"<p:notes {A}>{shape('Said aloud.')}{shape('7', 'sldNum')}</p:notes>",
+    }
+    slides = [
+        shape("On bridges", "ctrTitle") + shape("Imprint", "ftr"),
+        "<p:pic/>",
+        shape("Spans", "title") + TABLE + shape("one\ntwo"),
+    ]
+    notes = {key.replace("slide2", "slide3"): value for key, value in notes.items()}
+    (tmp_path / "a.pptx").write_bytes(pptx(slides, **notes))
+    (document,), rejects = read(tmp_path / "a.pptx")
+    pages = ["On bridges", "", "Spans\n\nYear\tSpan\n1902\t30 m\n\none\n\ntwo\n\nSaid aloud."]
+    assert (document.title, document.text, rejects) == ("On bridges", "\n\n".join(pages), [])
+    assert document.pages == (0, 12, 14)
+
+
+def test_a_slide_that_cannot_be_read_is_a_problem_and_its_page_stays(tmp_path):
+    (tmp_path / "a.pptx").write_bytes(pptx([shape("One."), f"{shape('Lost.')}<a:p>", shape("Three.")]))
+    (document,), rejects = read(tmp_path / "a.pptx")
+    assert document.text.endswith("Three.") and len(document.pages) == 3
+    assert len(rejects) == 1 and "slide2.xml is broken XML" in rejects[0].reason
+    (tmp_path / "b.pptx").write_bytes(pptx([f"{TABLE[:90]}", shape("Two.")]))
+    (document,), rejects = read(tmp_path / "b.pptx")
+    assert document.text.strip() == "Two." and len(rejects) == 1
+
+
+NS = " ".join(f'xmlns:{name}="urn:{name}"' for name in ("office", "text", "table", "style", "draw", "meta", "dc"))
+ODT = f"""<office:document-content {NS}><office:automatic-styles><style:style style:name="P1"
+style:parent-style-name="Title"/></office:automatic-styles><office:body><office:text>
+<text:tracked-changes><text:p>gone</text:p></text:tracked-changes><text:table-of-content><text:p>Halden 3</text:p>
+</text:table-of-content><text:p text:style-name="P1">Old  Bridges</text:p><text:h>Halden</text:h>
+<text:p>The bridge<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>A note.</text:p>
+</text:note-body></text:note> is
+ <text:span>old</text:span>.<text:line-break/>It<text:tab/>spans<text:s/>a coop &amp; more.<office:annotation><text:p>no
+</text:p></office:annotation></text:p>
+<text:list><text:list-item><text:p>one</text:p></text:list-item><text:list-item><text:p>two</text:p></text:list-item>
+</text:list><table:table><table:table-row><table:table-cell><text:p>Year</text:p></table:table-cell><table:table-cell>
+<text:p>Span</text:p></table:table-cell></table:table-row><table:table-row><table:table-cell><text:p>1902</text:p>
+</table:table-cell><table:table-cell><text:p>30</text:p><text:p>m</text:p></table:table-cell></table:table-row>
+</table:table><text:p>The end.</text:p></office:text></office:body></office:document-content>"""
+ODT_TEXT = (
+    "Old Bridges\n\nHalden\n\nThe bridge is old.\nIt\tspans a coop & more.\n\none\ntwo\n\nYear\tSpan\n1902\t30 m\n\n"
+    "The end.\n\nA note."
+)
+META = (
+    f"<office:document-meta {NS}><office:meta><meta:initial-creator>Ann</meta:initial-creator>"
+    "<dc:creator>Bo</dc:creator>"
+    "<meta:creation-date>2021-03-04T10:00:00</meta:creation-date></office:meta></office:document-meta>"
+)
+
+
+def test_the_text_of_an_open_document(tmp_path):
+    (tmp_path / "a.odt").write_bytes(zipped({"content.xml": ODT, "meta.xml": META}))
+    (document,), rejects = read(tmp_path / "a.odt")
+    assert (document.title, document.text, rejects) == ("Old Bridges", ODT_TEXT, [])
+    assert document.metadata == {"author": "Ann", "date": "2021-03-04"} and document.pages == ()
+    slides = "".join(f"<draw:page><text:p>{text}</text:p></draw:page>" for text in ("One.", "Two."))
+    (tmp_path / "b.odp").write_bytes(zipped({"content.xml": f"<office:body {NS}>{slides}</office:body>"}))
+    (document,), rejects = read(tmp_path / "b.odp")
+    assert (document.text, document.pages, rejects) == ("One.\n\nTwo.", (0, 6), [])
+
+
+_MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+_TYPES = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+
+
+def xlsx(rows, hidden="<row r='1'><c r='A1' t='inlineStr'><is><t>secret</t></is></c></row>"):
+    """A workbook of the sheets Bridges, of these rows, and of one that is hidden."""
+    sheet = f'<worksheet xmlns="{_MAIN}"><sheetData>%s</sheetData></worksheet>'
+    parts = {"workbook": "sheet.main", "worksheets/a": "worksheet", "worksheets/b": "worksheet", "styles": "styles"}
+    types = "".join(
+        f'<Override PartName="/xl/{name}.xml" ContentType="{_TYPES}.{kind}+xml"/>' for name, kind in parts.items()
+    )
+    return zipped(
+        {
+            "[Content_Types].xml": f'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{types}'
+            "</Types>",
+            "_rels/.rels": relations(a=("officeDocument", "xl/workbook.xml")),
+            "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}"><sheets>'
+            '<sheet name="Bridges" sheetId="1" r:id="a"/>'
+            '<sheet name="Hidden" sheetId="2" state="hidden" r:id="b"/></sheets></workbook>',
+            "xl/_rels/workbook.xml.rels": relations(
+                a=("worksheet", "worksheets/a.xml"), b=("worksheet", "worksheets/b.xml"), s=("styles", "styles.xml")
+            ),
+            "xl/styles.xml": f'<styleSheet xmlns="{_MAIN}"><cellXfs count="2"><xf numFmtId="0"/><xf numFmtId="14"/>'
+            "</cellXfs></styleSheet>",
+            "xl/worksheets/a.xml": sheet % rows,
+            "xl/worksheets/b.xml": sheet % hidden,
+        }
+    )
+
+
+def row(number, *cells):
+    kinds = {str: "<c r='{0}' t='inlineStr'><is><t>{1}</t></is></c>", bool: "<c r='{0}' t='b'><v>{1:d}</v></c>"}
+    written = (
+        kinds.get(type(value), "<c r='{0}'><v>{1}</v></c>").format(f"{column}{number}", value)
+        for column, value in zip("ABCDEFG", cells)
+    )
+    return f"<row r='{number}'>{''.join(written)}</row>"
+
+
+def test_sheets_keep_their_rows(tmp_path):
+    when = "<row r='4'><c r='B4' s='1'><v>44259</v></c><c r='C4' s='1'><v>44259.5</v></c></row>"
+    rows = row(1, "name", "year", "open") + row(2, "Halden\n Bridge", 1902, True) + row(3, "Ves", 1.5) + when
+    (tmp_path / "a.xlsx").write_bytes(xlsx(rows))
+    (document,), rejects = read(tmp_path / "a.xlsx")
+    assert document.text.split("\n") == [
+        "Bridges", "name\tyear\topen", "Halden Bridge\t1902\tTrue", "Ves\t1.5", "\t2021-03-04\t2021-03-04 12:00:00",
+    ]  # fmt: skip
+    assert (document.title, document.pages, rejects) == ("a", (0,), [])
+
+
+RTF = r"""{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}{\info{\title Old Br\'fccken}{\author Ann}}
+{\*\generator Secret;}The bridge is \b old\b0 . Caf\'e9 \u8364?\par It crosses the Ves.\par
+\trowd\cellx1000\cellx2000 Year\cell Span\cell\row 1902\cell 30 m\cell\row The end.}"""
+
+
+def test_the_text_of_a_rich_text_file(tmp_path):
+    (tmp_path / "a.rtf").write_text(RTF)
+    (document,), rejects = read(tmp_path / "a.rtf")
+    assert (document.title, document.metadata, rejects) == ("Old Brücken", {"author": "Ann"}, [])
+    lines = [line.rstrip("| ") for line in document.text.split("\n")]
+    assert lines == ["The bridge is old. Café €", "It crosses the Ves.", "Year|Span", "1902|30 m", "The end."]
+
+
+def mail(plain="The bridge is old.\nIt crosses the Ves.\n", html="", **headers):
+    message = EmailMessage()
+    message["Subject"], message["From"], message["To"] = "Brücken", "Ann <ann@example.org>", "bo@example.org"
+    message["Date"] = "Thu, 04 Mar 2021 23:00:00 -0500"
+    if plain:
+        message.set_content(plain)
+    if html:
+        (message.add_alternative if plain else message.set_content)(html, subtype="html")
+    return message
+
+
+MAIL_HEAD = "From: Ann <ann@example.org>\nTo: bo@example.org\nDate: Thu, 04 Mar 2021 23:00:00 -0500\n\n"
+
+
+def test_a_mail_is_its_headers_and_its_text(tmp_path):
+    with_file = mail(html="<p>The <b>bridge</b></p>")
+    with_file.add_attachment(b"a,b\n", maintype="text", subtype="csv", filename="t.csv")
+    (tmp_path / "a.eml").write_bytes(bytes(with_file))
+    (tmp_path / "b.eml").write_bytes(bytes(mail("", "<title>x</title><p>Only <b>über</b>.</p>")))
+    odd = (
+        bytes(mail("x")).replace(b'charset="utf-8"', b'charset="no-such"').replace(b"\nx\n", b"\nCaf\xe9 d\xe9j\xe0\n")
+    )
+    (tmp_path / "c.eml").write_bytes(odd)
+    documents, rejects = read(tmp_path)
+    texts = ["The bridge is old.\nIt crosses the Ves.", "Only über.", "Café déjà"]
+    assert [d.text for d in documents] == [MAIL_HEAD + text for text in texts]
+    assert {d.title for d in documents} == {"Brücken"}
+    assert documents[0].metadata == {"author": "Ann <ann@example.org>", "date": "2021-03-04"}
+    assert [(r.id, "t.csv" in r.reason) for r in rejects] == [("a.eml", True)]
+
+
+def ole(streams):
+    """A compound file of these streams, by path; all are shorter than 4,096 bytes, so they are in the short stream."""
+    paths = sorted({"/".join(name.split("/")[:i]) for name in streams for i in range(1, name.count("/") + 2)})
+    small, starts, chain = b"", {}, []
+    for name, content in streams.items():
+        starts[name], n = len(small) // 64, max(1, -(-len(content) // 64))
+        small += content.ljust(64 * n, b"\0")
+        chain += [*range(starts[name] + 1, starts[name] + n), 0xFFFFFFFE]
+
+    def entry(name, kind, child, right, start, size):
+        raw = name.encode("utf-16-le")
+        return (
+            raw.ljust(64, b"\0")
+            + struct.pack("<HBBIII", len(raw) + 2, kind, 1, 0xFFFFFFFF, right, child)
+            + bytes(36)
+            + struct.pack("<IQ", start, size)
+        )
+
+    def children(parent):
+        return [i for i, path in enumerate(paths, 1) if path.rpartition("/")[0] == parent]
+
+    def first(parent):
+        return next(iter(children(parent)), 0xFFFFFFFF)
+
+    n_directory, n_small = -(-(len(paths) + 1) // 4), -(-len(small) // 512)
+    entries = [entry("Root Entry", 5, first(""), 0xFFFFFFFF, 2 + n_directory, len(small))]
+    for number, path in enumerate(paths, 1):
+        rest = [i for i in children(path.rpartition("/")[0]) if i > number]
+        is_stream = path in streams
+        entries.append(
+            entry(path.rpartition("/")[2], 2 if is_stream else 1, first(path), [*rest, 0xFFFFFFFF][0],
+                  starts.get(path, 0), len(streams.get(path, b"")))
+        )  # fmt: skip
+    directory = b"".join(entries).ljust(512 * n_directory, b"\0")
+    table = [0xFFFFFFFD, 0xFFFFFFFE, *range(3, 2 + n_directory), 0xFFFFFFFE]
+    table += [*range(3 + n_directory, 2 + n_directory + n_small), 0xFFFFFFFE]
+    fat = struct.pack(f"<{len(table)}I", *table).ljust(512, b"\xff")
+    minifat = struct.pack(f"<{len(chain)}I", *chain).ljust(512, b"\xff")
+    head = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(16)
+    head += struct.pack("<HHHHH6xIIIIIIIII", 62, 3, 0xFFFE, 9, 6, 0, 1, 2, 0, 4096, 1, 1, 0xFFFFFFFE, 0)
+    return (
+        (head + struct.pack("<I", 0)).ljust(512, b"\xff")
+        + fat
+        + minifat
+        + directory
+        + small.ljust(512 * n_small, b"\0")
+    )
+
+
+def msg(body="The bridge is old.\r\nIt crosses the Ves.", **more):
+    ticks = 132_593_724_000_000_000  # 2021-03-04 23:00 UTC
+    texts = {"0037": "Brücken", "0C1A": "Ann", "5D01": "ann@example.org", "0E04": "bo@example.org", "1000": body}
+    return ole(
+        {
+            **{f"__substg1.0_{id}001F": text.encode("utf-16-le") for id, text in texts.items() if text},
+            "__properties_version1.0": bytes(32) + struct.pack("<IIQ", 0x00390040, 6, ticks),
+            **more,
+        }
+    )
+
+
+def test_a_mail_of_outlook(tmp_path):
+    attached = {"__attach_version1.0_#00000000/__substg1.0_3707001F": "t.csv".encode("utf-16-le")}
+    (tmp_path / "a.msg").write_bytes(msg(**attached))
+    (tmp_path / "b.msg").write_bytes(msg("", **{"__substg1.0_10130102": b"<p>Only <b>bold</b>.</p>"}))
+    documents, rejects = read(tmp_path)
+    head = "From: Ann ann@example.org\nTo: bo@example.org\nDate: 2021-03-04 23:00:00+00:00\n\n"
+    texts = ["The bridge is old.\nIt crosses the Ves.", "Only bold."]
+    assert [(d.title, d.text) for d in documents] == [("Brücken", head + text) for text in texts]
+    assert documents[0].metadata == {"author": "Ann ann@example.org", "date": "2021-03-04"}
+    assert [(r.id, "t.csv" in r.reason) for r in rejects] == [("a.msg", True)]
+
+
+def test_reports_and_logs_are_read_as_they_are(tmp_path):
+    text = "=====\nOld\n=====\n\nThe bridge.\n\n.. note:: Old.\n"
+    (tmp_path / "a.rst").write_text(text)
+    (tmp_path / "b.log").write_text("2021-03-04 started\n----\n")
+    documents, rejects = read(tmp_path)
+    assert [(d.title, d.text) for d in documents] == [("Old", text), ("b", "2021-03-04 started\n----\n")]
+    assert not rejects
+
+
+LAUGHS = '<!DOCTYPE a [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>'
+FLOOD = " ".join(f'a{i}="x"' for i in range(200_000))
+NESTED = b"".join(b'Content-Type: multipart/mixed; boundary="%d"\n\n--%d\n' % (i, i) for i in range(3000))
+HOSTILE = {
+    "bomb.pptx": (zipped({"ppt/presentation.xml": b" " * (80 << 20)}), "over 200 times as many"),
+    "bomb.odt": (zipped({"content.xml": b" " * (80 << 20)}), "over 200 times as many"),
+    "laughs.pptx": (zipped({"ppt/presentation.xml": f"{LAUGHS}<a>&b;</a>"}), "declares entities"),
+    "laughs.odt": (zipped({"content.xml": f"{LAUGHS}<a>&b;</a>"}), "declares entities"),
+    "broken.xlsx": (xlsx(row(1, "x")).replace(b"PK", b"KP"), "cannot be read"),
+    "laughs.xlsx": (zipped({"xl/workbook.xml": f"{LAUGHS}<a>&b;</a>"}), "cannot be read"),
+    "leads-out.pptx": (zipped({"_rels/.rels": relations(a=("officeDocument", "../../etc/passwd"))}), "not in the file"),
+    "old.pptx": (b"\xd0\xcf\x11\xe0" + bytes(600), "encrypted with a password, or an old .ppt"),
+    "empty.odt": (zipped({}), "content.xml is not in the file"),
+    "blank.odt": (zipped({"content.xml": f"<office:body {NS}/>"}), "the document has no text"),
+    "blank.pptx": (pptx(["<p:pic/>"]), "the document has no text"),
+    "locked.odt": (
+        zipped({"META-INF/manifest.xml": "<a><encryption-data/></a>", "content.xml": b"\x00"}),
+        "encrypted with a password",
+    ),
+    "blank.xlsx": (xlsx(""), "no sheet of the file has a value"),
+    "words.xls": (b"just text", "cannot be read"),
+    "old.xls": (b"\xd0\xcf\x11\xe0" + bytes(600), "cannot be read"),
+    "words.rtf": (b"just text", "not an .rtf file"),
+    "number.rtf": (rb"{\rtf1 \u" + b"9" * 5000 + b" x}", "cannot be read"),
+    "blank.rtf": (rb"{\rtf1 }", "the document has no text"),
+    "words.eml": (b"\n\njust text", "it has no header"),
+    "empty.eml": (bytes(mail(" \n")), "the mail has no text"),
+    "nested.eml": (NESTED, "the mail"),
+    "words.msg": (b"just text" * 1000, "cannot be read"),
+    "cut.msg": (msg()[:700], "the mail"),
+    "blank.msg": (ole({"__properties_version1.0": b"x"}), "the mail has no text"),
+}
+
+
+def test_hostile_files_are_rejects_and_the_files_between_them_are_read(tmp_path):
+    for name, (raw, _) in HOSTILE.items():
+        (tmp_path / name).write_bytes(raw)
+    (tmp_path / "flood.odt").write_bytes(
+        zipped({"content.xml": f"<office:body {NS}><text:p {FLOOD}>fine</text:p></office:body>"})
+    )
+    (tmp_path / "z.rtf").write_bytes(rb"{\rtf1 " + b"{" * 100_000 + b"fine}")
+    documents, rejects = read(tmp_path)
+    assert [(d.id, d.text) for d in documents] == [("flood.odt", "fine"), ("z.rtf", "fine")]
+    reasons = {Path(reject.file).name: reject.reason for reject in rejects}
+    assert reasons.keys() == HOSTILE.keys()
+    for name, (_, said) in HOSTILE.items():
+        assert said in reasons[name], (name, reasons[name])
+
+
+def test_a_sheet_of_far_cells_or_of_a_huge_one_costs_one_reject(tmp_path):
+    far = xlsx("".join(f"<row r='{n}'><c r='{c}{n}'><v>1</v></c></row>" for n, c in ((1, "A"), (1_048_576, "XFD"))))
+    (tmp_path / "a.xlsx").write_bytes(far)
+    (tmp_path / "b.xlsx").write_bytes(xlsx(row(1, "x" * 30_000_000)))
+    (tmp_path / "c.xlsx").write_bytes(xlsx(row(1, "fine")))
+    documents, rejects = read(tmp_path, max_parse_bytes=512 << 20)
+    assert [d.id for d in documents] == ["c.xlsx"]
+    assert [Path(r.file).name for r in rejects] == ["a.xlsx", "b.xlsx"]
+    assert "max_document_chars" in rejects[1].reason or "memory" in rejects[1].reason or "signal" in rejects[1].reason
+
+
+@pytest.mark.parametrize("name", ["a.pptx", "a.odt", "a.xlsx", "a.rtf", "a.eml", "a.msg"])
+def test_office_files_keep_to_the_limits_and_every_cut_gives_one_result(tmp_path, name):
+    words = "words " * 100
+    made = {
+        "a.pptx": lambda: pptx([shape(words)]),
+        "a.odt": lambda: zipped({"content.xml": f"<office:body {NS}><text:p>{words}</text:p></office:body>"}),
+        "a.xlsx": lambda: xlsx(row(1, words)),
+        "a.rtf": lambda: rb"{\rtf1 " + words.encode() + b"}",
+        "a.eml": lambda: bytes(mail(words)),
+        "a.msg": lambda: msg(words),
+    }
+    raw = made[name]()
+    (tmp_path / name).write_bytes(raw)
+    assert "words words" in read(tmp_path / name)[0][0].text
+    documents, rejects = read(tmp_path / name, max_document_chars=300)
+    assert not documents and "max_document_chars = 300" in rejects[0].reason
+    (tmp_path / "cuts").mkdir()
+    cuts = range(1, len(raw), len(raw) // 40)
+    for cut in cuts:
+        (tmp_path / "cuts" / f"{cut:06}{Path(name).suffix}").write_bytes(raw[:cut])
+    documents, rejects = read(tmp_path / "cuts")
+    assert {d.id for d in documents}.isdisjoint(Path(r.file).name for r in rejects if not r.id)
+    assert len(documents) + sum(not r.id for r in rejects) == len(cuts)
