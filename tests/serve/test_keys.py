@@ -116,7 +116,8 @@ def test_files_of_keys_that_are_none(tmp_path):
     for text, fact in (
         ("", "keys.toml"), ("a = 1", "given a"), ("[a]", "none for a"), (f'{sound}variable = "V"', "none for a"),
         ('[a]\nkey = "short"', "5 characters"), ('[a]\nvariable = "V"', "given V, for a"),
-        (f"{sound}right = []", "rights"), (f"{sound}rights = []", "none of a"), (f'{sound}rights = ["write"]', "write of a"),
+        (f"{sound}right = []", "rights"), (f"{sound}rights = []", "none of a"),
+        (f'{sound}rights = ["write"]', "write of a"),
         (f"{sound}in_flight = -1", "keys.a.in_flight"), (f"{sound}{sound.replace('[a]', '[b]')}", "a and b"),
         ("[a", "keys.toml"),
     ):  # fmt: skip

@@ -59,7 +59,7 @@ def test_sixty_four_clients_get_the_rows_of_answer(served, index, run, cli, chat
     assert process.err == ""
 
 
-def test_rows_are_streamed_as_they_come_and_the_reply_to_a_lost_client_is_kept(served, index, chat_server, tmp_path):
+def test_rows_come_as_questions_end_and_the_reply_to_a_lost_client_is_kept(served, index, chat_server, tmp_path):
     slow, lost = threading.Event(), threading.Event()
 
     def answer(prompt: str) -> tuple[int, str]:

@@ -87,7 +87,7 @@ def test_a_graph_is_the_same_in_every_form(tmp_path, suffix, packed):
 def test_a_graph_gives_the_same_index_in_every_form(tmp_path):
     """Of statements in one order, the tables of the knowledge base are equal but for the name of the file."""
     tables = {}
-    for suffix in FORMS:
+    for suffix in (".nt", ".nq", ".ttl", ".rdf", ".jsonld"):
         (tmp_path / suffix).mkdir()
         source = f"g=kg:{put(tmp_path / suffix / f'g{suffix}', written(suffix))}"
         gpu_rag.build((), tmp_path / suffix / "ix", settings=CHOSEN, sources=[source])
@@ -259,7 +259,7 @@ def test_json_ld_takes_arrays_of_any_length_and_graphs_up_to_the_limit(tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".nt", ".nq", ".ttl", ".trig", ".rdf", ".jsonld"])
+@pytest.mark.parametrize("suffix", [".nq", ".ttl", ".rdf", ".jsonld"])  # .nt and .trig are read as these are
 def test_a_million_statements_take_less_than_a_gigabyte(tmp_path, suffix):
     """In a process of its own; what is read is counted, and the peak is of the whole process."""
     rows = (f'<http://x/{n % 250_000}> <http://p/{n % 97}> "Value number {n}"@en .\n' for n in range(1_000_000))
