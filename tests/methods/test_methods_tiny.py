@@ -124,19 +124,13 @@ def test_a_question_of_nothing_is_answered_without_failing(index: gpu_rag.Index,
 
 def test_a_missing_layer_and_an_unknown_method_are_named(build: Callable[..., gpu_rag.Index], fast: Settings) -> None:
     index = build({}, methods=["dense"])
-    with pytest.raises(
-        MissingLayer, match=r"lacks what ppr needs; given .* without bm25, extraction, .*--for ppr"
-    ) as lacks:
+    with pytest.raises(MissingLayer) as lacks:
         retrieve(index, "ppr", fast)
-    assert "expected a method that it is built for: --method dense | hybgrag-crag; or run: gpu-rag index" in str(
-        lacks.value
-    )
-    with pytest.raises(UsageError, match="unknown method; given prp; expected .*did you mean ppr"):
-        retrieve(index, "prp", fast)
-    with pytest.raises(UsageError, match="unknown method; given prp"):
-        retrieve(index, "dense", {**fast, "method": {"prp": {"damping": 0.5}}})
-    with pytest.raises(UsageError, match=r"unknown setting in \[method.ppr\]; given dampin"):
-        retrieve(index, "dense", {**fast, "method": {"ppr": {"dampin": 0.5}}})
+    assert all(fact in str(lacks.value) for fact in ("ppr", "bm25, extraction", "--for ppr", "dense | hybgrag-crag"))
+    wrong: list[tuple[str, Settings, str]] = [("prp", {}, "prp"), ("dense", {"prp": {"damping": 0.5}}, "prp")]
+    for method, params, fact in [*wrong, ("dense", {"ppr": {"dampin": 0.5}}, "dampin")]:
+        with pytest.raises(UsageError, match=f"given {fact}"):
+            retrieve(index, method, {**fast, "method": params})
 
 
 def test_a_count_without_bound_is_all_there_is(build: Any, fast: Settings, facts: Any) -> None:

@@ -14,7 +14,6 @@ import pytest
 from answer_notes import chosen, ranking, role, verbs
 
 import gpu_rag
-from gpu_rag.errors import MissingLayer
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.bubblerag.batched import Params, bubble_walk
@@ -364,12 +363,6 @@ def test_a_small_model_only_reads_or_ranks_choices(index: gpu_rag.Index, fast: A
 
 
 # --- batches, settings -----------------------------------------------------------------------------
-
-
-def test_an_index_without_the_layers_says_what_to_run(build: Any, facts: Any, fast: Any) -> None:
-    other = build(facts, methods=["dense"])
-    with pytest.raises(MissingLayer, match="bubblerag"):
-        other.retrieve([BORN], method="bubblerag", settings=fast)
 
 
 # --- limits ----------------------------------------------------------------------------------------

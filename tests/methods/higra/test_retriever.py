@@ -12,7 +12,6 @@ from answer_notes import chosen, ranking
 
 import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
-from gpu_rag.errors import MissingLayer
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
@@ -184,14 +183,6 @@ def test_a_graph_without_entities_is_hybrid_search(build: Any, fast: Any) -> Non
     assert answer.status == "retrieved" and answer.error is None and answer.paths == ()
     hybrid = index.retrieve([BORN], method="hybrid", settings=fast, k=6)[0]
     assert ranking(answer) == ranking(hybrid)
-
-
-def test_an_index_without_the_layers_keeps_working_and_says_what_is_missing(build: Any, facts: Any, fast: Any) -> None:
-    index = build(facts, methods=("hybrid",))
-    assert index.retrieve([BORN], method="hybrid", settings=fast)[0].evidence
-    assert index.retrieve([BORN], method="dual-agent", settings=fast)[0].evidence
-    with pytest.raises(MissingLayer, match="higra_graph"):
-        index.retrieve([BORN], method="higra-agent", settings=fast)
 
 
 @pytest.mark.parametrize(

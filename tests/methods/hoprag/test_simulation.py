@@ -169,18 +169,6 @@ def test_auto_asks_a_capable_model_and_the_manifest_says_so(build_llm: Any, tmp_
         assert record.params["simulate"] == simulate and bool(record.models) == bool(llm.calls) == capable
 
 
-def test_another_prompt_or_model_makes_the_questions_stale(
-    build_llm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = write(tmp_path / "c.jsonl", ["valid"])
-    build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case))
-    assert build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case)).stages["hop_questions"].skipped
-    monkeypatch.setattr(HopSettings, "tokens", 99)
-    assert not build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case)).stages["hop_questions"].skipped
-    other = ScriptedLLM(by_case, name="another")
-    assert not build_llm(corpus, tmp_path / "ix", other).stages["hop_questions"].skipped
-
-
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -211,18 +199,12 @@ def test_statements_and_questions_about_a_pronoun_are_dropped_and_counted(build_
 
 RELATIONS = {
     "is part of": ("What is A part of?", "What is part of B?"),
-    "was": ("What was A?", "What was B?"),
     "was also born in": ("What was A also born in?", "What was also born in B?"),
-    "located in": ("What is A located in?", "What is located in B?"),
     "in": ("What is A in?", "What is in B?"),
     "crosses": ("What does A cross?", "What crosses B?"),
-    "serves as": ("What does A serve as?", "What serves as B?"),
     "has population of": ("What does A have population of?", "What has population of B?"),
-    "carries": ("What does A carry?", "What carries B?"),
-    "reaches": ("What does A reach?", "What reaches B?"),
     "won": ("What has A won?", "What won B?"),
     "date_of_birth": ("What is the date of birth of A?", "Whose date of birth is B?"),
-    "occupation": ("What is the occupation of A?", "Whose occupation is B?"),
 }
 
 
@@ -255,7 +237,7 @@ def test_out_questions_are_about_names_that_are_no_subject() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["1931", "3 May 1904", "May 1904", "-", "", "37:35", "the", "y" * 301])
+@pytest.mark.parametrize("name", ["1931", "3 May 1904", "-", "37:35", "the", "y" * 301])
 def test_dates_numbers_and_nothing_ask_nothing(name: str) -> None:
     assert raised_questions([name], [], {}) == []
 
@@ -270,9 +252,6 @@ def test_a_name_that_is_a_type_asks_nothing() -> None:
         ("a small town on the river Ves", "small town"),
         ("former radio station licensed to Kerling", "former radio station"),
         ("deep dark cold lake", "deep dark cold"),
-        ("Kerling", ""),
-        ("1931", ""),
-        ("one of the best", ""),
         ("British politician", ""),
         ("member of a club", ""),
     ],
