@@ -285,7 +285,7 @@ class Engine:
             )
         if isinstance(index, View):
             for stage in needs(method):
-                index.files(stage)
+                index.make(stage)
         return index
 
     def live(self, stats: RunStats | None = None, *, with_llm: bool = True) -> StreamingDriver:

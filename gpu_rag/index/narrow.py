@@ -24,29 +24,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import torch
 
 from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.folder import EDITS, storage_errors
 from gpu_rag.index.index import MAPPED_FROM, Index
-from gpu_rag.index.knowledge_base.tables import ORIGINS
-from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.stages.graph import graph_stage
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.settings import make_settings
+from gpu_rag.types import Ragged
 
 T = TypeVar("T")
 Files = dict[str, Any]  # the files of a stage by name: tables, arrays by name, or `Bm25`
-Narrow = Callable[["View"], Files]
+Masks = Mapping[str, str | Mapping[str, str]]
+"""{file of a stage: the table whose rows it follows, with one row, vector or list for each; "" for a file that stays
+whole; {column of row numbers: the table of these rows} for a table of its own}. A table is named "STAGE/NAME"."""
+Narrow = Masks | Callable[["View"], Files]
+DOCUMENTS, PASSAGES, ENTITIES = "passages/documents", "passages/passages", "entities/entities"
 
 
 class View(Index):
-    """Some documents of the index `base`, and only what these state. A table is named "STAGE/NAME".
+    """Some documents of the index `base`, and only what these state.
 
-    documents: bool[n documents], at least one True. narrow: {stage: function that gives its files under the filter}.
-    Thread-safe, as far as `files` goes.
+    documents: bool[n documents], at least one True. narrow: {stage: its masks, or a function that computes its files}.
+    Thread-safe, as far as `make` and `files` go.
     """
 
     def __init__(self, base: Index, documents: np.ndarray, narrow: Mapping[str, Narrow]):
@@ -54,13 +59,13 @@ class View(Index):
         self.base, self.threads = base, base.threads
         self._narrow, self._files, self._lock = narrow, dict[str, Files](), RLock()
         self._kept, self._new = dict[str, np.ndarray](), dict[str, np.ndarray]()
-        self.keep("passages/documents", np.flatnonzero(documents), len(documents))
+        self.keep(DOCUMENTS, np.flatnonzero(documents), len(documents))
         ids = tables.whole_text(base.documents["id"])
         stays = documents[pc.index_in(base.passages["doc_id"].cast(ids.type), value_set=ids).to_numpy()]
-        self.keep("passages/passages", np.flatnonzero(stays), base.n_passages)
+        self.keep(PASSAGES, np.flatnonzero(stays), base.n_passages)
 
     def __reduce__(self) -> Any:
-        """Raise UsageError, because the functions of methods stay in their process."""
+        """Raise UsageError, because a view may be as large as its index."""
         raise UsageError("a part of an index stays in its process", do="send the index, and filter there")
 
     @property
@@ -69,69 +74,97 @@ class View(Index):
         inputs = ((name, self.manifest.with_inputs([name])) for name in self.manifest.stages)
         return tuple(name for name, needed in inputs if needed <= self._narrow.keys())
 
+    def make(self, stage: str) -> None:
+        """Compute a stage that masks do not make, before it is read."""
+        if callable(self._narrow[stage]):
+            self.files(stage)
+
     def files(self, stage: str) -> Files:
-        """Files of a stage under the filter, made once. Raises MissingLayer."""
+        """Files of a stage under the filter; those that are computed are made once. Raises MissingLayer."""
+        if stage not in self.stages:
+            raise MissingLayer("a filtered index lacks a stage", given=f"{self.path} without {stage}")
+        narrow = self._narrow[stage]
+        if not callable(narrow):
+            names = narrow.keys() & self.manifest.stages[stage].files.keys()
+            return {name: self._masked(stage, name, _read) for name in names}
         with self._lock:
             if stage not in self._files:
-                if stage not in self.stages:
-                    raise MissingLayer("a filtered index lacks a stage", given=f"{self.path} without {stage}")
-                self._files[stage] = self._narrow[stage](self)
+                self._files[stage] = narrow(self)
             return self._files[stage]
 
     def folder(self, stage: str) -> Path:
-        """Raise MissingLayer, because the files of a view are in memory."""
+        """Raise MissingLayer, because a view has no files."""
         raise MissingLayer("a filtered index has no folders", given=stage, expected="Index.table, arrays or words")
 
     def _file(self, stage: str, name: str, read: Callable[[Path], T]) -> T:
+        if stage in self.stages and not callable(self._narrow[stage]):
+            return self._masked(stage, name, read)
         found: T = self.files(stage)[name]
         return found
 
     @cached_property
+    def passages(self) -> pa.Table:
+        """Table of passages."""
+        return tables.joined_chunks(self.base.passages.take(pa.array(self.kept(PASSAGES))))
+
+    @cached_property
     def metadata(self) -> pa.Table | None:
         """Table of the documents' metadata."""
-        return self.files("passages").get(METADATA)
+        of_all = self.base.metadata
+        return None if of_all is None else of_all.take(pa.array(self.kept(DOCUMENTS)))
 
     # --- masks -------------------------------------------------------------------------------------
 
     def keep(self, table: str, rows: np.ndarray, n: int) -> None:
         """Record which of n rows of a table of the base stay; `rows` are in the order of the view."""
-        self._kept[table], self._new[table] = rows, np.full(n, -1, np.int64)
-        self._new[table][rows] = np.arange(len(rows))
+        new = np.full(n, -1, np.int64)
+        new[rows] = np.arange(len(rows))
+        self._kept[table], self._new[table] = rows, new
 
     def kept(self, table: str) -> np.ndarray:
         """Rows of the base, in the order of the view: i64."""
-        if table not in self._kept:
-            self.files(table.partition("/")[0])
-        return self._kept[table]
+        with self._lock:
+            if table not in self._kept:
+                stage, _, name = table.partition("/")
+                narrow = self._narrow[stage]
+                if callable(narrow):
+                    self.files(stage)
+                elif not isinstance(of := narrow[f"{name}.parquet"], str):
+                    ends = pq.read_table(self.base.folder(stage) / f"{name}.parquet", columns=[*of])
+                    self.masked(table, ends, of)
+            return self._kept[table]
 
     def new(self, table: str) -> np.ndarray:
         """Number in the view of each row of the base, -1 for removed rows: i64."""
         self.kept(table)
         return self._new[table]
 
-    def masked(self, table: str, schema: pa.Schema, **of: str) -> Files:
-        """A table without the rows that name a removed row. of: {column of row numbers: the table of these rows}."""
-        stage, _, name = table.partition("/")
-        rows = self.base.table(stage, f"{name}.parquet", schema)
+    def _masked(self, stage: str, name: str, read: Callable[[Path], T]) -> Any:
+        content: Any = read(self.base.folder(stage) / name)
+        of: Any = self._narrow[stage]
+        of = of[name]
+        if not of:
+            return content
+        if isinstance(of, str):
+            return masked_rows(content, self.kept(of))
+        return self.masked(f"{stage}/{name.removesuffix('.parquet')}", content, of)
+
+    def masked(self, table: str, rows: pa.Table, of: Mapping[str, str]) -> pa.Table:
+        """The rows of a table of the base that name no removed row. of: {column of row numbers: table of these}."""
         numbers = {column: self.new(other)[rows[column].to_numpy()] for column, other in of.items()}
         stays = np.logical_and.reduce([new >= 0 for new in numbers.values()])
         self.keep(table, np.flatnonzero(stays), rows.num_rows)
-        columns = [
-            pa.array(numbers[field.name][stays], field.type) if field.name in numbers
-            else rows[field.name].filter(pa.array(stays))
-            for field in schema
-        ]  # fmt: skip
-        return {f"{name}.parquet": pa.table(columns, schema=schema)}
-
-    def taken(self, stage: str, file: str, schema: pa.Schema, table: str) -> Files:
-        """The kept rows of a table that has one row for each of `table`."""
-        return {file: self.base.table(stage, file, schema).take(pa.array(self.kept(table)))}
+        rows = rows.filter(pa.array(stays))
+        for column, new in numbers.items():
+            at = rows.schema.get_field_index(column)
+            rows = rows.set_column(at, rows.schema[at], pa.array(new[stays], rows.schema.types[at]))
+        return tables.joined_chunks(rows)
 
     # --- stages that are computed ------------------------------------------------------------------
 
     @contextmanager
     def scratch(self, *needs: str) -> Iterator[Work]:
-        """Inputs of a stage that is made from other stages of the view; no models. Its folders go at the end."""
+        """Inputs of a stage that is made from tables of the view; no models. Its folders go at the end."""
         no_models: Any = None
         settings, sources = make_settings({}, self.manifest.defaults()), Sources(edits=self.path / EDITS)
         with TemporaryDirectory(prefix="gpu-rag-where-", ignore_cleanup_errors=True) as name:
@@ -148,63 +181,41 @@ class View(Index):
         """Files of a stage that needs no model, made from stages of the view that have only tables."""
         with self.scratch(*needs) as work:
             stage.run(work)
-            return files_in(work.out)
+            return {
+                path.name: _read(path) for path in work.out.iterdir() if path.suffix in (".parquet", ".safetensors")
+            }
 
 
-def files_in(folder: Path) -> Files:
-    """The tables and arrays in the folder of a stage, read into memory."""
-    found: Files = {path.name: tables.joined_chunks(pq.read_table(path)) for path in folder.glob("*.parquet")}
-    for path in folder.glob("*.safetensors"):
-        found[path.name] = {name: np.array(array) for name, array in tables.read_arrays(path).items()}
-    return found
+def _read(path: Path) -> Any:
+    """A table or arrays, in memory."""
+    if path.suffix == ".parquet":
+        return tables.joined_chunks(pq.read_table(path))
+    return {name: np.array(array) for name, array in tables.read_arrays(path).items()}
 
 
-def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -> Index:
-    """View of an index with some of its documents: bool[n documents], at least one True. others: functions for the
-    stages of methods (`registry.stage_narrowers`)."""
-    return View(base, documents, {**NARROW, **others})
-
-
-def vectors_of(stage: str, table: str) -> Narrow:
-    """A function that masks a stage of vectors, one for each row of `table`."""
-
-    def narrow(view: View) -> Files:
-        return {"vectors.safetensors": {"vectors": _rows(view.base.arrays(stage)["vectors"], view.kept(table))}}
-
-    return narrow
-
-
-def _rows(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Some rows; many of them lie in a file without a name, not in memory."""
+def masked_rows(content: Any, rows: np.ndarray) -> Any:
+    """Some rows of a table, of arrays or lists, or of a BM25 index. Many vectors lie in a file without a name, not in
+    memory."""
+    if isinstance(content, pa.Table):
+        return content.take(pa.array(rows))
+    if "offsets" in content:
+        lists = Ragged(*(torch.from_numpy(content[name]) for name in ("values", "offsets")))
+        kept = some_lists(lists, torch.from_numpy(rows))
+        return {"values": kept.values.numpy(), "offsets": kept.offsets.numpy()}
+    vectors = content["vectors"]
     if len(rows) * vectors[:1].nbytes <= MAPPED_FROM:
-        return np.asarray(vectors[rows])
+        return {"vectors": vectors[rows]}
     with storage_errors(Path(gettempdir())), TemporaryFile(prefix="gpu-rag-where-") as file:
         for start in range(0, len(rows), 1 << 16):
             file.write(vectors[rows[start : start + (1 << 16)]].data)
         file.flush()
-        return np.memmap(file, vectors.dtype, "c", shape=(len(rows), *vectors.shape[1:]))
+        return {"vectors": np.memmap(file, vectors.dtype, "c", shape=(len(rows), *vectors.shape[1:]))}
 
 
-# --- the stages that several methods share ---------------------------------------------------------------
-
-
-def _passages(view: View) -> Files:
-    documents, passages = "passages/documents", "passages/passages"
-    files = view.taken("passages", "documents.parquet", tables.DOCUMENTS, documents)
-    files["passages.parquet"] = tables.joined_chunks(view.base.passages.take(pa.array(view.kept(passages))))
-    files |= view.taken("passages", "lines.parquet", tables.LINES, passages)
-    if "origins.parquet" in view.manifest.stages["passages"].files:
-        files |= view.taken("passages", "origins.parquet", ORIGINS, documents)
-    if view.base.metadata is not None:
-        files[METADATA] = view.base.metadata.take(pa.array(view.kept(documents)))
-    return files
-
-
-def _extraction(view: View) -> Files:
-    files = view.masked("extraction/extractions", tables.EXTRACTIONS, passage="passages/passages")
-    if "profiles.parquet" in view.manifest.stages["extraction"].files:  # version 1 had no profiles
-        files |= view.masked("extraction/profiles", tables.PROFILES, passage="passages/passages")
-    return files
+def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -> Index:
+    """View of an index with some of its documents: bool[n documents], at least one True. others: masks and functions
+    for the stages of methods (`registry.stage_narrowers`)."""
+    return View(base, documents, {**NARROW, **others})
 
 
 def _entities(view: View) -> Files:
@@ -217,23 +228,18 @@ def _entities(view: View) -> Files:
     return files
 
 
-def _mentions(view: View) -> Files:
-    return view.masked("mentions/mentions", tables.MENTIONS, entity="entities/entities", passage="passages/passages")
-
-
-def _synonyms(view: View) -> Files:
-    return view.masked("synonyms/synonyms", tables.SYNONYMS, left="entities/entities", right="entities/entities")
-
-
-NARROW: dict[str, Narrow] = {
-    "passages": _passages,
-    "bm25": lambda view: {"": view.base.bm25.part(view.kept("passages/passages"))},
-    "passage_vectors": vectors_of("passage_vectors", "passages/passages"),
-    "extraction": _extraction,
+NARROW: dict[str, Narrow] = {  # of the stages that several methods share
+    "passages": {
+        "documents.parquet": DOCUMENTS, "passages.parquet": PASSAGES, "lines.parquet": PASSAGES,
+        "origins.parquet": DOCUMENTS,
+    },
+    "bm25": lambda view: {"": view.base.bm25.part(view.kept(PASSAGES))},
+    "passage_vectors": {"vectors.safetensors": PASSAGES},
+    "extraction": {"extractions.parquet": {"passage": PASSAGES}, "profiles.parquet": {"passage": PASSAGES}},
     "entities": _entities,
-    "entity_vectors": vectors_of("entity_vectors", "entities/entities"),
-    "relation_vectors": vectors_of("relation_vectors", "entities/relations"),
-    "mentions": _mentions,
-    "synonyms": _synonyms,
+    "entity_vectors": {"vectors.safetensors": ENTITIES},
+    "relation_vectors": {"vectors.safetensors": "entities/relations"},
+    "mentions": {"mentions.parquet": {"entity": ENTITIES, "passage": PASSAGES}},
+    "synonyms": {"synonyms.parquet": {"left": ENTITIES, "right": ENTITIES}},
     "graph": lambda view: view.run(graph_stage, "passages", "entities", "mentions", "synonyms"),
-}
+}  # fmt: skip

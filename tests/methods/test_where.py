@@ -200,9 +200,9 @@ def brief(answer: Answer) -> dict[str, Any]:
 def test_a_part_has_the_stages_that_were_asked_for(index: gpu_rag.Index) -> None:
     engine, _ = asked(index)
     view = engine.part_for("dense", WHERE)
-    assert isinstance(view, narrow.View) and set(view._files) == {"passage_vectors"}
-    assert engine.part_for("ppr", WHERE) is view and {"passage_vectors", "graph"} <= set(view._files)
-    assert "higra_graph" not in view._files and engine.narrowed("n >= 0") is index
+    assert isinstance(view, narrow.View) and not view._files
+    assert engine.part_for("ppr", WHERE) is view and set(view._files) == {"bm25", "entities", "graph"}
+    assert engine.narrowed("n >= 0") is index
     for n in range(MOST_PARTS):
         engine.part_for("bm25", f"n != {n % 3} and n < {50 + n}")
     gone = weakref.ref(view)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
 import pyarrow as pa
-
-from gpu_rag.index import tables
 
 ORIGINS = pa.schema(  # one row per document, in the order of DOCUMENTS; only if the sources of documents have names
     [
@@ -79,8 +74,3 @@ KB_ROWS = (  # (table, column with row numbers, table that these numbers refer t
     ("edges", "tail", "nodes"), ("edges", "source", "sources"), ("edges", "passages", "passages"),
     ("passages", "source", "sources"),
 )  # fmt: skip
-
-
-def read_kb_tables(folder: Path, names: Iterable[str]) -> dict[str, pa.Table]:
-    """Read the named tables of KB_TABLES. folder: the folder of the stage `kb`."""
-    return {name: tables.read_table(folder / f"kb_{name}.parquet", KB_TABLES[name]) for name in names}

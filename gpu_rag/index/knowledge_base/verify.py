@@ -12,7 +12,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KINDS
-from gpu_rag.index.knowledge_base.tables import KB_ROWS, KB_TABLES, KB_TEXTS, WEB_PAGES, read_kb_tables
+from gpu_rag.index.knowledge_base.tables import KB_ROWS, KB_TABLES, KB_TEXTS, WEB_PAGES
 from gpu_rag.text.bm25 import Bm25
 
 KB_PARTS = ("kb_texts", "kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
@@ -22,7 +22,7 @@ _LINK_ROWS = (("links", "left", "records"), ("links", "right", "records"))
 def check_kb(index: Index) -> Iterator[str]:
     """Faults in the stages of the knowledge base, one per line."""
     if "kb" in index.stages:
-        loaded = read_kb_tables(index.folder("kb"), KB_TABLES)
+        loaded = {name: index.table("kb", f"kb_{name}.parquet", schema) for name, schema in KB_TABLES.items()}
         yield from _names(loaded)
         strange = list(_strange_rows(loaded, index.n_passages))
         yield from strange

@@ -13,13 +13,13 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from gpu_rag.index.narrow import Files, Narrow, View, vectors_of
+from gpu_rag.index.narrow import ENTITIES, PASSAGES, Files, Narrow, View
 from gpu_rag.index.stages.search import triple_texts
 from gpu_rag.methods.higra.graph import graphs_of
 from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.stages.exact import exact_stage, exact_tables
 from gpu_rag.methods.higra.stages.merge import merged_rows
-from gpu_rag.methods.higra.tables import HIGRA_LINKS, TABLES, Row, ints, read_of, relation_rows
+from gpu_rag.methods.higra.tables import TABLES, Row, ints, read_of, relation_rows
 from gpu_rag.text.bm25 import Bm25
 
 _ENTITIES, _RELATIONS = "higra_merge/higra_entities", "higra_links/higra_relations"
@@ -50,7 +50,7 @@ def _old_rows(view: View, entities: list[Row]) -> list[int]:
     for entity, passage in zip(sources["entity"].to_pylist(), sources["passage"].to_pylist()):
         for member in members[entity]:
             named.setdefault((member, passage), entity)
-    names, passages = view.kept("entities/entities"), view.kept("passages/passages")
+    names, passages = view.kept(ENTITIES), view.kept(PASSAGES)
     return [
         next(
             named[pair]
@@ -75,9 +75,10 @@ def _links(view: View) -> Files:
 
 
 def _mentions(view: View) -> Files:
-    files = view.masked("higra_mentions/higra_links", HIGRA_LINKS, entity=_ENTITIES, passage="passages/passages")
+    ends = {"entity": _ENTITIES, "passage": PASSAGES}
+    links = view.masked("higra_mentions/higra_links", read_of(view.base, "higra_links"), ends)
     keys = [(name, "ascending") for name in ("passage", "start", "entity", "end")]  # the order of entities may differ
-    return {name: table.sort_by(keys).combine_chunks() for name, table in files.items()}
+    return {"higra_links.parquet": links.sort_by(keys).combine_chunks()}
 
 
 def _graph(view: View) -> Files:
@@ -101,12 +102,12 @@ _BY_NAMES = replace(exact_stage, run=partial(exact_tables, by="none"))
 
 NARROW: dict[str, Narrow] = {
     "higra_exact": lambda view: view.run(_BY_NAMES, "extraction", "entities"),
-    "higra_exact_vectors": lambda view: {},  # only needed for merging, which is done
+    "higra_exact_vectors": {},  # only needed for merging, which is done
     "higra_merge": _merge,
     "higra_links": _links,
     "higra_mentions": _mentions,
-    "higra_entity_vectors": vectors_of("higra_entity_vectors", _ENTITIES),
-    "higra_relation_vectors": vectors_of("higra_relation_vectors", _RELATIONS),
+    "higra_entity_vectors": {"vectors.safetensors": _ENTITIES},
+    "higra_relation_vectors": {"vectors.safetensors": _RELATIONS},
     "higra_search": _search,
     "higra_graph": _graph,
 }

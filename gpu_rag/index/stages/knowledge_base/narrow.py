@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_TABLES, KB_TEXTS, WEB_PAGES
-from gpu_rag.index.narrow import Files, Narrow, View, vectors_of
+from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_TABLES, KB_TEXTS
+from gpu_rag.index.narrow import ENTITIES, PASSAGES, Files, Narrow, View, masked_rows
 from gpu_rag.index.stages.knowledge_base.columns import LISTS
 from gpu_rag.index.stages.knowledge_base.fuse import Fused
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes, Records, names_of, types_of
@@ -39,7 +39,7 @@ def _kb(view: View) -> Files:
         if extracted.any():
             own = read_extraction(work)
             parts.append((own.ids, own.names, own.aliases, own.types))
-            stays[~stays] = view.new("entities/entities") >= 0
+            stays[~stays] = view.new(ENTITIES) >= 0
         view.keep(_RECORDS, np.flatnonzero(stays), len(stays))
         records = Records.of(source[stays], parts)
         kept, node = np.unique(_ints(old["records"], "node")[stays], return_inverse=True)
@@ -60,16 +60,16 @@ def _kb(view: View) -> Files:
     found = {name: _table(KB_TABLES[name], part) for name, part in columns.items()}
     found["sources"], found["edges"] = old["sources"], edges.set_column(relation, edges.schema[relation], numbers)
     found["relations"] = old["relations"].take(pa.array(view.kept(_RELATIONS)))
-    found["passages"] = old["passages"].take(pa.array(view.kept("passages/passages")))
-    links = view.masked("kb/kb_links", KB_TABLES["links"], left=_RECORDS, right=_RECORDS)
-    return links | {f"kb_{name}.parquet": table for name, table in found.items()}
+    found["passages"] = old["passages"].take(pa.array(view.kept(PASSAGES)))
+    found["links"] = view.masked("kb/kb_links", old["links"], {"left": _RECORDS, "right": _RECORDS})
+    return {f"kb_{name}.parquet": table for name, table in found.items()}
 
 
 def _edges(view: View, old: pa.Table, extracted: np.ndarray) -> pa.Table:
     """The edges that a kept passage or another source states, with the old numbers of relations. extracted: bool of
     each source."""
     passages = old["passages"].combine_chunks()
-    passage = view.new("passages/passages")[passages.flatten().to_numpy()]
+    passage = view.new(PASSAGES)[passages.flatten().to_numpy()]
     owner = pc.list_parent_indices(passages).to_numpy()[passage >= 0]
     n_stated = np.bincount(owner, minlength=len(old))
     stays = ~extracted[_ints(old, "source")] | (n_stated > 0)
@@ -111,20 +111,15 @@ def _text_vectors(view: View) -> Files:
 def _edge_vectors(view: View) -> Files:
     """Vectors of the view's edges; none if the whole index has none, see `texts.exact_texts`."""
     vectors = view.base.arrays("kb_edge_vectors")
-    return vectors_of("kb_edge_vectors", _EDGES)(view) if len(vectors["vectors"]) else {"vectors.safetensors": vectors}
-
-
-def _web(view: View) -> Files:
-    pages = view.base.table("kb_web", "web_pages.parquet", WEB_PAGES)
-    return {"web_pages.parquet": pages, "": view.base.words("kb_web")}
+    return {"vectors.safetensors": masked_rows(vectors, view.kept(_EDGES)) if len(vectors["vectors"]) else vectors}
 
 
 NARROW: dict[str, Narrow] = {
     "kb": _kb,
-    "kb_name_vectors": vectors_of("kb_name_vectors", _NODES),
+    "kb_name_vectors": {"vectors.safetensors": _NODES},
     "kb_edge_vectors": _edge_vectors,
-    "kb_relation_vectors": vectors_of("kb_relation_vectors", _RELATIONS),
+    "kb_relation_vectors": {"vectors.safetensors": _RELATIONS},
     "kb_texts": lambda view: view.run(kb_texts_stage, "kb"),
     "kb_text_vectors": _text_vectors,
-    "kb_web": _web,
+    "kb_web": {"web_pages.parquet": "", "": ""},
 }
