@@ -178,6 +178,10 @@ def sources_of(
     files = corpus_files(corpus, out)
     if not files and not named:
         raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
+    for path in files:
+        if (path / "manifest.json").is_file() and (path / "stages").is_dir():
+            do = "name the folder of the documents; --out names the index"
+            raise UsageError("an index is no corpus", given=path, expected="files or a folder of documents", do=do)
     triples = checked_paths("openie", openie)
     for path in triples:
         if not path.is_file():

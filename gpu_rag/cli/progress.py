@@ -62,7 +62,7 @@ class Bars:
         """A stage is done, or was up to date."""
         if stage == self._name:
             self._bars.update(self._task, total=self._done, completed=self._done)
-        if not self._live:
+        if not self._live and (skipped or self._done):
             detail = "up to date" if skipped else f"{self._done:,} {self._unit} {self._rate()}"
             tokens = f", {self._tokens:,} LLM tokens" if self._tokens and not skipped else ""
             self._console.print(f"{stage}: {detail}{tokens}", highlight=False)

@@ -34,6 +34,7 @@ def word_lists(path: Path) -> dict[str, frozenset[str]]:
 _LISTS = word_lists(Path(__file__).with_suffix(".toml"))
 _BEFORE_NAME, _BEFORE_NUMBER, _MAY_END = _LISTS["before_name"], _LISTS["before_number"], _LISTS["may_end"]
 _FIRST_WORDS = _LISTS["first_words"]
+_BEFORE_ORDINAL, _AFTER_ORDINAL = _LISTS["before_ordinal"], _LISTS["after_ordinal"]
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
@@ -97,6 +98,9 @@ def _full_stop_ends(text: str, at: int, next_word: str) -> bool:
     if low in _BEFORE_NAME and not word.isdigit():
         return False
     if low in _BEFORE_NUMBER and next_word[:1].isdigit():
+        return False
+    is_short_number = len(word) <= 2 and word.isdigit()
+    if is_short_number and (next_word.casefold() in _AFTER_ORDINAL or {*pieces[-2:-1]} & _BEFORE_ORDINAL):
         return False
     is_initial = len(word) == 1 and word.isalpha() and word.isupper()
     parts = word.split(".")

@@ -197,7 +197,7 @@ async function ask(event) {
   busy(true);
   tell("asking ...");
   try {
-    const body = { question: at("question").value, method: at("method").value, words: true, support: true };
+    const body = { question: at("question").value, method: at("method").value || "auto", words: true, support: true };
     const path = at("evidence-only").checked ? "/v1/retrieve" : "/v1/answer";
     const headers = { "Content-Type": "application/json" };
     const row = await fetched(path, { method: "POST", headers, body: JSON.stringify(body), signal: mine.signal });
@@ -225,8 +225,7 @@ function describe(index, methods) {
   const kb = index.counts.kb_nodes ? "; knowledge base: " + count("kb_nodes") + " nodes, " + count("kb_edges") + " edges" : "";
   at("about").textContent = visible(index.index + ": " + held + kb + "; language model: " + llm);
   const able = methods.filter((method) => method.retrieves);
-  fill(at("method"), able, (method) => element("option", method.method));
-  if (able.some((method) => method.method === "ppr")) at("method").value = "ppr";
+  fill(at("method"), [{ method: "auto" }, ...able], (method) => element("option", method.method));
   at("evidence-choice").hidden = !index.models.llm; // without a model there is nothing else
   const lacking = methods.filter((method) => !method.retrieves);
   at("lacking").hidden = !lacking.length;
@@ -251,6 +250,11 @@ async function begin() {
 at("form").addEventListener("submit", ask);
 at("stop").addEventListener("click", () => running?.abort());
 at("key").addEventListener("change", begin);
+at("key").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  event.preventDefault(); // it takes the key, it does not ask
+  begin();
+});
 at("question").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey) {
     event.preventDefault();
