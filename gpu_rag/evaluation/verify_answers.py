@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
+from gpu_rag.index.checks import stating
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import load_kb
+from gpu_rag.index.names import SortedRows
 from gpu_rag.index.stages.passages import are_of_nodes
 from gpu_rag.jobs import grounding_row, openai_row
 from gpu_rag.methods.registry import hooks
@@ -50,17 +53,19 @@ class AnswerChecker:
     this question, answer and evidence. Evidence: the passage is in the index, with
     this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the named passage
     states it; for an edge of a knowledge base, it comes from the named file and line. A node: it is in the index, with
-    this name and type. `against_corpus`, called last: the characters start:end of the source documents are the quoted
-    text. `against_replies`, called last: a model's reply that the trace names holds the answer; `n_unchecked` counts
-    the answers whose replies are not there.
+    this name and type. `against_corpus`, called last, for a checker made with_corpus: the characters start:end of the
+    source documents are the quoted text. `against_replies`, called last: a model's reply that the trace names holds the
+    answer; `n_unchecked` counts the answers whose replies are not there. Memory: ids, answers and hashes of replies;
+    with_corpus also a hash for each distinct quotation.
     """
 
-    def __init__(self, index: Index):
+    def __init__(self, index: Index, with_corpus: bool = False):
         self._index = index
         self.n_rows = self.n_evidence = self.n_edges = self.n_unchecked = 0
         self._answers: list[tuple[str, str, list[tuple[str, str]]]] = []  # id, answer, (step, hash of its reply)
         self._seen: set[str] = set()
-        self._spans: dict[str, dict[tuple[int, int, str], list[tuple[str, str]]]] = {}
+        self._with_corpus = with_corpus
+        self._spans: dict[str, dict[tuple[int, int, bytes], list[tuple[str, int]]]] = {}  # (start, end, hash of text)
 
     def check(self, raw: Row, row: Row) -> Iterator[Difference]:
         """The differences of one row. raw: as it stands in the file; row: the plain row in it (`jobs.read_pairs`)."""
@@ -105,8 +110,8 @@ class AnswerChecker:
     # --- evidence ----------------------------------------------------------------------------------
 
     @cached_property
-    def _passage_rows(self) -> dict[str, int]:
-        return {name: row for row, name in enumerate(self._index.passage_ids)}
+    def _passage_rows(self) -> SortedRows:
+        return SortedRows(self._index.passages["id"])
 
     def _evidence(self, id: str, number: int, item: Any) -> Iterator[str]:
         name = item.get("passage_id") if isinstance(item, dict) else None
@@ -123,24 +128,30 @@ class AnswerChecker:
         if (given := item.get("metadata", {})) != (metadata := self._index.metadata_of(row)):
             yield f"passage {name}: metadata is {given!r}, in the index {metadata!r}"
         start, end, text = item.get("start"), item.get("end"), item.get("text")
-        if isinstance(start, int) and isinstance(end, int) and isinstance(text, str):
+        if self._with_corpus and isinstance(start, int) and isinstance(end, int) and isinstance(text, str):
             spans = self._spans.setdefault(passage["doc_id"], {})
-            spans.setdefault((start, end, text), []).append((id, f"evidence {number}"))
+            spans.setdefault((start, end, _hash(text)), []).append((id, number))
 
     # --- paths -------------------------------------------------------------------------------------
 
+    def _stated(self, subject: str, label: str, object_: str) -> set[str] | None:
+        """Ids of the passages that state a relation, given by its normalised names; None if there is no such relation.
+        Names are normalised, since under a filter they are written as in the matching documents."""
+        index, triple = self._index, (subject, label, object_)
+        found: list[set[int] | None] = [relations(index, *triple) for relations in hooks("relations")]
+        rows = index.entity_rows if "entities" in index.stages else {}
+        if subject in rows and object_ in rows:
+            subjects, objects = (range(rows[name], rows[name] + 1) for name in (subject, object_))
+            found.append(stating(index.relations, label, subjects, objects))
+        ids = [{index.passage_ids[row] for row in passages} for passages in found if passages is not None]
+        citations = self._stated_by_kb.get(triple)
+        ids += [] if citations is None else [citations]
+        return set().union(*ids) if ids else None
+
     @cached_property
-    def _stated(self) -> dict[tuple[str, str, str], set[str]]:
-        """{normalised names of a relation: ids of the passages that state it}. Names are normalised, since under a
-        filter they are written as in the matching documents."""
+    def _stated_by_kb(self) -> dict[tuple[str, str, str], set[str]]:
+        """{normalised names of an edge of the knowledge base: passages, or the place in its source, that state it}."""
         stated: dict[tuple[str, str, str], set[str]] = {}
-        if "entities" in self._index.stages:
-            ids = self._index.passage_ids
-            for row, passages in enumerate(self._index.relations["passages"].to_pylist()):
-                stated.setdefault(_normal(*self._index.relation_text(row)), set()).update(ids[p] for p in passages)
-        for relations in hooks("relations"):
-            for *triple, passages in relations(self._index):
-                stated.setdefault(_normal(*triple), set()).update(self._index.passage_ids[p] for p in passages)
         if self._has_kb:
             kb = self._index.loaded("kb", load_kb)
             passages = kb.edge_passages.values.tolist()
@@ -159,7 +170,7 @@ class AnswerChecker:
             yield "it is not [subject, relation, object, passage id]"
             return
         subject, label, object_, passage = edge
-        stated = self._stated.get(_normal(subject, label, object_))
+        stated = self._stated(*_normal(subject, label, object_))
         if stated is None:
             yield f"no relation of the index is {subject!r} - {label!r} - {object_!r}"
         elif passage in stated or not (passage or stated):
@@ -207,13 +218,14 @@ class AnswerChecker:
         waiting = {name: spans for (name, spans), of in zip(self._spans.items(), left_out) if not of}
         for document in read_corpus(paths, Limits(limit)):
             if isinstance(document, Document) and document.id in waiting:
-                for (start, end, text), cited in waiting.pop(document.id).items():
-                    if start < 0 or document.text[start:end] != text:
+                for (start, end, hash), cited in waiting.pop(document.id).items():
+                    if start < 0 or _hash(document.text[start:end]) != hash:
                         what = f"characters {start}:{end} of document {document.id} are not the text quoted"
-                        yield from (Difference(id, where, what) for id, where in cited)
+                        yield from (Difference(id, f"evidence {number}", what) for id, number in cited)
         for name, spans in waiting.items():
             for cited in spans.values():
-                yield from (Difference(id, where, f"its document {name} is not in the corpus") for id, where in cited)
+                what = f"its document {name} is not in the corpus"
+                yield from (Difference(id, f"evidence {number}", what) for id, number in cited)
 
 
 def check_answers(
@@ -221,7 +233,7 @@ def check_answers(
 ) -> tuple[AnswerChecker, list[Difference]]:
     """(checker with its counts, all differences) of an answers file, in row order; differences from the replies and
     from the corpus come last."""
-    checker = AnswerChecker(index)
+    checker = AnswerChecker(index, with_corpus=bool(corpus))
     found = [difference for raw, row in pairs for difference in checker.check(raw, row)]
     found += checker.against_replies(replies)
     if corpus:
@@ -261,6 +273,10 @@ def _says(reply: str, answer: str) -> bool:
         reply = json.dumps(json.loads(reply), ensure_ascii=False)
     said = " ".join(reply.replace('\\"', '"').split()).casefold()
     return all(" ".join(part.split()).casefold() in said for part in answer.split(";"))
+
+
+def _hash(text: str) -> bytes:
+    return xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass"))
 
 
 def _normal(subject: str, label: str, object_: str) -> tuple[str, str, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
+from gpu_rag.text.normalise import normalise_name
 
 ROWS = 1 << 16  # rows per block
 
@@ -21,6 +23,21 @@ def is_outside(values: np.ndarray, limit: int) -> np.ndarray:
 def outside(values: np.ndarray, limit: int) -> int:
     """Number of values outside [0, limit)."""
     return int(is_outside(values, limit).sum())
+
+
+def stating(relations: pa.Table, label: str, subjects: range, objects: range) -> set[int] | None:
+    """Passages that state a relation with one of these ends and this label; None if there is no such relation.
+
+    relations: a table of relations, sorted by subject. label: normalised. Reads the relations of the subjects alone.
+    """
+    subject = relations["subject"].to_numpy()
+    first, last = np.searchsorted(subject, [subjects.start, subjects.stop])
+    of = relations.slice(first, last - first)
+    ends = of["object"].to_numpy()
+    of = of.take(np.flatnonzero((ends >= objects.start) & (ends < objects.stop)))
+    rows = zip(of["label"].to_pylist(), of["passages"].to_pylist())
+    found = [passages for written, passages in rows if normalise_name(written) == label]
+    return set().union(*found) if found else None
 
 
 def wrong_vectors(index: Index, stage: str, n: int, what: str = "", zeros: bool = False) -> Iterator[str]:

@@ -38,9 +38,10 @@ class Method:
     stages. narrow: {stage: function that rebuilds it for a part of the documents}, see `index.narrow`. explain: {step
     of a trace: words}.
     report: a module or object with `figures(report)` for the --json of a build, `summary(document)`, lines of text, and
-    `section(document, page)`, HTML. relations: a function of an index that yields (subject, label, object, passages)
-    for relations that only this method has. commands: {name: a module like those of `cli`}. tune: {method that learns:
-    a function (engine, questions with gold, methods to choose among or None) -> `Tuned`}.
+    `section(document, page)`, HTML. relations: a function of an index and a relation (subject, label, object, all
+    normalised) that returns the rows of the passages that state it; None if the method has no such relation.
+    commands: {name: a module like those of `cli`}. tune: {method that learns: a function (engine, questions with gold,
+    methods to choose among or None) -> `Tuned`}.
     profiles: {name: TOML file in the folder of the package}.
 
     inexact: families of graph ops that it runs and whose implementations may differ within a tolerance. ranks_as: the

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
 
+from gpu_rag.index.checks import stating
 from gpu_rag.index.index import Index
+from gpu_rag.index.names import TextColumn
 from gpu_rag.methods.higra.graph import higra_graph
 
 
-def stated(index: Index) -> Iterator[tuple[str, str, str, list[int]]]:
-    """(subject, label, object, passage rows) of every relation; nothing if the index has no such graph."""
+def stated(index: Index, subject: str, label: str, object_: str) -> set[int] | None:
+    """Passage rows that state a relation of normalised names; None if the index has no such graph or relation."""
     if "higra_graph" not in index.stages:
-        return
+        return None
     graph = higra_graph(index)
-    names = graph.entities["name"].to_pylist()
-    columns = (graph.relations[name].to_pylist() for name in ("subject", "label", "object", "passages"))
-    for subject, label, object_, passages in zip(*columns):
-        yield names[subject], label, names[object_], passages
+    ids: TextColumn[str] = TextColumn(graph.entities["id"])
+
+    def named(name: str) -> range:  # an id is a name; ids of several entities with one name go on after two spaces
+        return range(bisect_left(ids, name), bisect_left(ids, f"{name}  \U0010ffff"))
+
+    return stating(graph.relations, label, named(subject), named(object_))
