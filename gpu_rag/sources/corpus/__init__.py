@@ -9,13 +9,22 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from gpu_rag.errors import BadInput
+from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file, unreadable
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
+from gpu_rag.sources.corpus.package import Package
 from gpu_rag.sources.corpus.pages import brings_pages, pages_of
-from gpu_rag.sources.corpus.parser import Parser, is_parsed, missing_reader, require_reader, versions_for
+from gpu_rag.sources.corpus.parser import (
+    PARSED_SUFFIXES,
+    Parser,
+    is_parsed,
+    missing_reader,
+    require_reader,
+    versions_for,
+)
 from gpu_rag.sources.corpus.wikipedia import DUMP_SUFFIXES, read_dump
 from gpu_rag.sources.csv_rows import read_csv
 from gpu_rag.sources.formats import (
@@ -46,9 +55,9 @@ from gpu_rag.sources.rows import (
 from gpu_rag.types import Document, Reject
 
 ACCEPTED = (
-    "a folder of such files, a folder with corpus.jsonl and queries.jsonl (BEIR), .txt, .md, .pdf, .html, .htm, .docx, "
-    ".epub, .csv, .tsv, .jsonl (each also .gz), .parquet, a dump of Wikipedia (.xml, .xml.bz2), or .json / .json.gz of "
-    "HotpotQA, 2Wiki, MuSiQue, CRAG or HippoRAG"
+    "a folder or .zip of such files, a folder with corpus.jsonl and queries.jsonl (BEIR), "
+    f"{', '.join(DOCUMENT_SUFFIXES)}, .csv, .tsv, .jsonl (each also .gz), .parquet, "
+    "a dump of Wikipedia (.xml, .xml.bz2), or .json / .json.gz of HotpotQA, 2Wiki, MuSiQue, CRAG or HippoRAG"
 )
 
 
@@ -68,13 +77,12 @@ def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Docu
     """Documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
 
     Formats and ids:
-    - folder: every file below it is read by its ending. A .txt, .md, .pdf, .html, .htm, .docx or .epub file is a
-      document, id = relative path; files of rows are read as below, and a row whose id another file of the folder uses
-      for another text gets the id "FILE:ID". Files of other types are Rejects; names that begin with "." are skipped.
-      In
-      a folder with corpus.jsonl or corpus.jsonl.gz, and questions beside it (BEIR), only that file is read. .pdf,
-      .html,
-      .docx and .epub are parsed in a separate process, see `parser`; it ends with the iterator.
+    - folder: every file below it is read by its ending. A file of DOCUMENT_SUFFIXES is a document, id = relative path;
+      files of rows are read as below, and a row whose id another file of the folder uses for another text gets the id
+      "FILE:ID". Files of other types are Rejects; names that begin with "." are skipped. In a folder with corpus.jsonl
+      or corpus.jsonl.gz, and questions beside it (BEIR), only that file is read. Files that need a library are parsed
+      in a separate process, see `parser`; it ends with the iterator.
+    - .zip: the files in it, as in a folder; their names begin with that of the zip file. A zip file in it is a Reject.
     - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .csv, .tsv (see `csv_rows`), .parquet, a JSON array (HippoRAG's
       corpus files). title may be missing; a missing id becomes "p_" + sha1(title + newline + text)[:12]; other keys are
       metadata.
@@ -91,7 +99,7 @@ def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Docu
     Raises at once BadInput for a missing path or an unknown type, and MissingBackend for a file that needs the extra
     `documents` if that is not installed (in a folder it is a Reject, unless all files are such files); any fault inside
     a file is a Reject.
-    Memory: one row (one file for .json), and about 150 bytes for each id seen.
+    Memory: one row (one file for .json and .zip), and about 150 bytes for each id seen.
     """
     if not paths:
         raise BadInput("there is no corpus to read", given="no path", expected=ACCEPTED)
@@ -107,6 +115,8 @@ def reader_versions(paths: Sequence[Path]) -> dict[str, str]:
             names.append(path.name)
         elif not _corpora(path):
             names += (os.fsdecode(name) for name in list_files(path))
+    if any(name.lower().endswith(_ZIP_SUFFIXES) for name in names):
+        names += PARSED_SUFFIXES  # what it holds is not known yet
     return versions_for(names)
 
 
@@ -169,6 +179,34 @@ def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
     return map(_Found, read_file(path, os.fsencode(path.name), limits, parser))
 
 
+def _zip(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
+    return _zipped(path, os.fsencode(path.name), limits, parser)
+
+
+def _zipped(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[_Found]:
+    """Files of a zip file, unpacked into a temporary folder. `name` begins their ids."""
+    archive, place = name.decode("utf-8", "backslashreplace"), shown(path)
+    with TemporaryDirectory(prefix="gpu-rag-zip-") as temporary:
+        folder = Path(temporary)
+        try:
+            if (size := path.stat().st_size) > limits.max_file_bytes:
+                raise RowError(f"the file has {size} bytes, more than max_file_bytes = {limits.max_file_bytes}")
+            package = Package(path.read_bytes(), limits)
+            for member, reason in package.unpack(folder, lambda member: member.lower().endswith(_ENDINGS)):
+                yield _Found(Reject(shown(Path(place, member)), 0, reason))
+            read = _folder_reader(folder)
+        except (RowError, BadInput, MissingBackend) as error:
+            yield _Found(Reject(place, 0, str(error).replace(temporary, place)))
+            return
+        for found, repeatable, other_id in read(limits, parser):
+            file = found.file.replace(shown(folder), place, 1)
+            if found.line:
+                other_id = f"{archive}/{other_id}" if other_id else f"{archive}:{found.id}"
+                yield _Found(replace(found, file=file), repeatable, other_id)
+            else:
+                yield _Found(replace(found, file=file, id=f"{archive}/{found.id}" if found.id else ""))
+
+
 def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
     read = next(read for suffixes, read in _ROWS.items() if has_suffix(path, suffixes))
     for row in read(path, limits):
@@ -188,7 +226,8 @@ _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] =
     TABLE_SUFFIXES: lambda path, limits: read_parquet(path),
     DUMP_SUFFIXES: read_dump,
 }
-FORMATS = {DOCUMENT_SUFFIXES: _file, **dict.fromkeys(_ROWS, _rows)}
+_ZIP_SUFFIXES = (".zip",)
+FORMATS = {DOCUMENT_SUFFIXES: _file, _ZIP_SUFFIXES: _zip, **dict.fromkeys(_ROWS, _rows)}
 _ENDINGS = tuple(suffix for suffixes in FORMATS for suffix in suffixes)
 
 
@@ -215,6 +254,8 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
             yield _Found(Reject(shown(path), 0, problem))
         elif has_ending(name, DOCUMENT_SUFFIXES):
             yield from map(_Found, read_file(path, name, limits, parser))
+        elif has_ending(name, _ZIP_SUFFIXES):
+            yield from _zipped(path, name, limits, parser)
         elif has_ending(name, _ENDINGS):
             for item in _rows(path, limits, parser):
                 yield item._replace(other_id=f"{name.decode('utf-8', 'backslashreplace')}:{item.found.id}")

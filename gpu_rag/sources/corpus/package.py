@@ -1,6 +1,6 @@
-"""Zip files that hold XML, such as .docx and .epub: members are unpacked within limits, XML may not declare entities.
+"""Zip files, also those that hold XML, such as .docx: members are unpacked within limits, XML may not declare entities.
 
-Called only in the process of `parse_worker`.
+XML is read only in the process of `parse_worker`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import lzma
 import posixpath
 import re
+import stat
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
-from zipfile import BadZipFile, ZipFile
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from gpu_rag.sources.rows import Limits, RowError, check_unpacked, one_line
 
@@ -22,6 +24,7 @@ Text = Callable[[str], None]
 Element = tuple[str, dict[str, str], str]
 
 _READ_BYTES = 1 << 18
+_MOST_MEMBERS = 100_000
 # Errors of zipfile for a broken file; RuntimeError: a member with a password, or an unknown method.
 _BROKEN = (
     BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError, IndexError,
@@ -36,6 +39,8 @@ class Package:
     def __init__(self, data: bytes, limits: Limits) -> None:
         """Open the file. Raises RowError if `data` is no zip file."""
         self._size, self._limit, self._unpacked = len(data), limits.max_file_bytes, 0
+        if data.count(b"PK\x01\x02") > _MOST_MEMBERS:  # each is a Python object once the file is open
+            raise RowError(f"the zip file names more than {_MOST_MEMBERS} files")
         try:
             self._zip = ZipFile(BytesIO(data))
             self._names = set(self._zip.namelist())
@@ -64,6 +69,39 @@ class Package:
         except _BROKEN as error:
             raise RowError(one_line(f"{name} cannot be unpacked: {error}")) from error
         return b"".join(parts)
+
+    def unpack(self, folder: Path, is_read: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+        """Write the members below `folder`; those that are not to be read stay empty. Yields (name, reason why it is
+        not written). Names that begin with "." are left out, as in a folder."""
+        written: set[str] = set()
+        for member in self._zip.infolist():
+            name = member.filename
+            parts = name.split("/")
+            if ".." in parts or name.startswith("/"):
+                yield name, "its path leads out of the zip file"
+            elif member.is_dir() or any(part.startswith(".") for part in parts):
+                continue
+            elif stat.S_ISLNK(member.external_attr >> 16):
+                yield name, "a link in a zip file is not followed"
+            elif member.compress_type not in (
+                ZIP_STORED,
+                ZIP_DEFLATED,
+            ):  # the memory that LZMA takes is the file's choice
+                yield name, "its compression is neither deflate nor none"
+            elif name in written:
+                yield name, "the zip file has two files of this name"
+            elif name.lower().endswith(".zip"):
+                yield name, "a zip file in a zip file is not read"
+            else:
+                written.add(name)
+                try:
+                    content = self.read(name) if is_read(name) else b""
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / name).write_bytes(content)
+                except RowError as error:
+                    yield name, str(error)
+                except (OSError, ValueError) as error:
+                    yield name, f"it cannot be unpacked: {getattr(error, 'strerror', None) or error}"
 
     def walk(self, name: str, start: Start, end: End, text: Text) -> None:
         """Parse an XML member with callbacks; names of elements and attributes come without their namespaces.
