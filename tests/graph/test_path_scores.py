@@ -241,7 +241,7 @@ test_bad_input_says_what = refusals(
         ("vectors are not unit rows", lambda: score_paths(ONE, Q, 2 * V, T)),
         ("vectors are not unit rows", lambda: score_paths(ONE, Q, V * float("nan"), T)),
         ("queries are not unit rows", lambda: score_paths(ONE, Q * float("nan"), V, T)),
-        ("of no question", lambda: score_paths(path_set([(0, 1, [0], [])]), Q, V, T)),
+        ("no question", lambda: score_paths(path_set([(0, 1, [0], [])]), Q, V, T)),
         ("too long", lambda: score_paths(path_set([(0, 0, list(range(24)), [0] * 23)]), Q, V, T)),
     ]
 )

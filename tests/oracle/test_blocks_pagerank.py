@@ -294,35 +294,6 @@ def test_bad_input() -> None:
         blocks_pagerank(blocks, good, implementation="scipy")
 
 
-def test_broken_blocks() -> None:
-    blocks, seeds, _ = some_blocks(GRAPHS["undirected"], 4)
-    ids, offsets = blocks.global_ids, blocks.offsets
-    across = CSR(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32))
-    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3, torch.ones(2))
-    three = (torch.tensor([0, 3]), torch.tensor([3, 4, 5]))
-    assert path.weight is not None
-    reject = [torch.tensor([1.0, value, 1.0, 1.0]) for value in (torch.nan, torch.inf, -1.0)]
-    for broken, match in (
-        (Blocks(blocks.csr, offsets, ids[:-1]), "broken"),
-        (Blocks(blocks.csr, offsets, ids.flip(0)), "not in order"),
-        (Blocks(blocks.csr, offsets, ids - N), "nodes of blocks is no node; given -"),
-        (Blocks(across, torch.tensor([0, 1, 2]), torch.tensor([3, 3])), "out of its block"),
-        (Blocks(across, torch.tensor([0, 1]), torch.tensor([3])), "other nodes"),
-        *((Blocks(CSR(path.indptr, path.indices, w), *three), "not finite") for w in reject),
-        (Blocks(CSR(path.indptr, path.indices, path.weight[:3]), *three), "do not match"),
-        (Blocks(CSR(path.indptr, path.indices[[0, 2, 1, 3]]), *three), "not sorted"),
-        (Blocks(CSR(path.indptr, path.indices * 0), *three), "duplicate"),
-        (Blocks(CSR(path.indptr, path.indices + 7), *three), "no node"),
-        (Blocks(CSR(torch.tensor([0, 3, 1, 4]), path.indices), *three), "falls"),
-        (Blocks(CSR(torch.tensor([0, 1, 3, 9]), path.indices), *three), "wrong ends"),
-        (Blocks(CSR(path.indptr, path.indices.long()), *three), "wrong type"),
-    ):
-        with pytest.raises(BadInput, match=match):
-            blocks_pagerank(broken, ragged(seeds[: broken.offsets.shape[0] - 1]))
-        with pytest.raises(BadInput, match=match):
-            blocks_pagerank(broken, ragged(seeds[: broken.offsets.shape[0] - 1]), implementation="torch")
-
-
 @QUICK
 @given(st.lists(st.sampled_from([0, 1, 2, 7, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5]), max_size=8))
 def test_segment_sums(lengths: list[int]) -> None:

@@ -60,8 +60,7 @@ class _Events:
 def fixpoint(
     blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, n_groups: int | None = None
 ) -> torch.Tensor:
-    """distance << 32 | predecessor of every group and row, i64[M, T]; M is the largest group + 1; see
-    `minplus_relax`."""
+    """distance << 32 | predecessor of every group and row, i64[largest group + 1, T]; see `minplus_relax`."""
     if n_groups is None:
         n_groups = int(groups.values.max()) + 1 if groups.values.numel() else 0
     state = torch.full((n_groups, blocks.csr.n), UNREACHED, dtype=torch.int64, device=costs.device)
@@ -93,11 +92,7 @@ def trees_by_torch(
 
 
 def _followed(pred: torch.Tensor, anchor_bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The anchor at the end of each path, the groups with an anchor on it, and its hops: i64[M, T] each.
-
-    Jump lengths double. Their number suffices for a path of all nodes, without a look; on the CPU the loop stops when
-    nothing changes.
-    """
+    """The anchor at the end of each path, the groups with an anchor on it, and its hops: i64[M, T] each."""
     on_path, depth = (
         anchor_bits.expand(pred.shape[0], -1),
         (pred != torch.arange(pred.shape[1], device=pred.device)).long(),
@@ -168,8 +163,7 @@ def _order(events: _Events, cover_first: bool) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Trees:
-    """The trees of ordered events: first i64[B + 1], the start of each question's events; pred i64[M, T]; longest:
-    maximum hops of a path; limit: maximum trees of a question."""
+    """The trees of ordered events; first i64[B + 1]; pred i64[M, T]; longest: most hops of a path; limit: of trees."""
 
     events: _Events
     first: torch.Tensor
@@ -232,8 +226,7 @@ class _Trees:
         return whole, once
 
     def _marked(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(number of nodes i64[P], i64[P, 2]: sums of 2 * 64 mixed bits of each node) of the trees of events: equal
-        trees agree."""
+        """(number of nodes i64[P], i64[P, 2]: sums of mixed bits of each node) of events: equal trees agree."""
         step = max(1, AT_ONCE // ((self.pred.shape[0] + 1) * (self.longest + 1)))
         sizes, marks = [at[:0]], [at.new_zeros(0, 2)]
         for part in at.split(step):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_rag_kernels import ego as ego_loops
-from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
+from gpu_rag_kernels.dispatch import pick_implementation
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.errors import BadInput
@@ -46,8 +46,7 @@ class CheckedGraph:
 
 
 def checked(csr: CSR | CheckedGraph) -> CheckedGraph:
-    """Check `csr` (BadInput, as `check_csr`), once. Make one for each graph and pass it to the ops instead of the
-    CSR."""
+    """Check `csr` (BadInput, as `check_csr`), once for each graph; then pass the result to the ops."""
     if isinstance(csr, CheckedGraph):
         return csr
     check_csr(csr)
@@ -66,16 +65,15 @@ def ego_balls(
 ) -> Ragged:
     """The nodes within `radius` hops of each seed set: Ragged of i32 nodes, ascending, each once.
 
-    Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}.
-    csr: the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, one list for each
-    question; an empty list has an empty ball. radius >= 0. limit: maximum nodes of a ball, the first by (hop, node);
-    hops are those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is
-    reached, and passed through, only if it is in one of them (any node if None).
-    implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
-    Memory: the result and, for each thread, 36 N bytes (numba; 5 N if a group has at most four questions, which are
-    searched one by one); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and
-    the words of `balls_by_words`.
-    Raises BadInput, UsageError, MissingBackend.
+    Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}. csr:
+    the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, one list for each question;
+    an empty list has an empty ball. radius >= 0. limit: maximum nodes of a ball, the first by (hop, node); hops are
+    those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is reached, and
+    passed through, only if it is in one of them (any node if None). implementation: numba | torch | auto, all give the
+    same integers. threads: groups of 64 questions at once (numba). Memory: the result and, for each thread, 36 N bytes
+    (numba; 5 N if a group has at most four questions, which are searched one by one); torch: the edges of a frontier,
+    in pieces, or on a GPU with Triton and no limit 96 N bytes and the words of `balls_by_words`. Raises BadInput,
+    UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
     """
@@ -93,7 +91,8 @@ def ego_balls(
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
     if limit is None and pick_implementation(graph.indptr.device, family="loops") == "triton":
         return balls_by_words(graph, seeds, radius, allowed)
-    return _balls_by_torch(graph, seeds, radius, limit, allowed)
+    keys = reached(graph, seeds, radius, limit=limit, allowed=allowed).keys
+    return ragged_of_keys(keys, seeds.batch, max(graph.n, 1))
 
 
 def node_mask(graph: CSR, include: Ranges | None) -> torch.Tensor | None:
@@ -156,11 +155,6 @@ Costs = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """costs(question i64[P], node i64[P]): what entering the node costs in the question, i32 or i64[P]."""
 
 
-def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None) -> Ragged:
-    keys = reached(graph, seeds, radius, limit=limit, allowed=allowed).keys
-    return ragged_of_keys(keys, seeds.batch, max(graph.n, 1))
-
-
 def reached(
     graph: CSR, seeds: Ragged, radius: int, *, limit: int | None = None, allowed: torch.Tensor | None = None,
     costs: Costs | None = None, most: int | None = None,
@@ -191,7 +185,8 @@ def reached(
             whole = found[places_of(kept, n_kept)]
             if costs is not None and hop and n_over > n_kept - n_on:
                 over, before = found[places_of(new & ~on, n_over)], found[places_of(kept & ~on, n_kept - n_on)]
-                whole = torch.cat([front, _cheapest(over, before, costs, n, batch)]).sort().values
+                chosen = cheapest(over, sizes_of(before, batch, n), n_kept - n_on, costs, n)
+                whole = torch.cat([front, chosen]).sort().values
                 counted = False
         total += n_rows
         fronts.append(whole)
@@ -208,16 +203,19 @@ def reached(
     return Reached(keys[order], hops[order], total if counted else None, left)
 
 
-def _cheapest(over: torch.Tensor, places: torch.Tensor, costs: Costs, n: int, batch: int) -> torch.Tensor:
-    """For each question, as many of the ascending keys `over` as it has entries in `places`, by (cost, node)."""
+def cheapest(over: torch.Tensor, space: torch.Tensor, size: int, costs: Costs, n: int) -> torch.Tensor:
+    """The first space[question] of the ascending keys question * n + node, by (cost, node); `size` in all."""
     question, node = over // n, over % n
     cost = costs(question, node)
     check_form(cost, "costs are no integers of the pairs", INTEGERS, over.shape)
     order = lexsort(cost.long(), question)
-    starts = torch.arange(batch, device=over.device) * n
-    space = torch.searchsorted(places, starts + n) - torch.searchsorted(places, starts)
     place = torch.arange(over.shape[0], device=over.device) - torch.searchsorted(question, question[order])
-    return over[order[places_of(place < space[question[order]], places.shape[0])]]
+    return over[order[places_of(place < space[question[order]], size)]]
+
+
+def sizes_of(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
+    """The number of ascending keys question * n + node for each question: i64[B]."""
+    return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
 
 
 def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
@@ -242,8 +240,7 @@ def _within_limit(
 
 
 def _neighbours(graph: CSR, keys: torch.Tensor, n_entries: int) -> torch.Tensor:
-    """The keys question * N + neighbour of the keys question * N + node, ascending; with repeats if there is only one
-    piece."""
+    """The keys question * N + neighbour of ascending keys; ascending, with repeats if there is only one piece."""
     node = keys % max(graph.n, 1)
     questions, pieces = keys - node, []
     for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
@@ -262,14 +259,12 @@ def induced_subgraphs(
 ) -> Blocks:
     """The subgraph on each list of nodes, as blocks of one block-diagonal CSR.
 
-    Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight.
-    nodes: Ragged of i32/i64 nodes, ascending, each once (as from `ego_balls`). n_entries: the total number of entries
-    in their rows, if known.
-    Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric if `csr` is.
+    Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight. nodes:
+    Ragged of i32/i64 nodes, ascending, each once (as from `ego_balls`). n_entries: the total number of entries in their
+    rows, if known. Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric if `csr` is.
     implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
     (twice if these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights, are
-    reserved and mostly never written.
-    Raises BadInput, UsageError, MissingBackend.
+    reserved and mostly never written. Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3], indptr
     [0, 1, 2, 2, 2], indices [1, 0].
@@ -296,8 +291,7 @@ Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def blocks_around(
     graph: CheckedGraph, seeds: Ragged, radius: int, *, limit: int | None = None, costs: Costs | None = None
 ) -> Blocks:
-    """The subgraphs on the nodes of `reached`; on a device with fewer waits than `ego_balls` followed by
-    `induced_subgraphs`."""
+    """The subgraphs on the nodes of `reached`; on a device with fewer waits than by two calls."""
     csr = graph.csr
     check_ragged(seeds, "seeds", n=csr.n, device=csr.indptr.device)
     pulls = limit is None and pick_implementation(csr.indptr.device, family="loops") == "triton"
@@ -310,8 +304,7 @@ def blocks_around(
 
 
 def part_of_blocks(blocks: Blocks, kept: torch.Tensor) -> Blocks:
-    """The blocks on the marked rows, bool[T], as `induced_subgraphs` of each would give them, without weights. The host
-    waits once."""
+    """The blocks on the marked rows, bool[T], as `induced_subgraphs` would give them, without weights. One wait."""
     csr, row = CSR(blocks.csr.indptr, blocks.csr.indices), row_of_entry(blocks.csr)
     before = offsets_of(kept)
     offsets = before[blocks.offsets]
@@ -446,37 +439,16 @@ def _listed(seen: torch.Tensor, batch: int) -> Ragged:
     return Ragged(torch.cat(values), offsets_of(torch.cat(sizes)))
 
 
-def check_blocks(blocks: Blocks) -> None:
-    """Raise BadInput that names the problem in `blocks`; return nothing if they are sound. All of them is read once.
-
-    Sound: `csr` as in `check_csr`; offsets i64[B+1] from 0 to its number of nodes; global_ids i32/i64, < 2^31 - 1, >= 0
-    and ascending in each block, each once; no entry leads from one block into another.
-    """
-    nodes = Ragged(blocks.global_ids, blocks.offsets)
-    check_ragged(nodes, "nodes of blocks", n=2**31 - 1, device=blocks.csr.indptr.device, ascending=True)
-    if nodes.values.shape[0] != blocks.csr.n:
-        given = f"{nodes.values.shape[0]} global ids for {blocks.csr.n} rows"
-        raise BadInput("blocks name other nodes than they have", given=given, expected="one global id a row")
-    check_csr(blocks.csr, blocks.offsets)
-
-
 def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
-    """Convert nodes of the whole graph to rows of `blocks.csr`: i64[T], list b looked up in block b of the checked
-    `blocks`.
+    """Convert nodes of the whole graph to rows of `blocks.csr`: i64[T], list b looked up in block b.
 
     Raises BadInput if a node is not in its block, or if the number of lists is not that of blocks.
     """
     check_ragged(lists, name, device=blocks.offsets.device, batch=blocks.offsets.shape[0] - 1, of="blocks")
-    checks = compiled_checks(lists.values.device)
-    if checks is not None:
-        rows = torch.empty_like(lists.values, dtype=torch.int64)
-        named = arrays_of(Ragged(blocks.global_ids, blocks.offsets))
-        if checks.find_rows(*named, *arrays_of(lists), rows.numpy()):
-            return Ragged(rows, lists.offsets)
     row, node = row_of_value(lists), lists.values.long()
     if node.numel() == 0:
         return Ragged(node, lists.offsets)
-    width = 2**31  # above every id, as `check_blocks` ensures
+    width = 2**31  # above every id
     known = row_of_value(Ragged(blocks.global_ids, blocks.offsets)) * width + blocks.global_ids
     wanted = row * width + node
     at = torch.searchsorted(known, wanted)

@@ -1,4 +1,4 @@
-"""`hybrid_argmax` in torch, on any device: tiles of approximate scores with exact keyword overlaps.
+"""`JoinIndex.best` in torch, on any device: tiles of approximate scores with exact keyword overlaps.
 
 The keywords of both sides are made distinct, and split into common keywords, stored as columns of 0 and 1, and rare
 keywords, stored as lists.
@@ -95,8 +95,7 @@ def _only(lists: Ragged, wanted: torch.Tensor) -> Ragged:
 
 
 def _side(keys: torch.Tensor, size: torch.Tensor, place: torch.Tensor, n_common: int, n_shared: int) -> KeywordSide:
-    """One side. keys: row * n_keywords + keyword, each once; place: i64[n_keywords], rank by descending number of
-    pairs."""
+    """One side. keys: row * n_keywords + keyword, each once; place: i64[n_keywords], rank by number of pairs."""
     n_keywords = max(place.shape[0], 1)
     row, at = keys // n_keywords, place[keys % n_keywords]
     n_rows = size.shape[0]
@@ -154,8 +153,7 @@ def _rows(side: KeywordSide, first: int, last: int) -> KeywordSide:
 
 
 def _overlaps(left: KeywordSide, right: KeywordSide, n_common: int, n_rare: int) -> torch.Tensor:
-    """The number of keywords that each pair shares, f32[rows, columns]; whole numbers, so any order of addition is
-    exact."""
+    """The number of keywords that each pair shares, f32[rows, columns]: whole numbers, so sums are exact."""
     ones = [torch.zeros(side.size.shape[0], n_common, device=side.size.device) for side in (left, right)]
     for matrix, side in zip(ones, (left, right), strict=True):
         matrix[row_of_value(side.common), side.common.values.long()] = 1.0

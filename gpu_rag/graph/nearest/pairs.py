@@ -100,8 +100,7 @@ def _codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray
 def _candidates(
     code: np.ndarray, groups: np.ndarray, words: np.ndarray, most: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of one bucket whose sketches, u64[N, W], differ in at most `most` bits. In a bucket of more than CAP rows,
-    only pairs at most CAP apart in the order of sketch and row."""
+    """Pairs of a bucket whose sketches u64[N, W] differ in at most `most` bits, and at most CAP apart in it."""
     order = np.lexsort((words[:, 0], groups, code))
     code, group, words = code[order], groups[order], words[order]
     at = np.arange(len(order))

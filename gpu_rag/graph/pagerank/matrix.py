@@ -63,8 +63,7 @@ class MatrixTile:
         self.y = torch.zeros_like(self.x)
 
     def _begun(self, nodes: torch.Tensor | slice, pi: torch.Tensor) -> torch.Tensor:
-        """The initial state at nodes with probabilities pi f64[S, B]. A node without outgoing weight starts at its own
-        fixpoint."""
+        """The initial state at nodes with probabilities pi f64[S, B]; a dangling node starts at its own fixpoint."""
         if self.plan.known_mass:
             pi = torch.where(self.graph.dangling[nodes, None], pi * (1 - self.plan.damping), pi)
         return (pi / self.scale[nodes]).to(self.x.dtype)
@@ -78,8 +77,7 @@ class MatrixTile:
         return Restart(pi.to(self.x.dtype), at, nodes)
 
     def _start_everywhere(self, teleport: Teleport, questions: Array) -> Restart:
-        """The state and the restart of `Restarts`, some questions at a time, because f64 takes the most memory. Places
-        of `nodes` with the same node share the row of the first. No wait."""
+        """The state and restart of `Restarts`, PROVED questions at a time; equal `nodes` share a row. No wait."""
         part, total = teleport.shares(questions)
         n, (batch, places), size = self.graph.n, part.nodes.shape, part.last.shape[1]
         first, device = n - size, self.graph.device

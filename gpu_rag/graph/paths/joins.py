@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
@@ -16,7 +16,6 @@ from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.paths.sets import (
     MOST_HOPS,
     NO_END,
-    Kind,
     PathGraph,
     PathSet,
     check_count,
@@ -24,7 +23,7 @@ from gpu_rag.graph.paths.sets import (
     in_order,
     padded,
 )
-from gpu_rag.graph.ragged import are_broken, arrays_of, check_ragged, check_tensors, expand, places_of, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, check_tensors, expand, places_of, row_of_value
 from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
@@ -34,8 +33,7 @@ MOST_PAIRS = 1 << 26  # default maximum pairs of one call
 
 @dataclass(frozen=True)
 class Ends:
-    """Open ends. first, last: bool[B], whether the path continues before the first and after the last topic of each
-    question."""
+    """Open ends. first, last: bool[B], whether the path goes on before the first and after the last topic."""
 
     first: torch.Tensor
     last: torch.Tensor
@@ -50,8 +48,7 @@ class Window:
 
 
 def n_steps(topics: Ragged) -> int:
-    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for parts, including both
-    ends."""
+    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for parts, with both ends."""
     return int(topics.offsets.diff().max()) + 1 if topics.batch and topics.values.numel() else 0
 
 
@@ -76,9 +73,8 @@ def path_parts(
     """
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
     check_ends(topics, ends)
-    kind = Kind(topics.offsets, 1, 0, graph.n, padded=False)
     for paths in hops:
-        check_paths(paths, topics.batch, graph.device, kind)
+        check_paths(paths, topics.batch, graph.device)
     if not hops or any(paths.edges.shape[1] != h for h, paths in enumerate(hops)):
         raise BadInput("hops are not in order", given=[p.edges.shape[1] for p in hops], expected="0, 1, 2, ..")
     if pick_implementation(graph.device, implementation, "path_parts") == "numba":
@@ -96,7 +92,8 @@ def path_parts(
     counts = [count_of(*direct), *(count_of(j.first, j.last) for j in joints), *(mask.sum() for _, mask in beyond)]
     n_direct, *sizes = torch.stack(counts).tolist()  # one wait for the device; a second one follows for the kept pairs
     tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
-    owner, entry = whole_of(expand(*direct, n_direct), place)
+    pieces = (place[:0], place[:0]), *expand(*direct, n_direct)
+    owner, entry = (torch.cat(column) for column in zip(*pieces))
     hit = graph.csr.indices[entry] == topics.values[(owner + 1).clamp_max(max(question.shape[0] - 1, 0))]
     n_hits, *kept = torch.stack([hit.sum(), *(free.sum() for _, _, free in tried)]).tolist()
     at = places_of(hit, n_hits)
@@ -135,14 +132,8 @@ def count_of(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     return (last - first).sum()
 
 
-def whole_of(pieces: Iterator[tuple[torch.Tensor, torch.Tensor]], like: torch.Tensor) -> list[torch.Tensor]:
-    """The concatenated pieces of `expand`; like: of their dtype and device."""
-    return [torch.cat(column) for column in zip((like[:0], like[:0]), *pieces)]
-
-
 def _next_to(graph: PathGraph, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    """(first, last) i64[T]: the entries of each topic with a next topic in its question; an empty range for the
-    others."""
+    """(first, last) i64[T]: the entries of each topic with a next topic in its question; else an empty range."""
     question, topic = row_of_value(topics), topics.values.long()
     follows = torch.zeros_like(question, dtype=torch.bool)
     follows[:-1] = question[:-1] == question[1:]
@@ -152,8 +143,7 @@ def _next_to(graph: PathGraph, topics: Ragged) -> tuple[torch.Tensor, torch.Tens
 
 @dataclass(frozen=True)
 class _Joint:
-    """Rows i64 of `left` [P, U] and `right` [Q, V], nodes padded with -1: row i may be joined with the rows order[j],
-    first[i] <= j < last[i]."""
+    """Rows of `left` [P, U] and `right` [Q, V], padded with -1: row i meets rows order[j], first[i] <= j < last[i]."""
 
     left: torch.Tensor
     right: torch.Tensor
@@ -227,11 +217,11 @@ def chain_paths(
     check_tensors(topics, "topics", None)
     check_ends(topics, ends)
     _check_window(window, topics)
-    check_paths(parts, topics.batch, topics.offsets.device, Kind(topics.offsets, 1, 1))
+    check_paths(parts, topics.batch, topics.offsets.device)
     if step < 0 or (step > 0 and whole is None):
         raise BadInput("a chain has no beginning", given=f"step {step}", expected="step 0 first")
     if step > 0 and whole is not None:
-        check_paths(whole, topics.batch, topics.offsets.device, Kind(topics.offsets, 0, 1))
+        check_paths(whole, topics.batch, topics.offsets.device)
     if pick_implementation(topics.offsets.device, implementation, "chain_paths") == "numba":
         arrays = whole if step > 0 else None
         bounds = (window.least.contiguous().numpy(), window.longest.contiguous().numpy())
@@ -268,19 +258,14 @@ def chain_paths(
 
 
 def _check_window(window: Window, topics: Ragged) -> None:
-    """Raise BadInput unless `window` and the lists of the topics are sound. The host waits for a device once."""
+    """Raise BadInput unless `window` and the lists of the topics are sound."""
     for name, side in (("least", window.least), ("longest", window.longest)):
         check_form(side, f"window.{name} does not fit", [torch.int64], [topics.batch], topics.offsets.device)
     if is_trusted(topics.offsets.device):
         return
-    if compiled_checks(topics.offsets.device) is not None:
-        from gpu_rag_kernels.checks import are_lists
-
-        if are_lists(*arrays_of(topics), NO_END) and window.longest.numpy().max(initial=0) <= MOST_HOPS:
-            return  # the slow check below says what is wrong
-    elif not bool((window.longest > MOST_HOPS).any() | are_broken(topics, NO_END)):
-        return
     check_ragged(topics, "topics", n=NO_END)
+    if not bool((window.longest > MOST_HOPS).any()):
+        return
     given = f"longest={int(window.longest.max())}"
     raise BadInput("paths are too long", given=given, expected=f"at most {MOST_HOPS} hops")
 

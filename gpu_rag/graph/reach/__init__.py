@@ -50,11 +50,10 @@ def reachable(
     """The nodes at the end of each question's chain of relations: Ragged of i32 nodes, ascending, each once.
 
     S_0 = starts, S_k = {v : some u in S_(k-1) has an edge u -> v (OUT), v -> u (IN) or one of both (EITHER) of the k-th
-    relation}; the result is the last S. A walk may return to earlier nodes. An empty chain gives the starts.
-    graph: made by `typed_graph`. starts: Ragged of i32/i64 nodes.
-    relations: Ragged of i32/i64, each question's chain, of any length; ANY follows all relations. directions: Ragged of
-    i32/i64 with the same offsets, OUT, IN or EITHER. implementation: numba | torch | auto, all give the same integers.
-    threads: groups of questions at once (numba).
+    relation}; the result is the last S. A walk may return to earlier nodes. An empty chain gives the starts. graph:
+    made by `typed_graph`. starts: Ragged of i32/i64 nodes. relations: Ragged of i32/i64, each question's chain, of any
+    length; ANY follows all relations. directions: Ragged of i32/i64 with the same offsets, OUT, IN or EITHER.
+    implementation: numba | torch | auto, all give the same integers. threads: groups of questions at once (numba).
     Time: the followed edges, one binary search for each frontier node. Memory: the result and, for each thread with a
     step of more than a few hundred edges, 9 N bytes; torch: a frontier's edges, in pieces. Raises BadInput, UsageError,
     MissingBackend.
@@ -103,8 +102,7 @@ def _are_outside(values: torch.Tensor, least: int, most: int) -> torch.Tensor:
 
 
 def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:
-    """Values i64 and offsets of starts, relations and directions in turn, if a compiled pass finds them sound; None if
-    it does not, or cannot read them."""
+    """Values i64 and offsets of starts, relations and directions, if a compiled pass finds them sound; else None."""
     arrays: list[np.ndarray] = []
     for side in lists:
         for tensor in (side.values, side.offsets):
@@ -140,8 +138,7 @@ def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threa
 def _reachable_by_torch(
     graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, longest: int
 ) -> Ragged:
-    """Process all questions step by step, with ascending keys question * N + node; the nodes at the end of each chain
-    are selected at the end. The host waits once for each step, for the number of followed entries, and at the end."""
+    """All questions step by step, as ascending keys question * N + node. One wait for each step, one at the end."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
     check_memory(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
     fronts = [keys_of(starts, n).sort().values]
@@ -158,8 +155,7 @@ def _reachable_by_torch(
 def _stepped(
     graph: TypedGraph, front: torch.Tensor, relations: Ragged, ways: Ragged, place: torch.Tensor, go: torch.Tensor
 ) -> torch.Tensor:
-    """The keys one edge away from the keys of a front where `go` holds, ascending, possibly repeated. The relation and
-    the direction are at `place` of the lists."""
+    """Keys one edge away from those of a front where `go` holds, ascending, with repeats; `place`: in the lists."""
     n = max(graph.n, 1)
     place = place.clamp(0, max(relations.values.shape[0] - 1, 0))
     way = torch.where(go & _are_new(front), ways.values[place].long(), 0)

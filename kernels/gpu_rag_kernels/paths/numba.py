@@ -155,8 +155,7 @@ def relevance(nodes, edges, question, topics, offsets, dot, square, query_square
 
 @numba.njit(cache=True, nogil=True)
 def least_of_best(scores, heap):
-    """The k-th largest score, k = the length of `heap` f64[k], at most the number of scores. The heap's root is its
-    least."""
+    """The k-th largest score, k = the length of `heap` f64[k] <= the number of scores; the root is its least."""
     k = heap.shape[0]
     for i in range(scores.shape[0]):
         value, at = scores[i], 0
