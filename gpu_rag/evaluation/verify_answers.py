@@ -115,8 +115,7 @@ class AnswerChecker:
 
     @cached_property
     def _stated(self) -> dict[tuple[str, str, str], set[str]]:
-        """{normalised names of a relation: ids of the passages that state it}. Names are normalised, since under a
-        filter they are written as in the matching documents."""
+        """{normalised names of a relation, as they differ under a filter: ids of the passages that state it}."""
         stated: dict[tuple[str, str, str], set[str]] = {}
         if "entities" in self._index.stages:
             ids = self._index.passage_ids
@@ -188,8 +187,7 @@ class AnswerChecker:
 def check_answers(
     pairs: Iterable[tuple[Row, Row]], index: Index, corpus: Sequence[Path] = ()
 ) -> tuple[AnswerChecker, list[Difference]]:
-    """(checker with its counts, all differences) of an answers file, in row order; differences from the corpus come
-    last."""
+    """(checker with its counts, all differences) of an answers file, in row order; those from the corpus come last."""
     checker = AnswerChecker(index)
     found = [difference for raw, row in pairs for difference in checker.check(raw, row)]
     if corpus:

@@ -127,8 +127,7 @@ def entity_seeds(table: NameTable, texts: Sequence[Words], counts: np.ndarray) -
 
 @dataclass(frozen=True)
 class Titles:
-    """Passages by the words of their titles, in full and without a final bracket. hints: the words in these
-    brackets."""
+    """Passages by the words of their titles, whole and without a final bracket. hints: words in these brackets."""
 
     table: NameTable
     hints: dict[int, frozenset[str]]

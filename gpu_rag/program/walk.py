@@ -24,7 +24,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import Array, to_device
 from gpu_rag.graph.common.dots import products
 from gpu_rag.graph.common.segments import in_order, row_sums
-from gpu_rag.graph.fuse import minmax_of
+from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest.best import selected, topk_of
 from gpu_rag.graph.pagerank import Restarts
 from gpu_rag.index.index import Index
@@ -72,8 +72,7 @@ def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> Liste
 
 
 def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
-    """The given rows, each weighted by 1 / its count (1 for a count of 0). Shorter lists are padded with their first
-    entry."""
+    """The given rows, each weighted by 1 / its count (1 for 0). Shorter lists are padded with their first entry."""
     width = max(map(len, lists), default=0)
     rows = np.array([[*one, *[one[0] if len(one) else 0] * (width - len(one))] for one in lists], np.int64)
     rows = rows.reshape(len(lists), width)
@@ -99,8 +98,7 @@ def blended(
     found: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float,
     of: tuple[torch.Tensor, int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """(1 - share) found + share of a list, in place in `found`. A row whose list is empty stays unchanged. See
-    `restart`."""
+    """(1 - share) found + share of a list, in place; a row with an empty list stays unchanged. See `restart`."""
     if not rows.shape[1]:
         return found
     share_of = torch.where(row_sums(weights)[:, None] > 0, share, 0.0)
@@ -167,8 +165,7 @@ def mixed(first: Seeds, second: Seeds, share: float) -> Seeds:
 
 
 def restarts_of(seeds: Seeds, passages: torch.Tensor, mass: float) -> Restarts:
-    """pi: `mass` on the seeds of a question (if it has any), the rest on passages r f32[B, P], which are the last
-    nodes. r is changed in place."""
+    """pi: `mass` on a question's seeds, if any, the rest on passages r f32[B, P], the last nodes; changes r."""
     masses = torch.where(row_sums(seeds.weights)[:, None] > 0, mass, 0.0)
     return Restarts(seeds.nodes, (masses * seeds.weights).float(), passages.mul_((1 - masses).float()))
 
@@ -176,7 +173,7 @@ def restarts_of(seeds: Seeds, passages: torch.Tensor, mass: float) -> Restarts:
 def ranked(ranks: torch.Tensor, near: torch.Tensor, fusion: float, k: int) -> TopK:
     """The k passages of highest score for each question, on the device. ranks, near: f32[B, P]. Nothing waits: a NaN
     score comes first, and `passages_of` detects it."""
-    scores = minmax_of(ranks.clamp_min(_FLOOR).log()) + fusion * minmax_of(near)
+    scores = minmax_rows(ranks.clamp_min(_FLOOR).log()) + fusion * minmax_rows(near)
     columns, values = selected(scores, min(k, ranks.shape[1]))
     return topk_of(values, columns, min(k, ranks.shape[1]))
 

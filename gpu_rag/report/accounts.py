@@ -27,14 +27,8 @@ SERVER_HEADER = ["server", "requests", "busy", "wait", "prompt tokens", "cached"
 SERVER_HEADER += ["preempted"]
 
 
-def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
-    """The share of prompt tokens found in the engine's prefix cache; None without prompts."""
-    return cached_tokens / prompt_tokens if prompt_tokens else None
-
-
 def places(workers: Mapping[str, Any], servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
-    """{"workers", "servers"}: where models ran, and the share of `wall_s` that a server was busy; empty ones are left
-    out."""
+    """{"workers", "servers"}, empty ones left out: where models ran, and the share of `wall_s` each was busy."""
     busy = [{**asdict(one), "busy_share": one.busy_s / wall_s if wall_s else 0.0} for one in servers]
     return {name: found for name, found in (("workers", dict(workers)), ("servers", busy)) if found}
 
@@ -114,7 +108,7 @@ def llm_account(stats: RunStats) -> dict[str, Any]:
         "idle_share": llm.share,
         "busy_s": llm.busy_s,
         "idle_s": {name: llm.idle_s.get(cause, 0.0) for name, (cause, _) in CAUSES.items()},
-        "prefix_hit_rate": hit_rate(prompt, cached),
+        "prefix_hit_rate": cached / prompt if prompt else None,
         "mean_open": mean_open,
         "second_server_saves_s": second_server_saves_s(llm.busy_s, mean_open),
         "queue": {

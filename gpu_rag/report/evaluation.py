@@ -1,5 +1,4 @@
-"""The report of a comparison: a verdict, scores, differences, costs, breakdowns, and questions where methods
-disagree."""
+"""Report of a comparison: verdict, scores, differences, costs, breakdowns, and questions with disagreement."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 
 def verdict(document: dict[str, Any], measure: str) -> str:
-    """A verdict in words: whether and by how much the graph helped, comparing the best graph method with the best
-    other."""
+    """Whether and by how much the graph helped, in words: the best graph method against the best other."""
     scored = {name: entry[measure] for name, entry in document["methods"].items() if entry.get(measure) is not None}
     graph = [name for name in scored if uses_graph(name)]
     others = [name for name in scored if name not in graph]

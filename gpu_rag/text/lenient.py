@@ -71,8 +71,7 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
 
 
 def _encodable(value: Any) -> Any:
-    """The value with "?" for each half of a surrogate pair. No encoding can hold one, and a text with it would make its
-    whole embedding batch fail."""
+    """The value with "?" for each half of a surrogate pair, which no encoding can hold."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -81,8 +80,7 @@ def _encodable(value: Any) -> Any:
 
 
 def repairs(prompt: str, max_tokens: int, malformed: Malformed) -> tuple[tuple[str, int], ...]:
-    """(user text, max_tokens) pairs for a second try, best first: with the reason, and with more room. Take one that
-    fits."""
+    """(user text, max_tokens) of second tries, best first: with the reason, with more room. Take one that fits."""
     longer, larger = prompt + REPAIR.format(reason=malformed.reason[:_REASON_CHARS]), max(2 * max_tokens, REPAIR_TOKENS)
     return (longer, larger), (prompt, larger), (longer, max_tokens), (prompt, max_tokens)
 
@@ -141,8 +139,7 @@ def _plain(text: str) -> str:
 
 
 def read_json(text: str, schema: str) -> Read | Malformed:
-    """The object in a reply, valid under `schema` (canonical JSON Schema text). The module describes the accepted
-    forms."""
+    """The object in a reply, valid under `schema` (canonical text); the module describes the accepted forms."""
     strict = parse_json(text, schema)
     if not isinstance(strict, Malformed):
         return Read(strict, EXACT if text.lstrip().startswith("{") else LENIENT)
@@ -231,10 +228,7 @@ def _holds_an_item(value: Any) -> bool:
 
 
 def _values(text: str, cut: bool = False) -> Iterator[Any]:
-    """The JSON objects and arrays in a text, without those inside others.
-
-    cut: instead, only the first one, which is cut off or broken, closed after a complete item: see `_closed`.
-    """
+    """The outer JSON objects and arrays in a text. cut: only the first, if it is broken, closed by `_closed`."""
     at = 0
     for _ in range(MAX_STARTS):
         start = _START.search(text, at)
@@ -253,11 +247,7 @@ def _values(text: str, cut: bool = False) -> Iterator[Any]:
 
 
 def _closed(text: str) -> Any:
-    """The value of a broken JSON text, closed after the last complete item of its outermost list or object; or an
-    error.
-
-    If an item of the outermost list was cut, the whole item is dropped.
-    """
+    """A broken JSON text closed after the last complete item of its outermost list or object; or an error."""
     stack: list[str] = []
     ends: dict[int, int] = {}  # depth -> end of the last complete item
     for token in _TOKEN.finditer(text):

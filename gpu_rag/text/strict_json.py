@@ -75,8 +75,7 @@ def iter_array(text: str) -> Iterator[Any]:
 
 
 class _Decoder:
-    """The standard library's decoder, with hooks that record refused values. They do not raise, so that the end of a
-    refused value is still known."""
+    """The standard decoder; its hooks record refused values, and do not raise: so the value's end is known."""
 
     def __init__(self) -> None:
         self._problem = ""

@@ -114,10 +114,7 @@ class ReplyFile:
                 self._mend(IndexCorrupt(f"{self.path} is damaged", given=(faults or damaged)[0]))
 
     def _mend(self, error: IndexCorrupt) -> None:
-        """Move the sound replies of a damaged file to a new file, which takes its place.
-
-        Raises `error` if the file does not open and has no sound reply: it may be another kind of file.
-        """
+        """Move the sound replies of a damaged file to a new one in its place; raises `error` if there is none."""
         new, copy, old = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
         for path in (new, copy, old):
             path.unlink(missing_ok=True)
@@ -431,8 +428,7 @@ class CachedLLM:
         return replies
 
     def _is_lost(self, key: str, reply: Reply, request: Request) -> bool:
-        """Whether a kept reply does not count: marked malformed by an earlier version, or unreadable and due for a
-        retry."""
+        """Whether a kept reply does not count: malformed by an earlier version, or unreadable and due for a retry."""
         if reply.finish_reason == "malformed":
             return True
         return self._retry_unread and key not in self._tried and _is_unread(reply, request)

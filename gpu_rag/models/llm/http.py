@@ -25,6 +25,7 @@ from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.http_servers import Address, Card, Job, Patience, Servers
 from gpu_rag.models.llm.http_wire import (
     CHOICE_STYLES,
+    LABELS,
     OBJECT_STYLES,
     PLAIN_STYLES,
     TEMPLATE_TOKENS,
@@ -32,7 +33,6 @@ from gpu_rag.models.llm.http_wire import (
     FormRefused,
     Style,
     body,
-    can_rank,
     certificates_for,
     check_constraint,
     read_answer,
@@ -193,8 +193,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         return self._count(text)
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in order. Raises ModelError when no server is left; replies that came before were
-        handed to `on_reply`."""
+        """One reply per request, in order. Raises ModelError when no server is left, after `on_reply` of others."""
         finished: _Finished = queue.SimpleQueue()
         jobs = {i: self._job(i, request, finished) for i, request in enumerate(requests)}
         thread = self._running()
@@ -248,7 +247,8 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     def _job(self, key: int, request: Request, finished: _Finished, style: Style | None = None) -> Job | None:
         """Job of a request; None if it cannot be sent: its failure is queued at once."""
         problem: Reply | RequestFailed | None = check_constraint(request)
-        if isinstance(request.constraint, Rank) and not (self.style.ranks and can_rank(request.constraint)):
+        rank = request.constraint if isinstance(request.constraint, Rank) else None
+        if rank is not None and not (self.style.ranks and len(rank.options) <= len(LABELS)):
             problem = Reply("", "unscored", 0, 0, 0)  # nothing is sent: the caller then asks in another way
         if problem is not None:
             finished.put((key, request, problem, None))
@@ -329,8 +329,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
                 _log.warning("model server %s replies as %r; asked was %r", job.tried.name, said[:100], self.model)
 
     def _is_lost(self, job: Job, request: Request, reply: Reply) -> bool:
-        """Whether a reply cannot be read and the servers have changed their style since the request. Learns the style
-        anew when most of the last constrained replies cannot be read."""
+        """Whether a reply cannot be read because the servers changed their style, which is learnt anew if most fail."""
         is_current = job.style == self.style
         if not self._learns or not isinstance(request.constraint, (JsonSchema, Choice)):
             return False

@@ -33,8 +33,7 @@ Card = dict[str, Any]  # an entry of GET /models
 
 @dataclass(frozen=True)
 class Patience:
-    """Time limits of a request and of connecting, and the number of retries. A pause of backoff_s * 2^k s follows try
-    k, from 0."""
+    """Time limits of a request and of connecting, and retries. A pause of backoff_s * 2^k s follows try k, from 0."""
 
     timeout_s: float
     connect_timeout_s: float
@@ -336,8 +335,7 @@ class Servers:
     # --- jobs ---
 
     def dispatch(self) -> None:
-        """Send waiting jobs as far as servers take them, in bursts, so that the first leave before the last are
-        started."""
+        """Send waiting jobs as far as servers take them, in bursts: the first leave before the last are started."""
         n_begun = 0
         for server in self.servers:
             while server.suspects and server.live and server.watch is None and not server.running:
@@ -588,8 +586,7 @@ class Servers:
         return ModelError("the model server does not answer", given=given, do="start it, then run again")
 
     def _n_looks(self, failure: Failure) -> int:
-        """Number of looks before a run: as many as a request has tries; at most two when nothing listens at the
-        address."""
+        """Number of looks before a run: as many as a request has tries; at most two when nothing listens there."""
         return min(self.patience.retries, 1 if failure.unreached else self.patience.retries) + 1
 
     async def _patient_look(self, server: Server) -> Card | Failure | ModelError:

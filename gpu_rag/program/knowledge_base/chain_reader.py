@@ -122,8 +122,7 @@ class ChainReader:
 
     @cached_property
     def leads(self) -> list[dict[int, set[int]]]:
-        """The types that each directed relation leads to, by the type of its start. Only types of at least 1 edge in 20
-        count."""
+        """The types that each directed relation leads to, by the type of its start, if 1 edge in 20 does."""
         kb, n = self.kb, self.kb.n_types + 1
         found: list[dict[int, set[int]]] = [{} for _ in range(2 * kb.n_relations)]
         heads, tails = self.node_type[kb.head], self.node_type[kb.tail]
@@ -140,8 +139,7 @@ class ChainReader:
         return found
 
     def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
-        """The types that each directed relation leads to from nodes of the given types: positions in a list of sets, -1
-        for none."""
+        """The types that each directed relation leads to from nodes of given types: places in a list of sets, or -1."""
         key = frozenset(types)
         if key not in self._types_behind:
             places: dict[frozenset[int], int] = {frozenset(): -1}
@@ -161,8 +159,7 @@ class ChainReader:
 
     @cached_property
     def either(self) -> np.ndarray:
-        """bool[R]: relations whose edges between two types often run both ways, so that their direction means
-        nothing."""
+        """bool[R]: relations whose edges between two types often run both ways: their direction means nothing."""
         kb, n = self.kb, max(self.kb.n_types, 1)
         heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
@@ -195,8 +192,7 @@ class ChainReader:
         return next((found for unit in units_of(text) if unit.at >= at and (found := self.types_of(unit))), set())
 
     def opposed(self, text: str) -> set[int]:
-        """The relations that reverse the meaning of a question ("contraindication", "off-label use") and that it does
-        not name."""
+        """The relations that reverse a question's meaning ("contraindication") and that it does not name."""
         said = set().union(*(unit.groups for unit in units_of(text)))
         marked = [{group for unit in units if unit.marked for group in unit.groups} for units in self.units]
         return {row for row, groups in enumerate(marked) if groups and not groups & said}
@@ -229,8 +225,7 @@ class ChainReader:
 
 
 def _asking(words: Sequence[str], at: int) -> bool:
-    """Whether a word such as "when" asks a question: it stands first or last, or before a verb, unlike in "when it is
-    used"."""
+    """Whether a word such as "when" asks: it stands first, last, or before a verb, unlike in "when it is used"."""
     return at == 0 or words[at + 1 :][:1] == [] or words[at + 1] in _CLAUSE
 
 
@@ -264,8 +259,7 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
 
 
 class Reading:
-    """One question compared with the relations. It gives the value of each step for each run of cues that it may
-    take."""
+    """One question compared with the relations: the value of each step for each run of cues that it may take."""
 
     def __init__(self, reader: ChainReader, text: str):
         words = words_of(text)
@@ -281,8 +275,7 @@ class Reading:
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
-        """f64[orders, m + 1, m + 1] twice: the value of a step that takes the cues from i to j of an order, and how
-        well they cover it."""
+        """f64[orders, m + 1, m + 1] twice: the value of a step with the cues i to j of an order, and its cover."""
         key = directed if self.said[directed] else -1  # all relations without a cue have equal value
         if key in self._steps:
             return self._steps[key]
@@ -312,8 +305,7 @@ class Reading:
         return worth, cover
 
     def _next(self, ways: np.ndarray, types: set[int], back: int, cosine: np.ndarray) -> list[tuple[int, set[int]]]:
-        """Relations worth extending with, directed, and the types that they lead to: the MOST_SAID best that a cue
-        names; of the rest, which have equal value, per set of target types the first BEAM and the TRIED nearest."""
+        """Relations worth a step, and their target types: MOST_SAID best that a cue names, then BEAM and TRIED."""
         place, found = self.reader.types_behind(types)
         ways = ways[place[ways] >= 0]
         said, apart = ways[self.said[ways]], self.said[ways] | (ways == back)

@@ -137,8 +137,7 @@ def _reader(index: Index) -> ChainReader:
 def _that_lead(
     topic: tuple[int, ...], ranked: Sequence[tuple[Steps, float, float, np.ndarray]], plain: bool
 ) -> list[AskedChain]:
-    """The chains that lead away from their topic. Two chains have the same target if they share at least half of all
-    their end nodes. plain: whether the question says little else."""
+    """Chains that lead away from their topic; half of all end nodes make one target. plain: little else is said."""
     away = [(steps, score, covered, set(ends.tolist()) - set(topic)) for steps, score, covered, ends in ranked]
     kept = [one for one in away if one[3]]
     found = []
@@ -152,8 +151,7 @@ def _that_lead(
 
 
 def _directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:
-    """The directed relations that lead away from each group of nodes, ascending. The number of host waits does not
-    depend on the number of groups."""
+    """The directed relations that lead away from each group of nodes, ascending; waits do not grow with groups."""
     lists = ragged_of_lists(groups, kb.device)
     group, node, width = row_of_value(lists), lists.values, 2 * max(kb.n_relations, 1)
     both, keys = torch.from_numpy(either).to(kb.device), [node[:0]]
