@@ -84,7 +84,7 @@ def evaluation_page(
         heading("Paired differences"),
         _differences(document, measures, measure),
         heading("Costs"),
-        _costs(document, measure),
+        _costs(document),
         *fallbacks_section(fallbacks, sum(entry["replies_read"] for entry in document["methods"].values())),
         *servers_section(document),
         *_judge_section(document),
@@ -156,7 +156,7 @@ def _differences(document: dict[str, Any], measures: Sequence[str], measure: str
     return table(header, lines) + intervals(f"difference in {measure}{which}", points, -reach, reach)
 
 
-def _costs(document: dict[str, Any], measure: str) -> str:
+def _costs(document: dict[str, Any]) -> str:
     header = ["method", "LLM calls", "prompt tokens", "cached", "generated", "LLM s", "embedding s", "graph s"]
     header += ["wall s", "questions / s", "seconds per correct answer"]
     rows, bars = [], []
