@@ -447,8 +447,8 @@ async def _after(
     from gpu_rag.program.history import condensed
 
     text = await condensed(run, question.text, history)
-    found = program(replace(question, text=text))
-    draft = await (_with_support(text, found) if support else found)
+    running = program(replace(question, text=text))
+    draft = await (_with_support(text, running) if support else running)
     return draft if text == question.text else replace(draft, condensed=text)
 
 
@@ -460,13 +460,13 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
     if draft is None:
         reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
-    found, status = "none", draft.status
+    grounded, status = "none", draft.status
     if draft.text is not None:
         from gpu_rag.text.grounding import UNSTATED, grounding
 
-        found = grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
-        status = "unsupported" if found == UNSTATED else status
-    common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
+        grounded = grounding(draft.condensed or question.text, draft.text, shown_texts(draft))
+        status = "unsupported" if grounded == UNSTATED else status
+    common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=grounded)
     common.update(condensed=draft.condensed, missing=draft.missing, source=draft.source)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
 

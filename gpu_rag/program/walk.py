@@ -74,15 +74,15 @@ def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> Liste
 def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
     """The given rows, each weighted by 1 / its count (1 for 0). Shorter lists are padded with their first entry."""
     width = max(map(len, lists), default=0)
-    rows = np.array([[*one, *[one[0] if len(one) else 0] * (width - len(one))] for one in lists], np.int64)
+    rows = np.array([[*row, *[row[0] if len(row) else 0] * (width - len(row))] for row in lists], np.int64)
     rows = rows.reshape(len(lists), width)
-    there = np.arange(width) < np.array([len(one) for one in lists], np.int64)[:, None]
+    there = np.arange(width) < np.array([len(row) for row in lists], np.int64)[:, None]
     return rows, np.where(there, 1 / np.maximum(counts[rows], 1), 0.0) if rows.size else np.zeros(rows.shape)
 
 
 def uploaded(index: Index, vectors: Sequence[Array], *lists: Listed) -> tuple[torch.Tensor, ...]:
     """Vectors f32[D] as f32[B, D], and rows and weights of each list, on the device of the index, in one copy."""
-    return to_device(index.device, np.stack(vectors).astype(np.float32), *(part for one in lists for part in one))
+    return to_device(index.device, np.stack(vectors).astype(np.float32), *(part for pair in lists for part in pair))
 
 
 def restart(
@@ -102,16 +102,16 @@ def blended(
     if not rows.shape[1]:
         return found
     share_of = torch.where(row_sums(weights)[:, None] > 0, share, 0.0)
-    by_words, at = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
+    by_words, lanes = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
     found.mul_((1 - share_of).float())
     first = (weights > 0) & (torch.arange(rows.shape[1], device=found.device) > 0)
     kept = torch.where(first, rows, rows[:, :1])  # padding repeats the first write
     by_words = torch.where(first, by_words, by_words[:, :1])
     if of is None:
-        found[at, kept] = found[at, kept] + by_words
+        found[lanes, kept] = found[lanes, kept] + by_words
         return found
     dense = torch.zeros(len(rows), of[1], device=found.device)
-    dense[at, kept] = by_words
+    dense[lanes, kept] = by_words
     return found.add_(dense[:, of[0]])
 
 
@@ -126,8 +126,8 @@ def near_facts(
     rows = stage_rows(index, stage)
     n_facts = min(n_facts, rows.base.shape[0])
     if proved or not n_facts:
-        found = rows.search(queries, n_facts)
-        return found, torch.ones(len(queries), dtype=torch.bool, device=queries.device)
+        nearest = rows.search(queries, n_facts)
+        return nearest, torch.ones(len(queries), dtype=torch.bool, device=queries.device)
     return rows.proposed(queries, n_facts)
 
 
@@ -200,7 +200,7 @@ def summed(nodes: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, .
     ends = torch.cat([ahead[1:], ahead.new_full((1,), batch * width)]).flip(0).cummin(0).values.flip(0)
     starts = torch.where(leads.flatten(), place.flatten(), ends)
     offsets = torch.cat([starts, starts.new_full((1,), batch * width)])
-    sums = (in_order(one.gather(1, order).flatten(), offsets).view(batch, width) for one in weights)
+    sums = (in_order(weight.gather(1, order).flatten(), offsets).view(batch, width) for weight in weights)
     return nodes, *sums
 
 

@@ -123,10 +123,10 @@ def _balls_by_numba(
         if last - first <= kernels.ALONE:
             return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most)
         seen, fresh, bits = (np.zeros(n, np.uint64) for _ in range(3))
-        touched, found, front = (np.empty(n, np.int32) for _ in range(3))
+        touched, reached_nodes, front = (np.empty(n, np.int32) for _ in range(3))
         n_touched = kernels.search(
             indptr, indices, may, sources, offsets, first, last, radius, most,
-            seen, fresh, touched, found, front, bits,
+            seen, fresh, touched, reached_nodes, front, bits,
         )  # fmt: skip
         sizes = np.zeros(last - first, np.int64)
         kernels.ball_sizes(seen, touched[:n_touched], sizes)
@@ -167,24 +167,25 @@ def reached(
     """
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
-    found, fronts, total, left = keys_of(seeds, n).sort().values, [ball], 0, 0
+    candidates, fronts, total, left = keys_of(seeds, n).sort().values, [ball], 0, 0
     size, counted = torch.zeros(batch, dtype=torch.int64, device=ball.device), True
     for hop in range(radius + 1):
-        new = _are_new(found, ball)
+        new = _are_new(candidates, ball)
         if hop and allowed is not None:
-            new &= allowed[found % n]
+            new &= allowed[candidates % n]
         kept, on = new, new  # on: the start of the next hop
         if limit is not None:
-            kept, size = _within_limit(found, new, size, n, limit if hop or costs is None else found.shape[0])
-            on = kept & (size < limit)[found // n]
-        degree = graph.indptr[found % n + 1] - graph.indptr[found % n] if graph.n else new.long()
+            kept, size = _within_limit(candidates, new, size, n, limit if hop or costs is None else candidates.shape[0])
+            on = kept & (size < limit)[candidates // n]
+        degree = graph.indptr[candidates % n + 1] - graph.indptr[candidates % n] if graph.n else new.long()
         sizes = [kept.sum(), on.sum(), (new & ~on).sum(), (degree * kept).sum(), (degree * on).sum()]
         n_kept, n_on, n_over, n_rows, n_entries = torch.stack(sizes).tolist()
-        front = whole = found[places_of(on, n_on)]
+        front = whole = candidates[places_of(on, n_on)]
         if n_kept > n_on:
-            whole = found[places_of(kept, n_kept)]
+            whole = candidates[places_of(kept, n_kept)]
             if costs is not None and hop and n_over > n_kept - n_on:
-                over, before = found[places_of(new & ~on, n_over)], found[places_of(kept & ~on, n_kept - n_on)]
+                over = candidates[places_of(new & ~on, n_over)]
+                before = candidates[places_of(kept & ~on, n_kept - n_on)]
                 chosen = cheapest(over, sizes_of(before, batch, n), n_kept - n_on, costs, n)
                 whole = torch.cat([front, chosen]).sort().values
                 counted = False
@@ -196,7 +197,7 @@ def reached(
         if most is not None and n_entries > most:
             left = radius - hop
             break
-        found = _neighbours(graph, front, n_entries)
+        candidates = _neighbours(graph, front, n_entries)
     keys = torch.cat(fronts)
     order = keys.argsort()
     hops = torch.cat([torch.full_like(front, hop) for hop, front in enumerate(fronts[1:])])
@@ -218,24 +219,24 @@ def sizes_of(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
     return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
 
 
-def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
+def _are_new(keys: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
     """The first of equal ascending keys `found`, if it is not in the ascending `ball`: bool[T]."""
-    new = torch.ones_like(found, dtype=torch.bool)
-    new[1:] = found[1:] != found[:-1]
+    new = torch.ones_like(keys, dtype=torch.bool)
+    new[1:] = keys[1:] != keys[:-1]
     if ball.shape[0]:
-        new &= ball[torch.searchsorted(ball, found).clamp_(max=ball.shape[0] - 1)] != found
+        new &= ball[torch.searchsorted(ball, keys).clamp_(max=ball.shape[0] - 1)] != keys
     return new
 
 
 def _within_limit(
-    found: torch.Tensor, new: torch.Tensor, size: torch.Tensor, n: int, limit: int
+    keys: torch.Tensor, new: torch.Tensor, size: torch.Tensor, n: int, limit: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The new keys for which their balls, of `size` nodes now, have space, first keys first; and the new sizes."""
     batch = size.shape[0]
-    starts = torch.searchsorted(found, torch.arange(batch + 1, device=found.device) * n)
+    starts = torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n)
     before = offsets_of(new)
     full = before[starts[:-1]] + limit - size  # place of the first new key without space
-    kept = new & (before[:-1] < full[found // n])
+    kept = new & (before[:-1] < full[keys // n])
     return kept, (size + before[starts].diff()).clamp_(max=limit)
 
 
@@ -296,11 +297,11 @@ def blocks_around(
     check_ragged(seeds, "seeds", n=csr.n, device=csr.indptr.device)
     pulls = limit is None and pick_implementation(csr.indptr.device, family="loops") == "triton"
     most = csr.m * -(-seeds.batch // WORD) // PULL_FROM if pulls else None
-    found = reached(csr, seeds, min(radius, csr.n), limit=limit, costs=costs, most=most)
-    if found.left:
+    ball = reached(csr, seeds, min(radius, csr.n), limit=limit, costs=costs, most=most)
+    if ball.left:
         return induced_subgraphs(graph, ego_balls(graph, seeds, radius))
-    nodes = ragged_of_keys(found.keys, seeds.batch, max(csr.n, 1))
-    return induced_subgraphs(graph, nodes, n_entries=found.n_entries)
+    nodes = ragged_of_keys(ball.keys, seeds.batch, max(csr.n, 1))
+    return induced_subgraphs(graph, nodes, n_entries=ball.n_entries)
 
 
 def part_of_blocks(blocks: Blocks, kept: torch.Tensor) -> Blocks:
@@ -310,8 +311,8 @@ def part_of_blocks(blocks: Blocks, kept: torch.Tensor) -> Blocks:
     offsets = before[blocks.offsets]
     if kept.device.type == "cpu":
         rows = kept.nonzero()[:, 0]
-        found = induced_subgraphs(CheckedGraph(csr), Ragged(rows.int(), offsets))
-        return Blocks(found.csr, offsets, blocks.global_ids[rows])
+        part = induced_subgraphs(CheckedGraph(csr), Ragged(rows.int(), offsets))
+        return Blocks(part.csr, offsets, blocks.global_ids[rows])
     inside = kept[row] & kept[csr.indices.long()]
     n_rows, n_entries = torch.stack([kept.sum(), inside.sum()]).tolist()
     rows, entries = places_of(kept, n_rows), places_of(inside, n_entries)
@@ -334,10 +335,10 @@ def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
     first = 0
     while first < nodes.batch:  # as many blocks as can be read at once, at least one
         last = max(first + 1, int(np.searchsorted(read, read[first] + READ_AT_ONCE, "right")) - 1)
-        found = np.empty(read[last] - read[first] + 1, np.int32)
-        numbers = None if graph.weight is None else np.empty(len(found), np.int64)
-        size = cut_out(indptr, indices, listed, offsets, first, last, local, ends, found, numbers)
-        columns.append(shortened(found, size))
+        local_columns = np.empty(read[last] - read[first] + 1, np.int32)
+        numbers = None if graph.weight is None else np.empty(len(local_columns), np.int64)
+        size = cut_out(indptr, indices, listed, offsets, first, last, local, ends, local_columns, numbers)
+        columns.append(shortened(local_columns, size))
         if numbers is not None:
             entries.append(shortened(numbers, size))
         first = last
@@ -356,11 +357,11 @@ def _inside_by_torch(graph: CSR, nodes: Ragged, n_entries: int | None) -> Inside
     columns, entries = [node[:0]], [node[:0]]
     for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
         wanted = block[owner] + graph.indices[entry]
-        at = torch.searchsorted(known, wanted)
-        hit = known[at.clamp(max=known.shape[0] - 1)] == wanted
+        place = torch.searchsorted(known, wanted)
+        hit = known[place.clamp(max=known.shape[0] - 1)] == wanted
         counts.index_add_(0, owner, hit.long())
         hits = hit.nonzero()[:, 0]
-        columns.append(at[hits])
+        columns.append(place[hits])
         entries.append(entry[hits])
     indptr = offsets_of(counts)
     return indptr, torch.cat(columns).int(), torch.cat(entries)
@@ -451,10 +452,10 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     width = 2**31  # above every id
     known = row_of_value(Ragged(blocks.global_ids, blocks.offsets)) * width + blocks.global_ids
     wanted = row * width + node
-    at = torch.searchsorted(known, wanted)
-    missing = (node < 0) | (node >= width) | (torch.searchsorted(known, wanted, right=True) == at)
-    if not is_trusted(at.device) and bool(missing.any()):
+    rows = torch.searchsorted(known, wanted)
+    missing = (node < 0) | (node >= width) | (torch.searchsorted(known, wanted, right=True) == rows)
+    if not is_trusted(rows.device) and bool(missing.any()):
         first = int(missing.nonzero()[0, 0])
         given = f"node {int(node[first])} in list {int(row[first])}"
         raise BadInput(f"one of the {name} is not in its block", given=given, expected="a node of the block")
-    return Ragged(at, lists.offsets)
+    return Ragged(rows, lists.offsets)

@@ -81,8 +81,8 @@ def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: R
         for values, least, most, _ in ranges:
             broken |= _are_outside(values, least, most).any()
         chain = relations.offsets.diff().max() if relations.batch else relations.offsets[0]
-        found, longest = torch.stack([broken.long(), chain]).tolist()
-        if not found:
+        is_broken, longest = torch.stack([broken.long(), chain]).tolist()
+        if not is_broken:
             return int(longest)
     check_ragged(starts, "starts", n=graph.n)  # these checks say what is wrong
     check_ragged(directions, "directions")
@@ -116,16 +116,15 @@ def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | No
 
 
 def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threads: int) -> Ragged:
-    nodes, offsets, chain, at, way, _ = arrays
+    nodes, offsets, chain, chain_offsets, directions, _ = arrays
     walk, batch = loaded(COMPILED).walk_questions, len(offsets) - 1
-    if not is_small(MARKS * graph.n) and loaded(COMPILED).marks_soon(graph.sides, nodes, offsets, chain, way, at):
+    question = (nodes, offsets, chain, directions, chain_offsets)
+    if not is_small(MARKS * graph.n) and loaded(COMPILED).marks_soon(graph.sides, *question):
         check_memory(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
 
     def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
-        found: tuple[np.ndarray, np.ndarray] = walk(
-            graph.sides, nodes, offsets, chain, way, at, first, min(first + _QUESTIONS, batch)
-        )
-        return found
+        ends: tuple[np.ndarray, np.ndarray] = walk(graph.sides, *question, first, min(first + _QUESTIONS, batch))
+        return ends
 
     parts = [walks(0)] if 0 < batch <= _QUESTIONS else run_parts(walks, range(0, batch, _QUESTIONS), threads)
     if len(parts) == 1:
@@ -158,10 +157,10 @@ def _stepped(
     """Keys one edge away from those of a front where `go` holds, ascending, with repeats; `place`: in the lists."""
     n = max(graph.n, 1)
     place = place.clamp(0, max(relations.values.shape[0] - 1, 0))
-    way = torch.where(go & _are_new(front), ways.values[place].long(), 0)
+    direction = torch.where(go & _are_new(front), ways.values[place].long(), 0)
     pieces = [front[:0]]
-    for at, node in _followed(graph, front % n, relations.values[place].long(), way):
-        pieces.append((front[at] // n * n + node).sort().values)
+    for source, node in _followed(graph, front % n, relations.values[place].long(), direction):
+        pieces.append((front[source] // n * n + node).sort().values)
     return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
 
 
@@ -173,7 +172,7 @@ def _are_new(ascending: torch.Tensor) -> torch.Tensor:
 
 
 def _followed(
-    graph: TypedGraph, nodes: torch.Tensor, relation: torch.Tensor, way: torch.Tensor
+    graph: TypedGraph, nodes: torch.Tensor, relation: torch.Tensor, direction: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(place in nodes, node one edge of relation[i] away), in pieces; way[i]: the directions, 0 for none."""
     wanted, firsts, lasts = nodes * graph.n_relations + relation, [], []
@@ -181,7 +180,7 @@ def _followed(
         first = torch.where(relation < 0, indptr[nodes], torch.searchsorted(sorted_edges, wanted))
         last = torch.where(relation < 0, indptr[nodes + 1], torch.searchsorted(sorted_edges, wanted, right=True))
         firsts.append(first)
-        lasts.append(torch.where((way & bit) > 0, last, first))
+        lasts.append(torch.where((direction & bit) > 0, last, first))
     size = nodes.shape[0]
     for owner, edge in expand(torch.cat(firsts), torch.cat(lasts)):
         inward = owner >= size
@@ -218,16 +217,16 @@ def lowest_ways(
         return torch.where(best < n, best, -1)
 
     question = row_of_value(starts)
-    found = [lowest(question, starts.values.long(), lengths[question])]
+    path = [lowest(question, starts.values.long(), lengths[question])]
     for k in range(longest):
         place = (relations.offsets[:-1] + k).clamp(max=max(relations.values.shape[0] - 1, 0))
-        way = torch.where((found[-1] >= 0) & (lengths > k), ways[place].long(), 0)
+        direction = torch.where((path[-1] >= 0) & (lengths > k), ways[place].long(), 0)
         best = torch.full_like(ends, -1)
-        for at, node in _followed(graph, found[-1].clamp(min=0), relations.values[place].long(), way):
-            lower = lowest(at, node.long(), lengths[at] - k - 1)
+        for source, node in _followed(graph, path[-1].clamp(min=0), relations.values[place].long(), direction):
+            lower = lowest(source, node.long(), lengths[source] - k - 1)
             best = torch.where((best < 0) | ((lower >= 0) & (lower < best)), lower, best)
-        found.append(best)
-    return torch.stack(found, 1)
+        path.append(best)
+    return torch.stack(path, 1)
 
 
 def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:

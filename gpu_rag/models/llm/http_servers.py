@@ -239,10 +239,10 @@ class Servers:
         running event loop."""
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
-        for one in addresses:
-            exchanger = one.exchanger(patience.connect_timeout_s)
-            account = ServerAccount(one.name)
-            self.servers.append(Server(exchanger, account, connections, float(connections), own=one.own))
+        for address in addresses:
+            exchanger = address.exchanger(patience.connect_timeout_s)
+            account = ServerAccount(address.name)
+            self.servers.append(Server(exchanger, account, connections, float(connections), own=address.own))
         self._loop = asyncio.get_running_loop()
         self.keeper = None if keeper is None else keeper(self)
         self._waiting: deque[Job] = deque()
@@ -270,7 +270,7 @@ class Servers:
         if not cards:
             raise _all_of("no model server answers", unanswered)
         self.model = ids.pop()
-        revisions = {said for card in cards if (said := revision_of(card))}
+        revisions = {revision for card in cards if (revision := revision_of(card))}
         if len(revisions) > 1:
             given = ", ".join(sorted(revisions))
             raise ModelError("the servers serve different revisions", given=given, expected="one revision")
@@ -622,18 +622,18 @@ class Servers:
             expected = f"one of {', '.join(sorted(cards)) or 'none'}"
             do = "name the model after # in the address"
             return ModelError("the server does not serve this model", given=given, expected=expected, do=do)
-        said = revision_of(cards[model])
-        if self.revision and said and said != self.revision:
-            given, do = f"{url}: {said}", "set models.revision to what is served, or serve that one"
+        revision = revision_of(cards[model])
+        if self.revision and revision and revision != self.revision:
+            given, do = f"{url}: {revision}", "set models.revision to what is served, or serve that one"
             return ModelError("the server serves another revision", given=given, expected=self.revision, do=do)
         return cards[model]
 
 
 def revision_of(card: Card) -> str:
     """Revision of a model in its GET /models entry; "" if there is none."""
-    said = next((text for name in REVISION if isinstance(text := card.get(name), str) and text.strip()), "")
-    if said:
-        return said.strip().encode("utf-8", "replace").decode()
+    named = next((text for name in REVISION if isinstance(text := card.get(name), str) and text.strip()), "")
+    if named:
+        return named.strip().encode("utf-8", "replace").decode()
     snapshot = _SNAPSHOT.search(str(card.get("root") or ""))  # vLLM reports here the folder that it serves
     return snapshot[1] if snapshot else ""
 
