@@ -197,8 +197,8 @@ class Engine:
             self.index.check_embedder(embedder.name, embedder.content_hash)
             llm = self.models.llm() if with_llm else None
             chosen = self.settings.models
-            heard = WeakMethod(self._heard)  # a strong reference would form a cycle and keep the index and models alive
-            on_reply = partial(_told, heard)
+            note = WeakMethod(self._note_reply)  # a strong reference would be a cycle that keeps index and models alive
+            on_reply = partial(_call_if_alive, note)
             by, encoder = reranks_by(chosen.reranker), self.models.cross_encoder()
             self._models[with_llm] = Models(
                 llm, embedder, reason=chosen.reason, on_reply=on_reply, reranks_by=by, encoder=encoder
@@ -209,12 +209,12 @@ class Engine:
         """The objects that steps receive, by resource name."""
         return {"index": self.index, "models": self._models_of_run(with_llm)}
 
-    def _heard(self, reply: Reply | RequestFailed) -> None:
+    def _note_reply(self, reply: Reply | RequestFailed) -> None:
         """Record the time of a reply inside a batch, and report the reply."""
         self._stats.llm.answered(time.perf_counter())
-        self._tell(reply)
+        self._report(reply)
 
-    def _tell(self, reply: Reply | RequestFailed) -> None:
+    def _report(self, reply: Reply | RequestFailed) -> None:
         if self.on_reply is not None:
             self.on_reply(reply)
 
@@ -315,7 +315,7 @@ class Engine:
 
     def _slow(self) -> Slow:
         """The step whose calls run outside the streaming driver, and the service that answers them."""
-        return llm_step, LLMCalls(self.models.streaming_llm(), self._tell)
+        return llm_step, LLMCalls(self.models.streaming_llm(), self._report)
 
     def run(
         self,
@@ -391,9 +391,9 @@ class Engine:
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
 
 
-def _told(heard: WeakMethod[Any], reply: Reply | RequestFailed) -> None:
-    if (tell := heard()) is not None:
-        tell(reply)
+def _call_if_alive(method: WeakMethod[Any], reply: Reply | RequestFailed) -> None:
+    if (alive := method()) is not None:
+        alive(reply)
 
 
 def _content_of(path: Path) -> str:
@@ -446,8 +446,8 @@ async def _after(
     from gpu_rag.program.history import condensed
 
     text = await condensed(run, question.text, history)
-    found = program(replace(question, text=text))
-    draft = await (_with_support(text, found) if support else found)
+    running = program(replace(question, text=text))
+    draft = await (_with_support(text, running) if support else running)
     return draft if text == question.text else replace(draft, condensed=text)
 
 

@@ -72,7 +72,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class Blocks:
-    """B local subgraphs as one block-diagonal CSR.
+    """B local subgraphs as one block-diagonal CSR, made by `induced_subgraphs`; the ops that take one do not check it.
 
     csr: the block-diagonal matrix over all local nodes; offsets: i64[B+1], the first node of each block; global_ids:
     i32[offsets[B]], for each local node its id in the whole graph.

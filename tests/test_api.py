@@ -76,7 +76,11 @@ def test_a_list_gives_what_each_question_gives_alone(folder: Path) -> None:
 
 def test_ask_brings_the_answer_with_its_sentences(folder: Path) -> None:
     answer = gpu_rag.Index.open(folder).ask(QUESTION, settings=FAST, llm=says("Anna Stroud"))
-    assert (answer.status, answer.text, answer.grounding.status) == ("answered", "Anna Stroud", "mentioned") and answer.support
+    assert (answer.status, answer.text, answer.grounding.status) == (
+        "answered",
+        "Anna Stroud",
+        "mentioned",
+    ) and answer.support
 
 
 def test_models_stay_open_until_other_settings_are_named_or_the_block_ends(folder: Path, monkeypatch: Any) -> None:

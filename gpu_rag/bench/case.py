@@ -53,15 +53,13 @@ class Config:
 
     @property
     def pool(self) -> int:
-        """Number of generated questions: enough for the largest call from any start, twice, because one call is
-        untimed."""
+        """Number of generated questions: enough for the largest call from any start, and for one untimed call."""
         return 2 * max(*self.batches, MOST_TILED) + STARTS
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The outcome of a check. reason: why the result is wrong, empty if it is right; l1_error: its largest distance
-    from the reference, if that is the measure."""
+    """A check. reason: why the result is wrong, or empty; l1_error: its largest distance from the reference."""
 
     reason: str = ""
     l1_error: float | None = None
@@ -138,10 +136,9 @@ class Row:
 
     graph: its kind, or "index"; n: nodes, vectors or items; m: stored entries of the graph; B: questions of a call;
     hops: radius, or steps; ms: time of a call: the mean over the `asked` questions of a round, then the median over
-    rounds;
-    bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / the bandwidth of a plain copy with as many
-    threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled` questions of
-    a round; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;
+    rounds; bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / the bandwidth of a plain copy with
+    as many threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled`
+    questions of a round; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;
     cpu_ms, peer_cpu_ms, cpu_ratio: the same in processor time of all threads, which excludes waiting: on a shared
     machine it is more stable. None on a GPU.
     """

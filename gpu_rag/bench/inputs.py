@@ -122,8 +122,7 @@ def uniform(n: int, seed: int) -> CSR:
 
 
 def bipartite(n: int, seed: int) -> CSR:
-    """Nodes [entities | passages], one edge for each mention: every entity is in some passage, other mentions by
-    popularity."""
+    """Nodes [entities | passages], one edge a mention: every entity is in a passage, others by popularity."""
     generator = torch.Generator().manual_seed(seed)
     n_passages = max(1, n // (ENTITIES + 1))
     n_entities = n - n_passages

@@ -1,5 +1,4 @@
-"""Timing: medians of interleaved rounds, the machine's copy bandwidth, and a memory fill that reveals unwritten
-output."""
+"""Timing: medians of interleaved rounds, the copy bandwidth, and a memory fill that reveals unwritten output."""
 
 from __future__ import annotations
 
@@ -122,8 +121,7 @@ class Copy:
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """Inside, torch fills fresh memory with NaN (integers: their largest value), so unwritten output cannot look
-    right."""
+    """Inside, torch fills fresh memory with NaN (integers: the largest value), to reveal unwritten output."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     switch: Any = torch.utils.deterministic
     fill = switch.fill_uninitialized_memory

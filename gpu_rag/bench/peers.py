@@ -1,5 +1,4 @@
-"""Peers of the cases. They are in a checkout, in scripts/bench_peers, one file for each folder of ops; not in the
-wheel."""
+"""Peers of the cases: in a checkout, in scripts/bench_peers, one file for each folder of ops; not in the wheel."""
 
 from __future__ import annotations
 

@@ -52,16 +52,16 @@ class _Measurement:
     def rows(self) -> list[Row]:
         """Check, time, and assemble the rows."""
         checked = {batch: self._check(batch) for batch in self.case.batches or self.config.batches}
-        good = [batch for batch, found in checked.items() if isinstance(found, Checked)]
+        good = [batch for batch, outcome in checked.items() if isinstance(outcome, Checked)]
         peers = [self._ready(peer) for peer in self.case.peers()] if self.config.peers and good else []
         copy = Copy(self.device, self.config.threads)
         times = interleaved(self._turns(good, peers, copy), self.config.rounds, self.device, self.say) if good else {}
         rows: list[Row] = []
-        for batch, found in checked.items():
-            if isinstance(found, Checked):
-                rows.extend(self._measured(batch, found, peers, times, copy))
+        for batch, outcome in checked.items():
+            if isinstance(outcome, Checked):
+                rows.extend(self._measured(batch, outcome, peers, times, copy))
             else:
-                rows.append(found)
+                rows.append(outcome)
         return rows
 
     def _empty(self, batch: int, note: str = "", error: float | None = None) -> Row:
@@ -85,13 +85,13 @@ class _Measurement:
         self.say(f"checking B={batch}")
         try:
             with poisoned(), torch_threads(self.config.threads):
-                found = self.case.check(self.case.run(self.case.inputs(0, batch)), batch)
+                outcome = self.case.check(self.case.run(self.case.inputs(0, batch)), batch)
         except GpuRagError as error:
-            found = Checked(str(error))
-        if found.ok:
-            return found
-        self.say(f"refused: B={batch}: {found.reason}")
-        return self._empty(batch, f"{REFUSED}{found.reason}", found.l1_error)
+            outcome = Checked(str(error))
+        if outcome.ok:
+            return outcome
+        self.say(f"refused: B={batch}: {outcome.reason}")
+        return self._empty(batch, f"{REFUSED}{outcome.reason}", outcome.l1_error)
 
     def _ready(self, peer: Peer) -> Peer:
         """The peer with its own error, checked by one question; a second question tells how many fit in a round."""
@@ -103,11 +103,11 @@ class _Measurement:
             result, spent = _clocked(peer.run, inputs)
             if spent < TURN_S:  # the first call may have filled caches
                 _, spent = _clocked(peer.run, inputs)
-        found = self.case.check(result, 1)
+        outcome = self.case.check(result, 1)
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
         most = min(fit, peer.most or MOST_ALONE) if peer.alone else peer.most
-        note = peer.note if found.ok else f"the peer fails the check: {found.reason}"
-        return replace(peer, most=most, note=note, l1_error=found.l1_error)
+        note = peer.note if outcome.ok else f"the peer fails the check: {outcome.reason}"
+        return replace(peer, most=most, note=note, l1_error=outcome.l1_error)
 
     def _turns(self, batches: Sequence[int], peers: Sequence[Peer], copy: Copy) -> dict[Hashable, Turn]:
         turns: dict[Hashable, Turn] = {COPY: Turn(lambda round_number, call: None, copy)}
@@ -120,7 +120,7 @@ class _Measurement:
         return turns
 
     def _measured(
-        self, batch: int, found: Checked, peers: Sequence[Peer], times: dict[Hashable, Spent], copy: Copy
+        self, batch: int, outcome: Checked, peers: Sequence[Peer], times: dict[Hashable, Spent], copy: Copy
     ) -> list[Row]:
         """A row for each peer, or one row if there is no peer."""
         ms, n_bytes, gb_s = times[batch].ms, self.case.bytes_of(batch), copy.gb_s(times[COPY].ms)
@@ -133,7 +133,7 @@ class _Measurement:
             pct_of_copy_bandwidth=100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9),
             copy_gb_s=gb_s,
             cpu_ms=cpu_ms,
-            l1_error=found.l1_error,
+            l1_error=outcome.l1_error,
         )
         rows = []
         for peer in peers:

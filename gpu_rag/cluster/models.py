@@ -99,8 +99,7 @@ class RayLLM:
         return int(self._counted(text)) if self._chat is None else len(self._chat.prompt_ids([text])[0])
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in order. Raises ModelError when no worker is left; earlier replies are still passed
-        to `on_reply`."""
+        """One reply per request, in order. Raises ModelError when no worker is left, after `on_reply` of others."""
         order = sorted(range(len(requests)), key=lambda i: (requests[i].system, -len(requests[i].prompt), i))
         with closing(self._pool.run([replace(requests[i], on_text=None) for i in order])) as results:
             return in_order(len(requests), ((order[place], reply) for place, reply in results), on_reply)

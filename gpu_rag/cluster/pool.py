@@ -27,8 +27,7 @@ WAIT_S = 1.0  # maximum wait for workers between two looks at the clock
 
 @dataclass(frozen=True)
 class Plan:
-    """The workers that a pool should have. role: embedder or llm; actor: their class; build: its argument, which loads
-    the model."""
+    """The workers that a pool needs. role: embedder or llm; actor: their class; build: loads the model."""
 
     role: str
     actor: type[EmbedWorker] | type[LLMWorker]
@@ -241,11 +240,7 @@ class Pool:
             worker.calls.discard(call)  # last, so that a call interrupted here by Ctrl-C is processed again
 
     def _failed(self, worker: Worker, raised: Any, loading: bool) -> None:
-        """Handle an error raised by a worker. An engine that gave up counts as a death.
-
-        A model that could not be loaded after the run has begun counts as a death too: a dead worker may still hold the
-        GPU's memory. Other errors of loading stop the run.
-        """
+        """Handle an error of a worker. One that gave up, or cannot load after the begin, counts as a death."""
         cause = raised.cause
         if isinstance(cause, ModelError) and (not loading or self.about):
             self._restart(worker, cause)
@@ -284,8 +279,7 @@ class Pool:
         worker.loading, worker.since = worker.handle.load.remote(), time.monotonic()
 
     def _join(self, worker: Worker, facts: Facts) -> None:
-        """Add a worker that has loaded the model. Raises ModelError if it differs from the others or from this
-        process."""
+        """Add a worker that has loaded the model. Raises ModelError if its model differs from the others'."""
         worker.loading = None
         said = {"gpu-rag": facts.version, **facts.about}
         for name, value in (self.about or {"gpu-rag": installed_version()}).items():

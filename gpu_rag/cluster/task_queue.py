@@ -107,8 +107,7 @@ class TaskQueue:
         return numbered
 
     def finish(self, worker: int, number: int, result: Any) -> None:
-        """Record the result of a task. A task that was finished before is ignored, since a call may be processed
-        twice."""
+        """Record the result of a task. Ignores a finished task: a call may be processed twice."""
         task = self._running[worker].pop(number, None)
         if task is not None:
             task.end(result)

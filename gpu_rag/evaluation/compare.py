@@ -197,8 +197,7 @@ def score(
 def truthful(
     answers: Sequence[Answer], rows: Sequence[QuestionRow], judged: Sequence[float] | None = None
 ) -> list[float]:
-    """The three-way scores of questions with answers and web pages. judged: a judge's scores of all questions with
-    answers."""
+    """The three-way scores of questions with answers and web pages. judged: a judge's scores of all answers."""
     with_answers = [(answer, row) for answer, row in zip(answers, rows) if row.answers]
     right = [found == 1.0 for found in judged] if judged else [None] * len(with_answers)
     return [

@@ -186,14 +186,14 @@ def judge_answers(
     claims = {method: [_claim(a, r) for a, r in zip(given, rows) if r.answers] for method, given in answers.items()}
     controls = plant(rows, judge.settings.controls)
     controls["exact"] = exact_claims(answers, rows, judge.settings.controls)
-    asked = [claim for of in claims.values() for claim in of if isinstance(claim, Claim)]
-    planned = list(dict.fromkeys([*asked, *(claim for of in controls.values() for claim in of)]))
+    asked = [claim for claims_of in claims.values() for claim in claims_of if isinstance(claim, Claim)]
+    planned = list(dict.fromkeys([*asked, *(claim for claims_of in controls.values() for claim in claims_of)]))
     verdicts = dict(zip(planned, judge.verdicts(planned), strict=True))
     scores = {
-        method: [float(c if isinstance(c, float) else bool(verdicts[c].correct)) for c in of]
-        for method, of in claims.items()
+        method: [float(c if isinstance(c, float) else bool(verdicts[c].correct)) for c in claims_of]
+        for method, claims_of in claims.items()
     }
-    entries = {method: _entry(of, verdicts, len(rows)) for method, of in claims.items()}
+    entries = {method: _entry(claims_of, verdicts, len(rows)) for method, claims_of in claims.items()}
     return scores, entries, _about(judge, controls, verdicts)
 
 
@@ -224,20 +224,20 @@ def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
     for place, claim in enumerate(own):
         if len(wrong) == n:
             break
-        if (found := others.after(place, claim.gold)) is not None:
-            wrong.append(Claim(claim.question, claim.gold, own[found].answer))
+        if (donor := others.after(place, claim.gold)) is not None:
+            wrong.append(Claim(claim.question, claim.gold, own[donor].answer))
     return {"planted_right": own[:n], "planted_wrong": wrong}
 
 
 def exact_claims(answers: Mapping[str, Sequence[Answer]], rows: Sequence[QuestionRow], n: int) -> list[Claim]:
     """At most n answers with em = 1, chosen by hash. They need no judge, but the judge should agree."""
-    found = {
+    exact = {
         Claim(row.question.text, tuple(row.answers), answer.text)
         for given in answers.values()
         for answer, row in zip(given, rows)
         if answer.text and row.answers and _claim(answer, row) == 1.0
     }
-    return sorted(found, key=claim_order)[:n]
+    return sorted(exact, key=claim_order)[:n]
 
 
 def _entry(claims: Sequence[Claim | float], verdicts: Mapping[Claim, Verdict], n: int) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _entry(claims: Sequence[Claim | float], verdicts: Mapping[Claim, Verdict], n
         "judge_failed": sum(verdict.problem == "failed" for verdict in asked),
         "judge_llm_calls": len(asked) / n,
     }
-    entry.update({f"judge_{name}": sum(getattr(r, of) for r in replies) / n for name, of in _TOKENS.items()})
+    entry.update({f"judge_{name}": sum(getattr(r, field) for r in replies) / n for name, field in _TOKENS.items()})
     return entry
 
 
@@ -289,9 +289,9 @@ def _doubts(judge: Judge, check: Mapping[str, Mapping[str, int]]) -> list[str]:
     doubts = []
     if not (check["planted_right"]["n"] and check["planted_wrong"]["n"]):
         doubts.append("the questions gave no right or no wrong answers to plant, so the judge was not checked")
-    for kind, found in check.items():
-        if found["right"] < LEAST_RIGHT * found["n"]:
-            doubts.append(f"it was right about {found['right']} of {found['n']} {KINDS[kind]}")
+    for kind, counts in check.items():
+        if counts["right"] < LEAST_RIGHT * counts["n"]:
+            doubts.append(f"it was right about {counts['right']} of {counts['n']} {KINDS[kind]}")
     return doubts
 
 
@@ -333,5 +333,5 @@ class Negatives:
         free[place] = False
         for word in frozenset[str]().union(*map(words_of, gold)) & self._having.keys():
             free[self._having[word]] = False
-        found = (place + int(np.roll(free, -place).argmax())) % len(free)
-        return found if free[found] else None
+        nearest = (place + int(np.roll(free, -place).argmax())) % len(free)
+        return nearest if free[nearest] else None

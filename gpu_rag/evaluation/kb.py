@@ -71,10 +71,7 @@ class KbGold:
         return known
 
     def _missed(self, rows: Sequence[QuestionRow]) -> dict[str, int]:
-        """{"questions": number with gold that is not a node, "answers": amount of such gold}; {} if there is none.
-
-        An answer of a KG question is a node if a node has its name or alias.
-        """
+        """{"questions": number with gold that is no node, by name or alias, "answers": amount of such gold}, or {}."""
         found = []
         for row in rows:
             if self.is_skb(row):
@@ -186,8 +183,7 @@ def on_path(entities: Sequence[str], wanted: set[str]) -> bool:
 
 
 def pool_shares(pairs: Sequence[tuple[Answer, QuestionRow]]) -> dict[str, dict[str, float]]:
-    """{name of a pool: {"n": questions with the pool, "share": of these, with a gold answer in it, "paths": on
-    average}}."""
+    """{pool: {"n": questions with it, "share": of these, with a gold answer in it, "paths": on average}}."""
     counts: dict[str, list[tuple[bool, int]]] = {}
     for answer, row in pairs:
         wanted = {normalise_answer(name) for name in row.answers}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import ANY_FLOAT, INTEGERS, check_form
@@ -114,16 +113,13 @@ def _assembled(rows: torch.Tensor, columns: torch.Tensor, n: int, weight: torch.
     return CSR(torch.searchsorted(rows, torch.arange(n + 1, device=rows.device)), columns.int(), weight)
 
 
-def check_csr(csr: CSR, blocks: torch.Tensor | None = None) -> None:
-    """Raise BadInput that names the problem in `csr`; return nothing if it is sound. All of it is read once: in one
-    compiled pass on the CPU, elsewhere in torch with one wait for the device.
+def check_csr(csr: CSR) -> None:
+    """Raise BadInput that names the problem in `csr`; return nothing if it is sound. All of it is read once, with one
+    wait for a device.
 
     Sound: indptr i64[N+1] from 0 to E, never falling; indices i32[E] in [0, N), ascending in each row, no duplicates;
-    weight None or f32[E], finite and >= 0; one device. blocks: checked offsets i64[B+1] from 0 to N, B >= 1; an entry
-    must be in the block of its row. None: all rows are one block.
+    weight None or f32[E], finite and >= 0; one device.
     """
-    if _passes(csr, blocks):
-        return  # the checks below say what is wrong
     _check_arrays(csr)
     if is_trusted(csr.indptr.device):
         return
@@ -131,8 +127,7 @@ def check_csr(csr: CSR, blocks: torch.Tensor | None = None) -> None:
     falls, begins = indptr.diff() < 0, torch.zeros(m + 1, dtype=torch.bool, device=indptr.device)
     begins[indptr.clamp(0, m)] = True
     unordered = (indices[1:] <= indices[:-1]) & ~begins[1:m]
-    leaves = falls[:0] if blocks is None or not m else _leaves_blocks(csr, blocks)
-    broken = (indptr[0] != 0) | (indptr[-1] != m) | falls.any() | unordered.any() | leaves.any()
+    broken = (indptr[0] != 0) | (indptr[-1] != m) | falls.any() | unordered.any()
     if m:
         low, high = indices.aminmax()
         broken |= (low < 0) | (high >= n)
@@ -154,34 +149,6 @@ def check_csr(csr: CSR, blocks: torch.Tensor | None = None) -> None:
         raise BadInput(f"a row of a CSR {what}", given=f"row {row}", expected="ascending columns, each once")
     if csr.weight is not None:
         _check_weights(csr.weight, indices)
-    given = f"row {int(leaves.nonzero()[0, 0])}"
-    raise BadInput("an entry leads out of its block", given=given, expected="a block-diagonal matrix")
-
-
-def _passes(csr: CSR, blocks: torch.Tensor | None) -> bool:
-    """Whether the compiled pass finds no problem; also False if it cannot read `csr` (another device or dtype, or no
-    numba)."""
-    device, checks = csr.indptr.device, compiled_checks(csr.indptr.device)
-    arrays = (csr.indptr, csr.indices, *(() if csr.weight is None else (csr.weight,)))
-    dtypes = (torch.int64, torch.int32, torch.float32)
-    if any(a.dtype != t or a.dim() != 1 or a.device != device for a, t in zip(arrays, dtypes)):
-        return False
-    if checks is None or csr.indptr.shape[0] == 0:
-        return False
-    if blocks is None:
-        blocks = torch.tensor([0, csr.n], device=device)
-    indptr, indices, offsets = (a.contiguous().numpy() for a in (csr.indptr, csr.indices, blocks))
-    weight = None if csr.weight is None else csr.weight.detach().contiguous().numpy()
-    return bool(checks.is_matrix(indptr, indices, weight, offsets))
-
-
-def _leaves_blocks(csr: CSR, blocks: torch.Tensor) -> torch.Tensor:
-    """Whether each row, whose columns ascend, begins or ends outside its block: bool[N]; any row pointers."""
-    block = torch.searchsorted(blocks, torch.arange(csr.n, device=blocks.device), right=True) - 1
-    block = block.clamp(0, blocks.shape[0] - 2)
-    first, last = csr.indptr[:-1].clamp(0, csr.m - 1), (csr.indptr[1:] - 1).clamp(0, csr.m - 1)
-    inside = (csr.indices[first] >= blocks[block]) & (csr.indices[last] < blocks[block + 1])
-    return (csr.indptr.diff() > 0) & ~inside
 
 
 def _check_arrays(csr: CSR) -> None:
@@ -218,8 +185,7 @@ def is_symmetric(csr: CSR) -> bool:
 
 
 def degrees(csr: CSR) -> torch.Tensor:
-    """Weighted degree of each row: f64[N], the sum of its weights (the number of its entries if there are no
-    weights)."""
+    """Weighted degree of each row: f64[N], the sum of its weights (without weights the number of its entries)."""
     counts = csr.indptr.diff()
     if csr.weight is None or csr.m == 0:
         return counts.double()

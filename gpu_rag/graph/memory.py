@@ -27,8 +27,7 @@ LOOK_FROM = 1 << 28  # bytes: less is granted without a look, which takes about 
 
 
 def is_small(most: int) -> bool:
-    """Whether `check_memory` grants this many bytes without a look at free memory, so that a caller need not compute
-    its need."""
+    """Whether `check_memory` grants this many bytes without a look, so that the exact need is not computed."""
     return most < LOOK_FROM
 
 
@@ -82,8 +81,7 @@ _said: set[str] = set()
 
 
 def halve(n_questions: int, error: str) -> None:
-    """Prepare for half as many questions after a device ran out of memory; warns once in a process. Raises BadInput if
-    there is only one question."""
+    """Prepare for half as many questions; warns once in a process. Raises BadInput if there is only one question."""
     if n_questions < 2:
         do = "use a device of more memory, or models.device=cpu"
         raise BadInput("the device ran out of memory", given=f"one question; {error}", do=do)

@@ -24,9 +24,8 @@ def check_ragged(
     """Raise BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
 
     n: every value must be in [0, n); kind: the kind of the values. device: of both tensors. ascending: each list must
-    ascend, without repeats. batch: the required number of lists, one for each of `of`.
-    One compiled pass on the CPU if numba is installed, elsewhere one wait for the device; slower checks then find the
-    error to report.
+    ascend, without repeats. batch: the required number of lists, one for each of `of`. One compiled pass on the CPU if
+    numba is installed, elsewhere one wait for the device; slower checks then find the error to report.
     """
     check_tensors(lists, name, device)
     if batch is not None and lists.batch != batch:
@@ -126,8 +125,7 @@ def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = 
 
 
 def places_of(mask: torch.Tensor, size: int) -> torch.Tensor:
-    """The positions of the `size` true elements of the bool[T] `mask`, i64[size]: a `nonzero` without a wait of the
-    host."""
+    """The positions of the `size` true elements of `mask` bool[T]: i64[size]; a `nonzero` without a wait."""
     wanted = torch.arange(1, size + 1, device=mask.device)
     return torch.searchsorted(mask.cumsum(0), wanted)
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, IndexCorrupt
-from gpu_rag.graph.interop import EdgeType, library
+from gpu_rag.graph.interop import library
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.index import Index
@@ -26,6 +26,7 @@ FORMAT, VERSION = "gpu-rag graph", 1
 VECTORS = {"passage": "passage_vectors", "entity": "entity_vectors"}
 
 Attributes = dict[str, Any]  # a numpy array, or a list of texts
+EdgeType = tuple[str, str, str]
 
 
 @dataclass

@@ -170,8 +170,7 @@ class Choose:
         return read_prompt(self.prompt) if isinstance(self.prompt, str) else call(self.prompt, fields)
 
     def slots(self, fields: Fields) -> dict[str, str | Packed]:
-        """Slots of the prompt except the options. Raises UsageError if the prompt has others, or no slot for
-        options."""
+        """Slots of the prompt except the options. Raises UsageError if the prompt has others, or none for options."""
         wanted = self.prompt_of(fields).fields
         names = wanted - {OPTIONS}
         given = dict(call(self.show, fields)) if self.show is not None else {n: fields[n] for n in names if n in fields}
@@ -216,8 +215,7 @@ def read_prompt(name: str) -> Prompt:
 
 
 def call(function: Callable[..., Any], fields: Fields, *first: Any) -> Any:
-    """Result of the function, called with the fields that it names as parameters; with all fields if it has
-    **kwargs."""
+    """Result of the function, called with the fields that it names as parameters; with **kwargs, all fields."""
     names = _names(function, len(first))
     return function(*first, **(fields if names is None else {name: fields[name] for name in names if name in fields}))
 

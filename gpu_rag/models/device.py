@@ -13,8 +13,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 
 
 def check_device(name: str) -> torch.device:
-    """Torch device of the name "cpu", "cuda" or "cuda:N". Raises BadInput if it is unknown or not there, MissingBackend
-    without CUDA."""
+    """Torch device "cpu", "cuda" or "cuda:N". Raises BadInput if it is unknown or not there, else MissingBackend."""
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -32,9 +32,8 @@ def pack(
     evidence. Evidence is taken in the given order (best first) as long as it fits whole; the first piece that does not
     fit is cut after a word, and nothing after it is taken. n_kept counts the pieces shown, with the cut one;
     n_cut_tokens: tokens of evidence that are not shown. fields: the other slots, which are never cut; ending: a text
-    after the evidence in its slot, never cut.
-    Raises ContextOverflow with the sizes if the prompt does not fit even without evidence; UsageError for fields that
-    do not match the prompt.
+    after the evidence in its slot, never cut. Raises ContextOverflow with the sizes if the prompt does not fit even
+    without evidence; UsageError for fields that do not match the prompt.
     """
     if slot in fields:
         raise UsageError("the slot of the evidence is filled by the packer", given=f"{slot} among the fields")

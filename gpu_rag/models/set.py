@@ -115,8 +115,7 @@ class ModelSet:
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
-        """Embedder behind the machine's vector cache, unless that is off. Hashing is cheaper than reading, so never
-        cached."""
+        """Embedder behind the machine's vector cache, unless that is off. Hashing is cheaper than reading."""
         limit = int(self.settings.vector_cache_gib * 2**30)
         if limit <= 0 or self.settings.embedder == "hash":
             return embedder
@@ -163,8 +162,7 @@ class ModelSet:
         return remote or plain_llm(self.settings, self._vllm, self.device, self._api_key)
 
     def use(self, roles: Collection[str]) -> None:
-        """Announce the roles used next. Without "llm", an engine that can frees its GPU memory until its next
-        request."""
+        """Announce the roles used next. Without "llm", an engine frees its GPU memory until its next request."""
         if "llm" not in roles and isinstance(self._llm, StreamingEngine):
             self._llm.sleep()
 

@@ -91,7 +91,8 @@ def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
     partial = out.with_name(f"{out.name}.partial")
     try:
         info = HfApi().model_info(name, files_metadata=True)
-        wanted = [file for file in info.siblings or () if Path(file.rfilename).suffix in _suffixes()]
+        suffixes = {pattern.removeprefix("*") for pattern in FETCHED}
+        wanted = [file for file in info.siblings or () if Path(file.rfilename).suffix in suffixes]
         if not any(file.rfilename.endswith(".safetensors") for file in wanted):
             raise UsageError("the repository has no weights as safetensors", given=name)
         size = sum(file.size or 0 for file in wanted)
@@ -107,10 +108,6 @@ def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
         raise ModelError("the repository cannot be reached", given=f"{name}: {_first_line(error)}", do=do) from error
     except OSError as error:
         raise StorageError("the model could not be written", given=f"{partial}: {error}") from error
-
-
-def _suffixes() -> set[str]:
-    return {pattern.removeprefix("*") for pattern in FETCHED}
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,8 +11,7 @@ from gpu_rag.program.steps import embed_texts
 
 
 async def embed(texts: Sequence[str]) -> np.ndarray:
-    """f32[n, D]: row i is the unit vector of texts[i]. Raises UsageError for a value that is not a string, BadInput for
-    invalid Unicode."""
+    """f32[n, D]: the unit vector of each text. Raises UsageError for no string, BadInput for invalid Unicode."""
     check_texts(texts)
     return await embed_texts(tuple(texts))
 

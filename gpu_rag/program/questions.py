@@ -44,8 +44,7 @@ class Planned(Struct, frozen=True):
 
 
 def is_question(text: str) -> bool:
-    """Whether a text begins like a question: with a question word, possibly after a preposition, or with an
-    auxiliary."""
+    """Whether a text begins with a question word, possibly after a preposition, or with an auxiliary."""
     words = _LETTERS.findall(text.casefold())[:2]
     if not words:
         return False
@@ -80,8 +79,7 @@ def _by_rules(rules: Plan) -> Planned:
 
 
 def _checked(reply: Planned) -> Planned | Refused:
-    """The reply with white space folded, and with the dependencies that its texts refer to. It is refused unless ids
-    differ and each step depends only on earlier ones."""
+    """The reply with white space folded and dependencies found; refused unless ids differ and steps look back."""
     steps: list[PlannedStep] = []
     for step in reply.plan:
         text = " ".join(step.subquestion.split())

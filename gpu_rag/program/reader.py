@@ -80,8 +80,7 @@ class AnswerText:
         self._on_piece, self._said = on_piece, ""
 
     def __call__(self, text: str) -> None:
-        """Take the whole reply so far. A shorter or different text comes from a new try; it waits until the new text
-        continues what was passed on."""
+        """Take the whole reply so far. A text of a new try waits until it continues what was passed on."""
         answer = begun_answer(text)
         if len(answer) > len(self._said) and answer.startswith(self._said):
             piece, self._said = answer[len(self._said) :], answer
@@ -94,8 +93,7 @@ def is_answer(text: str) -> bool:
 
 
 async def read(run: Run, question: str, support: Support) -> Draft:
-    """The answer to a question from its evidence, reranked if there is a reranker; `unsupported` if the reader finds
-    none."""
+    """The answer to a question from its evidence, reranked if there is a reranker; else `unsupported`."""
     support = Support(*await reranked(run, question, support.evidence, support.paths, run.keep))
     shown: Sequence[Evidence] = support.evidence[: run.reader.passages]
     if not shown:

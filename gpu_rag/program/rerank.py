@@ -45,8 +45,7 @@ def rerank(models: Models, queries: list[tuple[str, Texts]]) -> list[np.ndarray]
 async def reranked(
     run: Run, question: str, passages: Sequence[Evidence], facts: Sequence[Path], keep: int = 0
 ) -> tuple[tuple[Evidence, ...], tuple[Path, ...]]:
-    """Passages and facts in the order of the reranker, at most `keep` passages (0: all). Unchanged without a
-    reranker."""
+    """Passages and facts in the order of the reranker, if there is one; at most `keep` passages (0: all)."""
     if not run.models.reranks_by:
         return tuple(passages), tuple(facts)
     order, scores = await _order(run, question, [f"{e.title}\n{e.text}" for e in passages], "passages")

@@ -59,8 +59,7 @@ class Run:
         return found
 
     def saw(self, passages: Callable[[], Iterable[int]]) -> None:
-        """Report the passage rows that the structure of a method reached, for evaluation. Otherwise nothing is
-        computed."""
+        """Report the passage rows that a method's structure reached; they are computed only for evaluation."""
         if self.on_saw is not None:
             self.on_saw(passages())
 

@@ -1,5 +1,4 @@
-"""Heavy edges between passages and the nodes that their titles name. A passage is about its title; others only mention
-it."""
+"""Heavy edges between passages and the nodes of their titles: a passage is about its title, others mention it."""
 
 from __future__ import annotations
 

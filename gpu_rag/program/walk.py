@@ -24,7 +24,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import Array, to_device
 from gpu_rag.graph.common.dots import products
 from gpu_rag.graph.common.segments import in_order, row_sums
-from gpu_rag.graph.fuse import minmax_of
+from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest.best import selected, topk_of
 from gpu_rag.graph.pagerank import Restarts
 from gpu_rag.index.index import Index
@@ -72,18 +72,17 @@ def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> Liste
 
 
 def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
-    """The given rows, each weighted by 1 / its count (1 for a count of 0). Shorter lists are padded with their first
-    entry."""
+    """The given rows, each weighted by 1 / its count (1 for 0). Shorter lists are padded with their first entry."""
     width = max(map(len, lists), default=0)
-    rows = np.array([[*one, *[one[0] if len(one) else 0] * (width - len(one))] for one in lists], np.int64)
+    rows = np.array([[*row, *[row[0] if len(row) else 0] * (width - len(row))] for row in lists], np.int64)
     rows = rows.reshape(len(lists), width)
-    there = np.arange(width) < np.array([len(one) for one in lists], np.int64)[:, None]
+    there = np.arange(width) < np.array([len(row) for row in lists], np.int64)[:, None]
     return rows, np.where(there, 1 / np.maximum(counts[rows], 1), 0.0) if rows.size else np.zeros(rows.shape)
 
 
 def uploaded(index: Index, vectors: Sequence[Array], *lists: Listed) -> tuple[torch.Tensor, ...]:
     """Vectors f32[D] as f32[B, D], and rows and weights of each list, on the device of the index, in one copy."""
-    return to_device(index.device, np.stack(vectors).astype(np.float32), *(part for one in lists for part in one))
+    return to_device(index.device, np.stack(vectors).astype(np.float32), *(part for pair in lists for part in pair))
 
 
 def restart(
@@ -99,21 +98,20 @@ def blended(
     found: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float,
     of: tuple[torch.Tensor, int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """(1 - share) found + share of a list, in place in `found`. A row whose list is empty stays unchanged. See
-    `restart`."""
+    """(1 - share) found + share of a list, in place; a row with an empty list stays unchanged. See `restart`."""
     if not rows.shape[1]:
         return found
     share_of = torch.where(row_sums(weights)[:, None] > 0, share, 0.0)
-    by_words, at = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
+    by_words, lanes = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
     found.mul_((1 - share_of).float())
     first = (weights > 0) & (torch.arange(rows.shape[1], device=found.device) > 0)
     kept = torch.where(first, rows, rows[:, :1])  # padding repeats the first write
     by_words = torch.where(first, by_words, by_words[:, :1])
     if of is None:
-        found[at, kept] = found[at, kept] + by_words
+        found[lanes, kept] = found[lanes, kept] + by_words
         return found
     dense = torch.zeros(len(rows), of[1], device=found.device)
-    dense[at, kept] = by_words
+    dense[lanes, kept] = by_words
     return found.add_(dense[:, of[0]])
 
 
@@ -128,8 +126,8 @@ def near_facts(
     rows = stage_rows(index, stage)
     n_facts = min(n_facts, rows.base.shape[0])
     if proved or not n_facts:
-        found = rows.search(queries, n_facts)
-        return found, torch.ones(len(queries), dtype=torch.bool, device=queries.device)
+        nearest = rows.search(queries, n_facts)
+        return nearest, torch.ones(len(queries), dtype=torch.bool, device=queries.device)
     return rows.proposed(queries, n_facts)
 
 
@@ -167,8 +165,7 @@ def mixed(first: Seeds, second: Seeds, share: float) -> Seeds:
 
 
 def restarts_of(seeds: Seeds, passages: torch.Tensor, mass: float) -> Restarts:
-    """pi: `mass` on the seeds of a question (if it has any), the rest on passages r f32[B, P], which are the last
-    nodes. r is changed in place."""
+    """pi: `mass` on a question's seeds, if any, the rest on passages r f32[B, P], the last nodes; changes r."""
     masses = torch.where(row_sums(seeds.weights)[:, None] > 0, mass, 0.0)
     return Restarts(seeds.nodes, (masses * seeds.weights).float(), passages.mul_((1 - masses).float()))
 
@@ -176,7 +173,7 @@ def restarts_of(seeds: Seeds, passages: torch.Tensor, mass: float) -> Restarts:
 def ranked(ranks: torch.Tensor, near: torch.Tensor, fusion: float, k: int) -> TopK:
     """The k passages of highest score for each question, on the device. ranks, near: f32[B, P]. Nothing waits: a NaN
     score comes first, and `passages_of` detects it."""
-    scores = minmax_of(ranks.clamp_min(_FLOOR).log()) + fusion * minmax_of(near)
+    scores = minmax_rows(ranks.clamp_min(_FLOOR).log()) + fusion * minmax_rows(near)
     columns, values = selected(scores, min(k, ranks.shape[1]))
     return topk_of(values, columns, min(k, ranks.shape[1]))
 
@@ -203,7 +200,7 @@ def summed(nodes: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, .
     ends = torch.cat([ahead[1:], ahead.new_full((1,), batch * width)]).flip(0).cummin(0).values.flip(0)
     starts = torch.where(leads.flatten(), place.flatten(), ends)
     offsets = torch.cat([starts, starts.new_full((1,), batch * width)])
-    sums = (in_order(one.gather(1, order).flatten(), offsets).view(batch, width) for one in weights)
+    sums = (in_order(weight.gather(1, order).flatten(), offsets).view(batch, width) for weight in weights)
     return nodes, *sums
 
 

@@ -27,15 +27,9 @@ SERVER_HEADER = ["server", "requests", "busy", "wait", "prompt tokens", "cached"
 SERVER_HEADER += ["preempted"]
 
 
-def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
-    """The share of prompt tokens found in the engine's prefix cache; None without prompts."""
-    return cached_tokens / prompt_tokens if prompt_tokens else None
-
-
 def places(workers: Mapping[str, Any], servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
-    """{"workers", "servers"}: where models ran, and the share of `wall_s` that a server was busy; empty ones are left
-    out."""
-    busy = [{**asdict(one), "busy_share": one.busy_s / wall_s if wall_s else 0.0} for one in servers]
+    """{"workers", "servers"}, empty ones left out: where models ran, and the share of `wall_s` each was busy."""
+    busy = [{**asdict(server), "busy_share": server.busy_s / wall_s if wall_s else 0.0} for server in servers]
     return {name: found for name, found in (("workers", dict(workers)), ("servers", busy)) if found}
 
 
@@ -47,10 +41,10 @@ def places_lines(document: Mapping[str, Any]) -> list[str]:
     ]
     odd = {"estimated": "replies without a count of tokens, which is estimated", "other_model": "by another model"}
     lines += [
-        f"{one['name']}: {one[key]:,} {words}"
-        for one in document.get("servers", ())
+        f"{server['name']}: {server[key]:,} {words}"
+        for server in document.get("servers", ())
         for key, words in odd.items()
-        if one.get(key)
+        if server.get(key)
     ]
     return lines + [
         f"workers: {role} on {pool['joined']} of {pool['workers']} with {pool['cpus']:g} CPUs and "
@@ -77,15 +71,15 @@ def server_rows(document: Mapping[str, Any]) -> list[list[str]]:
     """A row for each server of the language model, under SERVER_HEADER."""
     return [
         [
-            one["name"],
-            f"{one['requests']:,}",
-            f"{100 * one['busy_share']:.0f} %",
-            f"{one['queue_s'] / max(one['requests'], 1):.2f} s",
-            *(f"{one[f'{kind}_tokens']:,}" for kind in ("prompt", "cached", "generated")),
-            *(f"{one[key]:,}" for key in ("failures", "retries")),
-            "-" if one["preemptions"] is None else f"{one['preemptions']:,}",
+            server["name"],
+            f"{server['requests']:,}",
+            f"{100 * server['busy_share']:.0f} %",
+            f"{server['queue_s'] / max(server['requests'], 1):.2f} s",
+            *(f"{server[f'{kind}_tokens']:,}" for kind in ("prompt", "cached", "generated")),
+            *(f"{server[key]:,}" for key in ("failures", "retries")),
+            "-" if server["preemptions"] is None else f"{server['preemptions']:,}",
         ]
-        for one in document.get("servers", ())
+        for server in document.get("servers", ())
     ]
 
 
@@ -96,11 +90,11 @@ def graph_ops_line(ops: Mapping[str, str]) -> str:
 
 def joined_ops(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """One record of the implementations of graph ops, joined from several methods or stages."""
-    found: dict[str, set[str]] = {}
+    names_of_op: dict[str, set[str]] = {}
     for record in records:
         for op, names in record.items():
-            found.setdefault(op, set()).update(names.split(", "))
-    return spelled(found)
+            names_of_op.setdefault(op, set()).update(names.split(", "))
+    return spelled(names_of_op)
 
 
 def llm_account(stats: RunStats) -> dict[str, Any]:
@@ -114,7 +108,7 @@ def llm_account(stats: RunStats) -> dict[str, Any]:
         "idle_share": llm.share,
         "busy_s": llm.busy_s,
         "idle_s": {name: llm.idle_s.get(cause, 0.0) for name, (cause, _) in CAUSES.items()},
-        "prefix_hit_rate": hit_rate(prompt, cached),
+        "prefix_hit_rate": cached / prompt if prompt else None,
         "mean_open": mean_open,
         "second_server_saves_s": second_server_saves_s(llm.busy_s, mean_open),
         "queue": {
@@ -140,11 +134,11 @@ def idle_line(account: Mapping[str, Any]) -> str:
     reasons = [f"{name} {p:.1f} %" for name, p in sorted(shares.items(), key=lambda item: -item[1]) if p >= 0.1]
     because = f", because: {', '.join(reasons)}" if reasons else ""
     rate = account["prefix_hit_rate"]
-    found = "" if rate is None else f"; prefix cache hit rate {100 * rate:.0f} %"
+    hits = "" if rate is None else f"; prefix cache hit rate {100 * rate:.0f} %"
     queue = f"; {account['mean_open']:.1f} requests open on average"
     saves = account["second_server_saves_s"]
     second = f"; a second server would save at most {saves:.1f} s" if saves >= 0.05 * wall else ""
-    return f"LLM idle {100 * account['idle_share']:.1f} % of {wall:.1f} s{because}{queue}{found}{second}"
+    return f"LLM idle {100 * account['idle_share']:.1f} % of {wall:.1f} s{because}{queue}{hits}{second}"
 
 
 def fallbacks_line(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> str:

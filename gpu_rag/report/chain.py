@@ -101,8 +101,7 @@ def _joining(
     names = index.entity_names
 
     def about(entity: int, where: int) -> list[tuple[bool, str]]:
-        """The best fact of a passage about an entity; False if it connects the entity to the title, and such facts come
-        first."""
+        """The best fact of a passage about an entity, with False if it connects the entity to the title."""
         ends = [(fact, {fact[0], fact[2]} - {entity}) for fact in facts[where] if entity in (fact[0], fact[2])]
         found = [(not any(names[e] in titles[where] for e in others), fact) for fact, others in ends]
         return [(apart, f"{names[s]} - {label} - {names[o]}") for apart, (s, label, o) in sorted(found)[:1]]

@@ -1,5 +1,4 @@
-"""The report of a comparison: a verdict, scores, differences, costs, breakdowns, and questions where methods
-disagree."""
+"""Report of a comparison: verdict, scores, differences, costs, breakdowns, and questions with disagreement."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 
 def verdict(document: dict[str, Any], measure: str) -> str:
-    """A verdict in words: whether and by how much the graph helped, comparing the best graph method with the best
-    other."""
+    """Whether and by how much the graph helped, in words: the best graph method against the best other."""
     scored = {name: entry[measure] for name, entry in document["methods"].items() if entry.get(measure) is not None}
     graph = [name for name in scored if uses_graph(name)]
     others = [name for name in scored if name not in graph]
@@ -86,7 +84,7 @@ def evaluation_page(
         heading("Paired differences"),
         _differences(document, measures, measure),
         heading("Costs"),
-        _costs(document, measure),
+        _costs(document),
         *fallbacks_section(fallbacks, sum(entry["replies_read"] for entry in document["methods"].values())),
         *servers_section(document),
         *_judge_section(document),
@@ -158,7 +156,7 @@ def _differences(document: dict[str, Any], measures: Sequence[str], measure: str
     return table(header, lines) + intervals(f"difference in {measure}{which}", points, -reach, reach)
 
 
-def _costs(document: dict[str, Any], measure: str) -> str:
+def _costs(document: dict[str, Any]) -> str:
     header = ["method", "LLM calls", "prompt tokens", "cached", "generated", "LLM s", "embedding s", "graph s"]
     header += ["wall s", "questions / s", "seconds per correct answer"]
     rows, bars = [], []

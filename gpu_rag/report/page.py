@@ -48,8 +48,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def intervals(
     caption: str, rows: Sequence[tuple[str, float, float, float]], low: float = 0.0, high: float = 1.0
 ) -> str:
-    """A plot with a dot and an interval per row: (label, mean, low, high) on the axis [low, high]; zero is marked if
-    inside."""
+    """A plot with a dot and an interval per row (label, mean, low, high) on the axis [low, high]; zero is marked."""
     left = _space([row[0] for row in rows], _LEFT)
 
     def x(value: float) -> float:

@@ -234,8 +234,7 @@ class Core:
             self._ready.append((parent, group.results, group.error))
 
     def _fail_group(self, group: Group, index: int, error: BaseException) -> None:
-        """Fail a gather by position: cancel the siblings after `index`; an earlier sibling may still fail and take
-        over."""
+        """Fail a gather by position: cancel the siblings after `index`; an earlier one may still fail instead."""
         later = [child for child in group.children[index + 1 : group.limit] if child.alive]
         group.limit, group.error = index, error
         group.n_running -= len(later)

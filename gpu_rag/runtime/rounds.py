@@ -29,13 +29,11 @@ def run_rounds(
 ) -> list[Outcome]:
     """Run one program per question to its end. Returns the outcomes in the order of the questions.
 
-    programs: (question, program) pairs, drawn only when there is room; program(ctx) makes the coroutine.
-    resources: inputs of steps, by the resource name of their kind.
-    max_live: number of questions open at once; outcomes do not depend on it.
-    on_done(outcome) is called as each question ends.
-    keep: whether outcomes are returned. If not, [] is returned, and the memory of a run does not grow with its
-    questions.
-    options: budget, the limits of each question; run_seed; stats, totals to add to.
+    programs: (question, program) pairs, drawn only when there is room; program(ctx) makes the coroutine. resources:
+    inputs of steps, by the resource name of their kind. max_live: number of questions open at once; outcomes do not
+    depend on it. on_done(outcome) is called as each question ends. keep: whether outcomes are returned. If not, [] is
+    returned, and the memory of a run does not grow with its questions. options: budget, the limits of each question;
+    run_seed; stats, totals to add to.
 
     An exception in a program is the outcome of its question. ModelError, Cancelled raised by a step, KeyboardInterrupt,
     and exceptions of `programs` or `on_done` stop the run: open coroutines are closed and the exception is raised. The

@@ -139,10 +139,9 @@ def batched(
 
     The function returns one item per query, in order: an answer, a `Metered`, or a GpuRagError VALUE for a query that
     failed alone. An exception that it raises fails every call of the batch, except ModelError, Cancelled and
-    KeyboardInterrupt, which stop the run. Answers must not depend on which queries share a batch.
-    A function that meters must be typed `-> Sequence[A | Metered[A]]`: type checkers cannot find A in `Metered[A]`
-    alone. tile: limits the queries per call of the function, not the driver's batch. name: in statistics, else the
-    function's.
+    KeyboardInterrupt, which stop the run. Answers must not depend on which queries share a batch. A function that
+    meters must be typed `-> Sequence[A | Metered[A]]`: type checkers cannot find A in `Metered[A]` alone. tile: limits
+    the queries per call of the function, not the driver's batch. name: in statistics, else the function's.
     """
 
     def made(function: Function[R, Q, P, A]) -> Step[R, Q, P, A]:

@@ -158,8 +158,7 @@ class _Api:
         return Json({"methods": found})
 
     def index(self, request: Request) -> Response:
-        """The content of the index, and the models that answer. Starlette runs this function in a thread, because
-        it is not async."""
+        """The content of the index, and the models that answer. Not async, so Starlette runs it in a thread."""
         engine = self._live.engine
         index, manifest = engine.index, engine.index.manifest
         found = {

@@ -1,5 +1,4 @@
-"""An audit log: one JSON line per request with time, client, path, status and duration. It contains no text of a
-question."""
+"""Audit log: one JSON line per request with time, client, path, status, duration; never a question's text."""
 
 from __future__ import annotations
 

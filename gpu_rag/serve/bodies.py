@@ -135,10 +135,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _as(shape: type[T], given: dict[str, Any], place: str = "") -> T:
-    """`given` converted to a type. Raises Refusal, such as "Expected str, got int - at questions[0].question".
-
-    place: named in the error instead of the place in `given`.
-    """
+    """`given` converted to a type. Raises Refusal, which names `place` or the place in `given`."""
     try:
         return msgspec.convert(given, shape)
     except msgspec.ValidationError as error:
@@ -155,8 +152,7 @@ def _question(row: AskedQuestion, name: str = "question") -> Question:
 
 
 def _check_settable(method: str, given: Collection[str], allowed: Collection[str]) -> None:
-    """Refuse parameters that a client may not set. "METHOD.*" allows numbers and switches. A text may name a file or a
-    server, so it must be allowed by its own name. Types and ranges are checked when the method is prepared."""
+    """Refuse parameters that a client may not set. "METHOD.*" allows numbers and switches, no texts."""
     known = declared(load_method(method).Params) if given else {}
     texts = {name for name, setting in known.items() if setting.type not in (int, float, bool)}
     for name in given:

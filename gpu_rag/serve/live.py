@@ -157,8 +157,7 @@ class Live:
         self.state, self.reason = READY, ""
 
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
-        """The reason why a method cannot be served (a stage, a language model, a package, a setting); None if it
-        can."""
+        """Why a method cannot be served (no stage, language model, package or setting); None if it can."""
         try:
             self._prepare(method, retrieval_only)
         except UsageError as error:

@@ -81,8 +81,7 @@ def check_tls(settings: ServeSettings) -> bool:
 
 
 def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM, then shut down as set in the settings. A second signal fails all open questions at
-    once."""
+    """Serve until SIGINT or SIGTERM, then shut down as the settings say. A second signal fails open questions."""
     server = _Server(config_of(app, admission.settings.serve), admission, on_ready)
     asyncio.run(server.serve(sockets=[bound]))
 
@@ -184,8 +183,7 @@ class PatientProtocol(H11Protocol):
             self._deadline = self.loop.call_later(self.client_s, self.transport.close)
 
     def _look_at_client(self) -> None:
-        """Cut off a client that does not read, since closing alone would wait for it forever. While writing is paused
-        or the connection is closing, no data is added, so a smaller buffer means that the client reads."""
+        """Cut off a client that does not read: while writing is paused, only reading shrinks the buffer."""
         waits = self.transport.get_write_buffer_size()
         if self._stuck and waits > self._stuck - LEAST_BYTES:
             self.transport.abort()

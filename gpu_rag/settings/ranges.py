@@ -26,8 +26,6 @@ SHARE = Range(0, 1)
 COSINE = Range(-1, 1)
 COSINE_DISTANCE = Range(0, 2)
 DAMPING = Range(0, 1, below=True)
-TOLERANCE = Range(1e-12, 1)  # limits of the proofs of PageRank's error in f64
-RANK_CONSTANT = Range(-1, above=True)  # of 1 / (constant + rank), with ranks from 1
 
 Allowed = Meta | tuple[str, ...]  # a range, or the words of a choice
 

@@ -21,10 +21,9 @@ def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> lis
     previous one, as many as fit in `overlap_words`. A sentence longer than `max_words` is cut between words.
 
     text: any text. max_words: words in a piece, >= 1; a word is a run of non-spaces of at most 64 characters.
-    overlap_words: words repeated, 0 <= overlap_words < max_words.
-    Returns [(start, end)] in order, without white space at the ends; every non-space character is in at least one span;
-    start and end both increase strictly; [] for blank text; one span if the text has at most `max_words` words.
-    Raises UsageError. Linear in len(text), deterministic.
+    overlap_words: words repeated, 0 <= overlap_words < max_words. Returns [(start, end)] in order, without white space
+    at the ends; every non-space character is in at least one span; start and end both increase strictly; [] for blank
+    text; one span if the text has at most `max_words` words. Raises UsageError. Linear in len(text), deterministic.
 
     >>> chunk_spans("One two. Three four. Five six.", max_words=4, overlap_words=2)
     [(0, 20), (9, 30)]

@@ -53,26 +53,25 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
 
     A reply that was cut off says so in its reason. A text is malformed only if it is empty.
     """
-    found: Read | Malformed
+    read: Read | Malformed
     match constraint:
         case JsonSchema(schema):
-            found = read_json(reply.text, schema)
+            read = read_json(reply.text, schema)
         case Choice(options):
-            found = read_choice(reply.text, options)
+            read = read_choice(reply.text, options)
         case Rank(options):
             scored = len(reply.scores) == len(options)
-            found = Read(reply.scores, EXACT) if scored else Malformed("the options were not scored", reply.text)
+            read = Read(reply.scores, EXACT) if scored else Malformed("the options were not scored", reply.text)
         case None:
             text, plain = _unfenced(reply.text), spoken(reply.text).strip()
-            found = Read(text, EXACT if text == plain else LENIENT) if text else Malformed("it was empty", reply.text)
-    if isinstance(found, Malformed) and reply.finish_reason == "length":
+            read = Read(text, EXACT if text == plain else LENIENT) if text else Malformed("it was empty", reply.text)
+    if isinstance(read, Malformed) and reply.finish_reason == "length":
         return Malformed(f"{CUT_OFF} at {reply.n_generated} tokens", reply.text)
-    return found if isinstance(found, Malformed) else Read(_encodable(found.value), found.how)
+    return read if isinstance(read, Malformed) else Read(_encodable(read.value), read.how)
 
 
 def _encodable(value: Any) -> Any:
-    """The value with "?" for each half of a surrogate pair. No encoding can hold one, and a text with it would make its
-    whole embedding batch fail."""
+    """The value with "?" for each half of a surrogate pair, which no encoding can hold."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -81,8 +80,7 @@ def _encodable(value: Any) -> Any:
 
 
 def repairs(prompt: str, max_tokens: int, malformed: Malformed) -> tuple[tuple[str, int], ...]:
-    """(user text, max_tokens) pairs for a second try, best first: with the reason, and with more room. Take one that
-    fits."""
+    """(user text, max_tokens) of second tries, best first: with the reason, with more room. Take one that fits."""
     longer, larger = prompt + REPAIR.format(reason=malformed.reason[:_REASON_CHARS]), max(2 * max_tokens, REPAIR_TOKENS)
     return (longer, larger), (prompt, larger), (longer, max_tokens), (prompt, max_tokens)
 
@@ -110,25 +108,25 @@ def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
     Lenient: an option in quotes, in another case, after "Answer:", before ". its text", or as the one string in a JSON
     value. A reply that names no option, or may name two, is Malformed.
     """
-    said = text.strip()
-    if said in options:
-        return Read(said, EXACT)
-    said = _unfenced(text[:MAX_REPLY_CHARS])
-    for literal in (said, *_only_string(said)):
+    spoken_text = text.strip()
+    if spoken_text in options:
+        return Read(spoken_text, EXACT)
+    spoken_text = _unfenced(text[:MAX_REPLY_CHARS])
+    for literal in (spoken_text, *_only_string(spoken_text)):
         form = _plain(literal)
         same = [option for option in options if option == literal] or [o for o in options if form and _plain(o) == form]
         if len(same) == 1:
             return Read(same[0], LENIENT)
     # In prose a letter may be a word: only exact options count.
-    named = {word for pattern in (_LEADING, _VERDICT) for word in pattern.findall(said)} & set(options)
+    named = {word for pattern in (_LEADING, _VERDICT) for word in pattern.findall(spoken_text)} & set(options)
     if len(named) == 1:
         return Read(named.pop(), LENIENT)
     return Malformed("the reply is none of the options", text)
 
 
-def _only_string(said: str) -> Iterator[str]:
+def _only_string(text: str) -> Iterator[str]:
     """The single string or number inside the JSON value in a reply."""
-    value = next(_values(said), None)
+    value = next(_values(text), None)
     while isinstance(value, (dict, list)) and len(value) == 1:
         value = next(iter(value.values() if isinstance(value, dict) else value))
     if isinstance(value, (str, int)):
@@ -141,20 +139,19 @@ def _plain(text: str) -> str:
 
 
 def read_json(text: str, schema: str) -> Read | Malformed:
-    """The object in a reply, valid under `schema` (canonical JSON Schema text). The module describes the accepted
-    forms."""
+    """The object in a reply, valid under `schema` (canonical text); the module describes the accepted forms."""
     strict = parse_json(text, schema)
     if not isinstance(strict, Malformed):
         return Read(strict, EXACT if text.lstrip().startswith("{") else LENIENT)
     if len(text) > MAX_REPLY_CHARS:
         return strict
-    said, shape = spoken(text), json.loads(schema)
+    spoken_text, shape = spoken(text), json.loads(schema)
     for drop, how in ((False, LENIENT), (True, SALVAGED)):
-        fits = (fitted(value, shape, drop) for value in _values(said, cut=drop))
-        found = [value for value in fits if _valid(value, schema) and (not drop or _holds_an_item(value))]
-        if found and all(value == found[0] for value in found):
-            return Read(found[0], how)
-        if found:
+        fits = (fitted(value, shape, drop) for value in _values(spoken_text, cut=drop))
+        readable = [value for value in fits if _valid(value, schema) and (not drop or _holds_an_item(value))]
+        if readable and all(value == readable[0] for value in readable):
+            return Read(readable[0], how)
+        if readable:
             return Malformed("the reply holds several objects that differ", text)
     return strict
 
@@ -173,8 +170,8 @@ def fitted(value: Any, shape: Any, drop: bool) -> Any:
     if shape.get("type") == "array" and value is not None:
         return _fitted_list(value if isinstance(value, list) else [value], shape, drop)
     if "enum" in shape and isinstance(value, (str, int)) and value not in shape["enum"]:
-        found = read_choice(str(value), [option for option in shape["enum"] if isinstance(option, str)])
-        return found.value if isinstance(found, Read) else value
+        choice = read_choice(str(value), [option for option in shape["enum"] if isinstance(option, str)])
+        return choice.value if isinstance(choice, Read) else value
     return _fitted_scalar(value, shape.get("type"))
 
 
@@ -185,16 +182,16 @@ def _fitted_object(value: Any, shape: dict[str, Any], properties: dict[str, Any]
     if not isinstance(value, dict):
         return value
     known = value if shape.get("additionalProperties") is not False else properties
-    found = {name: value[name] for name in known if name in value}
+    fields = {name: value[name] for name in known if name in value}
     if drop:
-        found.update((name, []) for name in lists if name in shape.get("required", ()) and name not in found)
-    return {name: _fitted_property(inner, properties.get(name), drop) for name, inner in found.items()}
+        fields.update((name, []) for name in lists if name in shape.get("required", ()) and name not in fields)
+    return {name: _fitted_property(inner, properties.get(name), drop) for name, inner in fields.items()}
 
 
 def _fitted_property(value: Any, shape: Any, drop: bool) -> Any:
     """A property with only one allowed value gets that value. In a list, an item may be removed instead."""
-    one = shape["enum"] if isinstance(shape, dict) and len(shape.get("enum", ())) == 1 else None
-    return one[0] if one is not None else fitted(value, shape, drop)
+    only = shape["enum"] if isinstance(shape, dict) and len(shape.get("enum", ())) == 1 else None
+    return only[0] if only is not None else fitted(value, shape, drop)
 
 
 def _fitted_list(value: list[Any], shape: dict[str, Any], drop: bool) -> list[Any]:
@@ -231,19 +228,16 @@ def _holds_an_item(value: Any) -> bool:
 
 
 def _values(text: str, cut: bool = False) -> Iterator[Any]:
-    """The JSON objects and arrays in a text, without those inside others.
-
-    cut: instead, only the first one, which is cut off or broken, closed after a complete item: see `_closed`.
-    """
-    at = 0
+    """The outer JSON objects and arrays in a text. cut: only the first, if it is broken, closed by `_closed`."""
+    position = 0
     for _ in range(MAX_STARTS):
-        start = _START.search(text, at)
+        start = _START.search(text, position)
         if start is None:
             return
         try:
-            value, at = decode(text, start.start())
+            value, position = decode(text, start.start())
         except JsonError as error:
-            at, value = start.start() + 1, error
+            position, value = start.start() + 1, error
             if cut:
                 value = _closed(text[start.start() : error.at])
         if not isinstance(value, JsonError):
@@ -253,11 +247,7 @@ def _values(text: str, cut: bool = False) -> Iterator[Any]:
 
 
 def _closed(text: str) -> Any:
-    """The value of a broken JSON text, closed after the last complete item of its outermost list or object; or an
-    error.
-
-    If an item of the outermost list was cut, the whole item is dropped.
-    """
+    """A broken JSON text closed after the last complete item of its outermost list or object; or an error."""
     stack: list[str] = []
     ends: dict[int, int] = {}  # depth -> end of the last complete item
     for token in _TOKEN.finditer(text):

@@ -101,8 +101,7 @@ class MentionFinder:
 
 
 def _joins(character: str) -> bool:
-    """Whether a character joins a word: letters, digits, combining marks and "_", but not Han and kana characters,
-    because these scripts write no spaces."""
+    """Whether a character joins a word: letters, digits, marks, "_"; not Han and kana, written without spaces."""
     if "\u3040" <= character <= "\u30ff" or "\u3400" <= character <= "\u9fff":
         return False
     return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
@@ -210,8 +209,7 @@ def _clusters(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
 def _to_original(
     folds: Sequence[_Folded], text: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Offsets in the original texts, and whether each span holds whole original characters (the 2 of a folded 1/2 does
-    not)."""
+    """Offsets in the original texts, and whether each span has whole characters (not the 2 of a folded 1/2)."""
     start, end, keep = start.copy(), end.copy(), np.ones(start.size, dtype=bool)
     for number in np.unique(text).tolist():
         fold = folds[number]

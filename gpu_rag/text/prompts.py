@@ -121,11 +121,6 @@ class Prompt:
         return frozenset(_SLOT.findall(self.template))
 
     @cached_property
-    def open_fields(self) -> frozenset[str]:
-        """The names of the slots outside every fence."""
-        return frozenset(_SLOT.findall(_FENCED.sub("", self.template)))
-
-    @cached_property
     def digest(self) -> str:
         """sha256 of both parts, hexadecimal: a different prompt means a different stage."""
         return sha256(f"{self.system}\n{SEPARATOR}\n{self.template}".encode()).hexdigest()

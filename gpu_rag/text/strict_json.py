@@ -56,27 +56,26 @@ def iter_array(text: str) -> Iterator[Any]:
     elements.
     """
     decoder = _Decoder()
-    at = _skip_space(text, 0)
-    if text[at : at + 1] != "[":
+    position = _skip_space(text, 0)
+    if text[position : position + 1] != "[":
         raise JsonError("the JSON text is not an array")
-    at = _skip_space(text, at + 1)
-    closed = text[at : at + 1] == "]"
+    position = _skip_space(text, position + 1)
+    closed = text[position : position + 1] == "]"
     while not closed:
-        value, at = decoder.decode(text, at)
+        value, position = decoder.decode(text, position)
         yield value
-        at = _skip_space(text, at)
-        if text[at : at + 1] not in (",", "]") or at == len(text):
-            raise JsonError(f"expected ',' or ']' at character {at}")
-        closed = text[at] == "]"
+        position = _skip_space(text, position)
+        if text[position : position + 1] not in (",", "]") or position == len(text):
+            raise JsonError(f"expected ',' or ']' at character {position}")
+        closed = text[position] == "]"
         if not closed:
-            at = _skip_space(text, at + 1)
-    if _skip_space(text, at + 1) != len(text):
-        raise JsonError(f"more text after the JSON array, at character {_skip_space(text, at + 1)}")
+            position = _skip_space(text, position + 1)
+    if _skip_space(text, position + 1) != len(text):
+        raise JsonError(f"more text after the JSON array, at character {_skip_space(text, position + 1)}")
 
 
 class _Decoder:
-    """The standard library's decoder, with hooks that record refused values. They do not raise, so that the end of a
-    refused value is still known."""
+    """The standard decoder; its hooks record refused values, and do not raise: so the value's end is known."""
 
     def __init__(self) -> None:
         self._problem = ""
@@ -103,11 +102,11 @@ class _Decoder:
         return (JsonError(self._problem) if self._problem else value), end
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        value = dict(pairs)
+        if len(value) < len(pairs):
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
             self._problem = f"the key {twice[:80]!r} comes twice in one object"
-        return found
+        return value
 
     def _constant(self, name: str) -> None:
         self._problem = f"{name} is no JSON number"
@@ -126,9 +125,9 @@ class _Decoder:
         return value
 
 
-def _skip_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
+def _skip_space(text: str, start: int) -> int:
+    match = _SPACE.match(text, start)
+    return match.end() if match else start
 
 
 def _encodable(value: Any) -> bool:

@@ -44,8 +44,7 @@ def schema_with(struct: type[msgspec.Struct], options: Mapping[str, Sequence[str
 
 
 def struct_of(struct: type[S], value: dict[str, Any]) -> S:
-    """Convert a JSON object that is valid under its schema to a Struct. Raises msgspec.ValidationError if it is not
-    valid."""
+    """Convert a JSON object to a Struct. Raises msgspec.ValidationError if it is not valid."""
     return msgspec.convert(value, struct)
 
 

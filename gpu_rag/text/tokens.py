@@ -33,8 +33,7 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 class _Stemmers(threading.local):
-    """Thread-local stemmers. A Snowball stemmer keeps state between calls, so each thread makes its own at first
-    use."""
+    """Thread-local stemmers: a Snowball stemmer keeps state, so each thread makes its own at first use."""
 
     @cached_property
     def english(self) -> Stemmer.Stemmer:

@@ -27,8 +27,7 @@ Preferences = dict[str, str]  # setting of [graph] -> backend; a missing setting
 
 @dataclass(frozen=True)
 class Backend:
-    """The needs of a backend: installed modules (`install` tells how to get them), and a device, "cpu" or "cuda", if
-    only one works."""
+    """Needs of a backend: modules (`install` tells how to get them); the only device, "cpu" or "cuda", or any."""
 
     modules: tuple[str, ...] = ()
     install: str = ""

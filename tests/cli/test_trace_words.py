@@ -58,7 +58,14 @@ def test_numbers_and_who_decided_are_said():
 
 def row_of(**values):
     usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut", "llm_s", "embed_s", "graph_s"), 0)
-    row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "grounding": {"status": "supported", "sentences": []}, "usage": usage}
+    row = {
+        "question": "q",
+        "method": "m",
+        "status": "answered",
+        "answer": "a",
+        "grounding": {"status": "supported", "sentences": []},
+        "usage": usage,
+    }
     return {**row, "trace": [], "paths": [], "evidence": [], **values}
 
 

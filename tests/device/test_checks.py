@@ -13,10 +13,9 @@ from stand_in import Device, stand_in
 
 from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.csr import check_csr, csr_from_edges
-from gpu_rag.graph.ego import check_blocks
 from gpu_rag.graph.nearest import on_host
 from gpu_rag.graph.ragged import check_ragged, places_of
-from gpu_rag.types import CSR, Blocks, Ragged, TopK
+from gpu_rag.types import CSR, Ragged, TopK
 
 
 @pytest.fixture(scope="module")
@@ -59,25 +58,6 @@ def test_a_graph_is_refused_as_on_the_cpu(
     assert refusal(lambda: check_csr(device.put(csr))) == refusal(lambda: check_csr(csr))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.integers(0, 20), st.lists(st.integers(0, 4), max_size=4), st.integers(0, 99), st.integers(-4, 4), PARTS)
-def test_blocks_are_refused_as_on_the_cpu(
-    device: Device, seed: int, sizes: list[int], where: int, value: int, part: str
-) -> None:
-    offsets = torch.tensor([0, *sizes]).cumsum(0)
-    n = int(offsets[-1])
-    drawn = torch.Generator().manual_seed(seed)
-    block = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.int64))
-    src, dst = torch.randint(max(n, 1), (2, 3 * n), generator=drawn)
-    kept = block[src] == block[dst] if n else src > 0
-    csr = spoilt(csr_from_edges(src[kept], dst[kept], n), where, value, part)
-    ids = torch.arange(n)
-    if part == "weight" and n:
-        ids[where % n] += value
-    blocks = Blocks(csr, offsets, ids)
-    assert refusal(lambda: check_blocks(device.put(blocks))) == refusal(lambda: check_blocks(blocks))
-
-
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.integers(-1, 6), max_size=4), max_size=4), st.booleans(), st.sampled_from([5, 2**63 - 1]))
 def test_lists_are_sets_as_on_the_cpu(device: Device, rows: list[list[int]], tidy: bool, n: int) -> None:
@@ -115,16 +95,12 @@ def test_a_result_comes_to_the_host_in_one_copy(device: Device) -> None:
 
 def test_sound_ones_are_waited_for_once(device: Device) -> None:
     csr = some_csr(1, 9, 20, weighted=True)
-    graph, blocks = device.put((csr, Blocks(csr, torch.tensor([0, 9]), torch.arange(9))))
+    graph = device.put(csr)
     rows = device.put(torch.nn.functional.normalize(torch.randn(3000, 2000)))  # in two parts
-    for most, check in (
-        (1, lambda: check_csr(graph)),
-        (2, lambda: check_blocks(blocks)),
-        (1, lambda: check_unit_rows(rows, "rows")),
-    ):
+    for check in (lambda: check_csr(graph), lambda: check_unit_rows(rows, "rows")):
         device.forget()
         check()
-        assert len(device.syncs) == most
+        assert len(device.syncs) == 1
     assert "row 2500" in refusal(
         lambda: check_unit_rows(rows.index_fill(0, device.put(torch.tensor([2500])), 0.5), "rows")
     )

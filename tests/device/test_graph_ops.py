@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gpu_rag_kernels.dispatch import preferring, recording
+from joins import hybrid_argmax
 from ragged_lists import ragged
 from stand_in import CUDA, Device, OnDevice, stand_in
 
@@ -21,7 +22,7 @@ from gpu_rag.graph.csr import csr_from_edges, is_symmetric, row_of_entry, transp
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import minmax_rows, rrf
-from gpu_rag.graph.join import hybrid_argmax, join_index
+from gpu_rag.graph.join import join_index
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.memory import free_bytes
@@ -352,32 +353,14 @@ def test_memory_of_the_device_is_what_counts() -> None:
             nearest(device.put(w.queries), device.put(w.vectors), 10**8)
 
 
-# --- what is handed to other libraries --------------------------------------------------------------
+# --- graphs for PyG ----------------------------------------------------------------------------------
 
 
-def test_interchange_with_libraries_of_the_cpu(device: Device) -> None:
-    w = World()
-    graph = device.put(w.weighted)
-    assert (interop.csr_to_scipy(graph) != interop.csr_to_scipy(w.weighted)).nnz == 0
-    assert sorted(interop.csr_to_networkx(graph).edges) == sorted(interop.csr_to_networkx(w.weighted).edges)
-    with pytest.raises(BufferError):
-        interop.csr_arrays(graph)  # numpy has no CUDA
-
-
-def test_interchange_with_pyg_stays_on_the_device(device: Device) -> None:
+def test_edges_for_pyg_stay_on_the_device(device: Device) -> None:
     pytest.importorskip("torch_geometric")
-    w = World()
-    graph = device.put(w.weighted)
+    graph = device.put(World().weighted)
     edges, weight = interop.csr_to_edge_index(graph)
-    assert edges.device == CUDA
-    assert same(device.back(interop.csr_from_edge_index(edges, graph.n, weight)), w.weighted)
-    ranges = {"passage": (0, 20), "entity": (20, N)}
-    hetero = interop.csr_to_hetero(graph, ranges)
-    back, found = interop.csr_from_hetero(hetero)
-    assert found == ranges and back.indptr.device == CUDA and same(device.back(back), w.weighted)
-    typed = typed_graph(row_of_entry(graph), device.put(w.ids(2, w.weighted.m)), graph.indices, graph.n, 2)
-    again, _, names = interop.typed_from_hetero(interop.typed_to_hetero(typed, ranges, ["a", "b"]))
-    assert names == ["a", "b"] and same(device.back(again), device.back(typed))
+    assert edges.device == CUDA and weight is graph.weight
 
 
 # --- copies ----------------------------------------------------------------------------------------

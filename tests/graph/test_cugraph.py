@@ -17,8 +17,7 @@ import torch
 from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.dispatch import preferring, recording
 
-from gpu_rag.errors import BadInput, GpuRagError
-from gpu_rag.graph import interop
+from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import cugraph, personalized_pagerank, prepare
@@ -248,55 +247,6 @@ def test_components_are_those_of_every_implementation(stand_in: StandIn, undirec
 
 
 # --- cuGraph's own graphs ----------------------------------------------------------------------------
-
-
-class Frame(dict[str, Any]):
-    """cudf.DataFrame and cudf.Series: arrays by name, and one with `values`."""
-
-    def __getitem__(self, name: str) -> Any:
-        return types.SimpleNamespace(values=super().__getitem__(name))
-
-
-class Graph:
-    """cugraph.Graph as 26.10 has it: edges of an undirected one are shown once each."""
-
-    def __init__(self, m_graph: object = None, directed: bool = False):
-        self.directed = directed
-
-    def from_cudf_edgelist(
-        self, input_df: Frame, source: str = "source", destination: str = "destination", edge_attr: None = None,
-        weight: str | None = None, edge_id: None = None, edge_type: None = None, renumber: bool = True,
-        store_transposed: bool = False, symmetrize: bool | None = None, vertices: Any = None,
-    ) -> None:  # fmt: skip
-        assert not (self.directed and symmetrize) and symmetrize is not None
-        self.edges, self.vertices = input_df, vertices
-        self.source_columns, self.destination_columns, self.weight_column = source, destination, weight
-
-    def is_directed(self) -> bool:
-        return self.directed
-
-    def view_edge_list(self) -> Frame:
-        shown = self.edges["src"].values >= (0 if self.directed else self.edges["dst"].values)
-        return Frame({name: column[shown] for name, column in self.edges.items()})
-
-
-@pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("undirected", [True, False])
-def test_graphs_go_to_cugraph_and_back(monkeypatch: pytest.MonkeyPatch, weighted: bool, undirected: bool) -> None:
-    installed(monkeypatch)
-    monkeypatch.setattr(interop, "find_spec", lambda name: object())
-    for name, held in (("cugraph", {"Graph": Graph}), ("cudf", {"DataFrame": Frame, "Series": np.asarray})):
-        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**held))
-    csr = some_graph(weighted, undirected)
-    graph = interop.csr_to_cugraph(csr)
-    assert graph.is_directed() != undirected and np.array_equal(graph.vertices, np.arange(csr.n))
-    back = interop.csr_from_cugraph(graph, csr.n)
-    assert torch.equal(back.indptr, csr.indptr) and torch.equal(back.indices, csr.indices)
-    assert (back.weight is None) != weighted and (csr.weight is None or torch.equal(back.weight, csr.weight))
-    assert interop.csr_from_cugraph(graph).n == int(csr.indices.max()) + 1 < csr.n
-    graph.edges = Frame({**graph.edges, "src": graph.edges["src"].values.astype("f4")})
-    with pytest.raises(BadInput, match="no integers"):
-        interop.csr_from_cugraph(graph)
 
 
 def test_the_choice_is_taken_from_settings_and_recorded(stand_in: StandIn) -> None:

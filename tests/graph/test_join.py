@@ -10,12 +10,13 @@ import torch
 from hybrid_pairs import Groups, all_scores, check_join, sets, unit_rows, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joins import hybrid_argmax
 from ragged_lists import ragged
 from refusals import caught, refusals
 
 from gpu_rag.graph import join as module
 from gpu_rag.graph.common.dots import f32_slack
-from gpu_rag.graph.join import hybrid_argmax, join_index
+from gpu_rag.graph.join import join_index
 from gpu_rag.graph.join import numba_path as join_numba
 from gpu_rag.graph.join import torch_path as join_torch
 from gpu_rag.graph.ragged import part_of
@@ -25,26 +26,14 @@ Join = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 
 
-def numba_as(dtype: torch.dtype, kept: bool) -> Join:
+def numba_as(dtype: torch.dtype) -> Join:
     def join(
         left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         groups = exclude or (None, None)
-        side = join_numba.prepared(right, rk, groups[1], dtype=dtype, n_left=None if kept else len(left))
+        side = join_numba.prepared(right, rk, groups[1], dtype=dtype)
         best, index = join_numba.join_by_numba(left, lk, groups[0], side, 1)
         return index, best.float()
-
-    return join
-
-
-def by_index(implementation: str) -> Join:
-    def join(
-        left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        groups = exclude or (None, None)
-        index = join_index(right, rk, groups=groups[1], implementation=implementation)
-        assert index.implementation == implementation
-        return index.best(left, lk, groups=groups[0])
 
     return join
 
@@ -52,11 +41,8 @@ def by_index(implementation: str) -> Join:
 JOINS: dict[str, Join] = {
     "auto": hybrid_argmax,
     "torch": lambda *sides, exclude=None: hybrid_argmax(*sides, exclude=exclude, implementation="torch"),
-    "numba f32": numba_as(torch.float32, kept=False),
-    "numba bf16": numba_as(torch.bfloat16, kept=False),
-    "numba bf16, kept": numba_as(torch.bfloat16, kept=True),
-    "index": by_index("numba"),
-    "index by torch": by_index("torch"),
+    "numba f32": numba_as(torch.float32),
+    "numba bf16": numba_as(torch.bfloat16),
 }
 
 
@@ -225,7 +211,7 @@ def shares(fractions: list[tuple[int, int]], n_left: int) -> tuple[Ragged, Ragge
 
 
 @pytest.mark.parametrize("rounded", [True, False])
-@pytest.mark.parametrize("name", ["numba f32", "numba bf16", "numba bf16, kept", "index"])
+@pytest.mark.parametrize("name", ["numba f32", "numba bf16", "auto"])
 def test_the_sum_with_a_share_has_slack(name: str, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """7226/14291 is above 7989/15800 by 4.4e-9, but not as 14291 f32(7989/15800) <= 7226 in f32. Vectors of zeros have
     no error that would leave room."""
@@ -249,7 +235,7 @@ def test_the_slack_of_unit_rows_has_room_for_a_sum(dim: int) -> None:
     assert f32_slack(dim) > (1.03 * dim + 1.01 * dim**0.5 + 6) * u
 
 
-@pytest.mark.parametrize("name", ["torch", "numba f32", "index"])
+@pytest.mark.parametrize("name", ["torch", "numba f32", "auto"])
 def test_never_the_full_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tiles(monkeypatch, 30, 40)
     sizes: list[int] = []

@@ -227,7 +227,7 @@ test_bad_input_says_what = refusals(
         ("differ", lambda: score_paths(ONE, Q, units(2, 5, 0), T)),
         ("an edge has no vector; given edge 0, 0 vectors", lambda: score_paths(ONE, Q, V[:0], T)),
         ("vectors are not unit rows", lambda: score_paths(ONE, Q, V * float("nan"), T)),
-        ("of no question", lambda: score_paths(path_set([(0, 1, [0], [])]), Q, V, T)),
+        ("no question", lambda: score_paths(path_set([(0, 1, [0], [])]), Q, V, T)),
         ("too long", lambda: score_paths(path_set([(0, 0, list(range(24)), [0] * 23)]), Q, V, T)),
     ]
 )

@@ -14,13 +14,13 @@ import torch
 from dense_pagerank import csr_of, dense, pagerank_of, row_normalised, slow_pair, solve_dense, star, teleports
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_pagerank import naive_pagerank
 from ragged_lists import ragged
 from refusals import caught, refusals
 
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
-from gpu_rag.graph.pagerank.naive import naive_pagerank
 from gpu_rag.types import CSR, Ragged
 
 Ppr = Callable[..., torch.Tensor]

@@ -74,8 +74,7 @@ Question: {{question}}"""
 def test_a_fence_says_so_in_the_static_part_and_holds_its_slots():
     prompt = Prompt.parse("p", FENCED)
     assert prompt.system == f"You read.\n\n{FENCE}"
-    assert prompt.open_fields == {"question"} and prompt.fields == {"title", "passage", "question"}
-    assert Prompt.parse("p", TEXT).open_fields == {"passage", "question"}
+    assert prompt.fields == {"title", "passage", "question"}
     shown = prompt.render(title="T", passage="P", question="Q")
     assert shown == "<data>\nTitle: T\nP\n</data>\n\nQuestion: Q"
 

@@ -13,10 +13,10 @@ import torch
 from gpu_rag_kernels import join as kernel
 from gpu_rag_kernels.join import Side, Strips
 from hybrid_pairs import Groups, all_scores, check_join
+from joins import hybrid_argmax
 from kernel_device import BOTH, DEVICE, ragged, unit_rows
 
 from gpu_rag.graph import join
-from gpu_rag.graph.join import hybrid_argmax
 from gpu_rag.graph.join import triton_path as join_kernel
 
 Find = Callable[..., Strips]

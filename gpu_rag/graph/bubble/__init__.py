@@ -30,7 +30,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble.events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
 from gpu_rag.graph.common.arrays import FLOATS, INTEGERS, check_form
 from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
-from gpu_rag.graph.common.segments import lexsort, offsets_of
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_range
@@ -38,12 +38,13 @@ from gpu_rag.graph.ego import (
     CheckedGraph,
     Costs,
     blocks_around,
-    check_blocks,
+    cheapest,
     checked,
     ego_balls,
     induced_subgraphs,
     local_nodes,
     reached,
+    sizes_of,
     without,
 )
 from gpu_rag.graph.memory import check_memory, is_small
@@ -92,18 +93,16 @@ def bubble_expansion(
     as 1 (a cost of 0 would allow cycles). anchors: Ragged of i32/i64 nodes of the WHOLE graph, one list for each
     question, each node in its block. groups: Ragged of i32/i64 with the same offsets, the group of each anchor, 0 to
     15; a node may be in several. limit: >= 1. cover_first: order candidates by the number of groups without a member in
-    them, then by event; this processes all events. n_groups: the largest group + 1, if known.
-    implementation: numba (one heap for each question, which stops at `limit`) | torch (all questions to the fixpoint by
-    `minplus_relax`) | auto; both give the same. threads: questions at once (numba). A question alone has the same
-    candidates as in any batch. Memory: numba, 28 bytes a node and group for each thread; torch, about 40 bytes an entry
-    and group of all blocks.
-    Raises BadInput (blocks, costs, anchors, groups, a path that could cost 2^31), UsageError, MissingBackend.
+    them, then by event; this processes all events. n_groups: the largest group + 1, if known. implementation: numba
+    (one heap for each question, which stops at `limit`) | torch (all questions to the fixpoint by `minplus_relax`) |
+    auto; both give the same. threads: questions at once (numba). A question alone has the same candidates as in any
+    batch. Memory: numba, 28 bytes a node and group for each thread; torch, about 40 bytes an entry and group of all
+    blocks. Raises BadInput (blocks, costs, anchors, groups, a path that could cost 2^31), UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 with costs 1, groups {0} and {3}: at event (2, 1, 1) group 1 reaches node 1, where group 0 is;
     the tree is [0, 1, 2, 3]. It is the only one.
     """
     chosen = pick_implementation(blocks.csr.indptr.device, implementation, "bubble_expansion")
-    check_blocks(blocks)
     rows = local_nodes(blocks, anchors, "anchors")
     check_ragged(groups, "groups", n=MOST_GROUPS, device=anchors.values.device, kind="group")
     trust = is_trusted(anchors.offsets.device)
@@ -277,28 +276,12 @@ def _grown(
     kept = front = torch.unique(keys_of(anchors, n))
     for _ in range(hops):
         front = without(keys_of(with_neighbours(ragged_of_keys(front, anchors.batch, n)), n), kept)
-        space = (limit - _sizes(kept, anchors.batch, n)).clamp(min=0)
-        full = (_sizes(front, anchors.batch, n) > space)[front // n]
+        space, sizes = (limit - sizes_of(kept, anchors.batch, n)).clamp(min=0), sizes_of(front, anchors.batch, n)
+        full = (sizes > space)[front // n]
         front, dropped = front[~full], front[full]
-        kept = torch.cat([kept, front, _cheapest(dropped, space, costs, n)]).sort().values
+        if dropped.numel():
+            kept = torch.cat([kept, cheapest(dropped, space, int(space[sizes > space].sum()), costs, n)])
+        kept = torch.cat([kept, front]).sort().values
         if front.numel() == 0:
             break
     return kept
-
-
-def _sizes(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
-    """The number of ascending keys question * n + node for each question: i64[B]."""
-    return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
-
-
-def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> torch.Tensor:
-    """The first space[question] of the ascending keys question * n + node, by (cost, node)."""
-    if keys.numel() == 0:
-        return keys
-    question, node = keys // n, keys % n
-    cost = costs(question, node)
-    check_form(cost, "costs are no integers of the pairs", INTEGERS, keys.shape)
-    order = lexsort(cost.long(), question)
-    first = torch.searchsorted(question, question[order])  # start of each place's question
-    place = torch.arange(keys.shape[0], device=keys.device) - first
-    return keys[order[place < space[question[order]]]]

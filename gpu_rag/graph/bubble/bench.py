@@ -83,8 +83,7 @@ def _case(name: str, graph: CheckedGraph, anchors: Ragged, balls: Ragged, config
 
 
 def bubble_bytes(n: int, m: int) -> int:
-    """Bytes to read every block once (4 an entry, 16 a row with its cost) and write a state of 16 bytes a row and
-    group."""
+    """Bytes to read every block once (4 an entry, 16 a row) and to write a state of 16 bytes a row and group."""
     return 4 * m + (16 + 16 * GROUPS) * n
 
 

@@ -60,8 +60,7 @@ class _Events:
 def fixpoint(
     blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, n_groups: int | None = None
 ) -> torch.Tensor:
-    """distance << 32 | predecessor of every group and row, i64[M, T]; M is the largest group + 1; see
-    `minplus_relax`."""
+    """distance << 32 | predecessor of every group and row, i64[largest group + 1, T]; see `minplus_relax`."""
     if n_groups is None:
         n_groups = int(groups.values.max()) + 1 if groups.values.numel() else 0
     state = torch.full((n_groups, blocks.csr.n), UNREACHED, dtype=torch.int64, device=costs.device)
@@ -93,11 +92,7 @@ def trees_by_torch(
 
 
 def _followed(pred: torch.Tensor, anchor_bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The anchor at the end of each path, the groups with an anchor on it, and its hops: i64[M, T] each.
-
-    Jump lengths double. Their number suffices for a path of all nodes, without a look; on the CPU the loop stops when
-    nothing changes.
-    """
+    """The anchor at the end of each path, the groups with an anchor on it, and its hops: i64[M, T] each."""
     on_path, depth = (
         anchor_bits.expand(pred.shape[0], -1),
         (pred != torch.arange(pred.shape[1], device=pred.device)).long(),
@@ -130,19 +125,19 @@ def _events(
         covered[r] |= covered[r - 1]
     meets = reached & ((anchor_bits > 0) | (before.cummin(0).values != before.cummax(0).values))
     meets[:1] = False
-    to, of = row_of_entry(blocks.csr), blocks.csr.indices.long()
+    node, neighbour = row_of_entry(blocks.csr), blocks.csr.indices.long()
     key = torch.where(state == UNREACHED, UNREACHED, (state >> 32 << 32) | torch.arange(n, device=state.device))
-    touch = (key[:, of] < key[:, to]) & (key[:, to] != UNREACHED) & (root[:, of] != root[:, to])
+    touch = (key[:, neighbour] < key[:, node]) & (key[:, node] != UNREACHED) & (root[:, neighbour] != root[:, node])
     n_meet, n_touch, longest = torch.stack([meets.sum(), touch.sum(), depth.amax()]).tolist()
-    at = places_of(meets.view(-1), n_meet)
-    rank, v = at // n, at % n
+    places = places_of(meets.view(-1), n_meet)
+    rank, v = places // n, places % n
     none = torch.full_like(v, -1)
     meetings = _Events(
         block[v], arrival[rank, v] >> 32, v, g[rank, v], none, none, bits[rank, v], covered[rank, v]
     )  # fmt: skip
-    at = places_of(touch.view(-1), n_touch)
-    group, entry = at // max(blocks.csr.m, 1), at % max(blocks.csr.m, 1)
-    v, u = to[entry], of[entry]
+    places = places_of(touch.view(-1), n_touch)
+    group, entry = places // max(blocks.csr.m, 1), places % max(blocks.csr.m, 1)
+    v, u = node[entry], neighbour[entry]
     low, high = torch.minimum(root[group, u], root[group, v]), torch.maximum(root[group, u], root[group, v])
     order = lexsort(key[group, u], key[group, v], low, (group << 32) | high)
     pair = torch.stack([group, low, high])[:, order]
@@ -168,8 +163,7 @@ def _order(events: _Events, cover_first: bool) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Trees:
-    """The trees of ordered events: first i64[B + 1], the start of each question's events; pred i64[M, T]; longest:
-    maximum hops of a path; limit: maximum trees of a question."""
+    """The trees of ordered events; first i64[B + 1]; pred i64[M, T]; longest: most hops of a path; limit: of trees."""
 
     events: _Events
     first: torch.Tensor
@@ -187,8 +181,8 @@ class _Trees:
         while True:
             slot = self.first[:-1, None] + torch.arange(min(tried, n_events), device=device)
             valid = slot < self.first[1:, None]
-            at = torch.where(valid, slot, 0).view(-1)
-            size, marks = self._marked(at)
+            rows = torch.where(valid, slot, 0).view(-1)
+            size, marks = self._marked(rows)
             new = _are_first(marks, valid)
             kept = new & (new.cumsum(1) <= self.limit)
             enough = (new.sum(1) >= self.limit) | (self.first.diff() <= tried)
@@ -197,7 +191,7 @@ class _Trees:
             if not n_open:
                 break
             tried *= 4
-        chosen = at[places_of(kept.view(-1), n_kept)]
+        chosen = rows[places_of(kept.view(-1), n_kept)]
         single = keys[places_of(alone, n_alone)]
         events, row = self.events, single % n
         zero = torch.zeros_like(row)
@@ -216,12 +210,12 @@ class _Trees:
             torch.searchsorted(whole, starts).diff(), *(torch.cat(pair)[order] for pair in columns),
         )  # fmt: skip
 
-    def _nodes(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _nodes(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(rows i64[P, L], ascending, bool[P, L]: the first occurrence of a node) of the trees of events."""
-        events, groups = self.events, torch.arange(self.pred.shape[0], device=at.device)
-        of = (events.arrived[at, None] >> groups) & 1
-        node = torch.cat([torch.where(of > 0, events.v[at, None], -1), events.u[at, None]], 1)
-        group = torch.cat([groups.expand(at.shape[0], -1), events.g[at, None]], 1)
+        events, groups = self.events, torch.arange(self.pred.shape[0], device=rows.device)
+        has_path = (events.arrived[rows, None] >> groups) & 1
+        node = torch.cat([torch.where(has_path > 0, events.v[rows, None], -1), events.u[rows, None]], 1)
+        group = torch.cat([groups.expand(rows.shape[0], -1), events.g[rows, None]], 1)
         paths = [node]
         for _ in range(self.longest):
             node = torch.where(node < 0, node, self.pred[group, node.clamp_min(0)])
@@ -231,12 +225,11 @@ class _Trees:
         once[:, 1:] &= whole[:, 1:] != whole[:, :-1]
         return whole, once
 
-    def _marked(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(number of nodes i64[P], i64[P, 2]: sums of 2 * 64 mixed bits of each node) of the trees of events: equal
-        trees agree."""
+    def _marked(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(number of nodes i64[P], i64[P, 2]: sums of mixed bits of each node) of events: equal trees agree."""
         step = max(1, AT_ONCE // ((self.pred.shape[0] + 1) * (self.longest + 1)))
-        sizes, marks = [at[:0]], [at.new_zeros(0, 2)]
-        for part in at.split(step):
+        sizes, marks = [rows[:0]], [rows.new_zeros(0, 2)]
+        for part in rows.split(step):
             nodes, once = self._nodes(part)
             sizes.append(once.sum(1))
             marks.append(torch.stack([torch.where(once, _mixed(nodes + seed), 0).sum(1) for seed in (1, 1 << 40)], 1))

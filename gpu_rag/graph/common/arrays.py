@@ -53,8 +53,7 @@ def score_bits(scores: torch.Tensor) -> Array:
 
 
 def shortened(array: Array, size: int) -> Array:
-    """The first `size` rows of an array that owns its memory, resized in place; the memory after them, never written,
-    is freed."""
+    """The first `size` rows of an array that owns its memory, resized in place; the rest of it is freed."""
     array.resize((size, *array.shape[1:]), refcheck=False)
     return array
 

@@ -22,8 +22,7 @@ MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 
 
 def fastest_dtype() -> torch.dtype:
-    """The fastest dtype for products on this processor: bf16 if it has instructions for it (2 to 7 times faster), else
-    f32."""
+    """bf16 if this processor has instructions for it (products are 2 to 7 times faster), else f32."""
     ask = getattr(torch.cpu, "get_capabilities", None)
     found: dict[str, bool] = ask() if ask else {}
     return torch.bfloat16 if found.get("amx_bf16") or found.get("avx512_bf16") else torch.float32

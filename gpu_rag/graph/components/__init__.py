@@ -56,8 +56,7 @@ def smallest_labels(csr: CSR) -> torch.Tensor:
 
 
 def _by_cugraph(csr: CSR) -> torch.Tensor:
-    """`connected_components` by cuGraph. It needs every edge in both directions; its labels are arbitrary, so each is
-    replaced by the smallest node of its component."""
+    """`connected_components` by cuGraph, which needs both directions and gives arbitrary labels."""
     library, kind = Library(), vertex_type(2 * csr.m)
     rows, columns = row_of_entry(csr).to(kind), csr.indices.to(kind)
     one_way = not is_symmetric(CSR(csr.indptr, csr.indices))

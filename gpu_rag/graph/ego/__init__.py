@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_rag_kernels import ego as ego_loops
-from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
+from gpu_rag_kernels.dispatch import pick_implementation
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.errors import BadInput
@@ -46,8 +46,7 @@ class CheckedGraph:
 
 
 def checked(csr: CSR | CheckedGraph) -> CheckedGraph:
-    """Check `csr` (BadInput, as `check_csr`), once. Make one for each graph and pass it to the ops instead of the
-    CSR."""
+    """Check `csr` (BadInput, as `check_csr`), once for each graph; then pass the result to the ops."""
     if isinstance(csr, CheckedGraph):
         return csr
     check_csr(csr)
@@ -66,16 +65,15 @@ def ego_balls(
 ) -> Ragged:
     """The nodes within `radius` hops of each seed set: Ragged of i32 nodes, ascending, each once.
 
-    Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}.
-    csr: the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, one list for each
-    question; an empty list has an empty ball. radius >= 0. limit: maximum nodes of a ball, the first by (hop, node);
-    hops are those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is
-    reached, and passed through, only if it is in one of them (any node if None).
-    implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
-    Memory: the result and, for each thread, 36 N bytes (numba; 5 N if a group has at most four questions, which are
-    searched one by one); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and
-    the words of `balls_by_words`.
-    Raises BadInput, UsageError, MissingBackend.
+    Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}. csr:
+    the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, one list for each question;
+    an empty list has an empty ball. radius >= 0. limit: maximum nodes of a ball, the first by (hop, node); hops are
+    those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is reached, and
+    passed through, only if it is in one of them (any node if None). implementation: numba | torch | auto, all give the
+    same integers. threads: groups of 64 questions at once (numba). Memory: the result and, for each thread, 36 N bytes
+    (numba; 5 N if a group has at most four questions, which are searched one by one); torch: the edges of a frontier,
+    in pieces, or on a GPU with Triton and no limit 96 N bytes and the words of `balls_by_words`. Raises BadInput,
+    UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
     """
@@ -93,7 +91,8 @@ def ego_balls(
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
     if limit is None and pick_implementation(graph.indptr.device, family="loops") == "triton":
         return balls_by_words(graph, seeds, radius, allowed)
-    return _balls_by_torch(graph, seeds, radius, limit, allowed)
+    keys = reached(graph, seeds, radius, limit=limit, allowed=allowed).keys
+    return ragged_of_keys(keys, seeds.batch, max(graph.n, 1))
 
 
 def node_mask(graph: CSR, include: Ranges | None) -> torch.Tensor | None:
@@ -124,10 +123,10 @@ def _balls_by_numba(
         if last - first <= kernels.ALONE:
             return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most)
         seen, fresh, bits = (np.zeros(n, np.uint64) for _ in range(3))
-        touched, found, front = (np.empty(n, np.int32) for _ in range(3))
+        touched, reached_nodes, front = (np.empty(n, np.int32) for _ in range(3))
         n_touched = kernels.search(
             indptr, indices, may, sources, offsets, first, last, radius, most,
-            seen, fresh, touched, found, front, bits,
+            seen, fresh, touched, reached_nodes, front, bits,
         )  # fmt: skip
         sizes = np.zeros(last - first, np.int64)
         kernels.ball_sizes(seen, touched[:n_touched], sizes)
@@ -156,11 +155,6 @@ Costs = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """costs(question i64[P], node i64[P]): what entering the node costs in the question, i32 or i64[P]."""
 
 
-def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None) -> Ragged:
-    keys = reached(graph, seeds, radius, limit=limit, allowed=allowed).keys
-    return ragged_of_keys(keys, seeds.batch, max(graph.n, 1))
-
-
 def reached(
     graph: CSR, seeds: Ragged, radius: int, *, limit: int | None = None, allowed: torch.Tensor | None = None,
     costs: Costs | None = None, most: int | None = None,
@@ -173,25 +167,27 @@ def reached(
     """
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
-    found, fronts, total, left = keys_of(seeds, n).sort().values, [ball], 0, 0
+    candidates, fronts, total, left = keys_of(seeds, n).sort().values, [ball], 0, 0
     size, counted = torch.zeros(batch, dtype=torch.int64, device=ball.device), True
     for hop in range(radius + 1):
-        new = _are_new(found, ball)
+        new = _are_new(candidates, ball)
         if hop and allowed is not None:
-            new &= allowed[found % n]
+            new &= allowed[candidates % n]
         kept, on = new, new  # on: the start of the next hop
         if limit is not None:
-            kept, size = _within_limit(found, new, size, n, limit if hop or costs is None else found.shape[0])
-            on = kept & (size < limit)[found // n]
-        degree = graph.indptr[found % n + 1] - graph.indptr[found % n] if graph.n else new.long()
+            kept, size = _within_limit(candidates, new, size, n, limit if hop or costs is None else candidates.shape[0])
+            on = kept & (size < limit)[candidates // n]
+        degree = graph.indptr[candidates % n + 1] - graph.indptr[candidates % n] if graph.n else new.long()
         sizes = [kept.sum(), on.sum(), (new & ~on).sum(), (degree * kept).sum(), (degree * on).sum()]
         n_kept, n_on, n_over, n_rows, n_entries = torch.stack(sizes).tolist()
-        front = whole = found[places_of(on, n_on)]
+        front = whole = candidates[places_of(on, n_on)]
         if n_kept > n_on:
-            whole = found[places_of(kept, n_kept)]
+            whole = candidates[places_of(kept, n_kept)]
             if costs is not None and hop and n_over > n_kept - n_on:
-                over, before = found[places_of(new & ~on, n_over)], found[places_of(kept & ~on, n_kept - n_on)]
-                whole = torch.cat([front, _cheapest(over, before, costs, n, batch)]).sort().values
+                over = candidates[places_of(new & ~on, n_over)]
+                before = candidates[places_of(kept & ~on, n_kept - n_on)]
+                chosen = cheapest(over, sizes_of(before, batch, n), n_kept - n_on, costs, n)
+                whole = torch.cat([front, chosen]).sort().values
                 counted = False
         total += n_rows
         fronts.append(whole)
@@ -201,49 +197,51 @@ def reached(
         if most is not None and n_entries > most:
             left = radius - hop
             break
-        found = _neighbours(graph, front, n_entries)
+        candidates = _neighbours(graph, front, n_entries)
     keys = torch.cat(fronts)
     order = keys.argsort()
     hops = torch.cat([torch.full_like(front, hop) for hop, front in enumerate(fronts[1:])])
     return Reached(keys[order], hops[order], total if counted else None, left)
 
 
-def _cheapest(over: torch.Tensor, places: torch.Tensor, costs: Costs, n: int, batch: int) -> torch.Tensor:
-    """For each question, as many of the ascending keys `over` as it has entries in `places`, by (cost, node)."""
+def cheapest(over: torch.Tensor, space: torch.Tensor, size: int, costs: Costs, n: int) -> torch.Tensor:
+    """The first space[question] of the ascending keys question * n + node, by (cost, node); `size` in all."""
     question, node = over // n, over % n
     cost = costs(question, node)
     check_form(cost, "costs are no integers of the pairs", INTEGERS, over.shape)
     order = lexsort(cost.long(), question)
-    starts = torch.arange(batch, device=over.device) * n
-    space = torch.searchsorted(places, starts + n) - torch.searchsorted(places, starts)
     place = torch.arange(over.shape[0], device=over.device) - torch.searchsorted(question, question[order])
-    return over[order[places_of(place < space[question[order]], places.shape[0])]]
+    return over[order[places_of(place < space[question[order]], size)]]
 
 
-def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
+def sizes_of(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
+    """The number of ascending keys question * n + node for each question: i64[B]."""
+    return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
+
+
+def _are_new(keys: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
     """The first of equal ascending keys `found`, if it is not in the ascending `ball`: bool[T]."""
-    new = torch.ones_like(found, dtype=torch.bool)
-    new[1:] = found[1:] != found[:-1]
+    new = torch.ones_like(keys, dtype=torch.bool)
+    new[1:] = keys[1:] != keys[:-1]
     if ball.shape[0]:
-        new &= ball[torch.searchsorted(ball, found).clamp_(max=ball.shape[0] - 1)] != found
+        new &= ball[torch.searchsorted(ball, keys).clamp_(max=ball.shape[0] - 1)] != keys
     return new
 
 
 def _within_limit(
-    found: torch.Tensor, new: torch.Tensor, size: torch.Tensor, n: int, limit: int
+    keys: torch.Tensor, new: torch.Tensor, size: torch.Tensor, n: int, limit: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The new keys for which their balls, of `size` nodes now, have space, first keys first; and the new sizes."""
     batch = size.shape[0]
-    starts = torch.searchsorted(found, torch.arange(batch + 1, device=found.device) * n)
+    starts = torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n)
     before = offsets_of(new)
     full = before[starts[:-1]] + limit - size  # place of the first new key without space
-    kept = new & (before[:-1] < full[found // n])
+    kept = new & (before[:-1] < full[keys // n])
     return kept, (size + before[starts].diff()).clamp_(max=limit)
 
 
 def _neighbours(graph: CSR, keys: torch.Tensor, n_entries: int) -> torch.Tensor:
-    """The keys question * N + neighbour of the keys question * N + node, ascending; with repeats if there is only one
-    piece."""
+    """The keys question * N + neighbour of ascending keys; ascending, with repeats if there is only one piece."""
     node = keys % max(graph.n, 1)
     questions, pieces = keys - node, []
     for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
@@ -262,14 +260,12 @@ def induced_subgraphs(
 ) -> Blocks:
     """The subgraph on each list of nodes, as blocks of one block-diagonal CSR.
 
-    Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight.
-    nodes: Ragged of i32/i64 nodes, ascending, each once (as from `ego_balls`). n_entries: the total number of entries
-    in their rows, if known.
-    Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric if `csr` is.
+    Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight. nodes:
+    Ragged of i32/i64 nodes, ascending, each once (as from `ego_balls`). n_entries: the total number of entries in their
+    rows, if known. Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric if `csr` is.
     implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
     (twice if these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights, are
-    reserved and mostly never written.
-    Raises BadInput, UsageError, MissingBackend.
+    reserved and mostly never written. Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3], indptr
     [0, 1, 2, 2, 2], indices [1, 0].
@@ -296,29 +292,27 @@ Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def blocks_around(
     graph: CheckedGraph, seeds: Ragged, radius: int, *, limit: int | None = None, costs: Costs | None = None
 ) -> Blocks:
-    """The subgraphs on the nodes of `reached`; on a device with fewer waits than `ego_balls` followed by
-    `induced_subgraphs`."""
+    """The subgraphs on the nodes of `reached`; on a device with fewer waits than by two calls."""
     csr = graph.csr
     check_ragged(seeds, "seeds", n=csr.n, device=csr.indptr.device)
     pulls = limit is None and pick_implementation(csr.indptr.device, family="loops") == "triton"
     most = csr.m * -(-seeds.batch // WORD) // PULL_FROM if pulls else None
-    found = reached(csr, seeds, min(radius, csr.n), limit=limit, costs=costs, most=most)
-    if found.left:
+    ball = reached(csr, seeds, min(radius, csr.n), limit=limit, costs=costs, most=most)
+    if ball.left:
         return induced_subgraphs(graph, ego_balls(graph, seeds, radius))
-    nodes = ragged_of_keys(found.keys, seeds.batch, max(csr.n, 1))
-    return induced_subgraphs(graph, nodes, n_entries=found.n_entries)
+    nodes = ragged_of_keys(ball.keys, seeds.batch, max(csr.n, 1))
+    return induced_subgraphs(graph, nodes, n_entries=ball.n_entries)
 
 
 def part_of_blocks(blocks: Blocks, kept: torch.Tensor) -> Blocks:
-    """The blocks on the marked rows, bool[T], as `induced_subgraphs` of each would give them, without weights. The host
-    waits once."""
+    """The blocks on the marked rows, bool[T], as `induced_subgraphs` would give them, without weights. One wait."""
     csr, row = CSR(blocks.csr.indptr, blocks.csr.indices), row_of_entry(blocks.csr)
     before = offsets_of(kept)
     offsets = before[blocks.offsets]
     if kept.device.type == "cpu":
         rows = kept.nonzero()[:, 0]
-        found = induced_subgraphs(CheckedGraph(csr), Ragged(rows.int(), offsets))
-        return Blocks(found.csr, offsets, blocks.global_ids[rows])
+        part = induced_subgraphs(CheckedGraph(csr), Ragged(rows.int(), offsets))
+        return Blocks(part.csr, offsets, blocks.global_ids[rows])
     inside = kept[row] & kept[csr.indices.long()]
     n_rows, n_entries = torch.stack([kept.sum(), inside.sum()]).tolist()
     rows, entries = places_of(kept, n_rows), places_of(inside, n_entries)
@@ -341,10 +335,10 @@ def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
     first = 0
     while first < nodes.batch:  # as many blocks as can be read at once, at least one
         last = max(first + 1, int(np.searchsorted(read, read[first] + READ_AT_ONCE, "right")) - 1)
-        found = np.empty(read[last] - read[first] + 1, np.int32)
-        numbers = None if graph.weight is None else np.empty(len(found), np.int64)
-        size = cut_out(indptr, indices, listed, offsets, first, last, local, ends, found, numbers)
-        columns.append(shortened(found, size))
+        local_columns = np.empty(read[last] - read[first] + 1, np.int32)
+        numbers = None if graph.weight is None else np.empty(len(local_columns), np.int64)
+        size = cut_out(indptr, indices, listed, offsets, first, last, local, ends, local_columns, numbers)
+        columns.append(shortened(local_columns, size))
         if numbers is not None:
             entries.append(shortened(numbers, size))
         first = last
@@ -363,11 +357,11 @@ def _inside_by_torch(graph: CSR, nodes: Ragged, n_entries: int | None) -> Inside
     columns, entries = [node[:0]], [node[:0]]
     for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
         wanted = block[owner] + graph.indices[entry]
-        at = torch.searchsorted(known, wanted)
-        hit = known[at.clamp(max=known.shape[0] - 1)] == wanted
+        place = torch.searchsorted(known, wanted)
+        hit = known[place.clamp(max=known.shape[0] - 1)] == wanted
         counts.index_add_(0, owner, hit.long())
         hits = hit.nonzero()[:, 0]
-        columns.append(at[hits])
+        columns.append(place[hits])
         entries.append(entry[hits])
     indptr = offsets_of(counts)
     return indptr, torch.cat(columns).int(), torch.cat(entries)
@@ -446,43 +440,22 @@ def _listed(seen: torch.Tensor, batch: int) -> Ragged:
     return Ragged(torch.cat(values), offsets_of(torch.cat(sizes)))
 
 
-def check_blocks(blocks: Blocks) -> None:
-    """Raise BadInput that names the problem in `blocks`; return nothing if they are sound. All of them is read once.
-
-    Sound: `csr` as in `check_csr`; offsets i64[B+1] from 0 to its number of nodes; global_ids i32/i64, < 2^31 - 1, >= 0
-    and ascending in each block, each once; no entry leads from one block into another.
-    """
-    nodes = Ragged(blocks.global_ids, blocks.offsets)
-    check_ragged(nodes, "nodes of blocks", n=2**31 - 1, device=blocks.csr.indptr.device, ascending=True)
-    if nodes.values.shape[0] != blocks.csr.n:
-        given = f"{nodes.values.shape[0]} global ids for {blocks.csr.n} rows"
-        raise BadInput("blocks name other nodes than they have", given=given, expected="one global id a row")
-    check_csr(blocks.csr, blocks.offsets)
-
-
 def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
-    """Convert nodes of the whole graph to rows of `blocks.csr`: i64[T], list b looked up in block b of the checked
-    `blocks`.
+    """Convert nodes of the whole graph to rows of `blocks.csr`: i64[T], list b looked up in block b.
 
     Raises BadInput if a node is not in its block, or if the number of lists is not that of blocks.
     """
     check_ragged(lists, name, device=blocks.offsets.device, batch=blocks.offsets.shape[0] - 1, of="blocks")
-    checks = compiled_checks(lists.values.device)
-    if checks is not None:
-        rows = torch.empty_like(lists.values, dtype=torch.int64)
-        named = arrays_of(Ragged(blocks.global_ids, blocks.offsets))
-        if checks.find_rows(*named, *arrays_of(lists), rows.numpy()):
-            return Ragged(rows, lists.offsets)
     row, node = row_of_value(lists), lists.values.long()
     if node.numel() == 0:
         return Ragged(node, lists.offsets)
-    width = 2**31  # above every id, as `check_blocks` ensures
+    width = 2**31  # above every id
     known = row_of_value(Ragged(blocks.global_ids, blocks.offsets)) * width + blocks.global_ids
     wanted = row * width + node
-    at = torch.searchsorted(known, wanted)
-    missing = (node < 0) | (node >= width) | (torch.searchsorted(known, wanted, right=True) == at)
-    if not is_trusted(at.device) and bool(missing.any()):
+    rows = torch.searchsorted(known, wanted)
+    missing = (node < 0) | (node >= width) | (torch.searchsorted(known, wanted, right=True) == rows)
+    if not is_trusted(rows.device) and bool(missing.any()):
         first = int(missing.nonzero()[0, 0])
         given = f"node {int(node[first])} in list {int(row[first])}"
         raise BadInput(f"one of the {name} is not in its block", given=given, expected="a node of the block")
-    return Ragged(at, lists.offsets)
+    return Ragged(rows, lists.offsets)

@@ -88,13 +88,11 @@ def frontier_topk(
 ) -> TopK:
     """For every vertex in each question's frontier, its k out-edges with the highest SIM: TopK of i32, f32[T, k].
 
-    Row t belongs to the vertex frontier.values[t]. Its ids are edges e in the order (-SIM(q, e), e), padded with
-    (-1, -inf) if the vertex has fewer than k. k >= 1.
-    frontier: Ragged of i32/i64 vertices, in any order, repeats allowed. implementation: see `pick_search`.
-    threads: how many blocks of questions run at once (numba).
-    Time: D multiply-adds per out-edge of the frontier; the [B, E] scores of all edges are never computed. Additional
-    memory: torch gathers the vectors of the out-edges in pieces; triton reads them in place.
-    Raises BadInput, UsageError, MissingBackend.
+    Row t belongs to the vertex frontier.values[t]. Its ids are edges e in the order (-SIM(q, e), e), padded with (-1,
+    -inf) if the vertex has fewer than k. k >= 1. frontier: Ragged of i32/i64 vertices, in any order, repeats allowed.
+    implementation: see `pick_search`. threads: how many blocks of questions run at once (numba). Time: D multiply-adds
+    per out-edge of the frontier; the [B, E] scores of all edges are never computed. Additional memory: torch gathers
+    the vectors of the out-edges in pieces; triton reads them in place. Raises BadInput, UsageError, MissingBackend.
 
     Example: vertex 0 has the out-edges 0 ([1, 0], {3}) and 1 ([0.6, 0.8], {1}), vertex 1 has none. For q = [1, 0] with
     {1, 2}, frontier [[0, 1]] and k = 1 the ids are [[1], [-1]], the scores [[0.55], [-inf]].
@@ -123,9 +121,8 @@ def top_edges(query: FrontierQuery, edges: HopEdges, k: int, *, implementation: 
 
     Method: scores are computed approximately, in tiles of QUESTION_TILE x EDGE_TILE, with a proved bound on the error;
     keyword overlaps are exact, from inverted lists. The score of an edge is computed exactly only if it may be among
-    the best k so far.
-    Time: B U D multiply-adds for U distinct vectors. Memory: a few tiles per thread.
-    Raises BadInput, UsageError, MissingBackend.
+    the best k so far. Time: B U D multiply-adds for U distinct vectors. Memory: a few tiles per thread. Raises
+    BadInput, UsageError, MissingBackend.
     """
     _check_query(query, edges.vectors)
     _check_size(k, threads)

@@ -99,15 +99,13 @@ def made(n: int, config: Config) -> Graph:
 
 
 def _distinct(r: np.random.Generator, n: int, size: int) -> np.ndarray:
-    """Keywords i64[n, size], each row ascending and without repeats: one from each of `size` parts of the
-    vocabulary."""
+    """Keywords i64[n, size], each row ascending, each once: one from each of `size` parts of the vocabulary."""
     width = VOCABULARY // size
     return r.integers(0, width, (n, size)) + np.arange(size) * width
 
 
 def frontier_cases(config: Config) -> Iterator[Case]:
-    """One hop: the best out-edge of each vertex of a frontier; with `--hops` the ends of these edges are the next
-    frontier."""
+    """One hop: the best out-edge of each vertex; with `--hops` the ends of these edges are the next frontier."""
     for n in config.sizes:
         graph = made(n, config)
         for hops in config.hops or (1,):
@@ -156,14 +154,12 @@ def _top_edges(graph: Graph, config: Config) -> Case:
 
 
 def frontier_bytes(batch: int, hops: int = 1) -> int:
-    """Bytes of every hop: the question's vector; the vector number, keywords and vector of each out-edge; (id, score) a
-    vertex."""
+    """Bytes of every hop: questions, the vector number, keywords and vector of each out-edge, and the result."""
     return hops * batch * (4 * DIMS + FRONTIER * (DEGREE * (4 + 4 * WORDS + 4 * DIMS) + 8))
 
 
 def top_edges_bytes(edges: HopEdges, batch: int, k: int) -> int:
-    """Bytes of the used vectors, each edge's vector number, target and keywords once, the questions, and the (id,
-    score) results."""
+    """Bytes of the used vectors, each edge's vector number, target and keywords, the questions, and the result."""
     m = edges.target.shape[0]
     return 4 * DIMS * (edges.used.shape[0] + batch) + m * (8 + 4 * WORDS) + 8 * batch * k
 

@@ -130,8 +130,7 @@ def check_keywords(
 
 
 def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
-    """Ranges (u0, u1) of used vectors with at most EDGE_TILE edges each, or one vector if it has more; and the places
-    (p0, p1) of their edges in `order`."""
+    """Ranges (u0, u1) of vectors with at most EDGE_TILE edges, or one vector; and places (p0, p1) in `order`."""
     found, first, n = [], 0, int(edges.used.shape[0])
     ends = edges.starts.cpu()
     while first < n:

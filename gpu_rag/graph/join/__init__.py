@@ -19,45 +19,7 @@ from gpu_rag.types import Ragged
 if TYPE_CHECKING:
     from gpu_rag.graph.join.numba_path import Right
 
-__all__ = ["JoinIndex", "hybrid_argmax", "join_index"]
-
-
-def hybrid_argmax(
-    left: torch.Tensor,
-    left_keywords: Ragged,
-    right: torch.Tensor,
-    right_keywords: Ragged,
-    *,
-    exclude: tuple[torch.Tensor, torch.Tensor] | None = None,
-    implementation: str = "auto",
-    threads: int = 1,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best right row for each left row: index i64[Nl] and score f32[Nl].
-
-    score(i, j) = (|K_i & K_j| / |K_i | K_j| + l_i . r_j) / 2, the Jaccard index of the keyword sets (0 for two empty
-    sets) and the cosine, as in HopRAG's merging of questions. Exact: the largest f64 score with exact dot products (see
-    `dots`), of equal scores the lowest index; a row alone has the same bits as in any batch and any implementation.
-
-    left, right: f16 or f32[Nl or Nr, D], unit rows (to 1 %, or all zero). left_keywords, right_keywords: Ragged of
-    i32/i64, the keywords of each row in any order, repeats count once. exclude: (i64[Nl], i64[Nr]), groups; rows of the
-    same group never match (a passage's questions with its own). A left row without candidates gets index -1 and score
-    -inf. implementation: numba | torch | auto. threads: blocks of left rows at once (numba; torch uses its own threads
-    inside a block).
-
-    Method: tiles of approximate scores with a proved error, in which the overlap of every pair is exact. numba counts
-    it with inverted lists of the right side; torch stores common keywords as columns of 0 and 1, rarer ones as lists of
-    the tile. On a GPU with triton the kernel `join_top1` replaces the tiles (see `triton_path`; never run on a GPU
-    yet). A pair is computed exactly if its approximate score comes within the error of the row's best so far. Time: Nl
-    Nr D multiply-adds. Additional memory: a few tiles (numba: a million scores for each thread, and 65,536 rows in the
-    dtype of the products; torch about 200 MB), O(T) for T keywords. Many equal right rows are slow: all of them are
-    computed exactly. For repeated joins with one right side use `join_index`.
-    Raises BadInput, UsageError, MissingBackend.
-
-    Left [1, 0] with words {1, 2}; right [1, 0] with {3}, [0.6, 0.8] with {1}: scores 0.5 and 0.55, so index 1.
-    """
-    groups = exclude or (None, None)
-    index = _prepared(right, right_keywords, groups[1], implementation, left.shape[0] if left.dim() else 0)
-    return index.best(left, left_keywords, groups=groups[0], threads=threads)
+__all__ = ["JoinIndex", "join_index"]
 
 
 @dataclass(frozen=True)
@@ -76,10 +38,24 @@ class JoinIndex:
     def best(
         self, left: torch.Tensor, left_keywords: Ragged, *, groups: torch.Tensor | None = None, threads: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`hybrid_argmax` with this right side: index i64[Nl] and score f32[Nl], the same bits.
+        """The best right row for each left row: index i64[Nl] and score f32[Nl].
 
-        Arguments as in `hybrid_argmax`; groups: i64[Nl], of the left side, given if and only if the index has groups.
-        The preparation takes time only for the left side. Raises BadInput.
+        score(i, j) = (|K_i & K_j| / |K_i | K_j| + l_i . r_j) / 2, the Jaccard index of the keyword sets (0 for two
+        empty sets) and the cosine, as in HopRAG's merging of questions. Exact: the largest f64 score with exact dot
+        products (see `dots`), of equal scores the lowest index; a row alone has the same bits as in any batch and any
+        implementation. A left row without candidates gets index -1 and score -inf.
+
+        left: f16 or f32[Nl, D], unit rows (to 1 %, or all zero); left_keywords: Ragged of i32/i64, in any order,
+        repeats count once; groups: i64[Nl], if and only if the index has groups: rows of one group never match (a
+        passage's questions with its own). threads: blocks of left rows at once (numba). Raises BadInput.
+
+        Method: tiles of approximate scores with a proved error, in which the overlap of every pair is exact. A pair is
+        computed exactly if its approximate score comes within the error of the row's best so far. On a GPU with triton
+        the kernel `join_top1` replaces the tiles (see `triton_path`; never run on a GPU yet). Time: Nl Nr D
+        multiply-adds; many equal right rows are slow. Additional memory: a few tiles (numba: a million scores for each
+        thread, and 65,536 rows in the dtype of the products; torch about 200 MB), O(T) for T keywords.
+
+        Left [1, 0] with words {1, 2}; right [1, 0] with {3}, [0.6, 0.8] with {1}: scores 0.5 and 0.55, so index 1.
         """
         _check_side(left, left_keywords, groups, "left")
         if (groups is None) != (self.groups is None):
@@ -109,27 +85,18 @@ class JoinIndex:
 def join_index(
     right: torch.Tensor, keywords: Ragged, *, groups: torch.Tensor | None = None, implementation: str = "auto"
 ) -> JoinIndex:
-    """Prepare the right side of `hybrid_argmax`, for joins in several calls.
+    """Check and prepare the right side of a join.
 
-    right, keywords: as in `hybrid_argmax`; groups: i64[Nr], the right half of its `exclude`. implementation: numba |
-    torch | auto. Checked once. numba keeps inverted lists of the keywords (12 bytes each) and, if products use another
-    dtype than the vectors, a copy in that dtype (bf16: 2 N D bytes). Raises BadInput, UsageError, MissingBackend.
-
-    index = join_index(right, keywords); index.best(left, left_keywords) equals hybrid_argmax of the four.
+    right: f16 or f32[Nr, D]; keywords, groups: of its rows, as in `JoinIndex.best`. implementation: numba | torch |
+    auto. numba keeps inverted lists of the keywords (12 bytes each) and, if products use another dtype than the
+    vectors, a copy in that dtype (bf16: 2 N D bytes). Raises BadInput, UsageError, MissingBackend.
     """
-    return _prepared(right, keywords, groups, implementation, None)
-
-
-def _prepared(
-    right: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, implementation: str, n_left: int | None
-) -> JoinIndex:
-    """`join_index`; n_left: the number of left rows if it is used once, None if it is kept."""
     _check_side(right, keywords, groups, "right")
     chosen, right, ready = pick_implementation(right.device, implementation, "hybrid_argmax"), right.detach(), None
     if chosen == "numba":
         from gpu_rag.graph.join.numba_path import prepared
 
-        ready = prepared(right, keywords, groups, n_left=n_left)
+        ready = prepared(right, keywords, groups)
     return JoinIndex(right, keywords, groups, chosen, ready)
 
 

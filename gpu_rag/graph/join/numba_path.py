@@ -1,4 +1,4 @@
-"""`hybrid_argmax` on the CPU: fast products by torch, overlaps from inverted lists, scores scanned by numba."""
+"""`JoinIndex.best` on the CPU: fast products by torch, overlaps from inverted lists, scores scanned by numba."""
 
 from __future__ import annotations
 
@@ -17,48 +17,34 @@ from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
 ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # of a product, at most
-FEW = 16  # left rows: up to here, rounding a right side that is not kept costs more than it saves
 NO_GROUPS = torch.zeros(0, dtype=torch.int64)
 ARITHMETIC = 2.0**-21  # 8 u of f32: a cut (2 u), less a score (1 u), times a union (1 u of a share), and space
 
 
 @dataclass(frozen=True)
 class Right:
-    """The right side for the kernels. vectors: as given; words: i64[W], its keywords, ascending; approx: its rows in
-    `dtype`, or None if they are made for each call, tile by tile."""
+    """The right side for the kernels. words: i64[W], its keywords, ascending; approx: its rows in `dtype`."""
 
-    vectors: torch.Tensor
     words: Array
     side: JoinRight
     dtype: torch.dtype
-    approx: LowPrecision | None
-
-    def part(self, first: int, last: int) -> LowPrecision:
-        """The rows first..last for a product."""
-        if self.approx is None:
-            return low_precision_rows(self.vectors[first:last], self.dtype)
-        return self.approx.part(first, last)
+    approx: LowPrecision
 
 
 def prepared(
-    vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, *, dtype: torch.dtype | None = None,
-    n_left: int | None = None,
-) -> Right:  # fmt: skip
-    """Prepare a checked right side. n_left: number of left rows that it serves once; None: it is kept, with its rounded
-    rows."""
-    n = vectors.shape[0]
-    if dtype is None:
-        dtype = torch.float32 if n_left is not None and n_left <= FEW else fastest_dtype()
+    vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, *, dtype: torch.dtype | None = None
+) -> Right:
+    """Prepare a checked right side. dtype: of the products, f32 or bf16; None: the fastest."""
+    dtype = dtype or fastest_dtype()
     words, list_offsets, list_rows, size = inverted(keywords)
     side = JoinRight(
         component_bits(vectors), (NO_GROUPS if groups is None else groups.long()).numpy(), size, list_offsets, list_rows
     )
-    return Right(vectors, words, side, dtype, low_precision_rows(vectors, dtype) if n and n_left is None else None)
+    return Right(words, side, dtype, low_precision_rows(vectors, dtype))
 
 
 def inverted(keywords: Ragged) -> tuple[Array, Array, Array, Array]:
-    """(words i64[W] ascending, list_offsets i64[W+1], list_rows i32[T], size i32[N]): the rows of each keyword,
-    ascending, and the number of distinct keywords of each row."""
+    """(words i64[W] ascending, list_offsets i64[W+1], list_rows i32[T] ascending, size i32[N]) of distinct keywords."""
     values, offsets = arrays_of(keywords)
     n, values = keywords.batch, values.astype(np.int64)
     row = np.repeat(np.arange(n), np.diff(offsets))
@@ -90,14 +76,14 @@ def join_by_numba(
     left: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, right: Right, threads: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Best f64[Nl] and index i64[Nl] of a checked left side."""
-    n_left, n_right = left.shape[0], right.vectors.shape[0]
+    n_left, n_right = left.shape[0], len(right.side.size)
     best, index = np.full(n_left, -np.inf), np.full(n_left, -1, np.int64)
     if not n_left or not n_right:
         return torch.from_numpy(best), torch.from_numpy(index)
     side, approx = _left(left, keywords, groups, right.words), low_precision_rows(left, right.dtype)
     step = min(n_right, COLUMNS, SCORES // min(n_left, ROWS))
     for j0 in range(0, n_right, step):
-        columns = right.part(j0, min(j0 + step, n_right))
+        columns = right.approx.part(j0, min(j0 + step, n_right))
         slack = slack_of(approx, columns) + rounding_of(right.dtype) * approx.length * columns.length.max() + ARITHMETIC
 
         def join(i0: int, j0: int = j0, columns: LowPrecision = columns, slack: Array = slack) -> None:

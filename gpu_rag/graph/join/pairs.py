@@ -1,5 +1,4 @@
-"""Pairs of rows with keywords and vectors: candidates that share a rare word, exact scores, and the best partner of a
-row."""
+"""Pairs of rows with keywords and vectors: candidates that share a rare word, exact scores, best partners."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def hybrid_scores(
     left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged,
     i: torch.Tensor, j: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """The score of `hybrid_argmax` of each pair (i[p], j[p]), before it is rounded to f32: f64[P].
+    """The score of `JoinIndex.best` of each pair (i[p], j[p]), before it is rounded to f32: f64[P].
 
     left, right: f16 or f32[Nl or Nr, D], unit rows. left_keywords, right_keywords: Ragged of i32/i64, each list
     ascending, each keyword once. i, j: i64[P]. Exact: the same bits on any device and in any batch. Raises BadInput.

@@ -1,4 +1,4 @@
-"""`hybrid_argmax` in torch, on any device: tiles of approximate scores with exact keyword overlaps.
+"""`JoinIndex.best` in torch, on any device: tiles of approximate scores with exact keyword overlaps.
 
 The keywords of both sides are made distinct, and split into common keywords, stored as columns of 0 and 1, and rare
 keywords, stored as lists.
@@ -32,12 +32,11 @@ class KeywordSide:
 
 @dataclass(frozen=True)
 class KeywordSplit:
-    """Both sides, with the numbers of common and of rare keywords."""
+    """Both sides, with the number of common keywords."""
 
     left: KeywordSide
     right: KeywordSide
     n_common: int
-    n_rare: int
 
 
 def split_keywords(left: Ragged, right: Ragged) -> KeywordSplit:
@@ -60,7 +59,7 @@ def split_keywords(left: Ragged, right: Ragged) -> KeywordSplit:
     place = torch.empty_like(common_first)
     place[common_first] = torch.arange(n_keywords, device=place.device)
     sides = [_side(k, size, place, n_common, n_shared) for k, size in zip(keys, sizes, strict=True)]
-    return KeywordSplit(sides[0], sides[1], n_common, n_shared - n_common)
+    return KeywordSplit(sides[0], sides[1], n_common)
 
 
 def _distinct(keys: torch.Tensor) -> torch.Tensor:
@@ -95,8 +94,7 @@ def _only(lists: Ragged, wanted: torch.Tensor) -> Ragged:
 
 
 def _side(keys: torch.Tensor, size: torch.Tensor, place: torch.Tensor, n_common: int, n_shared: int) -> KeywordSide:
-    """One side. keys: row * n_keywords + keyword, each once; place: i64[n_keywords], rank by descending number of
-    pairs."""
+    """One side. keys: row * n_keywords + keyword, each once; place: i64[n_keywords], rank by number of pairs."""
     n_keywords = max(place.shape[0], 1)
     row, at = keys // n_keywords, place[keys % n_keywords]
     n_rows = size.shape[0]
@@ -123,7 +121,7 @@ def join_by_torch(
         columns = right[j0:j1] if takes_f16(right) else right[j0:j1].float()
         for i0 in range(0, left.shape[0], ROWS):
             i1 = min(i0 + ROWS, left.shape[0])
-            shared = _overlaps(_rows(split.left, i0, i1), _rows(split.right, j0, j1), split.n_common, split.n_rare)
+            shared = _overlaps(_rows(split.left, i0, i1), _rows(split.right, j0, j1), split.n_common)
             union = split.left.size[i0:i1, None] + split.right.size[None, j0:j1] - shared
             union = union.clamp_(min=1)  # two empty sets: 0 / 1
             scores = products(left[i0:i1], columns) + shared / union
@@ -153,9 +151,8 @@ def _rows(side: KeywordSide, first: int, last: int) -> KeywordSide:
     return KeywordSide(side.size[first:last], part_of(side.common, first, last), part_of(side.rare, first, last))
 
 
-def _overlaps(left: KeywordSide, right: KeywordSide, n_common: int, n_rare: int) -> torch.Tensor:
-    """The number of keywords that each pair shares, f32[rows, columns]; whole numbers, so any order of addition is
-    exact."""
+def _overlaps(left: KeywordSide, right: KeywordSide, n_common: int) -> torch.Tensor:
+    """The number of keywords that each pair shares, f32[rows, columns]: whole numbers, so sums are exact."""
     ones = [torch.zeros(side.size.shape[0], n_common, device=side.size.device) for side in (left, right)]
     for matrix, side in zip(ones, (left, right), strict=True):
         matrix[row_of_value(side.common), side.common.values.long()] = 1.0

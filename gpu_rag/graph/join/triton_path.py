@@ -76,8 +76,7 @@ def join_by_kernel(
 
 
 def _best_of_strips(left: Side, right: Side, implementation: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Whether each left row is certain, bool[Nl], and the pairs by common keywords that may win: left rows and right
-    rows."""
+    """Whether each left row is certain, bool[Nl], and the (left, right) pairs by common keywords that may win."""
     strips = join_top1(left, right, strip=STRIP, implementation=implementation)
     if not right.n:
         none = torch.zeros(0, dtype=torch.int64, device=left.size.device)

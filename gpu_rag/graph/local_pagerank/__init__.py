@@ -20,7 +20,7 @@ from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.common.segments import SegmentSum
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.csr import row_of_entry, transpose
-from gpu_rag.graph.ego import check_blocks, local_nodes
+from gpu_rag.graph.ego import local_nodes
 from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.pagerank import Options
 from gpu_rag.graph.pagerank.inputs import Array, Teleport, teleport_of_seeds
@@ -48,27 +48,24 @@ def blocks_pagerank(
     """PageRank of every node of each block: Ragged of f32 with the offsets of the blocks, aligned with their
     global_ids.
 
-    blocks: from `induced_subgraphs`, entries from row to column; weights allowed.
-    seeds: Ragged of nodes i32/i64 of the WHOLE graph, one list for each block, in its block; weights: Ragged of floats
-    >= 0 with the same offsets, scaled to sum to 1 in each list (equal if None; a node given twice counts twice). An
-    empty list gives a block of zeros.
+    blocks: from `induced_subgraphs`, entries from row to column; weights allowed. seeds: Ragged of nodes i32/i64 of the
+    WHOLE graph, one list for each block, in its block; weights: Ragged of floats >= 0 with the same offsets, scaled to
+    sum to 1 in each list (equal if None; a node given twice counts twice). An empty list gives a block of zeros.
     damping: d in [0, 1). tol: each block has |values - p|_1 <= tol, tol in [1e-12, 1], proved in f64, apart from the
     rounding of the result to f32 (at most 6e-8). The values of a block sum to 1 (to 1e-5). max_iter: maximum steps, up
     to 10^6. From damping .999 on, rounding may keep the proved bound above 1e-12; the error then names a tol that was
-    reached.
-    implementation: numba (one block after another, in the cache: SOR with a mass correction if a block is symmetric,
-    else Gauss-Seidel; see its loop) | torch (all blocks together on any device: Chebyshev if symmetric, else power) |
-    auto. The two agree within 2 tol, not bit by bit. threads: blocks solved at once (numba). A block has the same bits
-    alone, in any batch, at any position and with any number of threads.
-    Raises BadInput (blocks, seeds, weights, options), UsageError, MissingBackend, and GpuRagError if a block is not
-    within `tol` after `max_iter` steps. Memory: numba, 16 bytes an entry and 52 a node of the largest block, for each
-    thread; torch, about 60 bytes an entry of all blocks.
+    reached. implementation: numba (one block after another, in the cache: SOR with a mass correction if a block is
+    symmetric, else Gauss-Seidel; see its loop) | torch (all blocks together on any device: Chebyshev if symmetric, else
+    power) | auto. The two agree within 2 tol, not bit by bit. threads: blocks solved at once (numba). A block has the
+    same bits alone, in any batch, at any position and with any number of threads. Raises BadInput (blocks, seeds,
+    weights, options), UsageError, MissingBackend, and GpuRagError if a block is not within `tol` after `max_iter`
+    steps. Memory: numba, 16 bytes an entry and 52 a node of the largest block, for each thread; torch, about 60 bytes
+    an entry of all blocks.
 
     Blocks [5, 7, 9] with edges 5 - 7 - 9, and [5, 8] without; seeds [[5], [8]], d = 0.5: [7/12, 4/12, 1/12], [0, 1].
     """
     options = Options(damping, tol, max_iter, "auto", 1, threads)
     chosen = pick_implementation(blocks.csr.indptr.device, implementation, "blocks_pagerank")
-    check_blocks(blocks)
     rows = local_nodes(blocks, seeds, "seeds")
     _check_memory(blocks, chosen)
     teleport = teleport_of_seeds(max(blocks.csr.n, 1), rows, weights)

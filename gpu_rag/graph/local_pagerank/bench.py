@@ -66,8 +66,7 @@ def _case(name: str, graph: CheckedGraph, pool: tuple[Ragged, ...], damping: flo
 
 
 def blocks_bytes(n: int, m: int, weighted: bool) -> int:
-    """Bytes to read each block once (4 an entry, 8 with weights; 8 a row), and to read and write its values and
-    restart."""
+    """Bytes to read each block once (4 an entry, 8 with weights; 8 a row), and to read and write its values."""
     return (8 if weighted else 4) * m + 16 * n
 
 
@@ -90,8 +89,7 @@ def _local(given: Given, b: int) -> tuple[CSR, np.ndarray]:
 
 
 def check(result: Any, given: Given, damping: float) -> Checked:
-    """Check that blocks sum to 1, and that a sample of them is within TOL of an f64 solution. result: Ragged, or a list
-    for each block."""
+    """Check that blocks sum to 1, and that a sample is within TOL of an f64 solution. result: Ragged, or lists."""
     sizes = given[0].offsets.diff().tolist()
     found = result.values.cpu().split(sizes) if isinstance(result, Ragged) else [torch.tensor(r) for r in result]
     if [len(values) for values in found] != sizes:

@@ -51,8 +51,7 @@ def nearest_bytes(n: int, dims: int, batch: int, k: int) -> int:
 
 
 def check(result: Any, count: int, base: torch.Tensor, queries: torch.Tensor, k: int) -> Checked:
-    """Check that scores belong to their ids and are no worse than the k best in f64; the order of nearly equal scores
-    is free."""
+    """Check that scores belong to their ids and reach the k best in f64; nearly equal scores may change places."""
     ids, scores = torch.as_tensor(result.ids).cpu().long(), torch.as_tensor(result.scores).cpu().double()
     if ids.shape != (count, k) or scores.shape != (count, k):
         return Checked(f"the shape is {tuple(ids.shape)} instead of {(count, k)}")

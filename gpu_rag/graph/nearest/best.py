@@ -60,10 +60,7 @@ def selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def _selected_directly(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`selected` in one piece, by keys that no two columns share, because `torch.topk` picks any of equal ones.
-
-    The bits of a float, with the bits below the sign inverted if it is negative, have the order of the floats.
-    """
+    """`selected` in one piece, by unique keys: the bits of a float, those below a minus inverted, order floats."""
     bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0: they are equal
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
     last = 2**32 - 1
@@ -113,8 +110,7 @@ def on_host(top: TopK) -> TopK:
 
 
 def best_of_two(first: TopK, second: TopK, k: int) -> TopK:
-    """The best k of both; every id of `first` is smaller than every id of `second`, so a stable sort keeps ties in
-    order."""
+    """The best k of both; every id of `first` is below every id of `second`: a stable sort keeps ties in order."""
     scores, order = torch.cat([first.scores, second.scores], 1).sort(dim=1, descending=True, stable=True)
     ids = torch.cat([first.ids, second.ids], 1).gather(1, order)
     return TopK(ids[:, :k].contiguous(), scores[:, :k].contiguous())

@@ -153,8 +153,7 @@ def nearest_index(
 
 
 def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
-    """The mean share of the exact k best that the index finds: rows whose score reaches the exact k-th score, divided
-    by k."""
+    """The mean share of the exact k best that the index finds: rows with at least the exact k-th score."""
     exact = NearestIndex(index.base, torch_tiles(index.base), "torch", "exact").search(queries, k)
     found = index.search(queries, k)
     return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0

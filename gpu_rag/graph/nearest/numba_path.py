@@ -67,8 +67,7 @@ def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, d
     bits, relative = component_bits(base), rounding_of(dtype)
 
     def update(approx: Array, first: int, j0: int, slack: Array) -> None:
-        """Update the heaps of the queries from `first` on with their fast scores of the rows from j0 on, within `slack`
-        f64[B]; threads take queries."""
+        """Update the heaps of queries from `first` on with fast scores of rows from j0 on, within `slack` f64[B]."""
         size = -(-len(approx) // max(1, min(threads, len(approx) // QUERY_PART)))
 
         def search(start: int) -> None:

@@ -62,8 +62,8 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
     words = np.ascontiguousarray(sketch.T).view(np.uint64)
     for first in range(0, tables, TOGETHER):
         codes = _codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
-        found = [pair for code in codes for pair in _candidates(code, groups, words, _most_differing(threshold))]
-        keys = _distinct(np.concatenate([keys, *(_key(left, right, len(base)) for left, right in found)]))
+        pairs = [pair for code in codes for pair in _candidates(code, groups, words, _most_differing(threshold))]
+        keys = _distinct(np.concatenate([keys, *(_key(left, right, len(base)) for left, right in pairs)]))
     left, right = np.divmod(keys, max(len(base), 1))
     return _scored(base, left, right, threshold)
 
@@ -115,17 +115,16 @@ def _codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray
 def _candidates(
     code: np.ndarray, groups: np.ndarray, words: np.ndarray, most: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of one bucket whose sketches, u64[N, W], differ in at most `most` bits. In a bucket of more than CAP rows,
-    only pairs at most CAP apart in the order of sketch and row."""
+    """Pairs of a bucket whose sketches u64[N, W] differ in at most `most` bits, and at most CAP apart in it."""
     order = np.lexsort((words[:, 0], groups, code))
     code, group, words = code[order], groups[order], words[order]
-    at = np.arange(len(order))
+    places = np.arange(len(order))
     for step in range(1, CAP + 1):
-        at = at[at + step < len(order)]
-        at = at[(code[at] == code[at + step]) & (group[at] == group[at + step])]
-        if not at.size:
+        places = places[places + step < len(order)]
+        places = places[(code[places] == code[places + step]) & (group[places] == group[places + step])]
+        if not places.size:
             return
-        near = at[np.bitwise_count(words[at] ^ words[at + step]).sum(1, dtype=np.int32) <= most]
+        near = places[np.bitwise_count(words[places] ^ words[places + step]).sum(1, dtype=np.int32) <= most]
         yield order[near], order[near + step]
 
 

@@ -70,8 +70,7 @@ def _slack(rows: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> t
 def _proposed(
     queries: torch.Tensor, base: torch.Tensor, wide: int, tile: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The `wide` rows with the best fast scores of each query: rows i64[B, wide], scores f32[B, wide], best first; and
-    the length of the longest base row, f64[]."""
+    """The `wide` best rows by fast scores: i64[B, wide], scores f32[B, wide]; and the longest row's length f64[]."""
     best = [(queries.new_zeros(0, dtype=torch.int64), queries.new_zeros(0)) for _ in range(0, len(queries), QUERY_TILE)]
     longest = queries.new_zeros((), dtype=torch.float64)
     for lo in range(0, base.shape[0], tile):
@@ -113,8 +112,7 @@ def _scores(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest_by_torch` for some queries, with every row scored exactly that a fast score leaves in doubt, tile by
-    tile."""
+    """`nearest_by_torch`, with every row scored exactly that a fast score leaves in doubt, tile by tile."""
     best = topk_rows(queries.new_zeros(queries.shape[0], 0), k)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     for lo in range(0, base.shape[0], tile):

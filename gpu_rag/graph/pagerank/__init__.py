@@ -2,8 +2,8 @@
 
 Row b of the result is the vector p with p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency with each
 row divided by its sum, pi_b the restart distribution of question b, and lost(p) the mass of p on nodes without outgoing
-weight (dangling and isolated ones): that mass returns to pi_b. `naive` is the direct formula, `plan` has the solvers
-and the proof; the backends are `numba_path`, `matrix` (torch, Triton) and `cugraph`.
+weight (dangling and isolated ones): that mass returns to pi_b. `plan` has the solvers and the proof; the backends are
+`numba_path`, `matrix` (torch, Triton) and `cugraph`.
 """
 
 from __future__ import annotations
@@ -46,36 +46,33 @@ def personalized_pagerank(
 ) -> torch.Tensor:
     """PageRank of every node for B questions: f32[B, N] on the device of the graph.
 
-    csr: the adjacency, edges from row to column; or `prepare(csr)`, which is not checked again.
-    seeds: Ragged of nodes i32/i64, one list for each question; weights: Ragged of floats >= 0 with the same offsets,
-    scaled to sum to 1 in each list (equal if None; a node given twice counts twice). prior: float[B, N] >= 0 instead of
-    seeds, rows scaled likewise, or `Restarts`, which need no memory for nodes at which few questions restart. An empty
-    list, or a prior row of zeros, gives a row of zeros.
-    damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12, 1]. This is proved by a residual
-    computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5). From damping
-    .999 on, f64 rounding may keep the proved bound above 1e-12; the error then names a tol that was reached.
-    max_iter: maximum steps for each question, up to 10^6. solver: power | chebyshev (symmetric graphs) | sor (numba) |
-    auto: sor on numba, else chebyshev on a symmetric graph, else power. Self-loops slow sor down: at damping .99 it may
-    need more than 200 steps while chebyshev does not. block: questions in memory at once for torch; numba takes 32 at a
-    time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch follows
-    torch.set_num_threads).
-    implementation: numba | torch | auto, or cugraph, which computes the start on a GPU: see `cugraph`.
-    state: f32 | f16 (implementation torch) | auto: f32, until a GPU measurement favours f16. f16 does the first steps
-    in a state of half the bytes; their number depends only on damping, tol, max_iter and solver. Steps in f32 follow,
-    and the error is proved as without f16.
-    ids: (lo, hi): the result covers only nodes lo <= node < hi, f32[B, hi - lo].
-    out: f32[B, hi - lo], contiguous, on the device of the graph. It is filled and returned, so that repeated calls need
-    no fresh memory; after an error its content is undefined.
-    A row has the same bits alone, in any batch, at any position and with any number of threads (except with cugraph).
-    Raises BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError if a row is
-    not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32], [N, 8]
-    or [N] for each thread).
+    csr: the adjacency, edges from row to column; or `prepare(csr)`, which is not checked again. seeds: Ragged of nodes
+    i32/i64, one list for each question; weights: Ragged of floats >= 0 with the same offsets, scaled to sum to 1 in
+    each list (equal if None; a node given twice counts twice). prior: float[B, N] >= 0 instead of seeds, rows scaled
+    likewise, or `Restarts`, which need no memory for nodes at which few questions restart. An empty list, or a prior
+    row of zeros, gives a row of zeros. damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12,
+    1]. This is proved by a residual computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows
+    sum to 1 (to 1e-5). From damping .999 on, f64 rounding may keep the proved bound above 1e-12; the error then names a
+    tol that was reached. max_iter: maximum steps for each question, up to 10^6. solver: power | chebyshev (symmetric
+    graphs) | sor (numba) | auto: sor on numba, else chebyshev on a symmetric graph, else power. Self-loops slow sor
+    down: at damping .99 it may need more than 200 steps while chebyshev does not. block: questions in memory at once
+    for torch; numba takes 32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile,
+    torch follows torch.set_num_threads). implementation: numba | torch | auto, or cugraph, which computes the start on
+    a GPU: see `cugraph`. state: f32 | f16 (implementation torch) | auto: f32, until a GPU measurement favours f16. f16
+    does the first steps in a state of half the bytes; their number depends only on damping, tol, max_iter and solver.
+    Steps in f32 follow, and the error is proved as without f16. ids: (lo, hi): the result covers only nodes lo <= node
+    < hi, f32[B, hi - lo]. out: f32[B, hi - lo], contiguous, on the device of the graph. It is filled and returned, so
+    that repeated calls need no fresh memory; after an error its content is undefined. A row has the same bits alone, in
+    any batch, at any position and with any number of threads (except with cugraph). Raises BadInput (graph, seeds,
+    weights, prior), UsageError (options), MissingBackend, and GpuRagError if a row is not within `tol` after `max_iter`
+    steps. Memory: the result, and two states [N, block] (numba: one [N, 32], [N, 8] or [N] for each thread).
 
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """
     options = Options(damping, tol, max_iter, solver, block, threads, state)
-    job = _job(csr, seeds, weights, prior, implementation, options)
-    graph = job.graph
+    by = chosen("personalized_pagerank", pick_implementation(csr, implementation))
+    graph = prepare(csr)
+    job = Job(graph, teleport_of(graph, seeds, weights, prior), by, options)
     lo, hi = _checked_range(ids, graph.n)
     shape = (job.teleport.batch, hi - lo)
     if out is not None:
@@ -100,16 +97,6 @@ def _checked_range(ids: tuple[int, int] | None, n: int) -> tuple[int, int]:
     if not 0 <= lo <= hi <= n:
         raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{n}")
     return lo, hi
-
-
-def _job(
-    csr: CSR | PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | Restarts | None,
-    implementation: str, options: Options,
-) -> Job:  # fmt: skip
-    """Check every input before any work, and make the job."""
-    by = chosen("personalized_pagerank", pick_implementation(csr, implementation))
-    graph = prepare(csr)
-    return Job(graph, teleport_of(graph, seeds, weights, prior), by, options)
 
 
 SOLVERS = ("power", "chebyshev", "sor")
@@ -212,8 +199,7 @@ class Job:
         check_memory(self.bytes(result), self.graph.device, f"{self.graph.n:,} nodes", do)
 
     def bytes(self, result: int) -> int:
-        """Bytes needed, including a result of `result` bytes: all allocations on a GPU (by Triton), only the states on
-        the CPU."""
+        """Bytes needed, with a result of `result` bytes: all allocations on a GPU, only the states on the CPU."""
         tiles = min(self.threads, -(-self.teleport.batch // self.width))
         if self.implementation == "numba":
             states = 1 if self.plan.in_place else 2
@@ -244,8 +230,7 @@ class Job:
         )  # fmt: skip
 
     def _tile_maker(self, block: int) -> tuple[int, TileMaker]:
-        """The width of a tile, and a function of (dtype, questions, result, lo) that makes a tile after its f16
-        steps."""
+        """The width of a tile, and a function of (dtype, questions, result, lo) that makes one after its f16 steps."""
         graph, teleport, plan = self.graph, self.teleport, self.plan
         if self.implementation == "numba":
             from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for

@@ -59,8 +59,7 @@ class Ranks(Library):
 
 
 def step_length(plan: Plan) -> float:
-    """The L1 step length at which cuGraph stops: power iteration is then within the tolerance, or as close as f32
-    surely comes."""
+    """The L1 step length at which cuGraph stops: within the tolerance, or as close as f32 surely comes."""
     return max(plan.tol * (1 - plan.damping) / max(plan.damping, 1e-12), F32_STEP)
 
 
@@ -83,8 +82,7 @@ class SingleGraph:
         )
 
     def ranks(self, pi: torch.Tensor, plan: Plan) -> torch.Tensor:
-        """Ranks f32[N, B] for restart distributions pi f64[N, B], none of them zero: one call for each, one at a
-        time."""
+        """Ranks f32[N, B] for restart distributions pi f64[N, B], none of them zero: one call for each."""
         found = torch.zeros(self.n, pi.shape[1], dtype=torch.float32, device=pi.device)
         for b, column in enumerate(pi.unbind(1)):
             nodes = column.nonzero()[:, 0]

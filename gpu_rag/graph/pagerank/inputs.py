@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form, to_host
@@ -18,7 +17,6 @@ from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,7 @@ class Teleport:
         return whole
 
     def mass_on(self, nodes: torch.Tensor, questions: Array) -> Array:
-        """The mass of pi on the nodes without outgoing weight, for each question: f64. nodes: bool[N], true for these
-        nodes."""
+        """The mass of pi, f64 for each question, on the nodes without outgoing weight: those true in nodes bool[N]."""
         if self.spread is None:
             node, lane, mass = self.entries(questions)
             here = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
@@ -123,10 +120,7 @@ def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport
             raise BadInput("seed weights are no floats", given=weights.values.dtype, expected="f32 or f64")
         mass = weights.values.detach().cpu().double().contiguous().numpy()
     offsets, nodes = (a.long().contiguous().numpy() for a in to_host(seeds.offsets.detach(), seeds.values.detach()))
-    checks, share = compiled_checks(CPU), np.empty(len(nodes))
-    if checks is None or not checks.shares(offsets, mass, share):
-        share = _shares(offsets, mass)  # reports the error, if there is one
-    return Teleport(len(offsets) - 1, offsets, nodes, share)
+    return Teleport(len(offsets) - 1, offsets, nodes, _shares(offsets, mass))
 
 
 def _shares(offsets: Array, mass: Array | None) -> Array:
@@ -152,8 +146,7 @@ def _check_sums(total: Array, what: str) -> None:
 
 
 def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> Teleport:
-    """Check a dense prior [B, N], or restarts; the host waits for the device once. Each row is summed separately, so
-    its bits do not depend on the batch."""
+    """Check a dense prior [B, N], or restarts; one wait. Rows are summed one by one: their bits ignore the batch."""
     what = "the restarts do not fit the graph"
     if isinstance(prior, torch.Tensor):
         check_form(prior, "the prior does not fit the graph", ANY_FLOAT, ["B", graph.n], graph.device)
@@ -277,8 +270,7 @@ class PageRankGraph:
         return int(self.views["dangling before", node])
 
     def __getstate__(self) -> dict[str, Any]:
-        """The graph without its views, which are also dropped here. torch moves tensors that it sends to another
-        process, and the views would still read the old memory."""
+        """The graph without its views, which are dropped: they would read old memory after torch moves tensors."""
         self.__dict__.pop("views", None)
         return dict(self.__dict__)
 

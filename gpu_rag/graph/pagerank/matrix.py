@@ -63,8 +63,7 @@ class MatrixTile:
         self.y = torch.zeros_like(self.x)
 
     def _begun(self, nodes: torch.Tensor | slice, pi: torch.Tensor) -> torch.Tensor:
-        """The initial state at nodes with probabilities pi f64[S, B]. A node without outgoing weight starts at its own
-        fixpoint."""
+        """The initial state at nodes with probabilities pi f64[S, B]; a dangling node starts at its own fixpoint."""
         if self.plan.known_mass:
             pi = torch.where(self.graph.dangling[nodes, None], pi * (1 - self.plan.damping), pi)
         return (pi / self.scale[nodes]).to(self.x.dtype)
@@ -72,33 +71,32 @@ class MatrixTile:
     def _start_in_lists(self, teleport: Teleport, questions: Array) -> Restart:
         """The state and the restart of seeds, which are at few nodes."""
         nodes, pi = restart_rows(teleport, questions, self.width, self.graph)
-        at = torch.full((self.graph.n,), -1, dtype=torch.int32, device=self.graph.device)
-        at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=self.graph.device)
+        row_of_node = torch.full((self.graph.n,), -1, dtype=torch.int32, device=self.graph.device)
+        row_of_node[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=self.graph.device)
         self.x[nodes] = self._begun(nodes, pi)
-        return Restart(pi.to(self.x.dtype), at, nodes)
+        return Restart(pi.to(self.x.dtype), row_of_node, nodes)
 
     def _start_everywhere(self, teleport: Teleport, questions: Array) -> Restart:
-        """The state and the restart of `Restarts`, some questions at a time, because f64 takes the most memory. Places
-        of `nodes` with the same node share the row of the first. No wait."""
+        """The state and restart of `Restarts`, PROVED questions at a time; equal `nodes` share a row. No wait."""
         part, total = teleport.shares(questions)
         n, (batch, places), size = self.graph.n, part.nodes.shape, part.last.shape[1]
         first, device = n - size, self.graph.device
-        at = torch.full((n,), LAST_ROW, dtype=torch.int32, device=device)
+        row_of_node = torch.full((n,), LAST_ROW, dtype=torch.int32, device=device)
         row = torch.arange(batch * places, dtype=torch.int32, device=device)
-        at.scatter_reduce_(0, part.nodes.flatten(), row, "amin")
-        at = torch.where(at == LAST_ROW, -1, at)
-        at[first:] = torch.arange(batch * places, batch * places + size, dtype=torch.int32, device=device)
+        row_of_node.scatter_reduce_(0, part.nodes.flatten(), row, "amin")
+        row_of_node = torch.where(row_of_node == LAST_ROW, -1, row_of_node)
+        row_of_node[first:] = torch.arange(batch * places, batch * places + size, dtype=torch.int32, device=device)
         rows = torch.zeros(batch * places + size, self.width, dtype=self.x.dtype, device=device)
         lane = torch.arange(batch, device=device)[:, None]
         pi = part.mass.double() / total
-        rows[at[part.nodes].long(), lane] = pi.to(rows.dtype)
+        rows[row_of_node[part.nodes].long(), lane] = pi.to(rows.dtype)
         self.x[part.nodes, lane] = self._begun(part.nodes.flatten(), pi.view(-1, 1)).view(batch, places)
         for a in range(0, batch, PROVED):
             b = min(a + PROVED, batch)
             pi = part.last[a:b].double().div_(total[a:b]).T
             rows[batch * places :, a:b] = pi
             self.x[first:, a:b] = self._begun(slice(first, n), pi)
-        return Restart(rows, at)
+        return Restart(rows, row_of_node)
 
     def step_in_f16(self, n_steps: int) -> None:
         """Do the first steps of all columns, with a state of half the bytes of f32 and sums in f32.
@@ -151,17 +149,17 @@ class MatrixTile:
         if key in recordings and recordings[key] is None and "not recorded" not in self.graph.views:
             recordings[key] = self._record(n_rows, all_steps)
             self.x, self.y, self.restart = own
-        found = recordings.setdefault(key)
-        if found is None:
+        recording = recordings.setdefault(key)
+        if recording is None:
             all_steps()
             return
-        found.x.copy_(own[0])
-        found.y.copy_(own[1])
-        found.restart.rows[: own[2].rows.shape[0]] = own[2].rows
-        found.restart.at.copy_(own[2].at)
-        found.graph.replay()
-        own[0].copy_(found.after[0])
-        own[1].copy_(found.after[1])
+        recording.x.copy_(own[0])
+        recording.y.copy_(own[1])
+        recording.restart.rows[: own[2].rows.shape[0]] = own[2].rows
+        recording.restart.at.copy_(own[2].at)
+        recording.graph.replay()
+        own[0].copy_(recording.after[0])
+        own[1].copy_(recording.after[1])
 
     def _record(self, n_rows: int, all_steps: Callable[[], None]) -> Recording | None:
         """A recording; None if CUDA cannot record (warns once for each graph): then steps are done one by one."""
@@ -214,18 +212,18 @@ class MatrixTile:
         degree, inverse = self.degrees[torch.float64]
         x, restart = self.x[:, part].contiguous(), self.restart.columns(part)
         q = torch.zeros_like(x, dtype=torch.float64)
-        one = torch.ones(q.shape[1], dtype=torch.float64, device=q.device)
-        gap = ppr_step(self.graph.pull, x, q, restart, self.damping, degree, inverse, one)
+        ones = torch.ones(q.shape[1], dtype=torch.float64, device=q.device)
+        gap = ppr_step(self.graph.pull, x, q, restart, self.damping, degree, inverse, ones)
         q.mul_(degree[:, None])
         numbers[0] = torch.inf if gap is None else gap
         numbers[1] = q.sum(0)
-        found, lanes = q[self.lo : self.lo + self.result.shape[1]].T, np.flatnonzero(rows >= 0)
+        proved, lanes = q[self.lo : self.lo + self.result.shape[1]].T, np.flatnonzero(rows >= 0)
         to = rows[lanes]
         if to[-1] - to[0] == lanes[-1] - lanes[0] == len(lanes) - 1:  # as in the first check: nothing to upload
-            self.result[to[0] : to[-1] + 1] = found[lanes[0] : lanes[-1] + 1]
+            self.result[to[0] : to[-1] + 1] = proved[lanes[0] : lanes[-1] + 1]
         else:
             there, lane = (torch.from_numpy(v).to(q.device) for v in (to, lanes))
-            self.result[there] = found[lane].float()
+            self.result[there] = proved[lane].float()
 
 
 def _degrees_of(graph: PageRankGraph) -> dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]]:

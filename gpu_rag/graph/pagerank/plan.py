@@ -78,8 +78,7 @@ class Plan:
         return self.tol > ROUNDING and float(self.allowed(ROUNDING, np.array(least))) >= F32_GAP
 
     def allowed(self, slack: float, mass: Array) -> Array:
-        """The L1 gap |Z - X|_1 (in q) below which a check is worthwhile, per column. mass: |q|_1, or a lower bound of
-        it."""
+        """The L1 gap |Z - X|_1 (in q) from which a check is worthwhile, per column. mass: |q|_1, or a lower bound."""
         share = 0.5 if self.normalises else 1.0
         left = self.tol - slack
         return np.asarray(MARGIN * share * left * mass * (1 - self.damping) / max(self.damping, 1e-12))
@@ -198,8 +197,7 @@ the last `n_fine` of them fine."""
 
 @dataclass
 class Solved:
-    """scale: f64[width], the factor that makes each row sum to 1; unsolved: columns without a proof; bound: f64[width];
-    steps: i64[width]."""
+    """scale f64[width] makes each row sum to 1; unsolved: columns without a proof; bound f64, steps i64[width]."""
 
     scale: Array
     unsolved: Array
@@ -264,8 +262,7 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
 
 
 def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
-    """The number of steps in which `plan.rate` reduces each gap to the allowed one: i64[width]; 0 if it is already
-    small enough."""
+    """The number of steps in which `plan.rate` reduces each gap to the allowed one: i64[width]; 0 if it is small."""
     if plan.rate <= 0:
         return np.zeros(len(gap), np.int64)
     left = np.where(gap > allowed, gap / allowed, 1.0)  # also 1 if a state is NaN

@@ -28,7 +28,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import shortened
@@ -120,12 +120,6 @@ def expand_paths(
 
 def _count_steps(graph: PathGraph, paths: PathSet) -> int:
     """The sum of the degrees at the ends of paths of one length. Raises BadInput for other paths."""
-    if compiled_checks(graph.device) is not None:
-        from gpu_rag_kernels.checks import count_steps
-
-        count = int(count_steps(graph.csr.indptr.contiguous().numpy(), paths.columns[2]))
-        if count >= 0:
-            return count  # the slow check below says what is wrong
     trust = is_trusted(graph.device)
     if not trust and bool((paths.nodes < 0).any()):
         raise BadInput("paths have different lengths", given="padding", expected="the paths of one hop")
@@ -156,7 +150,6 @@ def _steps_by_torch(
 
 def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads: int) -> PathSet:
     """The paths of `expand_paths`, each written once; space for other entries is reserved and never written."""
-    from gpu_rag_kernels.checks import count_steps
     from gpu_rag_kernels.paths.numba import extend
 
     indptr, indices, number = (a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge))
@@ -166,7 +159,8 @@ def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads
 
     def part(first: int) -> list[np.ndarray]:
         last = min(first + step, paths.size)
-        space = count_steps(indptr, shorter[2][first:last]) + 1  # one more: a rejected step is overwritten
+        ends = shorter[2][first:last, -1]
+        space = int((indptr[ends + 1] - indptr[ends]).sum()) + 1  # one more: a rejected step is overwritten
         longer = (
             np.empty(space, np.int64), np.empty(space, np.int64), np.empty((space, hops + 2), np.int32),
             np.empty((space, hops + 1), np.int32),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
@@ -16,7 +16,6 @@ from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.paths.sets import (
     MOST_HOPS,
     NO_END,
-    Kind,
     PathGraph,
     PathSet,
     check_count,
@@ -24,7 +23,7 @@ from gpu_rag.graph.paths.sets import (
     in_order,
     padded,
 )
-from gpu_rag.graph.ragged import are_broken, arrays_of, check_ragged, check_tensors, expand, places_of, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, check_tensors, expand, places_of, row_of_value
 from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
@@ -34,8 +33,7 @@ MOST_PAIRS = 1 << 26  # default maximum pairs of one call
 
 @dataclass(frozen=True)
 class Ends:
-    """Open ends. first, last: bool[B], whether the path continues before the first and after the last topic of each
-    question."""
+    """Open ends. first, last: bool[B], whether the path goes on before the first and after the last topic."""
 
     first: torch.Tensor
     last: torch.Tensor
@@ -50,8 +48,7 @@ class Window:
 
 
 def n_steps(topics: Ragged) -> int:
-    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for parts, including both
-    ends."""
+    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for parts, with both ends."""
     return int(topics.offsets.diff().max()) + 1 if topics.batch and topics.values.numel() else 0
 
 
@@ -76,9 +73,8 @@ def path_parts(
     """
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
     check_ends(topics, ends)
-    kind = Kind(topics.offsets, 1, 0, graph.n, padded=False)
     for paths in hops:
-        check_paths(paths, topics.batch, graph.device, kind)
+        check_paths(paths, topics.batch, graph.device)
     if not hops or any(paths.edges.shape[1] != h for h, paths in enumerate(hops)):
         raise BadInput("hops are not in order", given=[p.edges.shape[1] for p in hops], expected="0, 1, 2, ..")
     if pick_implementation(graph.device, implementation, "path_parts") == "numba":
@@ -96,26 +92,27 @@ def path_parts(
     counts = [count_of(*direct), *(count_of(j.first, j.last) for j in joints), *(mask.sum() for _, mask in beyond)]
     n_direct, *sizes = torch.stack(counts).tolist()  # one wait for the device; a second one follows for the kept pairs
     tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
-    owner, entry = whole_of(expand(*direct, n_direct), place)
+    pieces = (place[:0], place[:0]), *expand(*direct, n_direct)
+    owner, entry = (torch.cat(column) for column in zip(*pieces))
     hit = graph.csr.indices[entry] == topics.values[(owner + 1).clamp_max(max(question.shape[0] - 1, 0))]
     n_hits, *kept = torch.stack([hit.sum(), *(free.sum() for _, _, free in tried)]).tolist()
-    at = places_of(hit, n_hits)
-    row, entry = owner[at], entry[at]
+    places = places_of(hit, n_hits)
+    row, entry = owner[places], entry[places]
     nodes = torch.stack([topics.values[row], topics.values[row + 1]], 1).int()
-    found = [PathSet(slot[row] + 1, question[row], nodes, graph.edge[entry][:, None])]
+    parts = [PathSet(slot[row] + 1, question[row], nodes, graph.edge[entry][:, None])]
     for i, ((paths, mask), n) in enumerate(zip(beyond, sizes[len(joints) :])):
         some = paths.rows(places_of(mask, n))
         if i % 2:
-            found.append(replace(some, group=slot[some.group] + 1))
+            parts.append(replace(some, group=slot[some.group] + 1))
         else:
-            found.append(PathSet(slot[some.group], some.question, some.nodes.flip(1), some.edges.flip(1)))
-    for (left, right), (one, other, free), n in zip(backs, tried, kept):
-        at = places_of(free, n)
-        one, other = one[at], other[at]
-        nodes = torch.cat([left.nodes[one], right.nodes[other].flip(1)[:, 1:]], 1)
-        edges = torch.cat([left.edges[one], right.edges[other].flip(1)], 1)
-        found.append(PathSet(slot[left.group[one]] + 1, left.question[one], nodes, edges))
-    return in_order(_together([paths for paths in found if paths.size] or found[:1], empty=0))
+            parts.append(PathSet(slot[some.group], some.question, some.nodes.flip(1), some.edges.flip(1)))
+    for (left, right), (ours, theirs, free), n in zip(backs, tried, kept):
+        places = places_of(free, n)
+        ours, theirs = ours[places], theirs[places]
+        nodes = torch.cat([left.nodes[ours], right.nodes[theirs].flip(1)[:, 1:]], 1)
+        edges = torch.cat([left.edges[ours], right.edges[theirs].flip(1)], 1)
+        parts.append(PathSet(slot[left.group[ours]] + 1, left.question[ours], nodes, edges))
+    return in_order(_together([paths for paths in parts if paths.size] or parts[:1], empty=0))
 
 
 def check_ends(topics: Ragged, ends: Ends) -> None:
@@ -135,14 +132,8 @@ def count_of(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     return (last - first).sum()
 
 
-def whole_of(pieces: Iterator[tuple[torch.Tensor, torch.Tensor]], like: torch.Tensor) -> list[torch.Tensor]:
-    """The concatenated pieces of `expand`; like: of their dtype and device."""
-    return [torch.cat(column) for column in zip((like[:0], like[:0]), *pieces)]
-
-
 def _next_to(graph: PathGraph, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    """(first, last) i64[T]: the entries of each topic with a next topic in its question; an empty range for the
-    others."""
+    """(first, last) i64[T]: the entries of each topic with a next topic in its question; else an empty range."""
     question, topic = row_of_value(topics), topics.values.long()
     follows = torch.zeros_like(question, dtype=torch.bool)
     follows[:-1] = question[:-1] == question[1:]
@@ -152,8 +143,7 @@ def _next_to(graph: PathGraph, topics: Ragged) -> tuple[torch.Tensor, torch.Tens
 
 @dataclass(frozen=True)
 class _Joint:
-    """Rows i64 of `left` [P, U] and `right` [Q, V], nodes padded with -1: row i may be joined with the rows order[j],
-    first[i] <= j < last[i]."""
+    """Rows of `left` [P, U] and `right` [Q, V], padded with -1: row i meets rows order[j], first[i] <= j < last[i]."""
 
     left: torch.Tensor
     right: torch.Tensor
@@ -165,13 +155,13 @@ class _Joint:
         """(i, j, whether they have no common node) of all `count` pairs. Raises BadInput for more than `most`."""
         check_count(count, most, "joints")
         ones, others, frees = [self.order[:0]], [self.order[:0]], [self.order[:0] > 0]
-        for one, at in expand(self.first, self.last, count):
-            other = self.order[at]
-            free = torch.ones_like(one, dtype=torch.bool)
+        for left, place in expand(self.first, self.last, count):
+            other = self.order[place]
+            free = torch.ones_like(left, dtype=torch.bool)
             for column in self.right.T:
                 node = column[other]
-                free &= ((self.left[one] != node[:, None]) | (node < 0)[:, None]).all(1)
-            for pieces, piece in zip((ones, others, frees), (one, other, free)):
+                free &= ((self.left[left] != node[:, None]) | (node < 0)[:, None]).all(1)
+            for pieces, piece in zip((ones, others, frees), (left, other, free)):
                 pieces.append(piece)
         return torch.cat(ones), torch.cat(others), torch.cat(frees)
 
@@ -196,13 +186,13 @@ def _together(sets: Sequence[PathSet], empty: int | None = None) -> PathSet:
     """The paths of all sets; if there are none, an empty set with `empty` hops, if given."""
     hops = max(paths.edges.shape[1] for paths in sets)
     wide = [padded(paths, hops) for paths in sets]
-    found = PathSet(
+    joined = PathSet(
         torch.cat([p.group for p in wide]), torch.cat([p.question for p in wide]),
         torch.cat([p.nodes for p in wide]), torch.cat([p.edges for p in wide]),
     )  # fmt: skip
-    if empty is None or found.size:
-        return found
-    return PathSet(found.group, found.question, found.nodes[:, : empty + 1], found.edges[:, :empty])
+    if empty is None or joined.size:
+        return joined
+    return PathSet(joined.group, joined.question, joined.nodes[:, : empty + 1], joined.edges[:, :empty])
 
 
 def chain_paths(
@@ -227,11 +217,11 @@ def chain_paths(
     check_tensors(topics, "topics", None)
     check_ends(topics, ends)
     _check_window(window, topics)
-    check_paths(parts, topics.batch, topics.offsets.device, Kind(topics.offsets, 1, 1))
+    check_paths(parts, topics.batch, topics.offsets.device)
     if step < 0 or (step > 0 and whole is None):
         raise BadInput("a chain has no beginning", given=f"step {step}", expected="step 0 first")
     if step > 0 and whole is not None:
-        check_paths(whole, topics.batch, topics.offsets.device, Kind(topics.offsets, 0, 1))
+        check_paths(whole, topics.batch, topics.offsets.device)
     if pick_implementation(topics.offsets.device, implementation, "chain_paths") == "numba":
         arrays = whole if step > 0 else None
         bounds = (window.least.contiguous().numpy(), window.longest.contiguous().numpy())
@@ -257,30 +247,25 @@ def chain_paths(
         sets = [whole.rows(places_of(keep, n_kept))]
         lefts = [(h, whole.rows(places_of(length == h, n))) for h, n in enumerate(n_by_length) if n]
         sets += _extended(lefts, added, most)
-    found = _together(sets)
-    length = found.lengths
-    allowed = length <= window.longest[found.question]
-    allowed &= (length > window.least[found.question]) | (size[found.question] > step)
-    widest = torch.where(allowed, length, 0).amax() if found.size else allowed.sum()
+    longer = _together(sets)
+    length = longer.lengths
+    allowed = length <= window.longest[longer.question]
+    allowed &= (length > window.least[longer.question]) | (size[longer.question] > step)
+    widest = torch.where(allowed, length, 0).amax() if longer.size else allowed.sum()
     n_allowed, hops = torch.stack([allowed.sum(), widest]).tolist()
-    kept = found.rows(places_of(allowed, n_allowed))
+    kept = longer.rows(places_of(allowed, n_allowed))
     return in_order(PathSet(kept.group, kept.question, kept.nodes[:, : hops + 1], kept.edges[:, :hops]))
 
 
 def _check_window(window: Window, topics: Ragged) -> None:
-    """Raise BadInput unless `window` and the lists of the topics are sound. The host waits for a device once."""
+    """Raise BadInput unless `window` and the lists of the topics are sound."""
     for name, side in (("least", window.least), ("longest", window.longest)):
         check_form(side, f"window.{name} does not fit", [torch.int64], [topics.batch], topics.offsets.device)
     if is_trusted(topics.offsets.device):
         return
-    if compiled_checks(topics.offsets.device) is not None:
-        from gpu_rag_kernels.checks import are_lists
-
-        if are_lists(*arrays_of(topics), NO_END) and window.longest.numpy().max(initial=0) <= MOST_HOPS:
-            return  # the slow check below says what is wrong
-    elif not bool((window.longest > MOST_HOPS).any() | are_broken(topics, NO_END)):
-        return
     check_ragged(topics, "topics", n=NO_END)
+    if not bool((window.longest > MOST_HOPS).any()):
+        return
     given = f"longest={int(window.longest.max())}"
     raise BadInput("paths are too long", given=given, expected=f"at most {MOST_HOPS} hops")
 
@@ -292,14 +277,14 @@ def _extended(lefts: Sequence[tuple[int, PathSet]], parts: PathSet, most: int) -
     joints = [_joint(p.nodes[:, :h], p.question, parts.nodes[:, 1:], parts.question) for h, p in lefts]
     sizes = torch.stack([count_of(joint.first, joint.last) for joint in joints]).tolist()
     tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
-    sizes, found = torch.stack([free.sum() for _, _, free in tried]).tolist(), []
-    for (hops, left), (one, other, free), n in zip(lefts, tried, sizes):
-        at = places_of(free, n)
-        one, other = one[at], other[at]
-        nodes = torch.cat([left.nodes[one][:, : hops + 1], parts.nodes[other][:, 1:]], 1)
-        edges = torch.cat([left.edges[one][:, :hops], parts.edges[other]], 1)
-        found.append(PathSet(left.question[one], left.question[one], nodes, edges))
-    return found
+    sizes, longer = torch.stack([free.sum() for _, _, free in tried]).tolist(), []
+    for (hops, left), (ours, theirs, free), n in zip(lefts, tried, sizes):
+        places = places_of(free, n)
+        ours, theirs = ours[places], theirs[places]
+        nodes = torch.cat([left.nodes[ours][:, : hops + 1], parts.nodes[theirs][:, 1:]], 1)
+        edges = torch.cat([left.edges[ours][:, :hops], parts.edges[theirs]], 1)
+        longer.append(PathSet(left.question[ours], left.question[ours], nodes, edges))
+    return longer
 
 
 def _parts_by_numba(
@@ -313,16 +298,16 @@ def _parts_by_numba(
     arrays, width = [paths.columns for paths in hops], max(2 * (len(hops) - 1), 1)
     number = graph.edge.contiguous().numpy()
     indptr, indices = csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy()
-    found = [kernels.direct(indptr, indices, number, values, offsets, width)]
+    pieces = [kernels.direct(indptr, indices, number, values, offsets, width)]
     for h in range(1, len(hops)):
         if opens.any() or closes.any():
-            found.append(kernels.beyond(arrays[h], offsets, opens, closes, width))
+            pieces.append(kernels.beyond(arrays[h], offsets, opens, closes, width))
         for back in {max(h - 1, 1), h}:
             spans = np.empty((hops[h].size, 2), np.int64)
             keys, pairs = kernels.meeting(arrays[h], arrays[back], offsets, spans)
             check_count(pairs, most, "joints")
-            found.append(kernels.join(arrays[h], arrays[back], keys, spans, pairs, width))
-    return _sorted_by_numpy(*(np.concatenate(column) for column in zip(*found)))
+            pieces.append(kernels.join(arrays[h], arrays[back], keys, spans, pairs, width))
+    return _sorted_by_numpy(*(np.concatenate(column) for column in zip(*pieces)))
 
 
 def _chain_by_numba(

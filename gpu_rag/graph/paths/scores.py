@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import FLOATS, check_form
@@ -37,13 +37,12 @@ def score_paths(
 
     score = w1 cos(q, m) + w2 |T & V| / |T or V|, where q is the query of the path's question, m the mean of the vectors
     of its edges, T the topics of the question and V the nodes of the path (HydraRAG's relevance with w = .7, .3). The
-    cosine is 0 for a path without edges or a zero vector.
-    queries: f32[B, D]; vectors: f16/f32[M, D], one row for each edge (`PathGraph.edge`); rows of length 1 (to 1 %) or
-    zero. Checking all vectors would be too slow; only path sums that such rows cannot have are refused. topics: as in
-    `start_paths`. beam: paths kept of each group, all if None.
-    implementation: numba | torch | auto. threads: groups of 4,096 paths at once (numba).
-    Components are on the grid of 2^-22, so sums of at most MOST_HOPS rows have exact products: the bits do not depend
-    on implementation, device, batch or threads. Time O(P W D). Raises BadInput, UsageError, MissingBackend.
+    cosine is 0 for a path without edges or a zero vector. queries: f32[B, D]; vectors: f16/f32[M, D], one row for each
+    edge (`PathGraph.edge`); rows of length 1 (to 1 %) or zero. Checking all vectors would be too slow; only path sums
+    that such rows cannot have are refused. topics: as in `start_paths`. beam: paths kept of each group, all if None.
+    implementation: numba | torch | auto. threads: groups of 4,096 paths at once (numba). Components are on the grid of
+    2^-22, so sums of at most MOST_HOPS rows have exact products: the bits do not depend on implementation, device,
+    batch or threads. Time O(P W D). Raises BadInput, UsageError, MissingBackend.
 
     Topics [0, 3], path 0 - 1 - 3 whose two edges have the query as vector: 0.7 + 0.3 * 2 / 3.
     """
@@ -76,8 +75,8 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
     check_form(vectors, "vectors are no matrix, or differ", FLOATS, ["M", queries.shape[1]], queries.device)
     if paths.edges.shape[1] > MOST_HOPS:
         raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
-    if is_trusted(queries.device) or _are_sound(paths, queries, vectors):
-        return  # the slow check below says what is wrong
+    if is_trusted(queries.device):
+        return
     length = torch.linalg.vector_norm(queries, dim=1)
     unsound = (~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any().long()
     most = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
@@ -87,17 +86,6 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
     if last_edge >= vectors.shape[0]:
         given = f"edge {last_edge}, {vectors.shape[0]} vectors"
         raise BadInput("an edge has no vector", given=given, expected="a row an edge")
-
-
-def _are_sound(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> bool:
-    """Whether a compiled pass finds unit queries, within slightly stricter bounds, and a vector for every edge; also
-    False if there is no such pass."""
-    checks = compiled_checks(queries.device)
-    if checks is None or paths.edges.device != queries.device:
-        return False
-    nearly = LONGEST - 1 - 1e-4
-    units = checks.are_units(queries.detach().contiguous().numpy(), (1 - nearly) ** 2, (1 + nearly) ** 2)
-    return bool(units) and int(paths.edges.numpy().max(initial=-1)) < vectors.shape[0]
 
 
 def _by_torch(

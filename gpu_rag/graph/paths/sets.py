@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.trusted import is_trusted
-from gpu_rag.graph.ragged import arrays_of, check_ragged, keys_of
+from gpu_rag.graph.csr import check_range
+from gpu_rag.graph.ragged import check_ragged, keys_of
 from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
@@ -83,81 +83,17 @@ class PathSet:
         return PathSet(self.group[which], self.question[which], self.nodes[which], self.edges[which])
 
 
-class Kind(NamedTuple):
-    """The paths that an op accepts. The groups of question b are start(b) to start(b + 1) - 1, where start(b) is
-    per_topic * offsets[b] + per_question * b.
-
-    offsets: i64[B+1], of the checked topics; n: nodes are below n; padded: whether a path may be shorter than the
-    longest. Edges may have any number: they are only copied, and checked where they are used (`score_paths`).
-    """
-
-    offsets: torch.Tensor
-    per_topic: int
-    per_question: int
-    n: int = NO_END
-    padded: bool = True
-
-
-def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | None = None) -> None:
-    """Raise BadInput if `paths` belong to other questions, do not fit `kind`, or are not on the graph's device."""
+def check_paths(paths: PathSet, batch: int, device: torch.device) -> None:
+    """Raise BadInput unless the arrays of `paths` fit together, lie on the graph's device and name questions below
+    `batch`. The rest is the work of the ops that make sets of paths."""
     what = "paths have other dtypes, or no common shape"
     check_form(paths.nodes, what, [torch.int32], ["P", "W + 1"], device)
     size, width = paths.nodes.shape
     check_form(paths.edges, what, [torch.int32], [size, width - 1], device)
     for column in (paths.group, paths.question):
         check_form(column, what, [torch.int64], [size], device)
-    if not paths.size or is_trusted(device) or _are_paths(paths, batch, kind):
-        return  # the slow check below says what is wrong
-    falls = (paths.group.diff() < 0).any()
-    found = torch.stack([falls.long(), *paths.question.aminmax()])
-    found = found if kind is None else torch.cat([found, _misfits(paths, batch, kind).any(1).long()])
-    falling, least, most, *misfits = found.tolist()  # one wait for the device
-    if falling:
-        raise BadInput("paths are not in order", given="a group that falls", expected="ascending groups")
-    if not 0 <= least <= most < batch:
-        given = f"question {most if most >= batch else least}"
-        raise BadInput("a path is of no question", given=given, expected=f"0..{batch - 1}")
-    if kind is not None and any(misfits):
-        _refuse_misfit(paths, batch, kind)
-
-
-def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:
-    """Whether a compiled pass finds no problem; also False if there is no such pass."""
-    if compiled_checks(paths.group.device) is None:
-        return False
-    from gpu_rag_kernels.checks import are_of_kind, are_paths
-
-    columns = paths.columns
-    if kind is None:
-        return bool(are_paths(columns[0], columns[1], batch))
-    offsets, *others = kind
-    return bool(are_of_kind(*columns, offsets.contiguous().numpy(), *others))
-
-
-def _misfits(paths: PathSet, batch: int, kind: Kind) -> torch.Tensor:
-    """Misfits as bool[3, P] on their device, without a wait: paths with a group out of range, with a node out of range,
-    and paths that break off."""
-    starts = kind.per_topic * kind.offsets + kind.per_question * torch.arange(batch + 1, device=kind.offsets.device)
-    question = paths.question.clamp(0, max(batch - 1, 0))
-    outside = (paths.group < starts[question]) | (paths.group >= starts[question + 1])
-    no_node = ((paths.nodes < -1) | (paths.nodes >= kind.n)).any(1)
-    there = paths.nodes >= 0
-    broken = (there[:, 1:] & ~there[:, :-1] | (there[:, 1:] != (paths.edges >= 0)) | (paths.edges < -1)).any(1)
-    broken |= ~there[:, 0]
-    return torch.stack([outside, no_node, broken if kind.padded else broken | ~there.all(1)])
-
-
-def _refuse_misfit(paths: PathSet, batch: int, kind: Kind) -> None:
-    """Raise BadInput for the first path that does not fit its kind, with the reason."""
-    what, row = (int(place) for place in _misfits(paths, batch, kind).nonzero()[0])
-    given, end = f"nodes {paths.nodes[row].tolist()}, edges {paths.edges[row].tolist()}", kind.n - 1
-    if what == 0:
-        given = f"group {int(paths.group[row])} in question {int(paths.question[row])}"
-        raise BadInput("a path is of no group of its question", given=given, expected="groups as `PathSet`s are made")
-    if what == 1:
-        raise BadInput("a path leaves the graph", given=given, expected=f"nodes 0..{end}, or -1 behind its end")
-    expected = "an edge between every two nodes" + (", then -1" if kind.padded else ", no path shorter than another")
-    raise BadInput("a path breaks off", given=given, expected=expected)
+    if size and not is_trusted(device):
+        check_range(paths.question, batch, "the question of a path", "question")
 
 
 def check_topics(graph: PathGraph, topics: Ragged) -> None:
@@ -165,11 +101,6 @@ def check_topics(graph: PathGraph, topics: Ragged) -> None:
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
     if is_trusted(graph.device):
         return
-    if compiled_checks(graph.device) is not None:
-        from gpu_rag_kernels.checks import are_distinct
-
-        if are_distinct(*arrays_of(topics)):
-            return  # the slow check below says what is wrong
     keys = keys_of(topics, max(graph.n, 1)).sort().values
     twice = (keys.diff() == 0).nonzero()
     if twice.numel():

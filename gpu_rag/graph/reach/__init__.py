@@ -50,11 +50,10 @@ def reachable(
     """The nodes at the end of each question's chain of relations: Ragged of i32 nodes, ascending, each once.
 
     S_0 = starts, S_k = {v : some u in S_(k-1) has an edge u -> v (OUT), v -> u (IN) or one of both (EITHER) of the k-th
-    relation}; the result is the last S. A walk may return to earlier nodes. An empty chain gives the starts.
-    graph: made by `typed_graph`. starts: Ragged of i32/i64 nodes.
-    relations: Ragged of i32/i64, each question's chain, of any length; ANY follows all relations. directions: Ragged of
-    i32/i64 with the same offsets, OUT, IN or EITHER. implementation: numba | torch | auto, all give the same integers.
-    threads: groups of questions at once (numba).
+    relation}; the result is the last S. A walk may return to earlier nodes. An empty chain gives the starts. graph:
+    made by `typed_graph`. starts: Ragged of i32/i64 nodes. relations: Ragged of i32/i64, each question's chain, of any
+    length; ANY follows all relations. directions: Ragged of i32/i64 with the same offsets, OUT, IN or EITHER.
+    implementation: numba | torch | auto, all give the same integers. threads: groups of questions at once (numba).
     Time: the followed edges, one binary search for each frontier node. Memory: the result and, for each thread with a
     step of more than a few hundred edges, 9 N bytes; torch: a frontier's edges, in pieces. Raises BadInput, UsageError,
     MissingBackend.
@@ -82,8 +81,8 @@ def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: R
         for values, least, most, _ in ranges:
             broken |= _are_outside(values, least, most).any()
         chain = relations.offsets.diff().max() if relations.batch else relations.offsets[0]
-        found, longest = torch.stack([broken.long(), chain]).tolist()
-        if not found:
+        is_broken, longest = torch.stack([broken.long(), chain]).tolist()
+        if not is_broken:
             return int(longest)
     check_ragged(starts, "starts", n=graph.n)  # these checks say what is wrong
     check_ragged(directions, "directions")
@@ -103,8 +102,7 @@ def _are_outside(values: torch.Tensor, least: int, most: int) -> torch.Tensor:
 
 
 def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:
-    """Values i64 and offsets of starts, relations and directions in turn, if a compiled pass finds them sound; None if
-    it does not, or cannot read them."""
+    """Values i64 and offsets of starts, relations and directions, if a compiled pass finds them sound; else None."""
     arrays: list[np.ndarray] = []
     for side in lists:
         for tensor in (side.values, side.offsets):
@@ -118,16 +116,15 @@ def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | No
 
 
 def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threads: int) -> Ragged:
-    nodes, offsets, chain, at, way, _ = arrays
+    nodes, offsets, chain, chain_offsets, directions, _ = arrays
     walk, batch = loaded(COMPILED).walk_questions, len(offsets) - 1
-    if not is_small(MARKS * graph.n) and loaded(COMPILED).marks_soon(graph.sides, nodes, offsets, chain, way, at):
+    question = (nodes, offsets, chain, directions, chain_offsets)
+    if not is_small(MARKS * graph.n) and loaded(COMPILED).marks_soon(graph.sides, *question):
         check_memory(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
 
     def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
-        found: tuple[np.ndarray, np.ndarray] = walk(
-            graph.sides, nodes, offsets, chain, way, at, first, min(first + _QUESTIONS, batch)
-        )
-        return found
+        ends: tuple[np.ndarray, np.ndarray] = walk(graph.sides, *question, first, min(first + _QUESTIONS, batch))
+        return ends
 
     parts = [walks(0)] if 0 < batch <= _QUESTIONS else run_parts(walks, range(0, batch, _QUESTIONS), threads)
     if len(parts) == 1:
@@ -140,8 +137,7 @@ def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threa
 def _reachable_by_torch(
     graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, longest: int
 ) -> Ragged:
-    """Process all questions step by step, with ascending keys question * N + node; the nodes at the end of each chain
-    are selected at the end. The host waits once for each step, for the number of followed entries, and at the end."""
+    """All questions step by step, as ascending keys question * N + node. One wait for each step, one at the end."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
     check_memory(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
     fronts = [keys_of(starts, n).sort().values]
@@ -158,14 +154,13 @@ def _reachable_by_torch(
 def _stepped(
     graph: TypedGraph, front: torch.Tensor, relations: Ragged, ways: Ragged, place: torch.Tensor, go: torch.Tensor
 ) -> torch.Tensor:
-    """The keys one edge away from the keys of a front where `go` holds, ascending, possibly repeated. The relation and
-    the direction are at `place` of the lists."""
+    """Keys one edge away from those of a front where `go` holds, ascending, with repeats; `place`: in the lists."""
     n = max(graph.n, 1)
     place = place.clamp(0, max(relations.values.shape[0] - 1, 0))
-    way = torch.where(go & _are_new(front), ways.values[place].long(), 0)
+    direction = torch.where(go & _are_new(front), ways.values[place].long(), 0)
     pieces = [front[:0]]
-    for at, node in _followed(graph, front % n, relations.values[place].long(), way):
-        pieces.append((front[at] // n * n + node).sort().values)
+    for source, node in _followed(graph, front % n, relations.values[place].long(), direction):
+        pieces.append((front[source] // n * n + node).sort().values)
     return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
 
 
@@ -177,7 +172,7 @@ def _are_new(ascending: torch.Tensor) -> torch.Tensor:
 
 
 def _followed(
-    graph: TypedGraph, nodes: torch.Tensor, relation: torch.Tensor, way: torch.Tensor
+    graph: TypedGraph, nodes: torch.Tensor, relation: torch.Tensor, direction: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(place in nodes, node one edge of relation[i] away), in pieces; way[i]: the directions, 0 for none."""
     wanted, firsts, lasts = nodes * graph.n_relations + relation, [], []
@@ -185,7 +180,7 @@ def _followed(
         first = torch.where(relation < 0, indptr[nodes], torch.searchsorted(sorted_edges, wanted))
         last = torch.where(relation < 0, indptr[nodes + 1], torch.searchsorted(sorted_edges, wanted, right=True))
         firsts.append(first)
-        lasts.append(torch.where((way & bit) > 0, last, first))
+        lasts.append(torch.where((direction & bit) > 0, last, first))
     size = nodes.shape[0]
     for owner, edge in expand(torch.cat(firsts), torch.cat(lasts)):
         inward = owner >= size
@@ -222,16 +217,16 @@ def lowest_ways(
         return torch.where(best < n, best, -1)
 
     question = row_of_value(starts)
-    found = [lowest(question, starts.values.long(), lengths[question])]
+    path = [lowest(question, starts.values.long(), lengths[question])]
     for k in range(longest):
         place = (relations.offsets[:-1] + k).clamp(max=max(relations.values.shape[0] - 1, 0))
-        way = torch.where((found[-1] >= 0) & (lengths > k), ways[place].long(), 0)
+        direction = torch.where((path[-1] >= 0) & (lengths > k), ways[place].long(), 0)
         best = torch.full_like(ends, -1)
-        for at, node in _followed(graph, found[-1].clamp(min=0), relations.values[place].long(), way):
-            lower = lowest(at, node.long(), lengths[at] - k - 1)
+        for source, node in _followed(graph, path[-1].clamp(min=0), relations.values[place].long(), direction):
+            lower = lowest(source, node.long(), lengths[source] - k - 1)
             best = torch.where((best < 0) | ((lower >= 0) & (lower < best)), lower, best)
-        found.append(best)
-    return torch.stack(found, 1)
+        path.append(best)
+    return torch.stack(path, 1)
 
 
 def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:

@@ -58,8 +58,7 @@ class Labelled:
 
     @cached_property
     def by_matrices(self) -> Walk:
-        """The nodes at the end of a chain, ascending: rows selected from one symmetric SciPy matrix for each
-        relation."""
+        """The nodes at the end of a chain, ascending: rows of one symmetric SciPy matrix for each relation."""
         tail, kind, head = self.edges
         pairs = [(tail[kind == relation], head[kind == relation]) for relation in range(self.n_relations)]
         both = [(np.concatenate([a, b]), np.concatenate([b, a])) for a, b in pairs]

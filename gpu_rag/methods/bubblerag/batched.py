@@ -107,7 +107,6 @@ class Params(Declared):
     near: ClassVar[int] = 4  # an open sub-question is searched within this many steps of the other anchors
     hops: ClassVar[int] = 6  # radius of the local graph around the anchors
     max_local: ClassVar[int] = 20_000  # nodes in a local graph
-    cost_on: ClassVar[str] = "nodes"  # the cost of a tree is the mean over its entities
     intra_penalty: ClassVar[float] = 0.9  # factor for a tree that joins two anchors of one group
     n_neighbours: ClassVar[int] = 40  # relations shown per hop, nearest to the question
     max_picks: ClassVar[int] = 5  # relations taken per hop

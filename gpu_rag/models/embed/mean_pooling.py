@@ -34,17 +34,13 @@ class MeanPoolingEmbedder:
     """Unit vectors v = m / |m|, where m is the mean of the encoder's last hidden states over a text's tokens.
 
     Pooling and the maximal length come from the model's own sentence-transformers settings. Longer texts are cut there
-    and
-    counted in `n_truncated`. A text's row has the same bits alone or in any batch:
+    and counted in `n_truncated`. A text's row has the same bits alone or in any batch:
     - on a CPU texts lie end to end, without padding: each matrix product has 128 tokens of any texts, and attention
-    sees
-      each text by itself (see `BertEncoder`);
+      sees each text by itself (see `BertEncoder`);
     - on a GPU a batch has one padded length, a multiple of 8, and as many rows as make 32,768 tokens. The host waits
-    once
-      per piece of the texts: batches are copied from pinned memory while others are computed.
+      once per piece of the texts: batches are copied from pinned memory while others are computed.
     A thread tokenizes the next piece meanwhile. Hidden states are in `dtype` (bfloat16 if the processor computes in
-    it),
-    pooling and scaling in float32.
+    it), pooling and scaling in float32.
     """
 
     def __init__(self, folder: Path, *, name: str, device: str = "cpu", threads: int = 1, dtype: str = "auto"):

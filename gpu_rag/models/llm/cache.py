@@ -69,16 +69,16 @@ class ReplyFile:
                 return self._read(keys)
 
     def _read(self, keys: Sequence[str]) -> dict[str, Reply]:
-        found: dict[str, Reply] = {}
+        replies: dict[str, Reply] = {}
         with self._file.errors():
             for key, text in rows_of_keys(self.db, "SELECT key, reply FROM replies WHERE key", keys):
                 try:
-                    found[key] = _reply(key, text)
+                    replies[key] = _reply(key, text)
                 except _DAMAGED:
                     if key not in self._damaged:
                         _log.warning("gpu-rag: a kept reply is damaged and is asked again: %s, key %s", self.path, key)
                     self._damaged.add(key)
-        return found
+        return replies
 
     def write(self, replies: Sequence[tuple[str, Reply]]) -> None:
         """Add replies durably. A key that exists keeps its reply, unless that is damaged or marked by `replace`."""
@@ -115,10 +115,7 @@ class ReplyFile:
                 self._mend(IndexCorrupt(f"{self.path} is damaged", given=(faults or damaged)[0]))
 
     def _mend(self, error: IndexCorrupt) -> None:
-        """Move the sound replies of a damaged file to a new file, which takes its place.
-
-        Raises `error` if the file does not open and has no sound reply: it may be another kind of file.
-        """
+        """Move the sound replies of a damaged file to a new one in its place; raises `error` if there is none."""
         new, copy, old = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
         for path in (new, copy, old):
             path.unlink(missing_ok=True)
@@ -141,8 +138,8 @@ class ReplyFile:
         except OSError:  # no hard links here
             shutil.copyfile(self.path, old)
         os.replace(new, self.path)
-        said = "gpu-rag: %s; %d replies are kept, others are asked again; as it was: %s"
-        _log.warning(said, error.what, n, old)
+        message = "gpu-rag: %s; %d replies are kept, others are asked again; as it was: %s"
+        _log.warning(message, error.what, n, old)
         self.db = _open(self._file)
 
     def __len__(self) -> int:
@@ -174,10 +171,10 @@ def _sum(key: str, body: str) -> str:
 
 def _body(key: str, text: str) -> str:
     """Record of a row. Raises ValueError for a wrong checksum; a row without one, from an earlier version, passes."""
-    body, found, end = text.rpartition(_SUM)
-    if found and end != _sum(key, body) + '"}':
+    body, mark, end = text.rpartition(_SUM)
+    if mark and end != _sum(key, body) + '"}':
         raise ValueError("another checksum")
-    return body + "}" if found else text
+    return body + "}" if mark else text
 
 
 def _reply(key: str, text: str) -> Reply:
@@ -279,12 +276,12 @@ def _open(file: SqliteFile) -> sqlite3.Connection:
     db.text_factory = _text
     try:
         with file.errors():
-            found = int(db.execute("PRAGMA user_version").fetchone()[0])
-            if found > FORMAT:
-                given = f"{file.path}: format {found}"
+            version = int(db.execute("PRAGMA user_version").fetchone()[0])
+            if version > FORMAT:
+                given = f"{file.path}: format {version}"
                 raise IndexMismatch("a newer reply cache", given=given, expected=f"<= {FORMAT}")
             db.execute("PRAGMA synchronous = FULL")
-            if found < FORMAT:
+            if version < FORMAT:
                 with db:
                     db.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT) WITHOUT ROWID")
                     db.execute(f"PRAGMA user_version = {FORMAT}")
@@ -384,21 +381,21 @@ class CachedLLM:
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
         """Finished requests; see `StreamingLLM.poll`. Replies are in the file before they are returned."""
-        found, self._ready = list(self._ready.items()), {}
+        finished, self._ready = list(self._ready.items()), {}
         with self._turn:
             try:
-                self._collect(0.0 if found or self._kept else timeout_s)
+                self._collect(0.0 if finished or self._kept else timeout_s)
             except GpuRagError:
-                if not found and not self._kept:
+                if not finished and not self._kept:
                     raise  # otherwise the next poll raises it again
             done, self._kept = self._kept, []
         for sent, reply in done:
             if self._sent.get(sent.name) is sent:
                 del self._sent[sent.name]
             for i, key in enumerate(sent.keys):
-                found.append((key, _again(reply) if i else reply))
+                finished.append((key, _again(reply) if i else reply))
                 del self._waits[key]
-        return found
+        return finished
 
     def abort(self, key: int) -> None:
         """Give up a request. The engine is told if no equal request waits for the same reply."""
@@ -445,8 +442,7 @@ class CachedLLM:
         return replies
 
     def _is_lost(self, key: str, reply: Reply, request: Request) -> bool:
-        """Whether a kept reply does not count: marked malformed by an earlier version, or unreadable and due for a
-        retry."""
+        """Whether a kept reply does not count: malformed by an earlier version, or unreadable and due for a retry."""
         if reply.finish_reason == "malformed":
             return True
         return self._retry_unread and key not in self._tried and _is_unread(reply, request)
@@ -471,8 +467,8 @@ class CachedLLM:
     def _collect(self, timeout_s: float) -> None:
         """Take the engine's finished replies, waiting up to timeout_s for the first, and commit them."""
         if self._running and not self._arrived:
-            found = self._streaming().poll(timeout_s)
-            self._arrived = [(self._running.pop(number), reply) for number, reply in found]
+            finished = self._streaming().poll(timeout_s)
+            self._arrived = [(self._running.pop(number), reply) for number, reply in finished]
         replies = [(sent, reply) for sent, reply in self._arrived if isinstance(reply, Reply)]
         self.file.write([(self._kept_as(sent.name, sent.request, reply), reply) for sent, reply in replies])
         self._kept += self._arrived

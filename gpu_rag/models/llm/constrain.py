@@ -18,8 +18,7 @@ class Grammars:
     """Matchers for one tokenizer. Compiled grammars are kept; a matcher is the state of one request."""
 
     def __init__(self, tokenizer: Any, n_vocab: int, eos_ids: list[int]):
-        """Set up llguidance. tokenizer: a fast transformers tokenizer; n_vocab: columns of the logits. Raises
-        MissingBackend."""
+        """Set up llguidance for a fast transformers tokenizer and n_vocab logits. Raises MissingBackend."""
         try:
             from llguidance import LLMatcher
             from llguidance.hf import from_tokenizer

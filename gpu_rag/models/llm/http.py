@@ -25,6 +25,7 @@ from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.http_servers import Address, Card, Job, Patience, Servers
 from gpu_rag.models.llm.http_wire import (
     CHOICE_STYLES,
+    LABELS,
     OBJECT_STYLES,
     PLAIN_STYLES,
     TEMPLATE_TOKENS,
@@ -32,7 +33,6 @@ from gpu_rag.models.llm.http_wire import (
     FormRefused,
     Style,
     body,
-    can_rank,
     certificates_for,
     check_constraint,
     read_answer,
@@ -65,24 +65,21 @@ _Reply = tuple[int, "Reply | RequestFailed"]
 class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     """Replies of a served model, with at most `max_connections` requests at a time at each server.
 
-    url: up to and with /v1, or servers of our own, which are started, restarted and stopped. Several servers of one
-    model are one engine: a request goes to the least loaded, and to another one when its server dies. model: its id
-    there; "" takes the only one served. On opening, GET /models must list it; context_tokens is the least that a server
-    reports there (max_model_len, as vLLM does), else 4,096, less 64 for the template. api_key: one for all addresses,
-    or keys by address; each goes to its own address only. A request fails alone (RequestFailed) after its retries; the
-    engine is dead (ModelError) when no server answers. A reply is returned unchanged, whether it keeps its constraint
-    or not, because some servers accept constraints and ignore them; an answer that is no chat completion is a failure,
-    and is tried again. style: what the servers understand. None finds it by trial, keeps it, and repeats the trial when
-    a server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the thought of a
-    model whose thinking is not switched off. If a reply holds only a thought, the request is sent again with that room.
+    url: up to and with /v1, or servers of our own. Several servers of one model are one engine: a request goes to the
+    least loaded, and to another one when its server dies. model: its id there; "" takes the only one served. On
+    opening, GET /models must list it. api_key: one for all addresses, or keys by address; each goes to its own address
+    only. A request fails alone (RequestFailed) after its retries; the engine is dead (ModelError) when no server
+    answers. A reply is returned unchanged, whether it keeps its constraint or not; an answer that is no chat completion
+    is tried again. style: what the servers understand. None finds it by trial, keeps it, and repeats the trial when a
+    server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the thought of a
+    model whose thinking is not switched off; also for a reply that held only a thought, which is then asked again.
     extra_body: merged into every body. Rank asks for the letter of the best of at most 20 listed options and scores
-    each by its letter's log-probability: the model's opinion of the choice, not of the option's wording. content_hash
-    depends only on the server's model id and the revision (the one that the server reports, else `revision`): change
-    `revision` when the weights behind an id change. A server that reports another revision than given, or another one
-    later, is refused. The name has the first address. Token counts are the server's, else estimated and marked.
-    count_tokens is a cautious estimate unless `tokenizer` names a folder. Chat template tokens are broken up in every
-    message: those of the known families, and those of the served model's own folder if it can be read here. ca_file:
-    PEM certificates beside the usual ones. Environment variables (proxies, keys) are not read.
+    each by its letter's log-probability. content_hash depends only on the model id and the revision (the one that the
+    server reports, else `revision`): change `revision` when the weights behind an id change. A server that reports
+    another revision is refused. context_tokens: default the least that a server reports, else 4,096, less 64 for the
+    template. tokenizer: folder of the one that counts tokens; without it counts are cautious estimates. Chat template
+    tokens are broken up in every message. ca_file: PEM certificates beside the usual ones. No environment variables
+    (proxies, keys) are read.
 
     One thread runs an event loop for all connections. Replies are parsed in the caller's thread, after the next request
     is sent. A forked process opens connections of its own.
@@ -193,8 +190,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         return self._count(text)
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in order. Raises ModelError when no server is left; replies that came before were
-        handed to `on_reply`."""
+        """One reply per request, in order. Raises ModelError when no server is left, after `on_reply` of others."""
         finished: _Finished = queue.SimpleQueue()
         jobs = {i: self._job(i, request, finished) for i, request in enumerate(requests)}
         thread = self._running()
@@ -248,7 +244,8 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     def _job(self, key: int, request: Request, finished: _Finished, style: Style | None = None) -> Job | None:
         """Job of a request; None if it cannot be sent: its failure is queued at once."""
         problem: Reply | RequestFailed | None = check_constraint(request)
-        if isinstance(request.constraint, Rank) and not (self.style.ranks and can_rank(request.constraint)):
+        rank = request.constraint if isinstance(request.constraint, Rank) else None
+        if rank is not None and not (self.style.ranks and len(rank.options) <= len(LABELS)):
             problem = Reply("", "unscored", 0, 0, 0)  # nothing is sent: the caller then asks in another way
         if problem is not None:
             finished.put((key, request, problem, None))
@@ -330,8 +327,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
                 _log.warning("model server %s replies as %r; asked was %r", job.tried.name, said[:100], self.model)
 
     def _is_lost(self, job: Job, request: Request, reply: Reply) -> bool:
-        """Whether a reply cannot be read and the servers have changed their style since the request. Learns the style
-        anew when most of the last constrained replies cannot be read."""
+        """Whether a reply cannot be read because the servers changed their style, which is learnt anew if most fail."""
         is_current = job.style == self.style
         if not self._learns or not isinstance(request.constraint, (JsonSchema, Choice)):
             return False

@@ -33,8 +33,7 @@ Card = dict[str, Any]  # an entry of GET /models
 
 @dataclass(frozen=True)
 class Patience:
-    """Time limits of a request and of connecting, and the number of retries. A pause of backoff_s * 2^k s follows try
-    k, from 0."""
+    """Time limits of a request and of connecting, and retries. A pause of backoff_s * 2^k s follows try k, from 0."""
 
     timeout_s: float
     connect_timeout_s: float
@@ -240,10 +239,10 @@ class Servers:
         running event loop."""
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
-        for one in addresses:
-            exchanger = one.exchanger(patience.connect_timeout_s)
-            account = ServerAccount(one.name)
-            self.servers.append(Server(exchanger, account, connections, float(connections), own=one.own))
+        for address in addresses:
+            exchanger = address.exchanger(patience.connect_timeout_s)
+            account = ServerAccount(address.name)
+            self.servers.append(Server(exchanger, account, connections, float(connections), own=address.own))
         self._loop = asyncio.get_running_loop()
         self.keeper = None if keeper is None else keeper(self)
         self._waiting: deque[Job] = deque()
@@ -271,7 +270,7 @@ class Servers:
         if not cards:
             raise _all_of("no model server answers", unanswered)
         self.model = ids.pop()
-        revisions = {said for card in cards if (said := revision_of(card))}
+        revisions = {revision for card in cards if (revision := revision_of(card))}
         if len(revisions) > 1:
             given = ", ".join(sorted(revisions))
             raise ModelError("the servers serve different revisions", given=given, expected="one revision")
@@ -336,8 +335,7 @@ class Servers:
     # --- jobs ---
 
     def dispatch(self) -> None:
-        """Send waiting jobs as far as servers take them, in bursts, so that the first leave before the last are
-        started."""
+        """Send waiting jobs as far as servers take them, in bursts: the first leave before the last are started."""
         n_begun = 0
         for server in self.servers:
             while server.suspects and server.live and server.watch is None and not server.running:
@@ -588,8 +586,7 @@ class Servers:
         return ModelError("the model server does not answer", given=given, do="start it, then run again")
 
     def _n_looks(self, failure: Failure) -> int:
-        """Number of looks before a run: as many as a request has tries; at most two when nothing listens at the
-        address."""
+        """Number of looks before a run: as many as a request has tries; at most two when nothing listens there."""
         return min(self.patience.retries, 1 if failure.unreached else self.patience.retries) + 1
 
     async def _patient_look(self, server: Server) -> Card | Failure | ModelError:
@@ -625,18 +622,18 @@ class Servers:
             expected = f"one of {', '.join(sorted(cards)) or 'none'}"
             do = "name the model after # in the address"
             return ModelError("the server does not serve this model", given=given, expected=expected, do=do)
-        said = revision_of(cards[model])
-        if self.revision and said and said != self.revision:
-            given, do = f"{url}: {said}", "set models.revision to what is served, or serve that one"
+        revision = revision_of(cards[model])
+        if self.revision and revision and revision != self.revision:
+            given, do = f"{url}: {revision}", "set models.revision to what is served, or serve that one"
             return ModelError("the server serves another revision", given=given, expected=self.revision, do=do)
         return cards[model]
 
 
 def revision_of(card: Card) -> str:
     """Revision of a model in its GET /models entry; "" if there is none."""
-    said = next((text for name in REVISION if isinstance(text := card.get(name), str) and text.strip()), "")
-    if said:
-        return said.strip().encode("utf-8", "replace").decode()
+    named = next((text for name in REVISION if isinstance(text := card.get(name), str) and text.strip()), "")
+    if named:
+        return named.strip().encode("utf-8", "replace").decode()
     snapshot = _SNAPSHOT.search(str(card.get("root") or ""))  # vLLM reports here the folder that it serves
     return snapshot[1] if snapshot else ""
 

@@ -158,11 +158,6 @@ def check_constraint(request: Request) -> RequestFailed | None:
     return None
 
 
-def can_rank(rank: Rank) -> bool:
-    """Whether there are enough letters for all options."""
-    return len(rank.options) <= len(LABELS)
-
-
 # --- completions ----------------------------------------------------------------------------------
 
 
@@ -282,8 +277,7 @@ def read_answer(request: Request, answer: Completion, count: Callable[[str], int
 
 
 class Pieces:
-    """A chat completion that comes in pieces. ended: whether the last piece has come; error: what the server sent
-    instead of the rest."""
+    """A chat completion in pieces. ended: whether the last has come; error: sent by the server in place of the rest."""
 
     def __init__(self) -> None:
         self.text, self.error, self.ended = "", "", False
@@ -330,8 +324,7 @@ def _unquoted(text: str) -> str:
 
 
 def _counts(answer: Completion) -> tuple[int | None, int, int | None]:
-    """Prompt, cached and generated tokens by the server's count. None for a number that it does not give; 0 prompt or
-    generated tokens count as not given."""
+    """Prompt, cached and generated tokens by the server's count; None for one that it does not give, or gives as 0."""
     usage = answer.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     details = usage.get("prompt_tokens_details")
@@ -468,10 +461,7 @@ class Exchanger:
 
 
 class _OfOneProcess(aiohttp.BaseConnector):
-    """A pool of connections that a forked process leaves alone.
-
-    They belong to the parent: closing one in the child would take it out of the selector that both processes share.
-    """
+    """A pool of connections that a forked process leaves alone: they share a selector with its parent."""
 
     def __init__(self, *given: Any, **options: Any):
         self._process = os.getpid()

@@ -39,8 +39,7 @@ def _attend(
     is_causal: bool | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention softmax(scaling Q K^T + mask) V, with key heads shared by groups of query heads. [B, H, L, D] -> [B, L,
-    H, D]."""
+    """softmax(scaling Q K^T + mask) V, with key heads shared by groups of query heads. [B, H, L, D] -> [B, L, H, D]."""
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     out = torch.nn.functional.scaled_dot_product_attention(
         query,

@@ -45,9 +45,8 @@ class TransformersLLM:
     replies together. Decoding is greedy at temperature 0; above it every request draws from a generator of its own seed
     and attempt. JsonSchema and Choice mask the logits (llguidance), JSON on one line. Rank: mean log-probability per
     token of each option right after the prompt. In bfloat16 a reply may depend on the batch: if that matters, keep
-    replies (CachedLLM) or replay them.
-    Counts: n_prompt: all tokens before the reply, template included, plus all option tokens for Rank; n_cached: those
-    whose keys and values were already computed.
+    replies (CachedLLM) or replay them. Counts: n_prompt: all tokens before the reply, template included, plus all
+    option tokens for Rank; n_cached: those whose keys and values were already computed.
     """
 
     def __init__(
@@ -191,8 +190,7 @@ class TransformersLLM:
         return replies
 
     def _prefix(self, head: tuple[int, ...]) -> tuple[int, Any, int]:
-        """(length, keys and values, number of tokens that were cached before) of a head; (0, None, 0) if none is
-        cached."""
+        """(length, keys and values, number of tokens cached before) of a head; (0, None, 0) if none is cached."""
         if not head or not self._shares_prefixes or len(head) > PREFIX_TOKENS:
             return 0, None, 0
         known = head in self._prefixes

@@ -95,12 +95,12 @@ class ChainReader:
         """The directed relations at each node, ascending: those of node v are values[starts[v]:starts[v + 1]]."""
         kb, n = self.kb, max(2 * self.kb.n_relations, 1)
         ends = ((kb.head, 0), (kb.tail, 1))
-        way = np.where(self.either, 0, 1)[kb.relation]
+        direction = np.where(self.either, 0, 1)[kb.relation]
         keys = np.unique(
-            np.concatenate([end.astype(np.int64) * n + 2 * kb.relation + back * way for end, back in ends])
+            np.concatenate([end.astype(np.int64) * n + 2 * kb.relation + back * direction for end, back in ends])
         )
-        node, way = np.divmod(keys, n)
-        return np.searchsorted(node, np.arange(kb.n + 1)), way
+        node, direction = np.divmod(keys, n)
+        return np.searchsorted(node, np.arange(kb.n + 1)), direction
 
     @cached_property
     def _edges(self) -> tuple[np.ndarray, np.ndarray]:
@@ -122,55 +122,52 @@ class ChainReader:
 
     @cached_property
     def leads(self) -> list[dict[int, set[int]]]:
-        """The types that each directed relation leads to, by the type of its start. Only types of at least 1 edge in 20
-        count."""
+        """The types that each directed relation leads to, by the type of its start, if 1 edge in 20 does."""
         kb, n = self.kb, self.kb.n_types + 1
-        found: list[dict[int, set[int]]] = [{} for _ in range(2 * kb.n_relations)]
+        types_of_end: list[dict[int, set[int]]] = [{} for _ in range(2 * kb.n_relations)]
         heads, tails = self.node_type[kb.head], self.node_type[kb.tail]
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
         edges = np.bincount(kb.relation, minlength=kb.n_relations)
         for key, count in zip(keys.tolist(), counts.tolist()):
             (relation, head), tail = divmod(key // n, n), key % n
             if 20 * count >= edges[relation]:
-                found[2 * relation].setdefault(head, set()).add(tail)
-                found[2 * relation + 1].setdefault(tail, set()).add(head)
+                types_of_end[2 * relation].setdefault(head, set()).add(tail)
+                types_of_end[2 * relation + 1].setdefault(tail, set()).add(head)
         for relation in np.flatnonzero(self.either).tolist():
-            for type, to in found[2 * relation + 1].items():
-                found[2 * relation].setdefault(type, set()).update(to)
-        return found
+            for type, to in types_of_end[2 * relation + 1].items():
+                types_of_end[2 * relation].setdefault(type, set()).update(to)
+        return types_of_end
 
     def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
-        """The types that each directed relation leads to from nodes of the given types: positions in a list of sets, -1
-        for none."""
+        """The types that each directed relation leads to from nodes of given types: places in a list of sets, or -1."""
         key = frozenset(types)
         if key not in self._types_behind:
             places: dict[frozenset[int], int] = {frozenset(): -1}
-            found = np.empty(len(self.leads), np.int64)
+            place = np.empty(len(self.leads), np.int64)
             for d, leads in enumerate(self.leads):
-                found[d] = places.setdefault(frozenset().union(*(leads.get(type, ()) for type in key)), len(places) - 1)
-            self._types_behind[key] = found, [set(of) for of in places][1:]
+                place[d] = places.setdefault(frozenset().union(*(leads.get(type, ()) for type in key)), len(places) - 1)
+            self._types_behind[key] = place, [set(of) for of in places][1:]
         return self._types_behind[key]
 
     def said_by(self, cues: Sequence[Unit]) -> np.ndarray:
         """bool[2 R]: the directed relations of which some cue may express a part."""
-        keys = {key for cue in cues for key in (cue.stem, *(f"{_GROUP}{of}" for of in cue.groups))}
-        found = np.zeros((self.kb.n_relations, 2), bool)
+        keys = {key for cue in cues for key in (cue.stem, *(f"{_GROUP}{name}" for name in cue.groups))}
+        marks = np.zeros((self.kb.n_relations, 2), bool)
         for key in keys:
-            found[self._saying.get(key, [])] = True
-        return found.ravel()
+            marks[self._saying.get(key, [])] = True
+        return marks.ravel()
 
     @cached_property
     def either(self) -> np.ndarray:
-        """bool[R]: relations whose edges between two types often run both ways, so that their direction means
-        nothing."""
+        """bool[R]: relations whose edges between two types often run both ways: their direction means nothing."""
         kb, n = self.kb, max(self.kb.n_types, 1)
         heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
         apart = keys // n % n != keys % n
         keys, counts = keys[apart], counts[apart]
         back = (keys // (n * n) * n + keys % n) * n + keys // n % n
-        at = np.searchsorted(keys, back).clip(max=max(len(keys) - 1, 0))
-        returned = np.where(keys[at] == back, np.minimum(counts, counts[at]), 0) if len(keys) else counts
+        place = np.searchsorted(keys, back).clip(max=max(len(keys) - 1, 0))
+        returned = np.where(keys[place] == back, np.minimum(counts, counts[place]), 0) if len(keys) else counts
         both = [np.bincount(keys // (n * n), some, minlength=kb.n_relations) for some in (returned, counts)]
         return 5 * both[0] > both[1]
 
@@ -184,22 +181,21 @@ class ChainReader:
 
     def types_of(self, unit: Unit) -> set[int]:
         """The node types that a unit names."""
-        return {row for row, own in enumerate(self.types) if any(says(unit, one) for one in own)}
+        return {row for row, own in enumerate(self.types) if any(says(unit, unit_of_type) for unit_of_type in own)}
 
     def asked_types(self, text: str) -> set[int]:
         """The types that a question asks for: named after "what" or "which", implied by "who", or else named first."""
         words = words_of(text)
-        at = next((i for i, word in enumerate(words) if word in _ASKS), 0)
+        start = next((i for i, word in enumerate(words) if word in _ASKS), 0)
         if any(word in _NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
             return set()
-        return next((found for unit in units_of(text) if unit.at >= at and (found := self.types_of(unit))), set())
+        return next((types for unit in units_of(text) if unit.at >= start and (types := self.types_of(unit))), set())
 
     def opposed(self, text: str) -> set[int]:
-        """The relations that reverse the meaning of a question ("contraindication", "off-label use") and that it does
-        not name."""
-        said = set().union(*(unit.groups for unit in units_of(text)))
+        """The relations that reverse a question's meaning ("contraindication") and that it does not name."""
+        named = set().union(*(unit.groups for unit in units_of(text)))
         marked = [{group for unit in units if unit.marked for group in unit.groups} for units in self.units]
-        return {row for row, groups in enumerate(marked) if groups and not groups & said}
+        return {row for row, groups in enumerate(marked) if groups and not groups & named}
 
     def cues(self, text: str) -> list[Unit]:
         """The units of a question that name a relation. A unit marked as shared or done together counts twice. Adjacent
@@ -211,9 +207,9 @@ class ChainReader:
         for unit in units:
             if unit.groups & silent:
                 continue
-            one = found and found[-1].groups & unit.groups and set(words[end : unit.at]) <= _BETWEEN
+            joins_last = found and found[-1].groups & unit.groups and set(words[end : unit.at]) <= _BETWEEN
             end = unit.at + unit.width
-            if one:
+            if joins_last:
                 continue
             found.append(unit)
             marks = {i for i in twice if 0 < unit.at - i <= 2 or (words[i] == "together" and 0 < i - unit.at <= 2)}
@@ -224,14 +220,13 @@ class ChainReader:
     def cover(self, cue: Unit, directed: int) -> list[float]:
         """The degree to which a cue expresses each unit of a relation in a direction."""
         relation, back = divmod(directed, 2)
-        of = says_inverse if back and self.directed[relation] else says
-        return [of(cue, unit) for unit in self.units[relation]]
+        names = says_inverse if back and self.directed[relation] else says
+        return [names(cue, unit) for unit in self.units[relation]]
 
 
-def _asking(words: Sequence[str], at: int) -> bool:
-    """Whether a word such as "when" asks a question: it stands first or last, or before a verb, unlike in "when it is
-    used"."""
-    return at == 0 or words[at + 1 :][:1] == [] or words[at + 1] in _CLAUSE
+def _asking(words: Sequence[str], place: int) -> bool:
+    """Whether a word such as "when" asks: it stands first, last, or before a verb, unlike in "when it is used"."""
+    return place == 0 or words[place + 1 :][:1] == [] or words[place + 1] in _CLAUSE
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -254,18 +249,17 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
         2 * (topic - cue.at - cue.width + 1) if cue.at < topic else 2 * (cue.at - topic) + 1 + FAR * (cue.at > verb)
         for cue in cues
     ]
-    found = []
+    orders = []
     for places in combinations(range(len(cues)), len(left)):
         a, b = iter(left), iter(right)
         order = [next(a) if place in places else next(b) for place in range(len(cues))]
         turned = sum(distance[x] > distance[y] for k, x in enumerate(order) for y in order[k + 1 :])
-        found.append((order, ORDER * turned))
-    return sorted(found, key=lambda pair: pair[1])[:MOST_ORDERS]
+        orders.append((order, ORDER * turned))
+    return sorted(orders, key=lambda pair: pair[1])[:MOST_ORDERS]
 
 
 class Reading:
-    """One question compared with the relations. It gives the value of each step for each run of cues that it may
-    take."""
+    """One question compared with the relations: the value of each step for each run of cues that it may take."""
 
     def __init__(self, reader: ChainReader, text: str):
         words = words_of(text)
@@ -281,15 +275,14 @@ class Reading:
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
-        """f64[orders, m + 1, m + 1] twice: the value of a step that takes the cues from i to j of an order, and how
-        well they cover it."""
+        """f64[orders, m + 1, m + 1] twice: the value of a step with the cues i to j of an order, and its cover."""
         key = directed if self.said[directed] else -1  # all relations without a cue have equal value
         if key in self._steps:
             return self._steps[key]
         reader, m, relation = self.reader, len(self.cues), directed // 2
         weights = reader.weights[relation]
         covers = np.array([reader.cover(cue, directed) for cue in self.cues]).reshape(m, len(weights))
-        words = [at for at, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
+        words = [place for place, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
         words = words if len(words) < m else []  # "where" and the like need another cue, if there is any
         wide = [any(says(cue, unit) for unit in reader.wide[relation]) for cue in self.cues]
         worth = np.full((len(self.orders), m + 1, m + 1), -np.inf)
@@ -306,14 +299,13 @@ class Reading:
                     else:
                         missed += self.missed[cue]
                     alone = len(words) and all(w in words for w in order[i:j])
-                    said = 0.0 if alone else float(best @ weights)
-                    cover[o, i, j], worth[o, i, j] = said, said + extra - UNSAID * (1 - said) - missed
+                    value = 0.0 if alone else float(best @ weights)
+                    cover[o, i, j], worth[o, i, j] = value, value + extra - UNSAID * (1 - value) - missed
         self._steps[key] = worth, cover
         return worth, cover
 
     def _next(self, ways: np.ndarray, types: set[int], back: int, cosine: np.ndarray) -> list[tuple[int, set[int]]]:
-        """Relations worth extending with, directed, and the types that they lead to: the MOST_SAID best that a cue
-        names; of the rest, which have equal value, per set of target types the first BEAM and the TRIED nearest."""
+        """Relations worth a step, and their target types: MOST_SAID best that a cue names, then BEAM and TRIED."""
         place, found = self.reader.types_behind(types)
         ways = ways[place[ways] >= 0]
         said, apart = ways[self.said[ways]], self.said[ways] | (ways == back)
@@ -342,7 +334,7 @@ class Reading:
         start[:, 0] = [-cost for _, cost in self.orders]
         rows, cols = np.indices(start.shape)
         beam: list[tuple[Ways, set[int], int, np.ndarray, np.ndarray]] = [((), types, 0, start, np.zeros_like(start))]
-        found = []
+        chains = []
         for length in range(1, longest + 1):
             longer = []
             for chain, types, named, value, cover in beam:
@@ -355,9 +347,9 @@ class Reading:
                         total[:, range(m + 1), range(m + 1)] += BACK
                     elif reader.mediator in to or reader.mediator in types:
                         total[:, range(m + 1), range(m + 1)] += MEDIATED
-                    at = total.argmax(1)
-                    said = cover[rows, at] + share[rows, at, cols]
-                    longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, at, cols], said))
+                    split = total.argmax(1)
+                    said = cover[rows, split] + share[rows, split, cols]
+                    longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, split, cols], said))
             for chain, types, named, value, cover in longer:
                 if types == {reader.mediator}:
                     continue
@@ -368,7 +360,7 @@ class Reading:
                 score += COSINE * sum(cosine[d // 2] for d in chain) / length
                 if self.wanted:
                     score += TYPE if types & self.wanted else -TYPE
-                found.append((chain, score, float(cover[best]) / named))
+                chains.append((chain, score, float(cover[best]) / named))
             longer.sort(key=lambda one: (-one[3].max(), one[0]))
             beam = longer[:BEAM]
-        return sorted(found, key=lambda one: (-one[1], one[0]))
+        return sorted(chains, key=lambda one: (-one[1], one[0]))

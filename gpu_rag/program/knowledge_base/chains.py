@@ -77,11 +77,11 @@ class AskedChain:
     @property
     def ways(self) -> tuple[int, ...]:
         """The direction of each step."""
-        return tuple(way for _, way in self.steps)
+        return tuple(direction for _, direction in self.steps)
 
     def text(self, kb: KnowledgeBase) -> str:
         """ "written_by, written_by backwards"."""
-        return ", ".join(f"{kb.relation_names[r]}{' backwards' * (way == IN)}" for r, way in self.steps)
+        return ", ".join(f"{kb.relation_names[r]}{' backwards' * (direction == IN)}" for r, direction in self.steps)
 
 
 @batched(GRAPH, name="kb_chains")
@@ -91,17 +91,17 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     reader = _reader(index)
     kb = reader.kb
     cosines = [[0.0] * kb.n_relations] * len(queries)
-    vectors = [one.vector for one in queries if one.vector is not None]
+    vectors = [query.vector for query in queries if query.vector is not None]
     if len(vectors) == len(queries):
         cosines = relations_of(index).cosines(vectors).tolist()
-    first = _directed_at(kb, [one.nodes for one in queries], reader.either)
-    types = [set(reader.node_type[list(one.nodes)].tolist()) for one in queries]
-    readings = [Reading(reader, one.text) for one in queries]
+    first = _directed_at(kb, [query.nodes for query in queries], reader.either)
+    types = [set(reader.node_type[list(query.nodes)].tolist()) for query in queries]
+    readings = [Reading(reader, query.text) for query in queries]
     best = [
-        reading.chains(at, of, longest, one.hops, line)[:TRIED]
-        for reading, one, at, of, line in zip(readings, queries, first, types, cosines)
+        reading.chains(first_relations, topic_types, longest, query.hops, line)[:TRIED]
+        for reading, query, first_relations, topic_types, line in zip(readings, queries, first, types, cosines)
     ]
-    flat = [(one.nodes, chain) for one, some in zip(queries, best) for chain, _, _ in some]
+    flat = [(query.nodes, chain) for query, some in zip(queries, best) for chain, _, _ in some]
     starts = ragged_of_lists([nodes for nodes, _ in flat], kb.device)
     steps = ragged_of_lists([[d // 2 for d in chain] for _, chain in flat], kb.device)
     ways = ragged_of_lists([[reader.way(d) for d in chain] for _, chain in flat], kb.device)
@@ -109,13 +109,17 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     values, cuts = to_host(ends.values, ends.offsets)
     nodes = iter(np.split(values.numpy(), cuts[1:-1].tolist()))
     found = []
-    for one, reading, at, of, some in zip(queries, readings, first, types, best):
+    for query, reading, first_relations, topic_types, some in zip(queries, readings, first, types, best):
         ranked = [
             (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
             for chain, score, covered in some
         ]
-        chains = _that_lead(one.nodes, ranked, reading.spare <= SPARE)
-        fitting = {d // 2 for d in at if any(reader.leads[d].get(type, set()) & reading.wanted for type in of)}
+        chains = _that_lead(query.nodes, ranked, reading.spare <= SPARE)
+        fitting = {
+            d // 2
+            for d in first_relations
+            if any(reader.leads[d].get(type, set()) & reading.wanted for type in topic_types)
+        }
         found.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), reading.spare <= SPARE))
     return found
 
@@ -137,13 +141,12 @@ def _reader(index: Index) -> ChainReader:
 def _that_lead(
     topic: tuple[int, ...], ranked: Sequence[tuple[Steps, float, float, np.ndarray]], plain: bool
 ) -> list[AskedChain]:
-    """The chains that lead away from their topic. Two chains have the same target if they share at least half of all
-    their end nodes. plain: whether the question says little else."""
+    """Chains that lead away from their topic; half of all end nodes make one target. plain: little else is said."""
     away = [(steps, score, covered, set(ends.tolist()) - set(topic)) for steps, score, covered, ends in ranked]
-    kept = [one for one in away if one[3]]
+    kept = [chain for chain in away if chain[3]]
     found = []
-    for at, (steps, score, covered, ends) in enumerate(kept):
-        others = (other for _, other, _, to in kept[at + 1 :] if 2 * len(ends & to) < len(ends | to))
+    for rank, (steps, score, covered, ends) in enumerate(kept):
+        others = (other for _, other, _, to in kept[rank + 1 :] if 2 * len(ends & to) < len(ends | to))
         lead = score - next(others, score - FAR)
         found.append(
             AskedChain(steps, score, plain and covered >= SURE and lead >= MARGIN, tuple(sorted(ends)[:MOST_ENDS]))
@@ -152,17 +155,16 @@ def _that_lead(
 
 
 def _directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:
-    """The directed relations that lead away from each group of nodes, ascending. The number of host waits does not
-    depend on the number of groups."""
+    """The directed relations that lead away from each group of nodes, ascending; waits do not grow with groups."""
     lists = ragged_of_lists(groups, kb.device)
     group, node, width = row_of_value(lists), lists.values, 2 * max(kb.n_relations, 1)
     both, keys = torch.from_numpy(either).to(kb.device), [node[:0]]
     sides = ((kb.typed.out_indptr, kb.typed.out_relation), (kb.typed.in_indptr, kb.typed.in_relation))
-    for back, (indptr, of) in enumerate(sides):
-        for at, entry in expand(indptr[node], indptr[node + 1]):
-            relation = of[entry].long()
-            keys.append(group[at] * width + 2 * relation + (back & ~both[relation]))
-    found: list[list[int]] = [[] for _ in groups]
+    for back, (indptr, relation_of) in enumerate(sides):
+        for owner, entry in expand(indptr[node], indptr[node + 1]):
+            relation = relation_of[entry].long()
+            keys.append(group[owner] * width + 2 * relation + (back & ~both[relation]))
+    relations: list[list[int]] = [[] for _ in groups]
     for key in torch.unique(torch.cat(keys)).tolist():
-        found[key // width].append(key % width)
-    return found
+        relations[key // width].append(key % width)
+    return relations

@@ -68,8 +68,7 @@ def mentions(text: str, known: Callable[[str], bool]) -> list[Mention]:
 
 
 def _known_end(text: str, first: int, last: int, known: Callable[[str], bool]) -> int:
-    """The end of the name that begins at `first`: at `last`, or before a possessive 's there; 0 if neither is a
-    name."""
+    """The end of the name that begins at `first`: at `last`, or before a possessive 's there; 0 for neither."""
     run = text[first:last]
     for name in dict.fromkeys((run, _POSSESSIVE.sub("", run))):
         says_something = len(name) > 1 and any(word.casefold() not in STOP_WORDS for word in _WORD.findall(name))
@@ -96,8 +95,7 @@ def masked(text: str, start: int, end: int, word: str) -> str:
 
 
 def node_names(index: Index, type: str | None = None, source: int | None = None) -> tuple[np.ndarray, NearestRows]:
-    """(nodes i64, ascending; their names, prepared for search): nodes of a type, nodes that a source records, or
-    all."""
+    """(nodes i64 ascending, their names prepared for search): nodes of a type, those of a source, or all."""
 
     def load(index: Index) -> tuple[np.ndarray, NearestRows]:
         kb = kb_of(index)

@@ -41,8 +41,7 @@ class NearRelations(Ranking):
 
 
 class Relations:
-    """The relations of a knowledge base. pairs: for each the (head type, tail type) pairs of its edges, commonest
-    first."""
+    """The relations of a knowledge base. pairs: the (head type, tail type) pairs of each, commonest first."""
 
     def __init__(self, kb: KnowledgeBase):
         self.kb = kb
@@ -125,8 +124,7 @@ class Relations:
         return found
 
     def likely(self, text: str, vector: np.ndarray) -> tuple[list[int], list[int]]:
-        """(types, relations), all of them, with those first that a question with this unit vector most likely needs;
-        see the module."""
+        """All (types, relations), first those that a question with this unit vector needs most; see the module."""
         types, said = self.said_in(text)
         (ranked,) = self.ranked([()], [vector], 1, self.kb.n_relations)
         relations = list(dict.fromkeys((*said, *ranked.rows)))

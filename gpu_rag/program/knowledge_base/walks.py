@@ -19,8 +19,7 @@ from gpu_rag.types import Path, Ragged
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk to find: from one of `starts` along `chain` to `end`. ways: OUT, IN or EITHER for each step; () for
-    EITHER."""
+    """A walk to find, from one of `starts` along `chain` to `end`. ways: OUT, IN or EITHER a step; () for EITHER."""
 
     starts: tuple[int, ...]
     chain: tuple[int, ...]

@@ -221,8 +221,7 @@ def _is_initial(letter: str, word: str) -> bool:
 
 
 def _is_middle(one: _Name, other: _Name) -> bool:
-    """Whether `other` is `one` with middle names ("ann orlo", "ann b orlo"); only people's names, every word with a
-    capital."""
+    """Whether `other` is `one` with middle names ("ann orlo", "ann b orlo"); only capitalised people's names."""
     capital = all(word[:1].isupper() for word in [*one.written.split(), *other.written.split()])
     inner = other.tokens[1:-1]
     ends = (other.tokens[0], other.tokens[-1]) == one.tokens
@@ -248,8 +247,7 @@ def _is_acronym(name: _Name) -> bool:
 
 
 def _is_mistyped(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether one letter inside one long word differs, is missing, or is swapped with its neighbour; all else is
-    equal."""
+    """Whether one letter in one long word differs, is missing, or swapped with its neighbour; all else is equal."""
     if len(one) != len(other) or len(one) < 2:
         return False
     differing = [(a, b) for a, b in zip(one, other) if a != b]

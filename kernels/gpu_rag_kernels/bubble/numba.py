@@ -217,8 +217,7 @@ def relax(indptr, indices, costs, lo, m, key, dist, pred, root, owner, reached, 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def meets(v, m, arrived, pred, bits):
-    """Whether the tree of the meeting at v is certainly new: v is an anchor, or two of the arrived groups came from
-    different nodes."""
+    """Whether the meeting at v surely gives a new tree: v is an anchor, or groups came from different nodes."""
     if arrived & (arrived - 1) == 0:
         return False
     if bits[v]:
@@ -244,8 +243,7 @@ def note(events, at, d, v, g, u, arrived, covered):
 
 @numba.njit(cache=True, nogil=True)
 def touching(near, n_near, s, g, m, root, on_path, touched, events, n_events, d, v):
-    """Add an event for each pair of anchors whose parts of bubble g touch at v for the first time, by (distance,
-    node)."""
+    """Add an event for each pair of anchors whose parts of bubble g first touch at v, by (distance, node)."""
     near[:n_near].sort()
     for i in range(n_near):
         u = near[i] & _NODE

@@ -10,8 +10,7 @@ UNREACHED = torch.iinfo(torch.int64).max
 
 
 def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """Repeat rounds over all entries until nothing changes. See `gpu_rag_kernels.bubble`. On a device it checks every
-    16."""
+    """Repeat rounds over all entries until nothing changes (a device checks every 16); see the package."""
     unseen = 1 if state.device.type == "cpu" else 16  # rounds between checks, which wait; extra rounds change nothing
     rows = torch.arange(csr.n, device=state.device)
     entered = torch.repeat_interleave(rows, csr.indptr.diff(), output_size=csr.m)

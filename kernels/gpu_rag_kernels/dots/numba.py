@@ -89,8 +89,7 @@ def _added(builder, total, left, right):
 
 
 def _reader(context, builder, signature, args, k, row):
-    """A function that loads SUMS components from a given position of row `row` of argument k, or of a vector (row
-    0)."""
+    """A function that loads SUMS components from a position of row `row` of argument k, or of a vector (row 0)."""
     array = cgutils.create_struct_proxy(signature.args[k])(context, builder, args[k])
     n_dims = builder.extract_value(array.shape, signature.args[k].ndim - 1)
     start = builder.gep(array.data, [builder.mul(row, n_dims)])
@@ -285,8 +284,7 @@ def find_peaks(row, peaks):
 
 @numba.njit(cache=True, nogil=True)
 def cut_of(worst, slack, relative):
-    """The lowest fast score f32 that a row with score `worst` can have: `slack` less, and `relative` of that less for
-    rounding."""
+    """The lowest fast score f32 of a row with score `worst`: `slack` less, and `relative` of that for rounding."""
     least = worst - slack
     return np.float32(least - abs(least) * relative)
 
@@ -404,8 +402,7 @@ def unite(parent, i, j):
 
 @numba.njit(cache=True, nogil=True)
 def settle(parent, count, enough, waiting, n_waiting):
-    """Unite the waiting pairs whose rows are now both core rows; return the number of pairs still waiting, moved to the
-    front."""
+    """Unite waiting pairs of two core rows; return the number of pairs that still wait, moved to the front."""
     kept = 0
     for p in range(n_waiting):
         i, j = waiting[p, 0], waiting[p, 1]
@@ -527,8 +524,7 @@ def first_from(rows, low, high, row):
 
 @numba.njit(cache=True, nogil=True)
 def count_overlaps(left, right, i, j0, overlap):
-    """Write overlap i32[columns]: the number of keywords that row i of the left shares with each right row from j0
-    on."""
+    """Write overlap i32[columns]: the keywords that left row i shares with each right row from j0 on."""
     overlap[:] = 0
     for p in range(left.offsets[i], left.offsets[i + 1]):
         end = right.list_offsets[left.words[p] + 1]

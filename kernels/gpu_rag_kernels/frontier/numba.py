@@ -66,8 +66,7 @@ def best_of_frontier(
     queries, word_offsets, words, first, last, offsets, frontier, indptr, vector_of, vectors, edge_offsets, edge_words,
     ids, scores,
 ):  # fmt: skip
-    """Write the k best edges for the frontier of questions first..last, of f32[B, D]: ids i32[T, k], scores f32[T,
-    k]."""
+    """Write the k best edges for the frontiers of questions first..last: ids i32[T, k], scores f32[T, k]."""
     k, query = ids.shape[1], np.empty(queries.shape[1])
     for b in range(first, last):
         own = words[word_offsets[b] : word_offsets[b + 1]]

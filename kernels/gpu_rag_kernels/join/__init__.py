@@ -1,7 +1,7 @@
 """The best right row of each left row, by shared keywords and cosine, without a matrix of scores.
 
 score(i, j) = (shared / (size_i + size_j - shared) + l_i . r_j) / 2, where shared counts the common keywords of both
-rows (0 / 0 is 0). If the rows share no rarer keyword this is the score of `gpu_rag.graph.join.hybrid_argmax`; otherwise
+rows (0 / 0 is 0). If the rows share no rarer keyword this is the score of `gpu_rag.graph.join.JoinIndex`; otherwise
 it is lower. Scores are f32. Right rows are taken in strips. For each left row and strip the result is the largest
 score, the lowest row with that score, and the second largest score: if that is clearly lower, the row is certain.
 

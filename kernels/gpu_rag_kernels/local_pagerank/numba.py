@@ -89,8 +89,7 @@ def turn(indptr, indices, weight, lo, hi, starts, sources, pulled):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def gather(sources, pulled, first, last, x):
-    """sum over e in [first, last), u64, of pulled[e] x[sources[e]]. Four independent sums avoid waiting for one
-    result."""
+    """sum of pulled[e] x[sources[e]] over e in [first, last), u64; four independent sums avoid waiting."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     e, whole = first, last - ((last - first) & THREE)
     while e < whole:
@@ -234,8 +233,7 @@ def weigh(indptr, weight, lo, degree, scale):
 def solve_blocks(
     indptr, indices, weight, offsets, first, last, seed_offsets, seed_rows, seed_mass, d, tol, max_iter, values, bounds,
 ):  # fmt: skip
-    """Solve blocks first..last: write their values f32[T] and bounds f64[B]. The state of a block is q / degree in
-    f64."""
+    """Solve blocks first..last: values f32[T], bounds f64[B]. The state of a block is q / degree in f64."""
     most_n, most_m = 0, 0
     for b in range(first, last):
         most_n = max(most_n, offsets[b + 1] - offsets[b])

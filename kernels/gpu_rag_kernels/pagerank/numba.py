@@ -20,8 +20,7 @@ _I64 = ir.IntType(64)
 
 
 class _Row:
-    """An emitter of code over arrays of shape [rows, lanes] (or [lanes], row 0), for one call of an intrinsic whose
-    last argument is the tuple of lanes."""
+    """An emitter of code over arrays [rows, lanes] or [lanes], for one intrinsic, whose last argument is the lanes."""
 
     def __init__(self, context, builder, signature, args):
         self.context, self.builder, self.signature, self.args = context, builder, signature, args
@@ -125,8 +124,7 @@ def sweep_row(
 
 @intrinsic
 def finish_row(typing, x, source, p, gap, mass, indices, weight, row, at, slot, first, last, damping, scale, lanes):
-    """In f64: q = damping * sum_e weight[e] x[indices[e]] + source[at]; gap += |q - scale * x[row]|; mass += q;
-    p[slot] = q rounded to f32."""
+    """In f64: q = damping sum_e weight[e] x[indices[e]] + source[at]; adds to gap and mass; p[slot] = q in f32."""
     signature = types.void(
         x, source, p, gap, mass, indices, weight, types.int64, types.int64, types.int64, types.int64, types.int64,
         types.float64, types.float64, lanes,

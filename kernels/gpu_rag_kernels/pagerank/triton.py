@@ -74,8 +74,7 @@ def _chunks(
 
 @triton.jit
 def _hub_sum(partial, bounds, hub, column, inside, width, n_parts: tl.constexpr, n_columns: tl.constexpr):
-    """[1, C]: the sum of a hub's chunks: each n_parts-th added in order, then these sums. A hub may have thousands of
-    chunks."""
+    """[1, C]: the sum of a hub's chunks, of which there may be thousands: each n_parts-th in order, then these."""
     last = tl.load(bounds + hub + 1)
     acc = tl.zeros((n_parts, n_columns), dtype=partial.dtype.element_ty)
     for start in range(tl.load(bounds + hub), last, n_parts):

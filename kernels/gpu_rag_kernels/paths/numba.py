@@ -26,7 +26,7 @@ def extend(indptr, indices, number, paths, topics, offsets, first, last, longer)
     all entries plus one; number: the edge of every entry; topics, offsets: the topics of each question.
     """
     group, question, nodes, edges = paths
-    at, hops = 0, edges.shape[1]
+    place, hops = 0, edges.shape[1]
     for p in range(first, last):
         b = question[p]
         for e in range(indptr[nodes[p, hops]], indptr[nodes[p, hops] + 1]):
@@ -35,12 +35,12 @@ def extend(indptr, indices, number, paths, topics, offsets, first, last, longer)
                 free &= nodes[p, h] != node
             for t in range(offsets[b], offsets[b + 1]):
                 free &= topics[t] != node
-            longer[0][at], longer[1][at] = group[p], b  # kept only if `at` moves on
+            longer[0][place], longer[1][place] = group[p], b  # kept only if `place` moves on
             for h in range(hops):
-                longer[2][at, h], longer[3][at, h] = nodes[p, h], edges[p, h]
-            longer[2][at, hops], longer[2][at, hops + 1], longer[3][at, hops] = nodes[p, hops], node, number[e]
-            at += free
-    return at
+                longer[2][place, h], longer[3][place, h] = nodes[p, h], edges[p, h]
+            longer[2][place, hops], longer[2][place, hops + 1], longer[3][place, hops] = nodes[p, hops], node, number[e]
+            place += free
+    return place
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
@@ -144,8 +144,8 @@ def relevance(nodes, edges, question, topics, offsets, dot, square, query_square
                 if topics[t] == node:
                     shared += 1
                     break
-        most = longest * length
-        sound &= square[p] <= most * most
+        bound = longest * length
+        sound &= square[p] <= bound * bound
         norm = np.sqrt(square[p] * query_square[b])
         cosine = dot[p] / norm if norm > 0 else 0.0
         union = max(offsets[b + 1] - offsets[b] + size - shared, 1)
@@ -155,28 +155,27 @@ def relevance(nodes, edges, question, topics, offsets, dot, square, query_square
 
 @numba.njit(cache=True, nogil=True)
 def least_of_best(scores, heap):
-    """The k-th largest score, k = the length of `heap` f64[k], at most the number of scores. The heap's root is its
-    least."""
+    """The k-th largest score, k = the length of `heap` f64[k] <= the number of scores; the root is its least."""
     k = heap.shape[0]
     for i in range(scores.shape[0]):
-        value, at = scores[i], 0
+        value, node = scores[i], 0
         if i < k:
-            at = i
-            while at > 0 and heap[(at - 1) >> 1] > value:
-                heap[at] = heap[(at - 1) >> 1]
-                at = (at - 1) >> 1
+            node = i
+            while node > 0 and heap[(node - 1) >> 1] > value:
+                heap[node] = heap[(node - 1) >> 1]
+                node = (node - 1) >> 1
         elif value <= heap[0]:
             continue
         else:
-            while 2 * at + 1 < k:
-                child = 2 * at + 1
+            while 2 * node + 1 < k:
+                child = 2 * node + 1
                 if child + 1 < k and heap[child + 1] < heap[child]:
                     child += 1
                 if heap[child] >= value:
                     break
-                heap[at] = heap[child]
-                at = child
-        heap[at] = value
+                heap[node] = heap[child]
+                node = child
+        heap[node] = value
     return heap[0]
 
 
@@ -217,26 +216,26 @@ def space_for(size, width):
 @numba.njit(cache=True, nogil=True)
 def shared(one, n_one, other, first, last):
     """Whether one[:n_one] and other[first:last] have a common node; -1 does not count."""
-    found = False
+    meets = False
     for i in range(n_one):
         for j in range(first, last):
-            found |= (one[i] == other[j]) & (one[i] >= 0)
-    return found
+            meets |= (one[i] == other[j]) & (one[i] >= 0)
+    return meets
 
 
 @numba.njit(cache=True, nogil=True)
 def direct(indptr, indices, number, topics, offsets, width):
     """The edges between a topic and the next topic of its question; number: the edge of every entry."""
-    found, at = space_for(topics.shape[0], width), 0
+    paths, size = space_for(topics.shape[0], width), 0
     for b in range(offsets.shape[0] - 1):
         for t in range(offsets[b], offsets[b + 1] - 1):
             first, last, wanted = indptr[topics[t]], indptr[topics[t] + 1], topics[t + 1]
             entry = first + np.searchsorted(indices[first:last], wanted)
             if entry < last and indices[entry] == wanted:
-                found[0][at], found[1][at], found[3][at, 0] = t + b + 1, b, number[entry]
-                found[2][at, 0], found[2][at, 1] = topics[t], wanted
-                at += 1
-    return found[0][:at], found[1][:at], found[2][:at], found[3][:at]
+                paths[0][size], paths[1][size], paths[3][size, 0] = t + b + 1, b, number[entry]
+                paths[2][size, 0], paths[2][size, 1] = topics[t], wanted
+                size += 1
+    return paths[0][:size], paths[1][:size], paths[2][:size], paths[3][:size]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -245,21 +244,21 @@ def beyond(hop, offsets, opens, closes, width):
     one. opens, closes: bool[B]."""
     group, question, nodes, edges = hop
     n, h = group.shape[0], edges.shape[1]
-    found, at = space_for(2 * n, width), 0
+    parts, size = space_for(2 * n, width), 0
     for p in range(n):
         b, t = question[p], group[p]
         if opens[b] and t == offsets[b]:
-            found[0][at], found[1][at] = t + b, b
+            parts[0][size], parts[1][size] = t + b, b
             for i in range(h + 1):
-                found[2][at, i] = nodes[p, h - i]
+                parts[2][size, i] = nodes[p, h - i]
             for i in range(h):
-                found[3][at, i] = edges[p, h - 1 - i]
-            at += 1
+                parts[3][size, i] = edges[p, h - 1 - i]
+            size += 1
         if closes[b] and t + 1 == offsets[b + 1]:
-            found[0][at], found[1][at] = t + b + 1, b
-            found[2][at, : h + 1], found[3][at, :h] = nodes[p], edges[p]
-            at += 1
-    return found[0][:at], found[1][:at], found[2][:at], found[3][:at]
+            parts[0][size], parts[1][size] = t + b + 1, b
+            parts[2][size, : h + 1], parts[3][size, :h] = nodes[p], edges[p]
+            size += 1
+    return parts[0][:size], parts[1][:size], parts[2][:size], parts[3][:size]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -304,19 +303,19 @@ def join(left, right, keys, spans, pairs, width):
     """The pairs of `meeting` that share only the node where they meet, as paths from a topic to the next topic."""
     group, question, nodes, edges = left
     h, k = edges.shape[1], right[3].shape[1]
-    found, at = space_for(pairs, width), 0
+    joined, size = space_for(pairs, width), 0
     for p in range(group.shape[0]):
         for s in range(spans[p, 0], spans[p, 1]):
             r = keys[s] & _LOW
             if shared(nodes[p], h, right[2][r], 0, k):
                 continue
-            found[0][at], found[1][at] = group[p] + question[p] + 1, question[p]
-            found[2][at, : h + 1], found[3][at, :h] = nodes[p], edges[p]
+            joined[0][size], joined[1][size] = group[p] + question[p] + 1, question[p]
+            joined[2][size, : h + 1], joined[3][size, :h] = nodes[p], edges[p]
             for i in range(k):
-                found[2][at, h + 1 + i] = right[2][r, k - 1 - i]
-                found[3][at, h + i] = right[3][r, k - 1 - i]
-            at += 1
-    return found[0][:at], found[1][:at], found[2][:at], found[3][:at]
+                joined[2][size, h + 1 + i] = right[2][r, k - 1 - i]
+                joined[3][size, h + i] = right[3][r, k - 1 - i]
+            size += 1
+    return joined[0][:size], joined[1][:size], joined[2][:size], joined[3][:size]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -329,32 +328,32 @@ def length_of(edges, p):
 
 
 @numba.njit(cache=True, nogil=True)
-def put(found, at, b, nodes, edges, length):
+def put(paths, row, b, nodes, edges, length):
     """Write a path of question b as row `at`; return the set, a larger copy if it was full."""
-    if at == found[0].shape[0]:
-        more = space_for(2 * at + 16, found[3].shape[1])
-        for i in range(at):
-            more[1][i], more[2][i], more[3][i] = found[1][i], found[2][i], found[3][i]
-        found = more
-    found[1][at] = b
-    found[2][at, : length + 1], found[3][at, :length] = nodes[: length + 1], edges[:length]
-    return found
+    if row == paths[0].shape[0]:
+        more = space_for(2 * row + 16, paths[3].shape[1])
+        for i in range(row):
+            more[1][i], more[2][i], more[3][i] = paths[1][i], paths[2][i], paths[3][i]
+        paths = more
+    paths[1][row] = b
+    paths[2][row, : length + 1], paths[3][row, :length] = nodes[: length + 1], edges[:length]
+    return paths
 
 
 @numba.njit(cache=True, nogil=True)
 def begin(parts, topics, offsets, opens, least, longest, width):
     """Part 0 of every question, or its first topic if that end is closed."""
-    found, at = space_for(parts[0].shape[0] + offsets.shape[0], width), 0
+    paths, size = space_for(parts[0].shape[0] + offsets.shape[0], width), 0
     for p in range(parts[0].shape[0]):
         b, length = parts[1][p], length_of(parts[3], p)
         enough = length > least[b] or offsets[b + 1] > offsets[b]
         if parts[0][p] == offsets[b] + b and length <= longest[b] and enough:
-            found, at = put(found, at, b, parts[2][p], parts[3][p], length), at + 1
+            paths, size = put(paths, size, b, parts[2][p], parts[3][p], length), size + 1
     none = np.empty(0, np.int32)
     for b in range(offsets.shape[0] - 1):
         if offsets[b + 1] > offsets[b] and not opens[b] and longest[b] >= 0:
-            found, at = put(found, at, b, np.full(1, np.int32(topics[offsets[b]])), none, 0), at + 1
-    return found[1][:at], found[2][:at], found[3][:at]
+            paths, size = put(paths, size, b, np.full(1, np.int32(topics[offsets[b]])), none, 0), size + 1
+    return paths[1][:size], paths[2][:size], paths[3][:size]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -385,13 +384,13 @@ def tried(whole, spans, goes_on):
 def go_on(whole, parts, spans, goes_on, ended, least, longest, width):
     """Join every path with every part of its question that shares only the topic between them; keep the paths of
     questions that do not go on. ended: bool[B], this is the last step of the question, or it is over."""
-    found, at = space_for(whole[0].shape[0], width), 0
+    paths, size = space_for(whole[0].shape[0], width), 0
     nodes, edges = np.empty(width + 1, np.int32), np.empty(width, np.int32)
     for p in range(whole[0].shape[0]):
         b, have = whole[1][p], length_of(whole[3], p)
         if not goes_on[b]:
             if have <= longest[b] and (have > least[b] or not ended[b]):
-                found, at = put(found, at, b, whole[2][p], whole[3][p], have), at + 1
+                paths, size = put(paths, size, b, whole[2][p], whole[3][p], have), size + 1
             continue
         for r in range(spans[b, 0], spans[b, 1]):
             more = length_of(parts[3], r)
@@ -402,5 +401,5 @@ def go_on(whole, parts, spans, goes_on, ended, least, longest, width):
                 continue
             nodes[: have + 1], edges[:have] = whole[2][p, : have + 1], whole[3][p, :have]
             nodes[have + 1 : length + 1], edges[have:length] = parts[2][r, 1 : more + 1], parts[3][r, :more]
-            found, at = put(found, at, b, nodes, edges, length), at + 1
-    return found[1][:at], found[2][:at], found[3][:at]
+            paths, size = put(paths, size, b, nodes, edges, length), size + 1
+    return paths[1][:size], paths[2][:size], paths[3][:size]

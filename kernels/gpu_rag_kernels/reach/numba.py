@@ -1,5 +1,4 @@
-"""The numba kernels of typed reachability: one question after another; small frontiers are sorted, large ones
-marked."""
+"""Numba kernels of typed reachability, question by question: small frontiers are sorted, large ones marked."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ def sorted_once(nodes, size):
 
 @numba.njit(cache=True, nogil=True)
 def step_of_many(graph, relation, way, front, n_front, mark, reached):
-    """`step_of_few` with nodes in any order, each once. mark: bool[N], all False before; the reached nodes are True
-    after."""
+    """`step_of_few` with nodes in any order, each once. mark: bool[N], all False before; then True if reached."""
     size = 0
     for bit in range(2):
         if not (way >> bit) & 1:
@@ -130,8 +128,7 @@ def list_marked(mark, nodes, size, ascending):
 
 @numba.njit(cache=True, nogil=True)
 def marks_soon(graph, starts, offsets, relations, directions, at):
-    """Whether the first step from a single start is too large for `step_of_few`, so that marks of all nodes are
-    needed."""
+    """Whether the first step from a start is too large for `step_of_few`, so that marks of nodes are needed."""
     for b in range(offsets.shape[0] - 1):
         if at[b] == at[b + 1]:
             continue

@@ -12,9 +12,9 @@ import torch
 from hybrid_pairs import all_scores, sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joins import hybrid_argmax
 from ragged_lists import ragged
 
-from gpu_rag.graph.join import hybrid_argmax
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
 from gpu_rag.methods.hoprag.stages.edges import cut_to_budget, edge_budget, edges_of_matches, strongest_parallel
 from gpu_rag.types import Ragged

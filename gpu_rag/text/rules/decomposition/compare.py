@@ -141,8 +141,7 @@ _DAY = re.compile(r"\b([1-9]|[12]\d|3[01])(?:st|nd|rd|th)?\b")
 
 
 def decide(comparison: Compared, answers: Sequence[str]) -> str | None:
-    """The answer that follows from the answers of both sides; None if they do not decide (no date or number, or
-    equal)."""
+    """The answer that follows from both sides' answers; None if they do not decide (no date, or equal)."""
     first, second = answers
     if comparison.how == SAME:
         return "yes" if normalise_name(first) == normalise_name(second) else "no"

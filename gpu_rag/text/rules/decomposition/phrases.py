@@ -382,8 +382,7 @@ class _Reader:
         return self.n
 
     def _noun_phrase_end(self, at: int) -> int | None:
-        """The end of the object of "of": words up to a name, with the small words of that name; else a definite phrase
-        without a name ("the decision problem"). None if there is neither."""
+        """The end of the object of "of": words up to a name with its small words, else a definite phrase, or None."""
         i, words = at, 0
         while i < self.n and not self.units[i].is_name:
             unit = self.units[i]
@@ -398,8 +397,7 @@ class _Reader:
         return i if words and self.units[at].low == "the" and i > at + 1 else None
 
     def _name_end(self, at: int) -> int:
-        """The end of a name. Small words that are no verb and in no closed class belong to it ("Così fan tutte"), and
-        so do further names ("Kerling, Lorn" is two)."""
+        """The end of a name with small words ("Così fan tutte") and further names ("Kerling, Lorn" is two)."""
         i = at
         while i < self.n:
             unit = self.units[i]

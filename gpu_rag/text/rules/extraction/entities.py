@@ -130,8 +130,7 @@ def _title_end(tokens: Sequence[Token], i: int, words: PassageWords) -> int:
 
 
 def _number(text: str, tokens: Sequence[Token], i: int, words: PassageWords) -> Mention | None:
-    """A mention of money, an amount with a unit, a grouped number, or an ordinal that begins a name; never a
-    percentage."""
+    """Money, an amount with a unit, a grouped number, or an ordinal that begins a name; never a percentage."""
     token, n = tokens[i], len(tokens)
     last = i + 1
     while last < n and (tokens[last].low in lexicon.SCALES or tokens[last].low in lexicon.UNITS) and last - i < 4:
@@ -211,8 +210,7 @@ def name_span(tokens: Sequence[Token], i: int, words: PassageWords) -> tuple[int
 
 
 def _is_common(tokens: Sequence[Token], first: int, last: int) -> bool:
-    """Whether a capitalised word alone names nothing: "the Team", "in March", "What's". Its normal form would equal the
-    common word."""
+    """Whether a capitalised word alone names nothing ("the Team", "in March"): its normal form is the word."""
     token = tokens[first]
     if token.low == "the" and last == first + 2:
         return tokens[first + 1].low in lexicon.COMMON or tokens[first + 1].low in lexicon.ANAPHORS
@@ -231,8 +229,7 @@ def _is_common(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _is_the_of_name(tokens: Sequence[Token], i: int) -> bool:
-    """Whether token i is a capital The inside a sentence, before a capital: part of a name ("a member of The
-    Larks")."""
+    """Whether token i is a capital The inside a sentence, before a capital ("a member of The Larks")."""
     return tokens[i].low == "the" and i > 0 and i + 1 < len(tokens) and tokens[i + 1].kind == NAME
 
 
@@ -296,8 +293,7 @@ def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
 
 
 def _pair(tokens: Sequence[Token], first: int, last: int) -> int:
-    """The number of tokens that join two names into one: "and Tobago" after "Trinidad", "and Leeds Railway" after
-    "Hull"; else 0."""
+    """The number of tokens that join two names into one ("and Tobago" after "Trinidad"), else 0."""
     n = len(tokens)
     if tokens[last].low != "and" or last + 1 >= n or tokens[last + 1].kind != NAME or tokens[last - 1].possessive:
         return 0

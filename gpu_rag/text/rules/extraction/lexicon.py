@@ -1,5 +1,4 @@
-"""Closed word classes and word lists of English, and rules that recognise verbs by them. `lexicon.toml` has the
-words."""
+"""Word classes and word lists of English (`lexicon.toml`), and rules that recognise verbs by them."""
 
 from __future__ import annotations
 

@@ -124,8 +124,7 @@ class _Walk:
     # --- brackets ---
 
     def brackets(self, start: int, end: int) -> tuple[int, bool]:
-        """Enter and leave brackets in tokens[start:end]. Return the start of the words after the last bracket, and
-        whether it opens."""
+        """Enter and leave brackets in tokens[start:end]: the start of the words after them, and whether one opens."""
         opened = False
         for i in range(start, end):
             token = self.tokens[i]
@@ -169,8 +168,7 @@ class _Walk:
         return True
 
     def _spans_life(self, mention: Mention, following: Mention | None) -> bool:
-        """Whether a dash and a second date follow before the bracket closes; years alone count only for the sentence's
-        first name."""
+        """Whether a dash and a second date come before the bracket closes; years count for the first name only."""
         if following is None:
             return False
         full = mention.last - mention.first > 1
@@ -338,11 +336,7 @@ class _Walk:
         clause.verb, clause.listed = "", None
 
     def _antecedent(self, words: list[str]) -> list[str]:
-        """The antecedent of who, which or that: the name before it.
-
-        A name takes no "that" or "which" without a comma. So these refer to a noun before them ("a game for Amiga that
-        ..."), which describes the clause's subject.
-        """
+        """The name before who, which or that; but after a name, "that" without a comma means an earlier noun."""
         return self.clause.subjects if words[0] in ("that", "which") else [self.left]
 
     def _emit_verb(self, subjects: list[str], head: list[str], words: list[str], mention: Mention) -> None:

@@ -78,8 +78,7 @@ def _is_role(word: str) -> bool:
 
 
 def _is_asked(words: Sequence[str], i: int, common: frozenset[str]) -> bool:
-    """Whether a word is a property of other things: "what genres are the films ..", "what gender is X's father", "..
-    were in which genres". A word that names the thing itself is not: "what city is the capital of X"."""
+    """Whether a word is asked of other things ("what genres are the films"), not of itself ("what city is")."""
     word, before = words[i], words[i - 1]
     if before not in ("what", "which"):
         return False
