@@ -66,8 +66,8 @@ def main() -> None:
     spent, peak = time.process_time() - started, peak_memory_bytes()
     bound = cluster_bytes(options.rows, options.dims, options.min_samples)
     found = {**vars(options), "cpu_s": round(spent, 2), "clusters": len(labels[labels >= 0].unique())}
-    found |= {"noise": int((labels < 0).sum())}
-    found |= {"wrong_of_sample": wrong_rows(labels, vectors, options.eps, options.min_samples)}
+    wrong = wrong_rows(labels, vectors, options.eps, options.min_samples)
+    found |= {"noise": int((labels < 0).sum()), "wrong_of_sample": wrong}
     for name, n_bytes in (("rss", peak), ("beside", peak - before), ("bound", bound)):
         found[f"{name}_gb"] = round(n_bytes / 1e9, 3)
     print(json.dumps(found))

@@ -3,8 +3,7 @@
     python scripts/bench_embedding.py INDEX [--n 1000] [--seconds 20]
 
 INDEX: an index with entities (any embedder); its first passages, entities' names and relations are the texts. Prints
-texts a processor second of both, the ratio, the share of computed tokens that are no pads, and the least cosine of the
-two vectors of a text.
+texts a processor second of both, the ratio, the share of computed tokens that are no pads, and the least cosine.
 """
 
 from __future__ import annotations

@@ -114,9 +114,8 @@ def _busy(options: argparse.Namespace) -> dict[str, Any]:
     for n, rounds in measured.items():
         middle = {name: round(statistics.median(row[name] for row in rounds), 3) for name in rounds[0]}
         rows.append({"servers": n, "requests": options.requests * n, **middle})
-    one = rows[0]
     for row in rows:
-        row["times_one"] = round(row["requests_s"] / one["requests_s"] * one["servers"], 2)
+        row["times_one"] = round(row["requests_s"] / rows[0]["requests_s"] * rows[0]["servers"], 2)
     return {"rows": rows}
 
 

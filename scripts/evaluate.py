@@ -244,7 +244,6 @@ def subset(options: argparse.Namespace) -> None:
     passages = [row for row in read_rows(options.folder / "corpus.jsonl") if row["id"] in wanted]
     write_rows(options.out / "questions.jsonl", questions)
     write_rows(options.out / "corpus.jsonl", passages)
-    print(f"{len(questions)} questions, {len(passages)} passages in {options.out}")
 
 
 _TYPES = (
