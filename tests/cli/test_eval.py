@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from gpu_rag.cli.eval_command import score_tables
-
 CONTRACT = {
     "recall@2", "recall@5", "recall@10", "em", "f1", "failed", "malformed", "llm_calls", "prompt_tokens",
     "cached_tokens", "generated_tokens", "wall_s", "llm_s", "embed_s", "graph_s", "ci95",
@@ -244,19 +242,3 @@ def test_the_table_shows_what_the_document_says(run, cli, index, questions):
     low, high = entry["ci95"]["recall@2"]
     assert f"{entry['recall@2']:.3f} [{low:.3f}, {high:.3f}]" in line
     assert json.dumps(entry["failed"]) in line.split()
-
-
-def test_of_many_methods_pairs_with_the_first_are_shown():
-    cell = {"diff": 0.1, "low": 0.0, "high": 0.2}
-    entry = {"recall@2": 0.5, "ci95": {}, "failed": 0, "wall_s": 0.1, "graph_ops": {"nearest": "numba"}}
-    entry.update(replies_read=0, fallbacks={})
-    names = ["a", "b", "c", "d", "e"]
-    pairs = {f"{second} - {first}": {"recall@2": cell} for i, second in enumerate(names) for first in names[:i]}
-
-    def shown(n):
-        kept = {pair: found for pair, found in pairs.items() if set(pair.split(" - ")) <= set(names[:n])}
-        text = score_tables({"n": 3, "methods": dict.fromkeys(names[:n], entry), "paired": kept}, [2], True)
-        return [pair for pair in pairs if f"{pair}  " in text], "pairs against a only" in text
-
-    assert shown(4) == ([p for p in pairs if "e" not in p], False)
-    assert shown(5) == (["b - a", "c - a", "d - a", "e - a"], True)

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from pdf_files import pdf
 
-from gpu_rag.index.index import place_of
-
 SMALL = ("--set", "index.chunk_words=12", "--set", "index.overlap_words=4")
 BRIDGE = "The Halden Bridge crosses the river Ves at Kerling.\nMarta Orlo of Tamsin designed the bridge.\n\n"
 
@@ -136,21 +134,3 @@ def test_an_index_that_does_not_hold_what_is_quoted(asked, run, cli, tmp_path):
         assert result.status == 2 and "quotes what this index does not hold" in result.error
         assert run("explain", answers, "q1").status == 0
     assert run("explain", answers, "q1", "--index", tmp_path / "texts").status == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (("a.jsonl", 7, (), 0, 30, "x"), "line 7"),
-        (("A.JSONL.GZ", 7, (), 0, 30, "x"), "line 7"),
-        (("a.json", 7, (), 0, 30, "x"), "row 7"),
-        (("a.txt", 0, (), 3, 30, "x"), "line 3"),
-        (("a.txt", 0, (), 3, 30, "x\n\ny"), "lines 3-5"),
-        (("a.pdf", 0, (0, 10, 20), 0, 8, "12"), "page 1"),
-        (("a.pdf", 0, (0, 10, 20), 0, 8, "123"), "pages 1-2"),
-        (("a.pdf", 0, (0, 10, 20), 0, 10, "x" * 50), "pages 2-3"),
-        (("a.html", 0, (), 0, 10, "x"), ""),
-    ],
-)
-def test_places_in_words(given, expected):
-    assert place_of(*given) == expected

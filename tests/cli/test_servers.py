@@ -11,7 +11,6 @@ import pytest
 from gpu_rag.models import packaged
 from gpu_rag.models.llm.interface import ServerAccount
 from gpu_rag.models.misbehave import Manners, MisbehavingServer
-from gpu_rag.report.accounts import places, places_lines, servers_section
 
 KEYS = set(ServerAccount("").__dict__) | {"busy_share"}
 
@@ -49,15 +48,3 @@ def test_two_servers_are_accounted_for(
         assert "Servers of the model" in report.read_text() and urls[1] in report.read_text()
     text = cli.run("eval", index, questions, "--method", "ppr", *words).out
     assert f"{urls[0]}: requests " in text and "preempted -" in text
-
-
-def test_an_account_in_words() -> None:
-    account = ServerAccount("http://a/v1", 2_000, 50_000, 1_000, 700, 9.0, 500.0, 3, 2, 4)
-    document = places({}, [account], 10.0)
-    assert document["servers"][0]["busy_share"] == 0.9 and "workers" not in document
-    [line] = places_lines(document)
-    assert line == (
-        "http://a/v1: requests 2,000, busy 90 %, wait 0.25 s, prompt tokens 50,000, cached 1,000, generated 700, "
-        "failures 3, retries 2, preempted 4"
-    )
-    assert places({}, [], 10.0) == {} and places_lines({}) == servers_section({}) == []

@@ -80,27 +80,3 @@ def test_the_summary_and_the_page_say_when_the_llm_was_idle(driver, answer, tmp_
     text = page.read_text()
     for part in ("Stages of this run", "<td>read</td>", "The LLM over time", "<polygon", "LLM idle"):
         assert part in text
-
-
-def test_an_engine_that_keeps_no_answers_draws_questions_one_by_one(driver, index, replay, cli):
-    from gpu_rag import Index
-    from gpu_rag.types import Question
-
-    drawn, begun, answers = [], [], []
-
-    def questions():
-        for row in cli.QUESTIONS:
-            drawn.append(len(answers))
-            yield Question(row["id"], row["question"])
-
-    chosen = {"models": {"embedder": "hash", "llm": f"replay:{replay}"}, "runtime": {"driver": driver}}
-    engine = Index.open(index).engine(chosen)
-    try:
-        result = engine.run(
-            "ppr", questions(), keep=False, max_live=1, on_answer=answers.append, on_begin=lambda q: begun.append(q.id)
-        )
-    finally:
-        engine.models.close()
-    assert result.answers == [] and drawn == [0, 1, 2, 3, 4]
-    assert begun == [answer.question_id for answer in answers] == [row["id"] for row in cli.QUESTIONS]
-    assert result.stats.n_questions == 5
