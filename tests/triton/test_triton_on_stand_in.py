@@ -48,14 +48,13 @@ def test_kernels_find_what_torch_finds(name: str) -> None:
         assert same(device.back(found), expected)
 
 
-@pytest.mark.parametrize("state", ["f32", "f16"])
-def test_pagerank_by_the_kernel(state: str) -> None:
-    """A wide tolerance, since the interpreter is slow; the error is proved by the op itself."""
+def test_pagerank_by_the_kernel() -> None:
+    """Begun in f16. A wide tolerance, since the interpreter is slow; the error is proved by the op itself."""
     from interpreted import launches
     from stand_in import CUDA, stand_in
     from test_graph_ops import World
 
-    w, options = World(), {"tol": 1e-2, "block": 4, "state": state}
+    w, options = World(), {"tol": 1e-2, "block": 4, "state": "f16"}
     expected = personalized_pagerank(w.csr, w.seeds, implementation="torch", **options)
     with stand_in() as device, launches() as launched, recording() as ran:
         found = personalized_pagerank(device.put(w.csr), device.put(w.seeds), **options)
