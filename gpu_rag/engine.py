@@ -143,9 +143,8 @@ class Engine:
                 index = self._parts.pop(where)
             else:
                 fits = matching(where, self.index.metadata)
-                index = self.index if fits.all() else None
-                if fits.any() and not fits.all():
-                    index = narrowed(self.index, fits, stage_narrowers())
+                view = narrowed(self.index, fits, stage_narrowers()) if fits.any() and not fits.all() else None
+                index = self.index if fits.all() else view
             while len(self._parts) >= MOST_PARTS:
                 del self._parts[next(iter(self._parts))]
             self._parts[where] = index

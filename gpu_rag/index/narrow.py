@@ -86,7 +86,7 @@ class View(Index):
         narrow = self._narrow[stage]
         if not callable(narrow):
             names = narrow.keys() & self.manifest.stages[stage].files.keys()
-            return {name: self._masked(stage, name, _read) for name in names}
+            return {name: self._file(stage, name, _read) for name in names}
         with self._lock:
             if stage not in self._files:
                 self._files[stage] = narrow(self)
@@ -96,11 +96,14 @@ class View(Index):
         """Raise MissingLayer, because a view has no files."""
         raise MissingLayer("a filtered index has no folders", given=stage, expected="Index.table, arrays or words")
 
-    def _file(self, stage: str, name: str, read: Callable[[Path], T]) -> T:
-        if stage in self.stages and not callable(self._narrow[stage]):
-            return self._masked(stage, name, read)
-        found: T = self.files(stage)[name]
-        return found
+    def _file(self, stage: str, name: str, read: Callable[[Path], T]) -> Any:
+        narrow = self._narrow.get(stage)
+        if narrow is None or callable(narrow):
+            return self.files(stage)[name]
+        content: Any = read(self.base.folder(stage) / name)
+        if isinstance(of := narrow[name], str):
+            return masked_rows(content, self.kept(of)) if of else content
+        return self.masked(f"{stage}/{name.removesuffix('.parquet')}", content, of)
 
     @cached_property
     def passages(self) -> pa.Table:
@@ -130,24 +133,13 @@ class View(Index):
                 if callable(narrow):
                     self.files(stage)
                 elif not isinstance(of := narrow[f"{name}.parquet"], str):
-                    ends = pq.read_table(self.base.folder(stage) / f"{name}.parquet", columns=[*of])
-                    self.masked(table, ends, of)
+                    self.masked(table, pq.read_table(self.base.folder(stage) / f"{name}.parquet", columns=[*of]), of)
             return self._kept[table]
 
     def new(self, table: str) -> np.ndarray:
         """Number in the view of each row of the base, -1 for removed rows: i64."""
         self.kept(table)
         return self._new[table]
-
-    def _masked(self, stage: str, name: str, read: Callable[[Path], T]) -> Any:
-        content: Any = read(self.base.folder(stage) / name)
-        of: Any = self._narrow[stage]
-        of = of[name]
-        if not of:
-            return content
-        if isinstance(of, str):
-            return masked_rows(content, self.kept(of))
-        return self.masked(f"{stage}/{name.removesuffix('.parquet')}", content, of)
 
     def masked(self, table: str, rows: pa.Table, of: Mapping[str, str]) -> pa.Table:
         """The rows of a table of the base that name no removed row. of: {column of row numbers: table of these}."""
@@ -170,11 +162,11 @@ class View(Index):
         with TemporaryDirectory(prefix="gpu-rag-where-", ignore_cleanup_errors=True) as name:
             out, folders = Path(name) / "out", {need: Path(name) / need for need in needs}
             with storage_errors(out):
-                for folder in (out, *folders.values()):
+                out.mkdir()
+                for need, folder in folders.items():
                     folder.mkdir()
-            for need, folder in folders.items():
-                for file, content in self.files(need).items():
-                    tables.write_columns(folder / file, content.schema, content.columns)
+                    for file, content in self.files(need).items():
+                        pq.write_table(content, folder / file)
             yield Work(out, Path(name) / "work", folders, settings, sources, no_models, Silent(), StageReport())
 
     def run(self, stage: Stage, *needs: str) -> Files:

@@ -35,7 +35,7 @@ class Method:
 
     settings: {section: its class}; index stages may depend on them, and they are saved with the index. stages: a
     function without arguments that returns the index stages of this method alone. verify: {stage: check} for these
-    stages. narrow: {stage: function that rebuilds it for a part of the documents}, see `index.narrow`. explain: {step
+    stages. narrow: {stage: its masks under a filter of documents}, see `index.narrow.Narrow`. explain: {step
     of a trace: words}.
     report: a module or object with `figures(report)` for the --json of a build, `summary(document)`, lines of text, and
     `section(document, page)`, HTML. relations: a function of an index and a relation (subject, label, object, all

@@ -180,7 +180,7 @@ def stage_checks() -> dict[str, Any]:
 
 
 def stage_narrowers() -> dict[str, Any]:
-    """{stage: function that rebuilds it for a part of the documents}, of knowledge bases and of methods."""
+    """{stage: its masks under a filter, see `index.narrow.Narrow`}, of knowledge bases and of methods."""
     from gpu_rag.index.stages.knowledge_base.narrow import NARROW
 
     return NARROW | joined_hooks("narrow")

@@ -63,7 +63,9 @@ def index_of(folder: Path, names: list[str], titles: list[str], profiles: dict[s
         for name, aliases in profiles.items()
     ]
     tables.write_rows(folder / "profiles.parquet", tables.PROFILES, rows)
-    index = SimpleNamespace(entities=pa.table({"id": pa.array(names, pa.string())}), folder=lambda stage: folder)
+    index = SimpleNamespace(entities=pa.table({"id": pa.array(names, pa.string())}))
+    index.manifest = SimpleNamespace(stages={"extraction": SimpleNamespace(files={"profiles.parquet": ""})})
+    index.table = lambda stage, file, schema: tables.read_table(folder / file, schema)
     index.passages = pa.table({"title": titles})
     index.loaded = lambda part, load: load(index)
     return index

@@ -33,12 +33,8 @@ def _merge(view: View) -> Files:
     of_base[row_of] = old
     view.keep(_ENTITIES, of_base, read_of(view.base, "higra_entities").num_rows)
     triples = (((row["subject"], row["label"], row["object"]), row["passages"]) for row in exact["relations"])
-    relations = relation_rows(merged, triples, row_of)
-    return _table("higra_entities", merged) | _table("higra_extracted_relations", relations)
-
-
-def _table(name: str, rows: list[Row]) -> Files:
-    return {f"{name}.parquet": pa.Table.from_pylist(rows, schema=TABLES[name][1])}
+    rows = {"higra_entities": merged, "higra_extracted_relations": relation_rows(merged, triples, row_of)}
+    return {f"{name}.parquet": pa.Table.from_pylist(made, schema=TABLES[name][1]) for name, made in rows.items()}
 
 
 def _old_rows(view: View, entities: list[Row]) -> list[int]:
@@ -67,8 +63,7 @@ def _links(view: View) -> Files:
     old, of_base = read_of(view.base, "higra_relations"), view.kept(_ENTITIES)
     columns = zip(ints(old, "subject").tolist(), old["label"].to_pylist(), ints(old, "object").tolist())
     row_of = {key: row for row, key in enumerate(columns)}
-    ends = (of_base[ints(relations, name)].tolist() for name in ("subject", "object"))
-    subjects, objects = ends
+    subjects, objects = (of_base[ints(relations, name)].tolist() for name in ("subject", "object"))
     rows = [row_of[key] for key in zip(subjects, relations["label"].to_pylist(), objects)]
     view.keep(_RELATIONS, np.asarray(rows, np.int64), old.num_rows)
     return {"higra_relations.parquet": relations}

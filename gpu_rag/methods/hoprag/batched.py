@@ -172,20 +172,19 @@ def _load(index: Index) -> HopGraph:
     edges = index.table("hop_edges", "edges.parquet", EDGES)
     passage = index.table("hop_vertices", "vertices.parquet", VERTICES)["passage"]
     vocabulary = index.table("hop_keywords", "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
-    place, words = index.device, {side: index.arrays("hop_keywords", f"{side}.safetensors") for side in SIDES}
+    place = index.device
+    words = {side: lists_of(index.arrays("hop_keywords", f"{side}.safetensors")) for side in SIDES}
     source, target, question, out_question = (
         torch.from_numpy(edges[name].to_numpy().copy()) for name in ("source", "target", "question", "out_question")
     )
-    edge_keywords = union_of_rows(
-        lists_of(words["out"]), out_question, lists_of(words["in"]), question, len(vocabulary)
-    )
+    edge_keywords = union_of_rows(words["out"], out_question, words["in"], question, len(vocabulary))
     return HopGraph(
         index,
         indptr=torch.searchsorted(source, torch.arange(len(passage) + 1, dtype=source.dtype)).to(place),
         target=target.to(place),
         question=question.to(place),
         edge_keywords=Ragged(edge_keywords.values.to(place), edge_keywords.offsets.to(place)),
-        vertex_keywords=lists_of(words["vertex"], place),
+        vertex_keywords=Ragged(words["vertex"].values.to(place), words["vertex"].offsets.to(place)),
         keyword_ids={word: number for number, word in enumerate(vocabulary)},
         question_texts=index.table("hop_questions", "in_questions.parquet", QUESTIONS)["text"].to_pylist(),
         question_vectors=index.vectors("hop_in_vectors"),

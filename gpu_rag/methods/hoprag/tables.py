@@ -61,6 +61,6 @@ def read_lists(path: Path) -> Ragged:
     return lists_of(tables.read_arrays(path))
 
 
-def lists_of(arrays: Mapping[str, np.ndarray], device: str = "cpu") -> Ragged:
+def lists_of(arrays: Mapping[str, np.ndarray]) -> Ragged:
     """Lists from the arrays that `write_lists` wrote."""
-    return Ragged(*(torch.from_numpy(arrays[name]).to(device) for name in ("values", "offsets")))
+    return Ragged(*(torch.from_numpy(arrays[name]) for name in ("values", "offsets")))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_TABLES, KB_TEXTS
+from gpu_rag.index.knowledge_base.tables import KB_TABLES, KB_TEXTS
 from gpu_rag.index.narrow import ENTITIES, PASSAGES, Files, Narrow, View, masked_rows
 from gpu_rag.index.stages.knowledge_base.columns import LISTS
 from gpu_rag.index.stages.knowledge_base.fuse import Fused
@@ -48,26 +48,21 @@ def _kb(view: View) -> Files:
         ids, start = old["nodes"]["id"].take(pa.array(kept)), np.searchsorted(source[stays], range(len(sources) + 1))
         nodes = Nodes(records, Fused(node, [], 0), node, start, _large(ids), names, aliases, type, types)
         linked, n_own = link_passages(work, read_passage_rows(work.stage_folders["passages"]), nodes, sources)
-    edges = _edges(view, old["edges"], extracted)
-    view.keep(_RELATIONS, np.unique(_ints(edges, "relation")), old["relations"].num_rows)
-    relation = edges.schema.get_field_index("relation")
-    numbers = pa.array(view.new(_RELATIONS)[_ints(edges, "relation")], pa.int32())
     columns = {
         "types": [types],
         "nodes": [ids, names, aliases, type, linked, n_own],
+        "edges": _edges(view, old["edges"], old["relations"].num_rows, extracted),
         "records": [records.source, records.ids, records.names, records.aliases, records.types, node],
     }
     found = {name: _table(KB_TABLES[name], part) for name, part in columns.items()}
-    found["sources"], found["edges"] = old["sources"], edges.set_column(relation, edges.schema[relation], numbers)
-    found["relations"] = old["relations"].take(pa.array(view.kept(_RELATIONS)))
+    found["sources"], found["relations"] = old["sources"], old["relations"].take(pa.array(view.kept(_RELATIONS)))
     found["passages"] = old["passages"].take(pa.array(view.kept(PASSAGES)))
     found["links"] = view.masked("kb/kb_links", old["links"], {"left": _RECORDS, "right": _RECORDS})
     return {f"kb_{name}.parquet": table for name, table in found.items()}
 
 
-def _edges(view: View, old: pa.Table, extracted: np.ndarray) -> pa.Table:
-    """The edges that a kept passage or another source states, with the old numbers of relations. extracted: bool of
-    each source."""
+def _edges(view: View, old: pa.Table, n_relations: int, extracted: np.ndarray) -> list[Any]:
+    """Columns of the edges that a kept passage or another source states. extracted: bool of each source."""
     passages = old["passages"].combine_chunks()
     passage = view.new(PASSAGES)[passages.flatten().to_numpy()]
     owner = pc.list_parent_indices(passages).to_numpy()[passage >= 0]
@@ -77,9 +72,9 @@ def _edges(view: View, old: pa.Table, extracted: np.ndarray) -> pa.Table:
     offsets = np.append(0, np.cumsum(n_stated[stays])).astype(np.int32)
     lists = pa.ListArray.from_arrays(offsets, passage[passage >= 0].astype(np.int32))
     edges = old.filter(pa.array(stays))
-    ends = (view.new(_NODES)[_ints(edges, end)] for end in ("head", "tail"))
-    head, tail = ends
-    return _table(KB_EDGES, [head, edges["relation"], tail, edges["source"], edges["provenance"], lists])
+    view.keep(_RELATIONS, np.unique(_ints(edges, "relation")), n_relations)
+    ends = (("head", _NODES), ("relation", _RELATIONS), ("tail", _NODES))
+    return [*(view.new(of)[_ints(edges, name)] for name, of in ends), edges["source"], edges["provenance"], lists]
 
 
 def _table(schema: pa.Schema, columns: list[Any]) -> pa.Table:
