@@ -275,7 +275,7 @@ def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_pa
     mark = "<mark>\U0001f309 <strong>Kerling</strong> is a town on the river Ves.</mark>"
     assert drawn.count(mark) == 2, "among the sentences, and in the passage, counted in characters"
     assert "Its \\u202elast words." in drawn and "\u202e" not in drawn
-    assert '<p id="answer" class="mentioned">' in drawn and ">its words stand in the evidence in drawn
+    assert '<p id="answer" class="mentioned">' in drawn and ">its words stand in the evidence" in drawn
     for part in ('id="answer"', 'id="evidence"><li>', 'id="trace"><li>', "<option>ppr</option>", "answered after"):
         assert part in drawn, part
     assert "gpu-rag index CORPUS --out" in drawn, "what the index lacks for other methods"
