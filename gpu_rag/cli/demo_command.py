@@ -208,8 +208,8 @@ def _closing(out: Path, picture: Path, method: str, wall_s: float) -> str:
             f'  gpu-rag ask {out} "Which river does the Iron Bridge cross?" --method {method} --explain',
             "  gpu-rag sample my-sample        # these passages, questions and triples as files, and a knowledge base",
             "  gpu-rag index YOUR_FOLDER --out my-index",
-            "For answers to questions of several hops, connect a capable model: a model folder, or a server on your machine",
-            "that speaks OpenAI's protocol, such as vLLM:",
+            "For answers to questions of several hops, connect a capable model: a folder, or a server that",
+            "speaks OpenAI's protocol, such as vLLM on your machine:",
             f'  gpu-rag ask {out} "Your question" --set models.llm=http://127.0.0.1:8000/v1#MODEL',
             "  gpu-rag index YOUR_FOLDER --out my-index --set index.extractor=llm --set models.llm=FOLDER",
         ]
