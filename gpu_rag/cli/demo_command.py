@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         comparison = _compare(engine, methods, rows, show)
         best, words = _best(comparison, methods)
         _difference(comparison.scores[best], comparison.scores[words], f"{best} - {words}", show)
-        answers = _answer(engine, words, options.questions, show)
+        plain = [method for method in methods if not uses_graph(method)]
+        answers = _answer(engine, plain[-1], options.questions, show)
         show(f"\n4. A chain that {best} finds: passages, facts that join them, sentences that bear on the question")
         chain = _chain(engine, comparison, rows, (best, words), picture, show)
         show(f"\n5. Beside: the same passages with triples by {settings.index.extractor}")
@@ -188,7 +189,8 @@ def _answer(engine: Engine, method: str, n: int, show: Show) -> list[dict[str, A
         said = f" {normalise_answer(answer.text or '')} "
         right = any(f" {normalise_answer(gold)} " in said for gold in row.answers)
         n_right += right
-        show(f"   {'right' if right else 'wrong'}, {answer.grounding.status:<12}{row.question.text}")
+        mark = "failed" if answer.status == "failed" else answer.grounding.status
+        show(f"   {'right' if right else 'wrong'}, {mark:<12}{row.question.text}")
         said = textwrap.shorten(answer.text or "no answer", 72, placeholder=" ...")
         show(f"   {'':19}{said}  (gold: {row.answers[0]})")
         texts = {item.passage_id: item for item in answer.evidence}
