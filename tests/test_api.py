@@ -107,6 +107,17 @@ def test_models_end_with_the_index_that_opened_them(folder: Path) -> None:
     assert llm.closed == 1, "at once, not when the garbage collector comes by"
 
 
+def test_a_build_keeps_what_the_index_was_built_for_and_refuses_an_index_as_corpus(tmp_path: Path) -> None:
+    texts = ["Marta Orlo was born in Tamsin.", "Piet Ammer founded Ves."]
+    first = gpu_rag.build(texts, tmp_path / "i", methods="hoprag", settings=FAST)
+    built = set(first.stages)
+    again = gpu_rag.build([*texts, "Ves lies on the Ouda."], tmp_path / "i", methods="bm25", settings=FAST)
+    assert built <= set(again.stages) and again.n_passages == 3
+    assert again.report is not None and {"hop_edges", "bm25"} <= set(again.report.stages)
+    with pytest.raises(UsageError, match="an index is no corpus"):
+        gpu_rag.build(tmp_path / "i", tmp_path / "j", settings=FAST)
+
+
 # --- notebooks and tables ---------------------------------------------------------------------------
 
 
@@ -119,7 +130,7 @@ def test_a_notebook_shows_evidence_then_the_answer_and_its_grounding(folder: Pat
     assert (
         page.index(stated.paths[0].text) < page.index(f"<mark>{best}</mark>") < page.index("answer: <b>Anna Stroud</b>")
     )
-    assert "stated in the evidence" in page
+    assert "its words stand in the evidence" in page
     assert (
         "unsupported: the evidence does not state it"
         in index.ask(QUESTION, settings=FAST, llm=says("Zog"))._repr_html_()

@@ -1,4 +1,4 @@
-"""gpu-rag demo: what each method finds of the larger sample, one chain as a picture, and a few answers, checked."""
+"""gpu-rag demo: what each method finds of the larger sample, a few answers, checked, and one chain as a picture."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from gpu_rag.sources.questions import QuestionRow
     from gpu_rag.types import Answer
 
-HELP = "Index the larger sample, count the chains that each method finds, show one, and answer ten questions."
+HELP = "Index the larger sample, count the chains that each method finds, answer ten questions, and show a chain."
 EXAMPLE = "gpu-rag demo --out demo-index"
 MEASURE = "whole@5"
+READ = 2  # passages that a small model reads
 Show = Callable[[str], None]
 Scores = dict[str, list[float]]
 
@@ -35,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     folder, methods = Path("demo-index"), ",".join(marked("shown"))
     parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help=f"the index folder ({folder})")
     parser.add_argument("--method", default=methods, metavar="M[,M...]", help=f"methods to compare ({methods})")
-    parser.add_argument("--questions", type=int, default=10, metavar="N", help="how many questions to answer (10)")
+    parser.add_argument(
+        "--questions", type=int, default=10, metavar="N", help="how many questions of one hop to answer (10)"
+    )
     add_settings(parser)
 
 
@@ -51,24 +54,26 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         expected = "a method without a graph, and one that searches a graph"
         raise UsageError("nothing to compare", given=f"--method {options.method}", expected=expected)
     settings, out = settings_of(options), options.out
+    llm = "smollm2" if settings.models.llm == "none" else settings.models.llm
     rows, _ = load_questions(world_path("questions.jsonl"))
     show("1. Indexing 440 passages, with ready triples as a capable model would extract them")
     counts = _index(out, methods, settings.changed("index", extractor="import"), show)
     index, picture, replies = Index.open(out), _beside(out, ".svg"), _beside(out, ".replies.sqlite")
-    engine = index.engine(settings, replies=replies, api_key=api_key(settings))
+    engine = index.engine(settings.changed("models", llm=llm), replies=replies, api_key=api_key(settings))
     with closing(engine.models):
         show(f"\n2. For how many of {len(rows)} questions of 2 to 4 hops are all gold passages among the first 5?")
         comparison = _compare(engine, methods, rows, show)
         best, words = _best(comparison, methods)
         _difference(comparison.scores[best], comparison.scores[words], f"{best} - {words}", show)
-        show(f"\n3. A chain that {best} finds: passages, facts that join them, sentences that bear on the question")
+        plain = [method for method in methods if not uses_graph(method)]
+        answers = _answer(engine, plain[-1], options.questions, show)
+        show(f"\n4. A chain that {best} finds: passages, facts that join them, sentences that bear on the question")
         chain = _chain(engine, comparison, rows, (best, words), picture, show)
-        show(f"\n4. Beside: the same passages with triples by {settings.index.extractor}")
+        show(f"\n5. Beside: the same passages with triples by {settings.index.extractor}")
         other = _beside(out, f"-{settings.index.extractor}")
         _index(other, (best,), settings, show)
         alone = _compare(Index.open(other).engine(settings), (best,), rows, show)
         pair = _difference(alone.scores[best], comparison.scores[words], f"{best} - {words}", show)
-        answers = _answer(engine, best, rows[: options.questions], show)
     wall_s = time.perf_counter() - started
     document = {
         "counts": counts,
@@ -163,32 +168,38 @@ def _chain(
     return {"question": row.question.text, "stops": [dict(vars(stop)) for stop in stops], "picture": str(picture)}
 
 
-def _answer(engine: Engine, method: str, rows: Sequence[QuestionRow], show: Show) -> list[dict[str, Any]]:
-    """Answers by the model, each checked against its evidence and the gold answer."""
+def _answer(engine: Engine, method: str, n: int, show: Show) -> list[dict[str, Any]]:
+    """Answers by the model to questions of one hop, each checked against its sentence and the gold answer."""
+    from gpu_rag import load_questions
     from gpu_rag.evaluation.metrics import normalise_answer
     from gpu_rag.jobs import row_of
+    from gpu_rag.sample import world_path
 
-    if not engine.models.has_llm() or not rows:
+    rows = load_questions(world_path("one-hop.jsonl"))[0][:n]
+    if not rows:
         return []
-    show(f"\n5. {len(rows)} answers by {engine.models.describe('llm')['name']} from what {method} finds, each checked")
-    result = engine.run(method, [row.question for row in rows], support=True)
-    done, wrong = [], []
+    reader = engine.models.describe("llm")["name"]
+    show(f"\n3. {len(rows)} questions of one hop in one batch: {method} finds, {reader} reads")
+    result = engine.run(method, [row.question for row in rows], limit=READ)
+    done, n_right = [], 0
     for answer, row in zip(result.answers, rows):
         record = row_of(answer)
         record["gold"] = list(row.answers)
         done.append(record)
         said = f" {normalise_answer(answer.text or '')} "
         right = any(f" {normalise_answer(gold)} " in said for gold in row.answers)
-        if not right:
-            wrong.append(answer.status)
-        text = textwrap.shorten(answer.text or "no answer", 72, placeholder=" ...")
-        show(
-            f"   {row.question.id} {'right' if right else 'wrong'}, {answer.status:<12}{text}  (gold: {row.answers[0]})"
-        )
-    show(
-        f"   {len(wrong)} of {len(rows)} are wrong; {len(wrong) - wrong.count('answered')} of these are marked: their "
-        f"words stand nowhere in the evidence. {result.wall_s:.1f} s"
-    )
+        n_right += right
+        mark = "failed" if answer.status == "failed" else answer.grounding.status
+        show(f"   {'right' if right else 'wrong'}, {mark:<12}{row.question.text}")
+        said = textwrap.shorten(answer.text or "no answer", 72, placeholder=" ...")
+        show(f"   {'':19}{said}  (gold: {row.answers[0]})")
+        texts = {item.passage_id: item for item in answer.evidence}
+        for sentence in answer.grounding.sentences:
+            item = texts[sentence.passage_id]
+            quoted = textwrap.shorten(item.text[sentence.start : sentence.end], 72, placeholder=" ...")
+            show(f"   {'':19}> {quoted}  [{item.title}]")
+    n_supported = sum(answer.grounding.status == "supported" for answer in result.answers)
+    show(f"   {n_right} of {len(rows)} are right; {n_supported} are supported by a sentence. {result.wall_s:.1f} s")
     return done
 
 
@@ -199,7 +210,8 @@ def _closing(out: Path, picture: Path, method: str, wall_s: float) -> str:
             f'  gpu-rag ask {out} "Which river does the Iron Bridge cross?" --method {method} --explain',
             "  gpu-rag sample my-sample        # these passages, questions and triples as files, and a knowledge base",
             "  gpu-rag index YOUR_FOLDER --out my-index",
-            "With a better model (any OpenAI-compatible server on your machine, such as vLLM, or a model folder):",
+            "For answers to questions of several hops, connect a capable model: a folder, or a server that",
+            "speaks OpenAI's protocol, such as vLLM on your machine:",
             f'  gpu-rag ask {out} "Your question" --set models.llm=http://127.0.0.1:8000/v1#MODEL',
             "  gpu-rag index YOUR_FOLDER --out my-index --set index.extractor=llm --set models.llm=FOLDER",
         ]

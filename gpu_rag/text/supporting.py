@@ -176,8 +176,12 @@ def _term(word: str) -> str:
 
 
 @lru_cache(maxsize=8192)
+def _sequence(text: str) -> tuple[str, ...]:
+    return tuple(term for token in tokenise(text, 0, len(text)) if (term := _term(token.text)))
+
+
 def _terms(text: str) -> frozenset[str]:
-    return frozenset(_term(token.text) for token in tokenise(text, 0, len(text))) - {""}
+    return frozenset(_sequence(text))
 
 
 @lru_cache(maxsize=65536)
@@ -243,7 +247,7 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
 
 def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
     """The terms of an answer that the question lacks, in order; none if too many or of another type."""
-    terms = [term for token in tokenise(answer, 0, len(answer)) if (term := _term(token.text))]
+    terms = _sequence(answer)
     new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms))
     figures = {term for term in terms if _FIGURE.match(term)}
     if asked.kind == "person":
@@ -276,13 +280,23 @@ def _place(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> Place 
 
 
 def _has_names(asked: _Question, sentences: Sequence[_Sentence]) -> bool:
-    """Whether the question's names stand in the sentences, their titles, or what their first words may refer to. A last
-    name will do if the whole name stands earlier in the passage."""
-    held = {term for sentence in sentences for term in sentence.terms}
-    around = held.union(*(_terms(sentence.title) for sentence in sentences))
-    around |= {t for s in sentences if s.is_pronominal or s.is_definite for t in _terms(s.before)}
-    passage = around.union(*(_terms(sentence.before) for sentence in sentences))
-    return all(set(name) <= around or (name[-1] in held and set(name) <= passage) for name in asked.names)
+    """Whether the question's names stand in the sentences, their titles, or what their first words may refer to, with
+    no word in between: Robert Louis Stevenson is not Robert Stevenson. A last name will do if the whole name stands
+    earlier in the passage."""
+    held = [sentence.terms for sentence in sentences]
+    titles = [_sequence(sentence.title) for sentence in sentences]
+    before = [_sequence(sentence.before) for sentence in sentences]
+    around = [*held, *titles, *(b for s, b in zip(sentences, before) if s.is_pronominal or s.is_definite)]
+    for name in asked.names:
+        last = any(name[-1] in terms for terms in held)
+        if not any(_has_run(terms, name) for terms in (*around, *(before if last else ()))):
+            return False
+    return True
+
+
+def _has_run(terms: Sequence[str], name: Sequence[str]) -> bool:
+    """Whether the terms of a name follow one another, without stop words."""
+    return f" {' '.join(name)} " in f" {' '.join(filter(None, terms))} "
 
 
 def _fits(

@@ -28,7 +28,8 @@ def test_from_a_corpus_to_explained_answers_with_the_packaged_models(tiny_corpus
     assert built["passages"] == 6 and built["entities"] > 6 and built["relations"] > 4
     scored = call("eval", tmp_path / "i", questions, "--method", "bm25,ppr", "--retrieval-only", "--limit", 4)
     assert scored["methods"]["ppr"]["recall@2"] >= 0.6  # two of six at random: 0.33
-    answered = call("answer", tmp_path / "i", questions, "--method", "ppr", "--out", tmp_path / "a.jsonl", "--limit", 2)
+    model = ("--set", "models.llm=smollm2", "--limit", 2)
+    answered = call("answer", tmp_path / "i", questions, "--method", "ppr", "--out", tmp_path / "a.jsonl", *model)
     assert (answered["n"], answered["failed"], answered["usage"]["llm_calls"]) == (2, 0, 2)
     first = cli.read_rows(tmp_path / "a.jsonl")[0]
     assert first["evidence"][0]["passage_id"] == "d5"  # the article about the university itself
@@ -56,7 +57,7 @@ def test_from_nodes_and_edges_to_answers_with_the_packaged_models(cli, tmp_path)
     (tmp_path / "kb").mkdir()
     cli.write_rows(tmp_path / "kb" / "nodes.jsonl", NODES)
     cli.write_rows(tmp_path / "kb" / "edges.jsonl", [{"src": a, "relation": r, "dst": b} for a, r, b in EDGES])
-    settings = ("--set", "models.decider=model", "--set", "models.vector_cache_gib=0")
+    settings = ("--set", "models.llm=smollm2", "--set", "models.decider=model", "--set", "models.vector_cache_gib=0")
     index, answers, by = tmp_path / "ix", tmp_path / "answers.jsonl", ("--method", "hybgrag")
     call("index", "--skb", tmp_path / "kb", "--out", index, "--for", "hybgrag", *settings)
     questions = cli.write_rows(tmp_path / "questions.jsonl", QUESTIONS)

@@ -49,7 +49,7 @@ def test_replies_models_and_errors(served, index, chat_server):
     assert done.choices[0].message.content == ANSWER and done.choices[0].finish_reason == "stop"
     assert abs(done.created - time.time()) < 3600 and done.usage.total_tokens > 0
     strictly(ChatCompletion, bodies[-1])
-    assert done.gpu_rag["grounding"]["status"] == "mentioned" and done.gpu_rag["support"] and done.gpu_rag["evidence"]
+    assert done.gpu_rag["grounding"]["status"] == "supported" and done.gpu_rag["support"] and done.gpu_rag["evidence"]
     assert "bm25" in [one.id for one in client.models.list()]
     for card in bodies[-1]["data"]:
         strictly(Model, card)
@@ -83,7 +83,7 @@ def test_the_answer_streams_and_its_grounding_comes_last(served, index, chat_ser
     assert "".join(pieces) == ANSWER and len(pieces) >= 4 and chunks[0].choices[0].delta.role == "assistant"
     assert times[len(pieces) - 1] - times[0] > 0.1, "they came as they were said"
     last, usage = chunks[-2:]
-    assert last.choices[0].finish_reason == "stop" and last.gpu_rag["grounding"]["status"] == "mentioned"
+    assert last.choices[0].finish_reason == "stop" and last.gpu_rag["grounding"]["status"] == "supported"
     assert last.gpu_rag["answer"] == ANSWER and last.gpu_rag["support"]
     assert usage.choices == [] and usage.usage.total_tokens > 0
     assert len({chunk.id for chunk in chunks}) == 1 and {chunk.usage for chunk in chunks[:-1]} == {None}

@@ -64,7 +64,7 @@ def test_sentences_come_with_answers_and_with_retrievals_on_demand(here):
     (first, *_), texts = row["support"], {item["passage_id"]: item["text"] for item in row["evidence"]}
     assert (
         texts[first["passage_id"]][first["start"] : first["end"]] == first["text"]
-        and row["grounding"]["status"] == "mentioned"
+        and row["grounding"]["status"] == "supported"
     )
     assert "support" not in post(server, question=QUESTION, support=False).json()
     assert "support" not in post(server, "/v1/retrieve", question=QUESTION).json()
@@ -75,8 +75,12 @@ def test_sentences_come_with_answers_and_with_retrievals_on_demand(here):
 def test_without_a_language_model_the_evidence_is_the_answer(here):
     server = here({"models": {"llm": "none"}}, llm=lambda: None)
     row = post(server, question=QUESTION).json()
-    assert (row["status"], row["answer"], row["grounding"]) == ("retrieved", None, "none")
-    assert row["usage"]["llm_calls"] == 0
+    assert (row["status"], row["answer"], row["grounding"]["status"], row["usage"]["llm_calls"]) == (
+        "retrieved",
+        None,
+        "none",
+        0,
+    )
     assert row["evidence"] and row["support"] and row["paths"]
     methods = {row["method"]: row for row in server.ask("GET", "/v1/methods").json()["methods"]}
     assert methods["ppr"]["answers"] and methods["ppr"]["missing"] is None and methods["hoprag"]["missing"]

@@ -317,7 +317,7 @@ def test_answers_out_of_pages_are_verified(index: gpu_rag.Index) -> None:
     row = row_of(*ask(index, llm=script.llm))
     assert row["evidence"] == [] and list(AnswerChecker(index).check(row, row)) == []
     bare = {**row, "paths": []}
-    assert [one.what for one in AnswerChecker(index).check(bare, bare)] == ["status answered, but there is no evidence"]
+    assert "status answered, but there is no evidence" in [one.what for one in AnswerChecker(index).check(bare, bare)]
 
 
 # --- pages that give orders --------------------------------------------------------------------------
