@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, 
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
 if TYPE_CHECKING:
+    from gpu_rag import Index
     from gpu_rag.index.build import BuildReport
     from gpu_rag.index.manifest import StageRecord
 
@@ -33,13 +35,14 @@ HELP = "Index a corpus or a knowledge base into a folder; running it again conti
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
 
 COUNTS = ("documents", "passages", "entities", "relations", "mentions", "rejects")
+MOST_KINDS = 8
 FAILED = ("failed", "malformed", "truncated")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     formats = (
-        "folder of files, .txt .md .pdf .html .docx .epub .csv .tsv .jsonl .parquet, BEIR folder, HotpotQA ... json"
+        "folder or .zip of files: text, .pdf, .html, office files, mails, .epub, .csv, .jsonl, .parquet, HotpotQA ..."
     )
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or one")
@@ -86,7 +89,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     before = _built(options, fresh)
     _say_extractor(before, settings.index.extractor)
     with Bars() as bars:
-        report = build(options.corpus, options.out, progress=bars, **given).report
+        index = build(options.corpus, options.out, progress=bars, **given)
+    report = index.report
     assert report is not None
     if gone := sorted(set(before) - set(report.manifest.stages)):
         why = "dropped, since they were damaged or what they were made of changed"
@@ -98,9 +102,34 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import index_page
 
-        rejects = [json.loads(line) for line in (options.out / "rejects.jsonl").read_text("utf-8").splitlines()]
-        write(options.report, index_page(document, rejects))
-    return _status(options, report, document), document, _summary(document)
+        write(options.report, index_page(document, list(_read_rejects(options.out))))
+    return _status(options, report, document), document, _summary(document) + _rejects(document, index)
+
+
+def _read_rejects(out: Path) -> Iterator[dict[str, Any]]:
+    with (out / "rejects.jsonl").open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def _rejects(document: dict[str, Any], index: Index) -> str:
+    """Rejects by kind, with examples, and the share of files that gave a document; "" where there are none."""
+    from gpu_rag.index.tables import DOCUMENTS, read_batches
+    from gpu_rag.report.runs import reject_kinds
+
+    if not document["rejects"]:
+        return ""
+    taken: set[str] = set()
+    if (record := index.manifest.stages.get("passages")) is not None:
+        for batch in read_batches(index.path / record.folder / "documents.parquet", DOCUMENTS, ["file"]):
+            taken.update(batch["file"].unique().to_pylist())
+    files = taken | {reject["file"] for reject in _read_rejects(index.path)}
+    kinds = reject_kinds(_read_rejects(index.path))
+    lines = [f"{n:>9,}  {kind}: {', '.join(places)}{', ...' * (n > len(places))}" for kind, n, places in kinds]
+    if len(lines) > MOST_KINDS:
+        n = sum(n for _, n, _ in kinds[MOST_KINDS:])
+        lines[MOST_KINDS:] = [f"{n:>9,}  for {len(kinds) - MOST_KINDS:,} other reasons"]
+    head = f"rejects: {document['rejects']:,}; {len(taken):,} of {len(files):,} files taken; all with reasons in "
+    return "\n".join(["", f"{head}{index.path / 'rejects.jsonl'}", *lines])
 
 
 def _say_unread(options: argparse.Namespace) -> None:
@@ -189,8 +218,6 @@ def _summary(document: dict[str, Any]) -> str:
             able = " or ".join(f"--for {name}" for kind in ("skb", "kg") for name in made_for(kind))
             lines.append(f"no method can search this yet: run again with {able}")
     lines[-1:-1] = [line for module in hooks("report") for line in module.summary(document)]
-    if document["rejects"]:
-        lines.append(f"rejected rows, with reasons: {document['out']}/rejects.jsonl")
     if "plan" in document:
         lines.append(f"\n{comparison(document['plan'], 'stage')}")
     return "\n".join(lines)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_rag.methods.registry import hooks
@@ -66,11 +66,28 @@ def _extraction(counts: dict[str, int]) -> str:
     return table(["passages whose extraction was", "number", "share"], rows)
 
 
+_VARYING = re.compile(r"\bin \S+ line \d+|'[^']*'|\"[^\"]*\"|\d[\d.,]*")
+_MOST_KINDS = 10_000
+
+
+def reject_kinds(rejects: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, list[str]]]:
+    """(reason without names and numbers, number of rejects, places of the first three) of rejects by kind, the most
+    frequent first."""
+    kinds: dict[str, tuple[int, list[str]]] = {}
+    for reject in rejects:
+        kind = _VARYING.sub("...", str(reject["reason"]))
+        kind = kind if kind in kinds or len(kinds) < _MOST_KINDS else "other reasons"
+        n, places = kinds.get(kind, (0, []))
+        place = f"{reject['file']}:{reject['line']}" if reject["line"] else str(reject["file"])
+        kinds[kind] = (n + 1, [*places, place] if len(places) < 3 else places)
+    return sorted(((kind, *found) for kind, found in kinds.items()), key=lambda found: -found[1])
+
+
 def _rejects(rejects: Sequence[dict[str, Any]]) -> str:
     if not rejects:
         return paragraph("None: every row was used.", "dim")
-    reasons = Counter(str(reject["reason"]).split(":")[0] for reject in rejects)
-    summary = table(["reason", "rows"], [[reason, n] for reason, n in reasons.most_common(20)])
+    rows = [[kind, n, ", ".join(places)] for kind, n, places in reject_kinds(rejects)[:20]]
+    summary = table(["reason", "rows", "examples"], rows)
     first = [[r["file"], r["line"], r["reason"]] for r in rejects[:20]]
     return summary + table(["file", "line", "reason (the first 20)"], first)
 

@@ -28,10 +28,10 @@ class Limits:
 
     max_document_chars: characters of one text; max_line_bytes: bytes of one line of JSON Lines, characters of a row of
     .csv (unpacked); max_json_bytes: bytes of one JSON array file (unpacked), which is read whole.
-    The others are for one .pdf, .html, .docx or .epub file, which is parsed in a separate process. max_file_bytes: its
-    size, and its unpacked size; max_pages: its pages; max_parse_bytes: address space of the parsing, beside the process
-    itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. A file near max_parse_s may
-    pass on one machine only.
+    The others are for one file that is parsed in a separate process (see `corpus.parser`). max_file_bytes: its size,
+    and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, beside
+    the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. A file near
+    max_parse_s may pass on one machine only.
     """
 
     max_document_chars: int = 10_000_000

@@ -238,7 +238,29 @@ def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli,
     assert without.err.startswith(f"{said}, 1 .epub (pip install 'gpu-rag[documents]');"), without.err
     rejects = [json.loads(line) for line in (tmp_path / "j" / "rejects.jsonl").read_text().splitlines()]
     assert [row["file"] for row in rejects] == ["mine/d.epub", "mine/f.pages", "mine/g.pages"]
+    shown = run(*command[:-1], "--out", tmp_path / "j").ok.out
+    assert "rejects: 3; 4 of 7 files taken" in shown and str(tmp_path / "j" / "rejects.jsonl") in shown
+    (kind,) = [line.split() for line in shown.splitlines() if ".pages" in line]
+    assert kind[0] == "2" and kind[-2:] == ["mine/f.pages,", "mine/g.pages"]
     (folder / "only").mkdir()
     (folder / "d.epub").rename(folder / "only" / "d.epub")
     nothing = run("index", folder / "only", "--out", tmp_path / "k", *cli.NO_LLM)
     assert nothing.status != 0 and "gpu-rag[documents]" in nothing.err
+
+
+def test_rejects_are_shown_by_kind_the_most_frequent_first():
+    from gpu_rag.report.runs import reject_kinds
+
+    rows = [
+        ("a.csv", 2, "the row has 3 cells for 2 columns"),
+        ("b.pdf", 0, "no page"),
+        *(("a.csv", n, f"the row has {n} cells for 2 columns") for n in range(4, 9)),
+        ("c.jsonl", 3, "duplicate of 'x' in a.csv line 7"),
+        ("c.jsonl", 4, "duplicate of 'y\u0085z' in b/a.csv line 12"),
+    ]
+    kinds = reject_kinds({"file": file, "line": line, "reason": reason} for file, line, reason in rows)
+    assert [(n, places) for _, n, places in kinds] == [
+        (6, ["a.csv:2", "a.csv:4", "a.csv:5"]),
+        (2, ["c.jsonl:3", "c.jsonl:4"]),
+        (1, ["b.pdf"]),
+    ]

@@ -86,7 +86,7 @@ class Package:
             elif member.compress_type not in (
                 ZIP_STORED,
                 ZIP_DEFLATED,
-            ):  # the memory that LZMA takes is the file's choice
+            ):  # LZMA takes what memory a file asks for
                 yield name, "its compression is neither deflate nor none"
             elif name in written:
                 yield name, "the zip file has two files of this name"
