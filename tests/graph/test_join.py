@@ -194,7 +194,7 @@ def test_a_slack_that_is_too_small_is_caught(narrow: bool, monkeypatch: pytest.M
     near = r.normal(size=(1, 64)) + 0.05 * r.normal(size=(140, 64))
     vectors = torch.from_numpy(near / np.linalg.norm(near, axis=1, keepdims=True)).float()
     case = vectors[:60], keywords(r, 60, 4, 9), vectors[60:], keywords(r, 80, 4, 9), None
-    join = numba_as(torch.bfloat16, kept=True)
+    join = numba_as(torch.bfloat16)
     if not narrow:
         check(join, *case)
         return
