@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from msgspec import Meta, Struct
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.database import Database, database
-from gpu_rag.index.names import SortedRows, TextColumn
+from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_of_nodes, content_hash
@@ -233,27 +232,27 @@ _IMPORTED = pa.schema(
 def _matched(work: Work, passages: pa.Table, rejects: Rejects) -> Iterator[tuple[int, Extraction]]:
     """(passage, its part) of each ready row, in the order of the files."""
     among = "" if work.settings.index.extract_nodes else ", texts of nodes left out (index.extract_nodes is false)"
-    rows_by_id = SortedRows(passages["id"])
-    of_documents = passages.select(["doc_id", "start"]).append_column("row", pa.array(np.arange(passages.num_rows)))
-    of_documents = of_documents.sort_by([("doc_id", "ascending"), ("start", "ascending"), ("row", "ascending")])
-    documents: TextColumn[str] = TextColumn(of_documents["doc_id"])
-
-    def rows_of(id: str) -> list[int]:
-        row = rows_by_id.get(id)
-        if row is not None and passages["doc_id"][row].as_py() != id:
-            return [row]
-        first, last = bisect_left(documents, id), bisect_right(documents, id)
-        return of_documents["row"][first:last].to_pylist()  # type: ignore[no-any-return]
-
+    ids, doc_ids = one_array(passages["id"]), one_array(passages["doc_id"])
+    is_part = pc.not_equal(ids, doc_ids).to_numpy(zero_copy_only=False)
+    sorted_ = pa.table({"id": doc_ids, "start": passages["start"], "row": np.arange(len(ids))})
+    sorted_ = sorted_.sort_by([("id", "ascending"), ("start", "ascending"), ("row", "ascending")])
+    documents, sizes = sorted_["id"].combine_chunks().value_counts().flatten()  # in order of first use
+    ends, order = np.cumsum(np.append(0, sizes.to_numpy())), sorted_["row"].to_numpy()
     for path in work.sources.openie:
-        for item in read_openie(path):
-            if isinstance(item, Reject):
-                rejects.add(item)
-            elif rows := rows_of(item.id):
-                yield from _distribute(item, rows, passages)
-                work.progress.advance(1)
-            else:
-                rejects.add(Reject(str(path), 0, f"openie: no passage has this id{among}", item.id))
+        items = iter(read_openie(path))
+        while block := list(islice(items, tables.ROWS_A_GROUP)):
+            wanted = pa.array([item.id if isinstance(item, OpenIERow) else "" for item in block], pa.large_string())
+            for item, row, of in zip(block, rows_of(wanted, ids).tolist(), rows_of(wanted, documents).tolist()):
+                rows = (
+                    [row] if row >= 0 and is_part[row] else order[ends[of] : ends[of + 1]].tolist() if of >= 0 else []
+                )
+                if isinstance(item, Reject):
+                    rejects.add(item)
+                elif rows:
+                    yield from _distribute(item, rows, passages)
+                    work.progress.advance(1)
+                else:
+                    rejects.add(Reject(str(path), 0, f"openie: no passage has this id{among}", item.id))
 
 
 def _in_order(db: Database, n: int) -> Iterator[Row]:
