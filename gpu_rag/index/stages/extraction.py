@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import reduce
+from itertools import chain, groupby, islice, repeat
+from operator import itemgetter
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from msgspec import Meta, Struct
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
+from gpu_rag.index.database import Database, database
+from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_of_nodes, content_hash
@@ -139,7 +143,7 @@ def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int)
     are skipped."""
     skipped = _batch([(_NOTHING, "skipped")])
     begin = at = 0
-    for batch in (*batches, None):
+    for batch in chain(batches, (None,)):
         rows = chosen[at : at + (0 if batch is None else len(batch))]
         end = n if batch is None else int(rows[-1]) + 1
         if batch is None:
@@ -207,40 +211,68 @@ def by_import(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     In a document of several passages, each name and triple goes to the passages that hold it verbatim, else to the
     first.
     """
-    ids, doc_ids = passages["id"].to_pylist(), passages["doc_id"].to_pylist()
-    texts = [f"{title}\n{text}" for title, text in zip(passages["title"].to_pylist(), passages["text"].to_pylist())]
-    rows_of: dict[str, list[int]] = {}
-    for row, (passage, document) in enumerate(zip(ids, doc_ids)):
-        rows_of.setdefault(document, []).append(row)
-        if passage != document:
-            rows_of[passage] = [row]
-    for members in rows_of.values():
-        members.sort(key=lambda row: passages["start"][row].as_py())
-    found: dict[int, Extraction] = {}
-    with Rejects(work, work.sources.openie) as rejects:
-        for item in _openie(work, rows_of):
-            if isinstance(item, Reject):
-                rejects.add(item)
-                continue
-            for row, part in _distribute(item, rows_of[item.id], texts):
-                found[row] = _joined(found.get(row), part)
-            work.progress.advance(1)
-    return _batches(
-        (found[row], _status(found[row])) if row in found else (_NOTHING, "absent") for row in range(len(ids))
-    )
+    n = 0
+    with database(work) as db:
+        db.create("imported", _IMPORTED)
+        with Rejects(work, work.sources.openie) as rejects:
+            matched = _matched(work, passages, rejects)
+            while part := list(islice(matched, tables.ROWS_A_GROUP)):
+                numbered = [(row, seq, e.entities, e.triples) for seq, (row, e) in enumerate(part, n)]
+                columns = [pa.array(column, field.type) for column, field in zip(zip(*numbered), _IMPORTED)]
+                db.add("imported", pa.table(columns, _IMPORTED))
+                n += len(part)
+        yield from _batches(_in_order(db, passages.num_rows))
 
 
-def _openie(work: Work, rows_of: dict[str, list[int]]) -> Iterator[OpenIERow | Reject]:
+_IMPORTED = pa.schema(
+    [("passage", pa.int32()), ("seq", pa.int64()), *map(tables.EXTRACTIONS.field, ("entities", "triples"))]
+)
+
+
+def _matched(work: Work, passages: pa.Table, rejects: Rejects) -> Iterator[tuple[int, Extraction]]:
+    """(passage, its part) of each ready row, in the order of the files."""
     among = "" if work.settings.index.extract_nodes else ", texts of nodes left out (index.extract_nodes is false)"
+    ids, doc_ids = one_array(passages["id"]), one_array(passages["doc_id"])
+    is_part = pc.not_equal(ids, doc_ids).to_numpy(zero_copy_only=False)
+    sorted_ = pa.table({"id": doc_ids, "start": passages["start"], "row": np.arange(len(ids))})
+    sorted_ = sorted_.sort_by([("id", "ascending"), ("start", "ascending"), ("row", "ascending")])
+    documents, sizes = sorted_["id"].combine_chunks().value_counts().flatten()  # in order of first use
+    ends, order = np.cumsum(np.append(0, sizes.to_numpy())), sorted_["row"].to_numpy()
     for path in work.sources.openie:
-        for item in read_openie(path):
-            if isinstance(item, OpenIERow) and item.id not in rows_of:
-                yield Reject(str(path), 0, f"openie: no passage has this id{among}", item.id)
-            else:
-                yield item
+        items = iter(read_openie(path))
+        while block := list(islice(items, tables.ROWS_A_GROUP)):
+            wanted = pa.array([item.id if isinstance(item, OpenIERow) else "" for item in block], pa.large_string())
+            for item, row, of in zip(block, rows_of(wanted, ids).tolist(), rows_of(wanted, documents).tolist()):
+                rows = (
+                    [row] if row >= 0 and is_part[row] else order[ends[of] : ends[of + 1]].tolist() if of >= 0 else []
+                )
+                if isinstance(item, Reject):
+                    rejects.add(item)
+                elif rows:
+                    yield from _distribute(item, rows, passages)
+                    work.progress.advance(1)
+                else:
+                    rejects.add(Reject(str(path), 0, f"openie: no passage has this id{among}", item.id))
 
 
-def _distribute(item: OpenIERow, rows: list[int], texts: Sequence[str]) -> Iterator[tuple[int, Extraction]]:
+def _in_order(db: Database, n: int) -> Iterator[Row]:
+    """The imported rows of n passages; parts of one passage are joined in the order of the files."""
+    at = 0
+    rows = (row for batch in db.batches("SELECT * FROM imported ORDER BY passage, seq") for row in batch.to_pylist())
+    for passage, parts in groupby(rows, itemgetter("passage")):
+        yield from repeat((_NOTHING, "absent"), passage - at)
+        found = reduce(_joined, (Extraction(tuple(p["entities"]), tuple(map(tuple, p["triples"]))) for p in parts))
+        yield found, _status(found)
+        at = passage + 1
+    yield from repeat((_NOTHING, "absent"), n - at)
+
+
+def _distribute(item: OpenIERow, rows: list[int], passages: pa.Table) -> Iterator[tuple[int, Extraction]]:
+    if len(rows) == 1:
+        yield rows[0], Extraction(tuple(item.entities), tuple(item.triples))
+        return
+    some = passages.select(["title", "text"]).take(rows).to_pylist()
+    texts = {row: f"{part['title']}\n{part['text']}" for row, part in zip(rows, some)}
     entities: dict[int, list[str]] = {row: [] for row in rows}
     triples: dict[int, list[tuple[str, str, str]]] = {row: [] for row in rows}
     for name in item.entities:
@@ -253,9 +285,7 @@ def _distribute(item: OpenIERow, rows: list[int], texts: Sequence[str]) -> Itera
         yield row, Extraction(tuple(entities[row]), tuple(triples[row]))
 
 
-def _joined(old: Extraction | None, new: Extraction) -> Extraction:
-    if old is None:
-        return new
+def _joined(old: Extraction, new: Extraction) -> Extraction:
     return Extraction(
         tuple(dict.fromkeys(old.entities + new.entities)), tuple(dict.fromkeys(old.triples + new.triples))
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from gpu_rag.text.rules.extraction.lexicon import ANAPHORS, DIRECTIONS, GENERAL_LAST, MONTHS
 
@@ -62,16 +62,28 @@ class _Name:
 
 
 class NameRules:
-    """The rules for N things, each with its names.
+    """The rules for some things, each with its names.
 
-    names: for each thing, the ways to write it, the main one first. Short forms are counted over all things.
+    names: for each thing, by its number, the ways to write it, the main one first. others: the ways to write further
+    things. Short forms are counted over all things. Memory: the things of `names`, and the longer names of their forms.
     """
 
-    def __init__(self, names: Sequence[Sequence[str]]):
-        self._names = [_distinct(_name(way) for way in ways) for ways in names]
-        self._places = _longer(self._names, lambda n: [n.head] if n.tail else [])
-        self._middles = _longer(self._names, lambda n: [(n.tokens[0], n.tokens[-1])] if len(n.tokens) > 2 else [])
-        self._acronyms = _longer(self._names, lambda n: [_acronym(n)] if _acronym(n) else [])
+    def __init__(self, names: Mapping[int, Sequence[str]], others: Iterable[Sequence[str]] = ()):
+        self._names = {thing: _distinct(_name(way) for way in ways) for thing, ways in names.items()}
+        asked = {form for ways in self._names.values() for name in ways for form in (name.tokens, name.head)}
+        asked.discard(())
+        self._places, self._middles, self._acronyms = (
+            {form: set[tuple[str, ...]]() for form in asked} for _ in range(3)
+        )
+        for ways in chain(names.values(), others):
+            for name in map(_name, ways):
+                for longer, form in (
+                    (self._places, name.head if name.tail else None),
+                    (self._middles, (name.tokens[0], name.tokens[-1]) if len(name.tokens) > 2 else None),
+                    (self._acronyms, _acronym(name)),
+                ):
+                    if form in longer:
+                        longer[form].add(name.tokens)
 
     def rule(self, a: int, b: int, together: bool) -> str:
         """The rule that gives things `a` and `b` one name; "" if there is none. Symmetric.
@@ -159,17 +171,6 @@ def _long_form(word: str) -> str:
 
 def _distinct(names: Iterable[_Name]) -> list[_Name]:
     return list({(name.tokens, name.long, name.tail): name for name in names}.values())
-
-
-def _longer(names: Sequence[Sequence[_Name]], keys: object) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """The longer names of each short form."""
-    found: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
-    assert callable(keys)
-    for ways in names:
-        for name in ways:
-            for key in keys(name):
-                found[key].add(name.tokens)
-    return found
 
 
 def _same_length(one: _Name, other: _Name) -> str:

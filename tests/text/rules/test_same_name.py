@@ -12,7 +12,7 @@ from gpu_rag.text.rules.same_name import NameRules, numbers_differ
 
 
 def rule(a: str, b: str, together: bool = False, others: Sequence[str] = ()) -> str:
-    rules = NameRules([[a], [b], *([other] for other in others)])
+    rules = NameRules({0: [a], 1: [b]}, [[other] for other in others])
     found = rules.rule(0, 1, together)
     assert found == rules.rule(1, 0, together)
     return found
@@ -124,7 +124,7 @@ def test_a_common_passage_does_not_make_other_things_one(pair: tuple[str, str]) 
 
 
 def test_any_name_of_a_thing_may_agree() -> None:
-    rules = NameRules([["NYC", "New York City"], ["Big Apple", "The New York City"]])
+    rules = NameRules({0: ["NYC", "New York City"], 1: ["Big Apple", "The New York City"]})
     assert rules.rule(0, 1, False) == "article"
 
 

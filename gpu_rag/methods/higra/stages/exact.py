@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gpu_rag.graph.cluster import exact_groups
 from gpu_rag.index import tables
+from gpu_rag.index.database import ROWS, Database, database
+from gpu_rag.index.names import normalised, one_array, rows_of
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.entities import MAX_NAME_CHARS
+from gpu_rag.index.stages.entities import MAX_NAME_CHARS, runs_of
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra.merges import (
     EXACT,
@@ -27,7 +31,7 @@ from gpu_rag.methods.higra.merges import (
     read_edits,
 )
 from gpu_rag.methods.higra.settings import AlignmentSettings
-from gpu_rag.methods.higra.tables import Row, by_id, relation_rows, write
+from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_RELATIONS, Row, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
@@ -52,42 +56,51 @@ def exact_stage(work: Work) -> dict[str, int]:
 def exact_tables(work: Work, by: str) -> dict[str, int]:
     """Write the tables of the stage. by: the aliases that merge, unambiguous | all | none; with none, only entities
     with the same name and type are merged."""
-    folder = work.stage_folders["extraction"]
-    items = Items()
-    items.read(
-        tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS),
-        tables.read_table(folder / "profiles.parquet", tables.PROFILES),
-    )
-    names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
     rejected = name_pairs(edited(read_edits(file_of(work.sources)), REJECT))
-    keys, most = [item.key for item in items.items], work.settings.section(AlignmentSettings).max_cluster
+    most = work.settings.section(AlignmentSettings).max_cluster
     quarantined: list[list[str]] = []
-    if by == "none":
-        group_of = _components(keys, [()] * len(keys))
-    elif by == "all":
-        group_of = exact_merge(keys, rejected)
-    else:
-        group_of, quarantined = careful_merge(keys, most, rejected)
-    members: dict[int, list[Item]] = defaultdict(list)
-    for item, group in zip(items.items, group_of):
-        members[group].append(item)
-    made = _entities(members, {name: row for row, name in enumerate(names)})
-    rows, row_of = by_id(made, group_of)
-    write(work.out, "higra_exact_entities", rows)
-    n_relations = write(work.out, "higra_exact_relations", relation_rows(rows, items.triples.items(), row_of))
+    with database(work) as db:
+        items = Items(db)
+        items.read(work)
+        if by == "none":
+            group_of = _components(items.keys, [()] * len(items.keys))
+        elif by == "all":
+            group_of = exact_merge(items.keys, rejected)
+        else:
+            group_of, quarantined = careful_merge(items.keys, most, rejected)
+        groups, names = np.array(group_of, np.int64), pa.array([name for name, _, _ in items.keys], pa.large_string())
+        of_names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES, ("id",))
+        members = pa.array(rows_of(names, one_array(of_names["id"])), pa.int32())
+        db.create("merged", _MERGED)
+        db.add("merged", pa.table([np.arange(len(groups), dtype=np.int32), groups.astype(np.int32), members], _MERGED))
+        db.run(*_WAYS)
+        ids = _name_groups(db)
+        place = np.full(len(groups), -1, np.int32)
+        place[db.column("SELECT grp FROM ranks ORDER BY entity")] = np.arange(len(ids), dtype=np.int32)
+        db.create("became", _BECAME)
+        db.add("became", pa.table([np.arange(len(groups), dtype=np.int32), place[groups], members], _BECAME))
+        _write_entities(work, db, ids)
+        db.run(_RELATIONS[0], "DROP TABLE stated", _RELATIONS[1], "DROP TABLE with_subjects")
+        path = work.out / "higra_exact_relations.parquet"
+        n_relations = write_relations(path, db.batches("SELECT * FROM with_ends ORDER BY s, label, o, passage"), ids)
+    named: dict[int, set[str]] = defaultdict(set)  # of groups of several items
+    for group in np.flatnonzero(np.bincount(groups, minlength=1) > 1).tolist():
+        named[group] = set()
+    for (name, _, _), group in zip(items.keys, group_of):
+        if group in named:
+            named[group].add(name)
     merges = [
-        merge_row(EXACT, "a name of one is an alias of another", 1.0, merged, made[group]["id"])
-        for group, parts in members.items()
-        if len(merged := sorted({item.key[0] for item in parts})) > 1
+        merge_row(EXACT, "a name of one is an alias of another", 1.0, sorted(merged), ids[int(place[group])].as_py())
+        for group, merged in named.items()
+        if len(merged) > 1
     ]
     rule = f"more than {most} names"
     aside = {row["id"]: row for row in (merge_row(QUARANTINED, rule, 1.0, names, "") for names in quarantined)}
     n_merges = len(merges)
     merges += aside.values()
     write(work.out, "higra_exact_merges", sorted(merges, key=lambda row: row["id"]))
-    work.progress.advance(len(items.items))
     return {
-        "higra_exact_entities": len(rows),
+        "higra_exact_entities": len(ids),
         "higra_exact_relations": n_relations,
         "higra_exact_merges": n_merges,
         **({"higra_exact_quarantined": len(aside)} if aside else {}),
@@ -97,50 +110,66 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
 
 # --- what is merged --------------------------------------------------------------------------------
 
-
-@dataclass
-class Item:
-    """All extracted entities with the same normalised name, set of types and set of aliases.
-
-    names, aliases, types: their spellings, with counts.
-    """
-
-    key: Key
-    names: Counter[str] = field(default_factory=Counter)
-    aliases: Counter[str] = field(default_factory=Counter)
-    types: Counter[str] = field(default_factory=Counter)
-    descriptions: list[str] = field(default_factory=list)
-    passages: set[int] = field(default_factory=set)
+STATED = pa.schema([("s", pa.int32()), ("label", pa.string()), ("o", pa.int32()), ("passage", pa.int32())])
+_TABLES = {  # of items; kind: a name, an alias or a type; seq: the order of descriptions
+    "written": pa.schema([("item", pa.int32()), ("kind", pa.int8()), ("text", pa.string())]),
+    "described": pa.schema([("item", pa.int32()), ("seq", pa.int64()), ("text", pa.string())]),
+    "places": pa.schema([("item", pa.int32()), ("passage", pa.int32())]),
+    "stated": STATED,
+}
+_NAME, _ALIAS, _TYPE = range(3)
 
 
 class Items:
-    """The items of a corpus, and its triples: {(subject item, normalised label, object item): passages}.
+    """The items of a corpus: all extracted entities with the same normalised name, set of types and set of aliases.
 
-    dropped: number of names that normalise to nothing or are too long; their triples are dropped too.
+    keys: of each item, in the order of first use. What was written about an item, and the triples between items, are
+    rows of the database, see _TABLES. dropped: number of names that normalise to nothing or are too long; their triples
+    are dropped too.
     """
 
-    def __init__(self) -> None:
-        self.items: list[Item] = []
-        self.triples: dict[tuple[int, str, int], set[int]] = defaultdict(set)
+    def __init__(self, db: Database) -> None:
+        self.keys: list[Key] = []
         self.dropped = 0
         self._rows: dict[Key, int] = {}
+        self._db, self._n_described = db, 0
+        self._new: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
+        for name, schema in _TABLES.items():
+            db.create(name, schema)
 
-    def read(self, extractions: pa.Table, profiles: pa.Table) -> None:
+    def read(self, work: Work) -> None:
         """Add EXTRACTIONS and PROFILES, passage by passage.
 
         An end of a triple is the entity of its passage with that name; else the first entity with that alias; else a
         new entity without further data.
         """
-        profiles_of: dict[int, list[Row]] = defaultdict(list)
-        for profile in profiles.to_pylist():
-            profiles_of[profile["passage"]].append(profile)
-        columns = (extractions[name].to_pylist() for name in ("passage", "entities", "triples"))
-        for passage, names, triples in zip(*columns):
-            known = self._known(passage, names, profiles_of.get(passage, []))
-            for subject, label, object_ in triples:
-                ends = self._end(passage, subject, known), self._end(passage, object_, known)
-                if ends[0] is not None and ends[1] is not None:
-                    self.triples[ends[0], normalise_name(label), ends[1]].add(passage)
+        folder, first = work.stage_folders["extraction"], 0
+        profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
+        profiles = profiles.take(pc.sort_indices(profiles["passage"]))  # stable
+        of = profiles["passage"].to_numpy()
+        for batch in tables.read_batches(folder / "extractions.parquet", tables.EXTRACTIONS):
+            rows = batch.select(["passage", "entities", "triples"]).to_pylist()
+            last = int(np.searchsorted(of, rows[-1]["passage"], "right")) if rows else first
+            profiles_of: dict[int, list[Row]] = defaultdict(list)
+            for profile in profiles.slice(first, last - first).to_pylist():
+                profiles_of[profile["passage"]].append(profile)
+            first = last
+            for row in rows:
+                self._read(row["passage"], row["entities"], row["triples"], profiles_of.get(row["passage"], []))
+            for name, schema in _TABLES.items():
+                columns = list(zip(*self._new[name])) or [()] * len(schema)
+                self._db.add(name, pa.table([pa.array(c, f.type) for c, f in zip(columns, schema)], schema))
+                self._new[name].clear()
+            work.progress.advance(batch.num_rows)
+
+    def _read(
+        self, passage: int, names: Sequence[str], triples: Sequence[Sequence[str]], profiles: Sequence[Row]
+    ) -> None:
+        known = self._known(passage, names, profiles)
+        for subject, label, object_ in triples:
+            ends = self._end(passage, subject, known), self._end(passage, object_, known)
+            if ends[0] is not None and ends[1] is not None:
+                self._new["stated"].append((ends[0], normalise_name(label), ends[1], passage))
 
     def _known(self, passage: int, names: Sequence[str], profiles: Sequence[Row]) -> dict[str, int]:
         """The items of a passage's entities, by normalised name; and by alias, unless an entity has it as its name."""
@@ -149,7 +178,7 @@ class Items:
         profiled = {profile["name"] for profile in profiles}
         for profile in [*profiles, *(_UNKNOWN | {"name": name} for name in names if name not in profiled)]:
             if (row := self._add(passage, profile)) is not None:
-                name, _, aliases = self.items[row].key
+                name, _, aliases = self.keys[row]
                 by_name.setdefault(name, row)
                 for alias in aliases:
                     by_alias.setdefault(alias, row)
@@ -164,17 +193,17 @@ class Items:
         aliases = {a: normal for a in profile["aliases"] if (normal := _usable(a))}
         types = [normal for kind in dict.fromkeys(profile["types"]) if (normal := normalise_name(kind))]
         key = name, frozenset(types), frozenset(aliases.values()) - {name}
-        row = self._rows.setdefault(key, len(self.items))
-        if row == len(self.items):
-            self.items.append(Item(key))
-        item = self.items[row]
-        item.names[_spaced(profile["name"])] += 1
-        item.aliases.update(map(_spaced, aliases))
-        item.types.update(types)
-        description = _spaced(profile["description"])
-        if description and description not in item.descriptions:
-            item.descriptions.append(description)
-        item.passages.add(passage)
+        row = self._rows.setdefault(key, len(self.keys))
+        if row == len(self.keys):
+            self.keys.append(key)
+        written = self._new["written"]
+        written.append((row, _NAME, _spaced(profile["name"])))
+        written += [(row, _ALIAS, _spaced(alias)) for alias in aliases]
+        written += [(row, _TYPE, kind) for kind in types]
+        if description := _spaced(profile["description"]):
+            self._new["described"].append((row, self._n_described, description))
+            self._n_described += 1
+        self._new["places"].append((row, passage))
         return row
 
     def _end(self, passage: int, name: str, known: dict[str, int]) -> int | None:
@@ -184,9 +213,8 @@ class Items:
             if row is not None:
                 known[normal] = row
             return row
-        item = self.items[known[normal]]
-        written = item.names if normal == item.key[0] else item.aliases
-        written[_spaced(name)] += 1
+        kind = _NAME if normal == self.keys[known[normal]][0] else _ALIAS
+        self._new["written"].append((known[normal], kind, _spaced(name)))
         return known[normal]
 
 
@@ -275,15 +303,14 @@ def _unambiguous(
 
 def _components(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
     """Components of entities that share a name or alias, and a type: the smallest row of each row's component."""
-    number: dict[tuple[str, str], int] = {}
-    values: list[int] = []
-    offsets = [0]
-    for (name, types, _), also in zip(keys, aliases):
-        names = [name, *sorted(also)]
-        values += [number.setdefault((n, t), len(number)) for n in names for t in sorted(types) or [""]]
-        offsets.append(len(values))
-    ragged = Ragged(torch.tensor(values, dtype=torch.int64), torch.tensor(offsets, dtype=torch.int64))
-    found: list[int] = exact_groups(ragged).tolist()
+    texts = [
+        [f"{n}\0{t}" for n in (name, *sorted(also)) for t in sorted(types) or [""]]
+        for (name, types, _), also in zip(keys, aliases)
+    ]
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    encoded = pa.array([text for row in texts for text in row], pa.large_string()).dictionary_encode()
+    values = torch.from_numpy(encoded.indices.to_numpy().astype(np.int64))
+    found: list[int] = exact_groups(Ragged(values, torch.from_numpy(offsets))).tolist()
     return found
 
 
@@ -294,10 +321,11 @@ def _groups(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
     typed: dict[str, set[int]] = defaultdict(set)
     untyped: dict[int, set[str]] = defaultdict(set)
     for g, (own, types, _), also in zip(group, keys, aliases):
-        for name in (own, *also):
-            if types:
-                typed[name].add(g)
-            else:
+        for name in (own, *also) if types else ():
+            typed[name].add(g)
+    for g, (own, types, _), also in zip(group, keys, aliases):
+        for name in () if types else (own, *also):
+            if name in typed:
                 untyped[g].add(name)
     joined = {g: set().union(*(typed.get(name, ()) for name in names)) for g, names in untyped.items()}
     joins = {g: next(iter(found)) for g, found in joined.items() if len(found) == 1}
@@ -307,40 +335,114 @@ def _groups(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
     return [first[joins.get(g, g)] for g in group]
 
 
-def _entities(members: Mapping[int, Sequence[Item]], entity_row: Mapping[str, int]) -> dict[int, Row]:
-    """A row of EXACT_ENTITIES for each group. entity_row: the rows of ENTITIES by normalised name.
+# --- writing ---------------------------------------------------------------------------------------
+
+_MERGED = pa.schema([("item", pa.int32()), ("grp", pa.int32()), ("member", pa.int32())])  # member: row of ENTITIES
+_BECAME = pa.schema([("item", pa.int32()), ("entity", pa.int32()), ("member", pa.int32())])
+_RANKS = pa.schema([("grp", pa.int32()), ("entity", pa.int32()), ("name", pa.string())])
+_HEADS = pa.schema([("grp", pa.int32()), ("id", pa.string()), ("name", pa.string())])
+_WAYS = (  # the commonest first, ties in alphabetical order
+    """CREATE TABLE counted AS SELECT grp, kind, text, count(*) AS n FROM written JOIN merged USING (item)
+    GROUP BY grp, kind, text""",
+    "DROP TABLE written",
+    f"CREATE TABLE named AS SELECT grp, text FROM counted WHERE kind = {_NAME}",
+    f"""CREATE TABLE ways AS SELECT counted.* FROM counted ANTI JOIN named
+    ON counted.kind = {_ALIAS} AND counted.grp = named.grp AND counted.text = named.text""",
+    "DROP TABLE counted",
+)
+_FIRST = f"SELECT grp, arg_min(text, row(-n, text)) AS name FROM ways WHERE kind = {_NAME} GROUP BY grp ORDER BY grp"
+_SEVERAL = "CREATE TABLE several AS SELECT id FROM heads GROUP BY id HAVING count(*) > 1"
+_HOMONYMS = "SELECT grp, id, name FROM heads SEMI JOIN several USING (id) ORDER BY grp"
+_THEIR_TYPES = f"""SELECT grp, text FROM ways SEMI JOIN (SELECT grp FROM heads SEMI JOIN several USING (id)) USING (grp)
+    WHERE kind = {_TYPE} ORDER BY grp, n DESC, text"""
+_LISTS = (  # of each entity: aliases, types, descriptions, members, passages
+    f"""SELECT entity, text FROM ways JOIN ranks USING (grp) WHERE (kind = {_NAME} AND text <> name OR kind = {_ALIAS})
+    AND {{}} ORDER BY entity, kind, n DESC, text""",
+    f"SELECT entity, text FROM ways JOIN ranks USING (grp) WHERE kind = {_TYPE} AND {{}} ORDER BY entity, n DESC, text",
+    """SELECT entity, text FROM described JOIN became USING (item) WHERE {} GROUP BY entity, text
+    ORDER BY entity, min(row(item, seq))""",
+    "SELECT DISTINCT entity, member FROM became WHERE {} ORDER BY entity, member",
+    "SELECT DISTINCT entity, passage FROM places JOIN became USING (item) WHERE {} ORDER BY entity, passage",
+)
+_RELATIONS = (
+    """CREATE TABLE with_subjects AS SELECT entity AS s, label, o, passage FROM stated JOIN became ON s = item""",
+    """CREATE TABLE with_ends AS SELECT DISTINCT s, label, entity AS o, passage FROM with_subjects
+    JOIN became ON o = item""",
+)
+
+
+def _name_groups(db: Database) -> pa.LargeStringArray:
+    """Make the table `ranks`, and return the ids of the entities, sorted.
 
     If entities share a name, their ids also hold their types, and a number if the types are equal too. The two spaces
     before these occur in no normalised name, so ids stay unique.
     """
-    made = {group: _entity(parts, entity_row) for group, parts in members.items()}
-    n_named, taken = Counter(entity["id"] for entity in made.values()), Counter[str]()
-    for entity in made.values():
-        if n_named[entity["id"]] > 1:
-            entity["id"] += f"  [{', '.join(entity['types'])}]"
-            taken[entity["id"]] += 1
-            if taken[entity["id"]] > 1:
-                entity["id"] += f"  #{taken[entity['id']]}"
-    return made
+    db.create("heads", _HEADS)
+    for batch in db.batches(_FIRST):
+        db.add("heads", pa.table([batch["grp"], normalised(one_array(batch["name"])), batch["name"]], _HEADS.names))
+    db.run(_SEVERAL)
+    types: dict[int, list[str]] = defaultdict(list)
+    for batch in db.batches(_THEIR_TYPES):
+        for group, kind in zip(batch["grp"].to_pylist(), batch["text"].to_pylist()):
+            types[group].append(kind)
+    renamed, taken = [], Counter[str]()
+    for row in (row for batch in db.batches(_HOMONYMS) for row in batch.to_pylist()):
+        row["id"] += f"  [{', '.join(types[row['grp']])}]"
+        taken[row["id"]] += 1
+        if taken[row["id"]] > 1:
+            row["id"] += f"  #{taken[row['id']]}"
+        renamed.append(row)
+    db.run("DELETE FROM heads WHERE id IN (SELECT id FROM several)")
+    db.add("heads", pa.Table.from_pylist(renamed, _HEADS))
+    db.create("ranks", _RANKS)
+    ids, n = [pa.array([], pa.large_string())], 0
+    for batch in db.batches("SELECT * FROM heads ORDER BY id"):
+        ids.append(batch["id"].cast(pa.large_string()))
+        rows = np.arange(n, n + batch.num_rows, dtype=np.int32)
+        db.add("ranks", pa.table([batch["grp"], rows, batch["name"]], _RANKS.names))
+        n += batch.num_rows
+    return pa.concat_arrays(ids)
 
 
-def _entity(parts: Sequence[Item], entity_row: Mapping[str, int]) -> Row:
-    written = _commonest(item.names for item in parts)
-    also = [way for way in _commonest(item.aliases for item in parts) if way not in set(written)]
-    return {
-        "id": normalise_name(written[0]),
-        "name": written[0],
-        "aliases": [*written[1:], *also],
-        "types": _commonest(item.types for item in parts),
-        "descriptions": list(dict.fromkeys(text for item in parts for text in item.descriptions)),
-        "members": sorted({entity_row[item.key[0]] for item in parts}),
-        "passages": sorted(set().union(*(item.passages for item in parts))),
-    }
+def _write_entities(work: Work, db: Database, ids: pa.LargeStringArray) -> None:
+    with tables.TableWriter(work.out / "higra_exact_entities.parquet", EXACT_ENTITIES) as writer:
+        for first in range(0, len(ids), ROWS):
+            last = min(first + ROWS, len(ids))
+            part = f"entity BETWEEN {first} AND {last - 1}"
+            names = pa.concat_arrays(
+                [b["name"] for b in db.batches(f"SELECT name FROM ranks WHERE {part} ORDER BY entity")]
+            )
+            lists = [
+                _lists(db, query.format(part), first, last, type)
+                for query, type in zip(_LISTS, EXACT_ENTITIES.types[2:])
+            ]
+            writer.add([ids.slice(first, last - first), names, *lists])
 
 
-def _commonest(written: Iterable[Counter[str]]) -> list[str]:
-    """All spellings, the commonest first, ties in alphabetical order."""
-    total: Counter[str] = Counter()
-    for counts in written:
-        total.update(counts)
-    return sorted(total, key=lambda way: (-total[way], way))
+def _lists(db: Database, query: str, first: int, last: int, type: pa.DataType) -> pa.ListArray:
+    """The second column of a query, one list for each of the entities first to last - 1."""
+    batches = list(db.batches(query))
+    if not batches:
+        return pa.array([[]] * (last - first), type)
+    rows = pa.Table.from_batches(batches)
+    offsets = np.searchsorted(rows["entity"].to_numpy(), np.arange(first, last + 1))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows.column(1).combine_chunks())
+
+
+def write_relations(path: Path, rows: Iterator[pa.RecordBatch], ids: pa.LargeStringArray) -> int:
+    """Write extracted relations as HIGRA_RELATIONS. Returns their number.
+
+    rows: distinct (s, label, o, passage), sorted; ids: of the entities.
+    """
+    n = 0
+    with tables.TableWriter(path, HIGRA_RELATIONS) as writer:
+        for run in runs_of(rows, ("s", "label", "o")):
+            firsts = pa.array(run.starts[:-1])
+            subjects, labels, objects = (run.rows[name].take(firsts) for name in ("s", "label", "o"))
+            texts = [ids.take(subjects), labels.cast(pa.large_string()), ids.take(objects)]
+            names = pc.binary_join_element_wise(*texts, pa.scalar(" | ", pa.large_string()))
+            passages = pa.ListArray.from_arrays(pa.array(run.starts, pa.int32()), run.rows["passage"])
+            origins, sure = pa.repeat("extraction", len(firsts)), pa.repeat(pa.scalar(1.0, pa.float32()), len(firsts))
+            writer.add([names, subjects, labels, objects, passages, origins, sure])
+            n += len(firsts)
+    return n

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from msgspec import Struct
@@ -25,12 +26,12 @@ from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
 from gpu_rag.methods.higra.tables import (
     HIGRA_ENTITIES,
     HIGRA_LINKS,
+    HIGRA_RELATIONS,
     Row,
     Triple,
     pair_keys,
     read,
     relation_row,
-    write,
 )
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
@@ -71,13 +72,18 @@ def links_stage(work: Work) -> dict[str, int]:
     inferred stays as extracted.
     """
     folder = work.stage_folders["higra_merge"]
-    rows, entities = read(folder, "higra_extracted_relations").to_pylist(), read(folder, "higra_entities").to_pylist()
-    found, counts = _inferred(work, entities) if roles_of(work.settings) and entities else (unrelated(), {})
-    known = {(row["subject"], row["label"], row["object"]) for row in rows}
-    ids = [entity["id"] for entity in entities]
-    new = [relation_row(ids, key, confidence=found[key]) for key in found if key not in known]
-    rows = sorted([*rows, *new], key=lambda row: (row["subject"], row["label"], row["object"]))
-    return counts | {"higra_relations": write(work.out, "higra_relations", rows), "higra_inferred": len(new)}
+    relations, new, counts = read(folder, "higra_extracted_relations"), [], dict[str, int]()
+    if roles_of(work.settings) and (entities := read(folder, "higra_entities").to_pylist()):
+        found, counts = _inferred(work, entities)
+        ids, ends = [entity["id"] for entity in entities], pa.array({key[0] for key in found}, pa.int32())
+        of = relations.filter(pc.is_in(relations["subject"], value_set=ends))
+        known = set(zip(*(of[name].to_pylist() for name in ("subject", "label", "object"))))
+        new = [relation_row(ids, key, confidence=found[key]) for key in found if key not in known]
+        relations = pa.concat_tables([relations, pa.Table.from_pylist(new, HIGRA_RELATIONS)])
+        relations = relations.sort_by([(name, "ascending") for name in ("subject", "label", "object")])
+    columns = [column.combine_chunks() for column in relations.columns]
+    n = tables.write_columns(work.out / "higra_relations.parquet", HIGRA_RELATIONS, columns)
+    return counts | {"higra_relations": n, "higra_inferred": len(new)}
 
 
 class Related(Struct, frozen=True):

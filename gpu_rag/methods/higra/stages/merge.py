@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from msgspec import Struct
 
 from gpu_rag.index import tables
+from gpu_rag.index.database import database
+from gpu_rag.index.names import SortedRows, normalised, one_array
 from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra import merges
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of
+from gpu_rag.methods.higra.stages.exact import STATED, write_relations
 from gpu_rag.methods.higra.stages.windows import Clusters, entity_windows, window_params
-from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read, relation_rows, write
+from gpu_rag.methods.higra.tables import (
+    EXACT_ENTITIES,
+    HIGRA_ENTITIES,
+    HIGRA_RELATIONS,
+    HIGRA_SOURCES,
+    Row,
+    pair_keys,
+    read,
+    write,
+)
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
@@ -56,30 +72,62 @@ def merge_stage(work: Work) -> dict[str, int]:
     """Write the tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were
     extracted) and `merges`: all merges, and their reasons."""
     exact = work.stage_folders["higra_exact"]
-    entities = read(exact, "higra_exact_entities").to_pylist()
+    table = read(exact, "higra_exact_entities")
+    entities = EntityRows(table)
     decisions, counts = _decided(work, entities)
     chosen = work.settings.section(AlignmentSettings)
     most = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
     edits = merges.read_edits(merges.file_of(work.sources))
     group_of, applied, unapplied = apply_decisions(entities, decisions, edits, most)
-    merged, row_of = merged_rows(entities, group_of)
-    write(work.out, "higra_entities", merged)
-    triples = (
-        ((row["subject"], row["label"], row["object"]), row["passages"])
-        for row in read(exact, "higra_exact_relations").to_pylist()
-    )
-    n_relations = write(work.out, "higra_extracted_relations", relation_rows(merged, triples, row_of))
-    sources = sorted({(row_of[row], passage) for row, one in enumerate(entities) for passage in one["passages"]})
-    columns = {"entity": [entity for entity, _ in sources], "passage": [passage for _, passage in sources]}
-    tables.write_table(work.out / "higra_sources.parquet", HIGRA_SOURCES, columns)
-    exact_row = {entity["id"]: row for row, entity in enumerate(entities)}
+    merged, row_of = merged_table(table, np.array(group_of, np.int64))
+    columns = [column.combine_chunks() for column in merged.columns]
+    tables.write_columns(work.out / "higra_entities.parquet", HIGRA_ENTITIES, columns)
+    ids = one_array(merged["id"])
+    n_relations = _write_relations(work, exact, row_of, ids)
+    passages = table["passages"].combine_chunks()
+    owner = row_of[pc.list_parent_indices(passages).to_numpy()]
+    sources = pair_keys(owner, passages.flatten().to_numpy())
+    pairs = {"entity": sources >> 32, "passage": sources & 0xFFFFFFFF}
+    tables.write_table(work.out / "higra_sources.parquet", HIGRA_SOURCES, pairs)
+    exact_row = SortedRows(table["id"])
     log = [*read(exact, "higra_exact_merges").to_pylist(), *applied]
     for row in log:
         if row["why"] != merges.QUARANTINED:
-            row["entity"] = merged[row_of[exact_row[row["entity"]]]]["id"]
+            row["entity"] = ids[int(row_of[exact_row[row["entity"]]])].as_py()
     write(work.out, "higra_merges", sorted(log, key=lambda row: (row["why"], -row["score"], row["id"])))
     counts |= {f"higra_{why}_merges": n for why, n in Counter(row["why"] for row in applied).items()}
-    return counts | {"higra_entities": len(merged), "higra_extracted_relations": n_relations} | unapplied
+    return counts | {"higra_entities": len(ids), "higra_extracted_relations": n_relations} | unapplied
+
+
+class EntityRows(Sequence[Row]):
+    """Rows of EXACT_ENTITIES, which become Python objects when read."""
+
+    def __init__(self, table: pa.Table):
+        self.table = table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.table.slice(row, 1).to_pylist()[0]
+
+
+def _write_relations(work: Work, exact: Path, row_of: np.ndarray, ids: pa.LargeStringArray) -> int:
+    """Write the extracted relations between merged entities. row_of: i64, the entity that each exact entity became."""
+    with database(work) as db:
+        db.create("stated", STATED)
+        for batch in tables.read_batches(exact / "higra_exact_relations.parquet", HIGRA_RELATIONS):
+            owner = pc.list_parent_indices(batch["passages"])
+            subject, object_ = (row_of[batch[name].take(owner).to_numpy()] for name in ("subject", "object"))
+            columns = [subject, batch["label"].take(owner), object_, batch["passages"].flatten()]
+            db.add(
+                "stated",
+                pa.table(
+                    [pa.array(c, f.type) if isinstance(c, np.ndarray) else c for c, f in zip(columns, STATED)], STATED
+                ),
+            )
+        rows = db.batches("SELECT DISTINCT * FROM stated ORDER BY s, label, o, passage")
+        return write_relations(work.out / "higra_extracted_relations.parquet", rows, ids)
 
 
 # --- deciding --------------------------------------------------------------------------------------
@@ -94,7 +142,7 @@ class SameEntity:
     score: float
 
 
-def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[str, int]]:
+def _decided(work: Work, entities: EntityRows) -> tuple[list[SameEntity], dict[str, int]]:
     chosen = work.settings.section(AlignmentSettings)
     if not chosen.refine or not entities:
         return [], {}
@@ -105,30 +153,19 @@ def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[st
     if roles_of(work.settings):
         decisions, counts = by_llm(work, entities, vectors, shown.windows)
     else:
-        named = _named(work, entities)
-        decisions = agreeing(entities, vectors, shown.windows, named, chosen.min_cosine)
+        decisions = agreeing(work, entities, vectors, shown.windows, chosen.min_cosine)
     return decisions, {**shown.counts("merge"), **counts}
 
 
-def _named(work: Work, entities: Sequence[Row]) -> list[set[int]]:
-    """The passages that name each entity: it was extracted there, or its name is the title."""
-    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-    titled: dict[str, set[int]] = defaultdict(set)
-    for row, (title, text) in enumerate(zip(passages["title"].to_pylist(), passages["text"].to_pylist())):
-        titled[normalise_name(title_name(title, text))].add(row)
-    return [titled.get(normalise_name(row["name"]), set()).union(row["passages"]) for row in entities]
-
-
 def agreeing(
-    entities: Sequence[Row], vectors: torch.Tensor, windows: Clusters, named: Sequence[set[int]], least: float
+    work: Work, entities: EntityRows, vectors: torch.Tensor, windows: Clusters, least: float
 ) -> list[SameEntity]:
     """Pairs of a window that agree by name and by vector. A rule of `NameRules` must hold, the cosine must be at least
-    `least`, and the types must overlap if both have some.
-
-    named: passages of each entity; a rule may depend on whether one passage names both.
-    """
-    rules = NameRules([[row["name"], *row["aliases"]] for row in entities])
-    types = [{kind.casefold() for kind in row["types"]} for row in entities]
+    `least`, and the types must overlap if both have some."""
+    near = {row: entities[row] for row in sorted({row for window in windows for row in window})}
+    rules = NameRules({row: [entity["name"], *entity["aliases"]] for row, entity in near.items()}, _ways(entities))
+    types = {row: {kind.casefold() for kind in entity["types"]} for row, entity in near.items()}
+    named = _named(work, near)
     found = []
     for a, b in sorted({pair for window in windows for pair in combinations(window, 2)}):
         if types[a] and types[b] and not types[a] & types[b]:
@@ -137,6 +174,27 @@ def agreeing(
         if rule and (score := _cosine(vectors, a, b)) >= least:
             found.append(SameEntity((a, b), rule, score))
     return found
+
+
+def _ways(entities: EntityRows) -> Iterator[list[str]]:
+    for batch in entities.table.select(["name", "aliases"]).to_batches(tables.ROWS_A_GROUP):
+        for name, aliases in zip(batch["name"].to_pylist(), batch["aliases"].to_pylist()):
+            yield [name, *aliases]
+
+
+def _named(work: Work, entities: Mapping[int, Row]) -> dict[int, set[int]]:
+    """The passages that name each entity: it was extracted there, or its name is the title."""
+    path, first = work.stage_folders["passages"] / "passages.parquet", 0
+    of_name: dict[str, list[int]] = defaultdict(list)
+    for row, entity in entities.items():
+        of_name[normalise_name(entity["name"])].append(row)
+    named = {row: set(entity["passages"]) for row, entity in entities.items()}
+    for batch in tables.read_batches(path, tables.PASSAGES, ("title", "text")):
+        for passage, (title, text) in enumerate(zip(batch["title"].to_pylist(), batch["text"].to_pylist()), first):
+            for row in of_name.get(normalise_name(title_name(title, text)), ()):
+                named[row].add(passage)
+        first += batch.num_rows
+    return named
 
 
 class Groups(Struct, frozen=True):
@@ -226,7 +284,7 @@ class Joined:
 
 
 def apply_decisions(
-    entities: Sequence[Row], decisions: Iterable[SameEntity], edits: merges.Edits, most: int
+    entities: EntityRows, decisions: Iterable[SameEntity], edits: merges.Edits, most: int
 ) -> tuple[list[int], list[Row], dict[str, int]]:
     """Apply forced merges, then the decisions, nearest first. Rejected pairs are never merged unless forced.
 
@@ -236,12 +294,12 @@ def apply_decisions(
     and counts of joins that a rejected pair prevented and of edits that name no entity of this index.
     """
     of_name: dict[str, set[int]] = defaultdict(set)
-    for row, entity in enumerate(entities):
-        of_name[normalise_name(entity["name"])].add(row)
-    of_id = {entity["id"]: {row} for row, entity in enumerate(entities)}
+    for row, name in enumerate(normalised(one_array(entities.table["name"])) if edits else ()):
+        of_name[name.as_py()].add(row)
+    of_id = SortedRows(entities.table["id"])
 
     def rows_of(name: str) -> set[int]:
-        return of_id.get(name) or of_name.get(name, set())
+        return {of_id[name]} if name in of_id else of_name.get(name, set())
 
     forced, rejected = merges.edited(edits, merges.FORCE), merges.name_pairs(merges.edited(edits, merges.REJECT))
     apart = [tuple(pair) for pair in rejected - merges.name_pairs(forced) if len(pair) > 1]
@@ -285,19 +343,39 @@ def _joined(
     ]
 
 
-def merged_rows(entities: Sequence[Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """(rows of HIGRA_ENTITIES sorted by id, the row that each exact entity became).
+def merged_table(exact: pa.Table, group_of: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+    """(HIGRA_ENTITIES sorted by id, i64[N]: the row that each exact entity became).
 
-    The member with most passages gives name and id, ties by id. All names, aliases, types and descriptions are kept.
+    exact: EXACT_ENTITIES, N rows sorted by id; group_of: i64[N], the smallest row of each row's group. The member with
+    most passages gives name and id, ties by id. All names, aliases, types and descriptions are kept.
     """
-    groups: dict[int, list[Row]] = defaultdict(list)
-    for entity, group in zip(entities, group_of):
-        groups[group].append(entity)
-    made = {
-        group: _one(sorted(parts, key=lambda part: (-len(part["passages"]), part["id"])))
-        for group, parts in groups.items()
-    }
-    return by_id(made, group_of)
+    n_passages = pc.list_value_length(exact["passages"]).to_numpy()
+    sizes = np.bincount(group_of, minlength=len(group_of))
+    is_kept, became = sizes[group_of] == 1, np.arange(len(group_of))
+    joined = np.flatnonzero(~is_kept)
+    of = group_of[joined]
+    order = np.lexsort((joined, -n_passages[joined], of))
+    groups = np.split(joined[order], np.flatnonzero(np.diff(of[order])) + 1) if len(joined) else []
+    rows = []
+    for members in groups:
+        rows.append(_one(exact.take(members).to_pylist()))
+        became[members] = members[0]
+    firsts = np.array([members[0] for members in groups], np.int64)
+    alone = np.flatnonzero(is_kept)
+    single = (
+        exact.take(alone).drop_columns("passages").append_column("n_passages", pa.array(n_passages[alone], pa.int32()))
+    )
+    order = np.argsort(np.concatenate([alone, firsts]), kind="stable")
+    merged = pa.concat_tables([single.cast(HIGRA_ENTITIES), pa.Table.from_pylist(rows, HIGRA_ENTITIES)]).take(order)
+    is_kept[firsts] = True
+    return merged, (np.cumsum(is_kept) - 1)[became]
+
+
+def merged_rows(entities: Sequence[Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """`merged_table` of rows in memory. group_of: any number for each group."""
+    _, first, group = np.unique(np.asarray(group_of, np.int64), return_index=True, return_inverse=True)
+    table, row_of = merged_table(pa.Table.from_pylist(list(entities), EXACT_ENTITIES), first[group])
+    return table.to_pylist(), row_of.tolist()
 
 
 def _one(parts: Sequence[Row]) -> Row:

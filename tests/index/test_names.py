@@ -1,0 +1,49 @@
+"""Columns of names: look-ups against dictionaries, and normal forms against the function for one name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.index.names import SortedRows, TextColumn, normalised, one_array, rows_of
+from gpu_rag.text.normalise import normalise_name
+
+TEXT = st.text(alphabet="aB1 _-.,'()[]#%éßİ²\u00a0“", max_size=8)
+
+
+@given(st.lists(TEXT, max_size=20))
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_names_are_normalised_as_one_by_one(names: list[str]) -> None:
+    column = pa.chunked_array([names[:7], names[7:]], pa.string())
+    assert normalised(one_array(column)).to_pylist() == [normalise_name(name) for name in names]
+
+
+@pytest.mark.parametrize("wrong", [pc.utf8_lower, pc.utf8_trim_whitespace, lambda names: names])
+def test_wrong_normal_forms_are_caught(wrong: Callable[[pa.Array], pa.Array]) -> None:
+    names = pa.array(["Ann Orlo", " the  Loft, ", "(Ves)", "Straße"], pa.large_string())
+    assert normalised(names).to_pylist() == list(map(normalise_name, names.to_pylist())) != wrong(names).to_pylist()
+
+
+@given(st.sets(TEXT, max_size=20), TEXT)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_rows_of_sorted_texts_are_those_of_a_dictionary(texts: set[str], other: str) -> None:
+    ordered = sorted(texts)
+    rows, known = SortedRows(pa.chunked_array([ordered[:5], ordered[5:]], pa.string())), dict(zip(ordered, range(99)))
+    assert dict(rows) == known and len(rows) == len(known)
+    assert rows.get(other) == known.get(other) and (other in rows) == (other in known)
+
+
+def test_a_column_reads_as_a_list() -> None:
+    column: TextColumn[str] = TextColumn(pa.chunked_array([["a", "b"], ["c"]]))
+    assert column == ["a", "b", "c"] and (column[1], column[-1], column[1:]) == ("b", "c", ["b", "c"])
+    assert column != ["a", "b"] and column.index("c") == 2
+
+
+def test_the_first_of_equal_names_counts() -> None:
+    wanted, names = pa.array(["b", "x", "a"]), pa.array(["b", "a", "b", "a"])
+    assert rows_of(wanted, names).tolist() == [0, -1, 1]
