@@ -134,6 +134,18 @@ print(json.dumps([method_names(), [*all_stages()], found, texts, [*engine.index.
 """
 
 
+# Run commands one after the other, in such a process.
+CLI = """
+import contextlib, io, json, sys
+from gpu_rag.cli.main import main
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        try: status = main(words)
+        except SystemExit: status = 0
+    print(json.dumps([status, said.getvalue().splitlines()]))
+"""
+
+
 def test_a_method_of_another_package_is_built_and_asked(tiny_corpus: Path, tmp_path: Path) -> None:
     install(tmp_path / "site", "longest", LONGEST, {"longest": "longest"})
     printed = python(RUN, tiny_corpus, tmp_path / "ix", json.dumps(SETTINGS), site=tmp_path / "site")
@@ -149,35 +161,34 @@ def test_each_hook_of_a_method_of_another_package_is_asked(tiny_corpus: Path, tm
     install(tmp_path / "site", "longest", LONGEST, {"longest": "longest"})
     none = ("--set", "models.embedder=hash", "--set", "models.llm=none")
 
-    def cli(*words: object, status: int = 0) -> list[str]:
-        """The lines that a command prints in a process that has the package."""
-        code = (
-            "import sys\nfrom gpu_rag.cli.main import main\ntry: print(main(sys.argv[1:]))\nexcept SystemExit: print(0)"
-        )
-        lines = python(code, *words, site=tmp_path / "site").splitlines()
-        assert lines[-1] == str(status), lines
-        return lines[:-1]
+    def cli(*commands: tuple[object, ...], status: int = 0) -> list[list[str]]:
+        """The lines that each command prints in one process that has the package; status: of the last."""
+        words = json.dumps([list(map(str, command)) for command in commands])
+        found = [json.loads(line) for line in python(CLI, words, site=tmp_path / "site").splitlines()]
+        assert [code for code, _ in found] == [0] * (len(commands) - 1) + [status], found
+        return [lines for _, lines in found]
 
     out = tmp_path / "ix"
-    build = ("index", tiny_corpus, "--out", out, "--for", "longest", "--profile", "by-words")
-    lines = cli(*build, "--report", tmp_path / "built.html", *none)
-    n = len(json.loads(cli("lengths", out, "--json")[-1])["lengths"])
-    assert f"lengths of {n} passages" in lines and "<h2>Lengths</h2>" in (tmp_path / "built.html").read_text()
+    build, lengths = ("index", tiny_corpus, "--out", out, "--for", "longest"), ("lengths", out, "--json")
+    built, found, explained, helped = cli(
+        (*build, "--profile", "by-words", "--report", tmp_path / "built.html", *none), lengths,
+        ("ask", out, "Who?", "--method", "longest", "--explain", *none), ("--help",),
+    )  # fmt: skip
+    n = len(json.loads(found[-1])["lengths"])
+    assert f"lengths of {n} passages" in built and "<h2>Lengths</h2>" in (tmp_path / "built.html").read_text()
     settings = Manifest.read(out).settings
     assert settings == {"models": {"embedder": "hash"}, "lengths": {"unit": "words"}}
-    assert "passages by their length" in "\n".join(cli("ask", out, "Who?", "--method", "longest", "--explain", *none))
-    assert any(line.split()[:1] == ["lengths"] for line in cli("--help"))
+    assert "passages by their length" in "\n".join(explained)
+    assert any(line.split()[:1] == ["lengths"] for line in helped)
     # a build without the package keeps what its settings are, and so does one with it that does not name them
     gpu_rag.build(tiny_corpus, out, methods=["bm25"], settings=SETTINGS)
     assert Manifest.read(out).settings == settings
-    cli(*build[:6], *none)
-    assert Manifest.read(out).settings == settings
-    assert json.loads(cli("lengths", out, "--json")[-1])["lengths"] == [
-        len(text.split()) for text in gpu_rag.Index.open(out).passages["text"].to_pylist()
-    ]
-    assert "sound" in cli("verify", out)[-1]
-    cli(*build[:6], "--set", "lengths.unit=nothing", *none)
-    assert f"lengths: 0 for {n} passages" in cli("verify", out, "--json", status=1)[-1]
+    _, found, verified = cli((*build, *none), lengths, ("verify", out))
+    assert Manifest.read(out).settings == settings and "sound" in verified[-1]
+    texts = gpu_rag.Index.open(out).passages["text"].to_pylist()
+    assert json.loads(found[-1])["lengths"] == [len(text.split()) for text in texts]
+    _, verified = cli((*build, "--set", "lengths.unit=nothing", *none), ("verify", out, "--json"), status=1)
+    assert f"lengths: 0 for {n} passages" in verified[-1]
 
 
 # --- packages that are no methods --------------------------------------------------------------------

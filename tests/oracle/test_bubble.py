@@ -253,6 +253,20 @@ def test_by_hand(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_nothing_meets(name: str) -> None:
+    apart = Instance(5, ((0, 1), (3, 4)), (1,) * 5, ((4, 1), (0, 0), (2, 3)))
+    assert grow([apart], name)[0] == [((0,), 1, 0, ALONE), ((2,), 8, 0, ALONE), ((4,), 2, 0, ALONE)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cover_first(name: str) -> None:
+    """0 and 1 meet early and leave group 2 out; the tree that covers all three comes first only when asked for."""
+    case = Instance(6, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5)), (1,) * 6, ((0, 0), (1, 1), (5, 2)), limit=1)
+    assert grow([case], name)[0][0][1] == 0b011
+    assert grow([replace(case, cover_first=True)], name)[0][0] == ((0, 1, 2, 3, 4, 5), 0b111, 3, MEETING)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_costs_below_one_are_one(name: str) -> None:
     anchored = replace(PATH, anchors=((0, 0), (4, 1)))
     assert grow([replace(anchored, costs=(0, 0, -5, 0, 0))], name) == grow([anchored], name)

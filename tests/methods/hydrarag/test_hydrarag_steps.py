@@ -14,7 +14,7 @@ from hydrarag_case import ask, build, scripted
 
 import gpu_rag
 from gpu_rag.methods.hydrarag.asks import PROMPTS
-from gpu_rag.methods.hydrarag.graphs import answer_place, taken_as_topics
+from gpu_rag.methods.hydrarag.graphs import answer_place, taken_as_topics, window
 from gpu_rag.methods.hydrarag.pruning import once
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Match, Mention, Params
 from gpu_rag.models.embed.hashing import HashEmbedder
@@ -197,6 +197,13 @@ def test_sentences_of_all_documents_share_one_request(index: Any, fast: Any) -> 
     (shorter,) = [call.prompt for name, call in zip(names, small.calls) if name == "text_paths"]
     titles = [re.findall(r"^\[\d+\] ([^:]+):", text, re.MULTILINE) for text in (prompt, shorter)]
     assert len(titles[1]) < len(titles[0]) and set(titles[1]) == set(titles[0])  # each document still has a sentence
+
+
+@pytest.mark.parametrize(("hops", "bounded", "topics", "expected"), [
+    (2, True, 1, (1, 2)), (2, True, 3, (3, 6)), (1, True, 2, (0, 2)), (3, False, 2, (0, 6)), (3, False, 1, (0, 3)),
+])  # fmt: skip
+def test_windows_of_lengths(hops: int, bounded: bool, topics: int, expected: tuple[int, int]) -> None:
+    assert window(hops, bounded, topics) == expected
 
 
 # --- requests --------------------------------------------------------------------------------------
