@@ -275,7 +275,6 @@ test_bad_input_says_what = refusals(
         ("too many paths; given 4 at the end", lambda: expand_paths(GRAPH, START, TOPICS, most=3)),
         ("depth is out of range", lambda: search_paths(GRAPH, TOPICS, 0, CLOSED, WINDOW)),
         ("different lengths", lambda: expand_paths(GRAPH, path_joins.padded(START, 1), TOPICS)),
-        ("groups", lambda: expand_paths(GRAPH, START.rows(torch.tensor([1, 0])), TOPICS)),
         ("hops are not in order", lambda: path_parts(GRAPH, TOPICS, [START, START], CLOSED)),
         ("ends.first does not fit", lambda: path_parts(GRAPH, TOPICS, [START], Ends(torch.zeros(1), CLOSED.last))),
         ("no beginning", lambda: chain_paths(None, PARTS, TOPICS, 1, CLOSED, WINDOW)),
