@@ -43,10 +43,10 @@ def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
     """Graph of an index, from its stages; with or without vectors."""
     graph = HeteroGraph()
     graph.nodes["passage"] = {
-        "num_nodes": index.n_passages, "id": index.passage_ids, "title": index.passages["title"].to_pylist(),
+        "num_nodes": index.n_passages, "id": list(index.passage_ids), "title": index.passages["title"].to_pylist(),
     }  # fmt: skip
     if "entities" in index.stages:
-        graph.nodes["entity"] = {"num_nodes": index.n_entities, "name": index.entity_names}
+        graph.nodes["entity"] = {"num_nodes": index.n_entities, "name": list(index.entity_names)}
         written = index.relations["label"].to_pylist()
         labels = sorted(set(written))
         number = {label: i for i, label in enumerate(labels)}

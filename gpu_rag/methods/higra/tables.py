@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +93,6 @@ def pairs(table: pa.Table, origin: str = "") -> np.ndarray:
     """`pair_keys` of HIGRA_LINKS or HIGRA_SOURCES. origin: keep only links of this origin."""
     table = table.filter(pc.equal(table["origin"], origin)) if origin else table
     return pair_keys(ints(table, "entity"), ints(table, "passage"))
-
-
-def by_id(made: Mapping[int, Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """(entities of the groups, sorted by id; for each row of `group_of`, the position of its entity there)."""
-    order = sorted(made, key=lambda group: made[group]["id"])
-    place = {group: row for row, group in enumerate(order)}
-    return [made[group] for group in order], [place[group] for group in group_of]
 
 
 def relation_rows(
