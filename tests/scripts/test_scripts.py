@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from project_scripts import script
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -19,6 +23,27 @@ def test_pages_name_scripts_that_are_there_or_the_commit_that_had_them() -> None
                 named += 1
                 assert list(root.glob(path)) or re.search(r"at commit [0-9a-f]{8}", paragraph), f"{page}: {path}"
     assert named > 20
+
+
+@pytest.mark.slow
+def test_a_generated_graph_is_indexed_and_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = script("bench_knowledge_base")
+    parts = [list(part) for part in large.triples(3000, 900)]
+    assert parts == [list(part) for part in large.triples(3000, 900)] and len(parts[0]) == 3000
+    tails = [tail for _, _, tail in parts[0]]
+    assert tails.count(0) > 20 * len(tails) / 900  # a hub
+
+    def ran(*options: str) -> dict[str, Any]:
+        monkeypatch.setattr(sys, "argv", ["script", str(tmp_path), *options])
+        large.main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    made = ran("--triples", "3000", "--nodes", "900")
+    assert made["kb_edges"] > 2500 and made["index_s"] > 0
+    asked = ran("--part", "ask")
+    assert asked["ordinary"]["n"] == asked["ordinary"]["with_paths"] == 20 and asked["hub"]["n"] == 5
 
 
 PRETEND = """#!/bin/bash

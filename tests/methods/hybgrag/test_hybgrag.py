@@ -13,7 +13,6 @@ import pytest
 from answer_notes import role
 from msgspec import to_builtins
 from msgspec.structs import replace
-from project_scripts import script
 
 import gpu_rag
 from gpu_rag.errors import BadInput
@@ -49,7 +48,6 @@ EDGES = [
     ("f4", "starred", "p1"), ("f1", "has_genre", "g1"), ("f2", "has_genre", "g2"), ("f3", "has_genre", "g1"),
     ("f3", "filmed_in", "t1"),
 ]  # fmt: skip
-EVAL = script("eval_hybgrag")
 QUESTION = "Which comedy did Marta Orlo direct?"
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "decider": "auto"}}
 
@@ -431,20 +429,6 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
     (answer,) = engine.run("hybgrag", asked, retrieval_only=True, program=program, decider=oracle).answers
     engine.models.close()
     assert answer.text is not None and answer.text.startswith(kind) and what in answer.text, answer.text
-
-
-def test_collected_experiences_are_verified_pairs_that_the_method_reads(index: gpu_rag.Index, tmp_path: Path) -> None:
-    gold = {QUESTION: "f2", "Which drama did Marta Orlo star in?": "f4", "Which comedy is by Piet Ruyven?": "g1"}
-    rows = [{"id": f"q{i}", "question": text, "answer_ids": [id]} for i, (text, id) in enumerate(gold.items())]
-    questions, out = tmp_path / "q.jsonl", tmp_path / "experiences.jsonl"
-    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    EVAL.collect(str(index.path), str(questions), out, 5)
-    collected = read_examples(str(out), "", True)
-    assert 1 <= len(collected) <= 5 and {e.question for e in collected} <= set(gold)
-    assert all(e.feedback is not None for e in collected)
-    EVAL.collect(str(index.path), str(questions), out, 1)
-    assert read_examples(str(out), "", True) == collected[:1]
-    assert retrieve(index, experiences=str(out)).nodes
 
 
 # --- examples and parameters -------------------------------------------------------------------------
