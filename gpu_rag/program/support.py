@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_rag.program.embed import embed
-from gpu_rag.text.grounding import UNSUPPORTED, grounding
 from gpu_rag.text.sentences import split_sentences
-from gpu_rag.text.supporting import supporting
 from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
 PASSAGES, SENTENCES = 5, 3  # passages searched, sentences returned
@@ -39,6 +37,9 @@ def grounded(
 ) -> Grounding:
     """Whether passages with their titles, paths and knowledge base nodes support an answer. A function of its
     arguments alone, so that `verify-answers` can repeat it."""
+    from gpu_rag.text.grounding import UNSUPPORTED, grounding  # most runs of retrieval have no answer
+    from gpu_rag.text.supporting import supporting
+
     texts = [*(f"{item.title}. {item.text}" for item in evidence), *(path.text for path in paths)]
     status = grounding(question, answer, [*texts, *(f"{node.name} ({node.type})" for node in nodes)])
     if status == UNSUPPORTED:

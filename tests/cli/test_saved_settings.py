@@ -35,7 +35,7 @@ def build(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> Any:
 def check_found_back(build: Any) -> None:
     small = ("--set", "index.chunk_words=8", "--set", "index.overlap_words=0")
     assert skipped(build("--for", "dense", *small)) == set()
-    assert skipped(build("--for", "bm25")) == {"passages"}
+    assert skipped(build("--for", "bm25")) == {"passages", "passage_vectors"}
 
 
 def test_settings_of_the_build_are_found_back(build, tmp_path):

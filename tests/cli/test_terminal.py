@@ -52,6 +52,8 @@ def hostile(tmp_path: Path, run: Any, cli: Any) -> Path:
 def test_documents_and_models_send_no_escape(run, cli, hostile, monkeypatch, tmp_path):
     monkeypatch.setattr(models_set, "load_llm", lambda *_, **__: ScriptedLLM(lambda request: f"Marta {EVIL}"))
     asked = ("ask", hostile, f"Who designed the Halden Bridge? {EVIL}", "--method", "bm25", "--explain")
+    model = ("--set", "models.llm=smollm2")
+    asked += model
     result = run(*asked)
     assert result.status == 0 and r"\x1b]0;owned" in result.out
     check_tame(result.out, result.err)
@@ -61,8 +63,9 @@ def test_documents_and_models_send_no_escape(run, cli, hostile, monkeypatch, tmp
     answers = tmp_path / "a.jsonl"
     questions = cli.write_rows(tmp_path / "q.jsonl", [{"id": f"q{EVIL}", "question": f"Who? {EVIL}"}])
     for command in (
-        ("answer", hostile, questions, "--method", "bm25", "--out", answers), ("explain", answers, f"q{EVIL}"),
-        ("verify", hostile), ("verify-answers", answers, hostile), ("eval", hostile, questions, "--method", "bm25"),
+        ("answer", hostile, questions, "--method", "bm25", "--out", answers, *model), ("explain", answers, f"q{EVIL}"),
+        ("verify", hostile), ("verify-answers", answers, hostile),
+        ("eval", hostile, questions, "--method", "bm25", *model),
     ):  # fmt: skip
         result = run(*command)
         check_tame(result.out, result.err)

@@ -16,14 +16,14 @@ Row = dict[str, Any]
 @pytest.fixture
 def out(request, templates, tmp_path) -> Path:
     """Answers to QUESTIONS by ppr, made once a session."""
-    files = ("answers.jsonl.config.json", "answers.jsonl")
-    if not (templates / files[1]).exists():
+    files = ("answers.jsonl.config.json", "answers.jsonl.replies.sqlite", "answers.jsonl")
+    if not (templates / files[-1]).exists():
         assert request.getfixturevalue("answer")().status == 0
         for name in files:
             shutil.copy(tmp_path / name, templates)
     for name in files:
         shutil.copy(templates / name, tmp_path)
-    return tmp_path / files[1]
+    return tmp_path / files[-1]
 
 
 def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):

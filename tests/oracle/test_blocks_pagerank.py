@@ -6,7 +6,6 @@ p = (1-d) pi + d (P^T p + (mass on rows without weight) pi) in every block by it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -280,11 +279,6 @@ test_bad_input = refusals(
         ("not in its block", lambda: blocks_pagerank(BLOCKS, SEED_OF_NONE)),
         ("match the blocks", lambda: blocks_pagerank(BLOCKS, ragged(SEEDS[:3]))),
         ("damping", lambda: blocks_pagerank(BLOCKS, ragged(SEEDS), damping=1.0)),
-        (
-            "out of its block",
-            lambda: blocks_pagerank(Blocks(ACROSS, torch.arange(3), torch.tensor([3, 3])), SEED_OF_NONE),
-        ),
-        ("not in order", lambda: blocks_pagerank(replace(BLOCKS, global_ids=BLOCKS.global_ids.flip(0)), ragged(SEEDS))),
     ]
 )
 

@@ -211,7 +211,7 @@ def test_the_parser_loads_neither_torch_nor_the_server():
 @pytest.mark.slow
 def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(served, tmp_path, tiny_corpus, run):
     assert run("index", tiny_corpus, "--out", tmp_path / "tiny").status == 0
-    process = served(tmp_path / "tiny", "--set", "serve.grace_seconds=0.5", settings=())
+    process = served(tmp_path / "tiny", "--set", "serve.grace_seconds=0.5", settings=("--set", "models.llm=smollm2"))
     row = process.ask(question=QUESTION).json()
     assert row["status"] != "failed" and row["usage"]["generated_tokens"] > 0 and row["evidence"]
     many = [{"question": f"Who was born in {1800 + i}?"} for i in range(32)]  # not answered in a moment anywhere

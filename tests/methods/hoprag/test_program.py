@@ -285,7 +285,7 @@ def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings
 
 @pytest.mark.slow
 def test_the_packaged_model_walks_the_sample_corpus(tmp_path: Any) -> None:
-    settings = {"models": {"device": "cpu", "embedder": "hash"}}
+    settings = {"models": {"device": "cpu", "embedder": "hash", "llm": "smollm2"}}
     gpu_rag.build(corpus_path(), tmp_path / "ix", methods=["hoprag"], settings=settings)
     index = gpu_rag.Index.open(tmp_path / "ix")
     questions = [row.question for row in load_questions(questions_path(), 1)[0]]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -16,15 +15,12 @@ import torch
 
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
-from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.methods.ppr.batched import GraphRanking, Params, rank_by_graph
 from gpu_rag.program.search import Ranking, search_bm25, search_dense, search_hybrid
 from gpu_rag.runtime.step import Step
 from gpu_rag.text.bm25 import Bm25
 
-EXTRACTION = Path(tempfile.mkdtemp())
-tables.write_rows(EXTRACTION / "profiles.parquet", tables.PROFILES, [])
 Edge = tuple[int, int, float]
 Asked = tuple[str, np.ndarray]
 
@@ -64,8 +60,7 @@ class Held:
     def passages(self) -> pa.Table:
         return pa.table({"title": [*self.titles, *[""] * (self.n_passages - len(self.titles))]})
 
-    def folder(self, stage: str) -> Path:
-        return EXTRACTION  # without profiles, so without aliases
+    manifest = SimpleNamespace(stages={"extraction": SimpleNamespace(files={})})  # without profiles, so without aliases
 
     @property
     def relations(self) -> pa.Table:
