@@ -121,6 +121,12 @@ def _package(kind: str, folder: Path) -> Callable[[Mutator | None], None]:
     return take
 
 
+def _office(suffix: str, folder: Path) -> Callable[[Mutator | None], None]:
+    import office_files
+
+    return _corpus(f"c{suffix}", office_files.sound_file(suffix, "Vell lies on the Orn. " * 20), folder)
+
+
 def _reader(read: Callable[[Path], Any], name: str, rows: list[Any], folder: Path) -> Callable[[Mutator | None], None]:
     path = folder / name
 
@@ -289,6 +295,10 @@ TARGETS: dict[str, Callable[[Path], Callable[[Mutator | None], None]]] = {
     "docx": lambda folder: _package("docx", folder),
     "epub": lambda folder: _package("epub", folder),
     "pdf": lambda folder: _package("pdf", folder),
+    **{
+        suffix: lambda folder, suffix=suffix: _office(suffix, folder)
+        for suffix in (".pptx", ".odt", ".xlsx", ".rtf", ".eml", ".msg", ".zip")
+    },
     "questions": _questions,
     "openie": _openie,
     "kg": lambda folder: _base("kg", folder),
