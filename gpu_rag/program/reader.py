@@ -14,7 +14,7 @@ from gpu_rag.types import Draft, Evidence, Path
 
 UNKNOWN = "unknown"
 _NO_ANSWER = frozenset({"", UNKNOWN, "not known", "none", "no answer", "i don't know"})
-_LABELS = ("Short answer:", "Answer:")
+_LABELS = ("The answer is:", "The answer is ", "Short answer:", "Answer:")
 READ = Ask(
     "read",
     str,

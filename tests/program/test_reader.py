@@ -9,7 +9,20 @@ from gpu_rag.program.reader import AnswerText, begun_answer, clean_answer, is_an
 from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.types import Reply
 
-PARTS = ["Answer:", "Short answer:", "<think>", "</think>", "unknown", "None", "no answer", "Tamsin", "St. Loss", "."]
+PARTS = [
+    "Answer:",
+    "Short answer:",
+    "The answer is:",
+    "The answer is",
+    "<think>",
+    "</think>",
+    "unknown",
+    "None",
+    "no answer",
+    "Tamsin",
+    "St. Loss",
+    ".",
+]
 PARTS += ["\n", " ", "```", "i don't know", "Ans", "U.S.", "\u2028"]
 
 
