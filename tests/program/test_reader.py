@@ -10,19 +10,9 @@ from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.types import Reply
 
 PARTS = [
-    "Answer:",
-    "Short answer:",
-    "The answer is:",
-    "The answer is",
-    "<think>",
-    "</think>",
-    "unknown",
-    "None",
-    "no answer",
-    "Tamsin",
-    "St. Loss",
-    ".",
-]
+    "Answer:", "Short answer:", "The answer is:", "The answer is", "<think>", "</think>", "unknown", "None",
+    "no answer", "Tamsin", "St. Loss", ".",
+]  # fmt: skip
 PARTS += ["\n", " ", "```", "i don't know", "Ans", "U.S.", "\u2028"]
 
 
