@@ -587,7 +587,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=float, default=1.0, help="of the cases, drawn by the seed")
-    parser.add_argument("--only", default="", metavar="KIND,...", help="kill full random flip reply edit writers ...")
+    parser.add_argument("--only", default="", metavar="KIND,...", help="kill, full, flip ... or fuzz/.rtf")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after them; run again to go on")
     options = parser.parse_args(arguments)
     folder = options.folder.resolve()
@@ -606,13 +606,13 @@ def main(arguments: list[str] | None = None) -> int:
     campaign = Campaign(folder, options.seed)
     journal = folder / "cases.jsonl"
     rows = finished(journal, options.seed)
-    done, only = {row["case"] for row in rows}, set(filter(None, options.only.split(",")))
+    done, only = {row["case"] for row in rows}, tuple(filter(None, options.only.split(",")))
     try:
         campaign.prepare()
         print({job: dict(calls) for job, calls in campaign.calls.items()}, flush=True)
         cases = [case for case in campaign.cases() if case[0] not in done]
         random.Random(options.seed).shuffle(cases)
-        drawn = [c for c in cases if not only or c[0].split("/")[0] in only]
+        drawn = [c for c in cases if not only or c[0].startswith(only)]
         for name, case in drawn[: max(1, round(len(drawn) * options.share))]:
             if time.monotonic() > until:
                 break
