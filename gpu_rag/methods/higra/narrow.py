@@ -7,6 +7,7 @@ model inferred them from descriptions of any documents.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from gpu_rag.methods.higra.graph import graphs_of
 from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.stages.exact import exact_stage, exact_tables
 from gpu_rag.methods.higra.stages.merge import merged_rows
-from gpu_rag.methods.higra.tables import TABLES, Row, ints, read_of, relation_rows
+from gpu_rag.methods.higra.tables import TABLES, Row, Triple, ints, read_of, relation_rows
 from gpu_rag.text.bm25 import Bm25
 
 _ENTITIES, _RELATIONS = "higra_merge/higra_entities", "higra_links/higra_relations"
@@ -39,34 +40,47 @@ def _merge(view: View) -> Files:
 
 def _old_rows(view: View, entities: list[Row]) -> list[int]:
     """For each exact entity of the view, its entity in the whole index: the one that has one of its names and was
-    extracted from one of its passages."""
-    members = read_of(view.base, "higra_entities")["members"].to_pylist()
-    named: dict[tuple[int, int], int] = {}  # (row of ENTITIES, passage) of the whole index -> entity
+    extracted from one of its passages; of several such, the first that has one of its types."""
+    whole = read_of(view.base, "higra_entities")
+    members, types = whole["members"].to_pylist(), whole["types"].to_pylist()
+    named: dict[tuple[int, int], list[int]] = {}  # (row of ENTITIES, passage) of the whole index -> entities
     sources = read_of(view.base, "higra_sources")
     for entity, passage in zip(sources["entity"].to_pylist(), sources["passage"].to_pylist()):
         for member in members[entity]:
-            named.setdefault((member, passage), entity)
+            named.setdefault((member, passage), []).append(entity)
     names, passages = view.kept(ENTITIES), view.kept(PASSAGES)
-    return [
-        next(
-            named[pair]
-            for name in one["members"]
-            for passage in one["passages"]
-            if (pair := (int(names[name]), int(passages[passage]))) in named
-        )
-        for one in entities
-    ]
+    found = []
+    for one in entities:
+        pairs = ((int(names[name]), int(passages[passage])) for name in one["members"] for passage in one["passages"])
+        candidates = [entity for pair in pairs for entity in named.get(pair, ())]
+        typed = (entity for entity in candidates if not set(one["types"]).isdisjoint(types[entity]))
+        found.append(next(typed, candidates[0]))
+    return found
 
 
 def _links(view: View) -> Files:
     relations = read_of(view, "higra_extracted_relations")
     old, of_base = read_of(view.base, "higra_relations"), view.kept(_ENTITIES)
-    columns = zip(ints(old, "subject").tolist(), old["label"].to_pylist(), ints(old, "object").tolist())
-    row_of = {key: row for row, key in enumerate(columns)}
+    keys = list(zip(ints(old, "subject").tolist(), old["label"].to_pylist(), ints(old, "object").tolist()))
+    row_of = {key: row for row, key in enumerate(keys)}
     subjects, objects = (of_base[ints(relations, name)].tolist() for name in ("subject", "object"))
-    rows = [row_of[key] for key in zip(subjects, relations["label"].to_pylist(), objects)]
+    wanted = list(zip(subjects, relations["label"].to_pylist(), objects))
+    rows = [row_of.get(key, -1) for key in wanted]
+    if -1 in rows:  # one name of several things in a passage: its relation may end at another one of them there
+        stated = [set(passages) for passages in old["passages"].to_pylist()]
+        kept = view.kept(PASSAGES)
+        for number, row in enumerate(rows):
+            if row < 0:
+                passages = set(kept[relations["passages"][number].as_py()].tolist())
+                rows[number] = _nearest(wanted[number], passages, keys, stated)
     view.keep(_RELATIONS, np.asarray(rows, np.int64), old.num_rows)
     return {"higra_relations.parquet": relations}
+
+
+def _nearest(wanted: Triple, passages: set[int], keys: Sequence[Triple], stated: Sequence[set[int]]) -> int:
+    """The row of the relation with this label, from one of these passages, that shares most ends; ties to the first."""
+    near = [row for row, key in enumerate(keys) if key[1] == wanted[1] and not passages.isdisjoint(stated[row])]
+    return max(near, key=lambda row: sum(ours == theirs for ours, theirs in zip(wanted, keys[row])))
 
 
 def _mentions(view: View) -> Files:
