@@ -80,6 +80,7 @@ HOSTILE = {
     "nested.zip": (QUINE, "a.zip", "a zip file in a zip file"),
     "under.zip": (zipped({"a.txt": "fine", "a.txt/b.txt": "no"}), "a.txt/b.txt", "cannot be unpacked"),
     "long.zip": (zipped({"n" * 300 + ".txt": "no", "z.txt": "fine"}), "n" * 300 + ".txt", "cannot be unpacked"),
+    "nameless.zip": (zipped({"z.txt": "fine", "q.txt": "no"}).replace(b"q.txt", b"\0.txt"), "", "no name"),
     "broken.zip": (b"PK" + GOOD[2:-30], "", "not a zip file"),
     "empty.zip": (zipped({}), "", "no document"),
     "words.zip": (b"just text", "", "not a zip file"),

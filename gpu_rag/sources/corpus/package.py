@@ -77,16 +77,15 @@ class Package:
         for member in self._zip.infolist():
             name = member.filename
             parts = name.split("/")
-            if ".." in parts or name.startswith("/"):
+            if not name:
+                yield name, "a file in it has no name"
+            elif ".." in parts or name.startswith("/"):
                 yield name, "its path leads out of the zip file"
             elif member.is_dir() or any(part.startswith(".") for part in parts):
                 continue
             elif stat.S_ISLNK(member.external_attr >> 16):
                 yield name, "a link in a zip file is not followed"
-            elif member.compress_type not in (
-                ZIP_STORED,
-                ZIP_DEFLATED,
-            ):  # LZMA takes what memory a file asks for
+            elif member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # LZMA takes what memory a file asks for
                 yield name, "its compression is neither deflate nor none"
             elif name in written:
                 yield name, "the zip file has two files of this name"
