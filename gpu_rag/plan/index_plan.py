@@ -20,12 +20,12 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS
 from gpu_rag.index.build import fingerprint_of, guard_folder, is_up_to_date
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
 from gpu_rag.index.stage import Stage, settle
-from gpu_rag.index.stages.graph import EXACT_NAMES
 from gpu_rag.index.work import Progress, Silent
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.plan import trial
@@ -269,7 +269,7 @@ class _Plan:
         notes, tried, n = list[str](), len(self.sample), f"{int(self.sizes['entities']):,}"
         if (n_passages := int(self.sizes["passages"])) > tried:
             notes.append(f"extrapolated from {tried} of {n_passages:,} passages")
-        if "synonyms" in self.runs["full"] and tried and self.sizes["entities"] <= EXACT_NAMES:
+        if "synonyms" in self.runs["full"] and tried and self.sizes["entities"] <= EXACT_ROWS:
             notes.append(f"synonyms: every name is compared with every other, {n} x {n} pairs: its time is quadratic")
         n_asked = self.sample.n_extracted
         if self.llm is not None and n_asked:

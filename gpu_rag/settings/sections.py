@@ -106,7 +106,7 @@ class IndexSettings(Declared):
 
 @dataclass(frozen=True)
 class RuntimeSettings(Declared):
-    """How questions are run."""
+    """Runs of questions."""
 
     driver: Annotated[
         Literal["rounds", "streaming"],

@@ -113,7 +113,7 @@ def test_candidates_above_a_size(benches: Iterator[Any], monkeypatch: pytest.Mon
     vectors = unit(np.repeat(generator.normal(size=(60, 24)), 5, 0) + generator.normal(size=(300, 24)) * 0.3)
     names = sorted(f"name{chr(97 + i // 26)}{chr(97 + i % 26)}" + " 1" * (i % 7 == 0) for i in range(300))
     exact = run_layer(next(benches), names, vectors)
-    monkeypatch.setattr("gpu_rag.index.stages.graph.EXACT_NAMES", 100)
+    monkeypatch.setattr("gpu_rag.index.stages.graph.EXACT_ROWS", 100)
     bench = next(benches)
     found = run_layer(bench, names, vectors)
     assert found.items() <= exact.items() and len(found) >= 0.9 * len(exact) > 100

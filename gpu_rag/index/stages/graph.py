@@ -16,7 +16,7 @@ import xxhash
 
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.nearest.pairs import close_pairs
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, SAMPLE, close_pairs
 from gpu_rag.index import tables
 from gpu_rag.index.database import database
 from gpu_rag.index.folder import storage_errors
@@ -29,9 +29,7 @@ _log = logging.getLogger(__name__)
 _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities per search: bounds memory, does not change the result
-EXACT_NAMES = 150_000  # up to this number, and always on a GPU, all names are compared with each other
 CANDIDATES_COST = 20_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
-SAMPLE = 256  # sample of names, to estimate the share of pairs that the candidates miss
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -44,7 +42,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 def compared_with(n: float) -> float:
     """Number of comparisons per name for n names, for predictions; for candidates, their cost on a CPU in
     comparisons."""
-    return n if n <= EXACT_NAMES else CANDIDATES_COST
+    return n if n <= EXACT_ROWS else CANDIDATES_COST
 
 
 @stage(
@@ -58,7 +56,7 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold.
 
     Names of fewer than three letters, and names with different numbers (1941 and 1942 have close vectors), never pair.
-    The search runs on the device of the models: scores are the same on every device. Above EXACT_NAMES names on a CPU,
+    The search runs on the device of the models: scores are the same on every device. Above EXACT_ROWS names on a CPU,
     pairs are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact
     pairs among them, and counts report it. Memory: that of `close_pairs`; vectors are mapped.
     """
@@ -68,7 +66,7 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     base = torch.from_numpy(arrays["vectors"]).to(pick_device(work.settings.models.device))
     work.progress.start("synonyms", len(numbers), "names")
     counts = {}
-    if len(numbers) <= EXACT_NAMES or base.device.type != "cpu":
+    if len(numbers) <= EXACT_ROWS or base.device.type != "cpu":
         pairs = _of_neighbours(work, base, np.arange(len(numbers)), numbers, usable)
     else:
         alone = np.arange(len(numbers), dtype=np.uint64)  # one group per name that never pairs

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -52,9 +53,10 @@ def _old_rows(view: View, entities: list[Row]) -> list[int]:
     found = []
     for one in entities:
         pairs = ((int(names[name]), int(passages[passage])) for name in one["members"] for passage in one["passages"])
-        candidates = [entity for pair in pairs for entity in named.get(pair, ())]
-        typed = (entity for entity in candidates if not set(one["types"]).isdisjoint(types[entity]))
-        found.append(next(typed, candidates[0]))
+        candidates = (entity for pair in pairs for entity in named.get(pair, ()))
+        first, kinds = next(candidates), set(one["types"])
+        typed = (entity for entity in chain((first,), candidates) if not kinds.isdisjoint(types[entity]))
+        found.append(next(typed, first) if kinds else first)
     return found
 
 

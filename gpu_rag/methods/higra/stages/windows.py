@@ -18,14 +18,13 @@ import torch
 
 from gpu_rag.graph.cluster import linked_pairs, radius_clusters
 from gpu_rag.graph.common.dots import exact_dots
-from gpu_rag.graph.nearest.pairs import close_pairs, sampled_recall
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, close_pairs, sampled_recall
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.models.set import pick_device
 
 _log = logging.getLogger(__name__)
 MOST_NEAR = 128  # neighbours counted per row: a dense cloud takes requests by its size, not by its square
-EXACT_ROWS = 150_000  # up to this number, and always on a GPU, all rows are compared with each other
 _TILE = 2048
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: smaller distances mean nothing
 Clusters = list[list[int]]  # rows of entities
