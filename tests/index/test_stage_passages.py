@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.index.stages.passages import content_hash, passages_stage, short_name
 from gpu_rag.index.verify import verify
 from gpu_rag.index.work import Sources
+from gpu_rag.sources.rows import MAX_TITLE_CHARS
 
 Row = dict[str, Any]
 CHUNKED = {"index": {"chunk_words": 8, "overlap_words": 3}}
@@ -44,6 +46,16 @@ def check_passages(sources: dict[str, str], rows: list[Row]) -> None:
 
 
 LONG = "  The Halden Bridge is old.\n\nNaïve œuvre \U0001d4b2 was ﬁne. It crosses the river Ves. " * 9 + "\t"
+
+
+def test_a_title_is_stored_once_a_document(bench: Any, tmp_path: Path) -> None:
+    title = "".join(chr(0x4E00 + i) for i in range(MAX_TITLE_CHARS))  # nothing in it repeats
+    rows = [{"id": "a", "title": title, "text": "It crosses the river Ves. " * 2_000}]
+    bench.run(passages_stage, CHUNKED, sources=Sources((write_corpus(tmp_path / "c.jsonl", rows),)))
+    assert len(bench.rows("passages")) > 1_000
+    with pq.ParquetFile(next(tmp_path.rglob("passages.parquet"))) as file:
+        column = file.metadata.row_group(0).column(file.schema_arrow.names.index("title"))
+    assert column.total_uncompressed_size < 4 * len(title.encode())  # the value, and the least and greatest value
 
 
 def test_chunk_offsets_point_into_the_source(bench: Any, tmp_path: Path) -> None:
