@@ -154,7 +154,9 @@ def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None
 # --- servers by name ------------------------------------------------------------------------------
 
 DECIDE = [name for name in READS if name not in ("ppr", "fused", "hydrarag-e")]  # methods in which a model decides
-FIVE = [*QUESTIONS, "Who built the Lighthouse of Tamsin?", "What did Marta Orlo design in Kerling?"]
+FORMS = ("Where does {} stand?", "Who built {}, and when?", "What is {} known for?", "Who studied or taught with {}?")
+NAMED = (*NOTES, "the river Ves", "Ostrand", "the University of Loss")
+THIRTY = [*QUESTIONS[:2], *(form.format(name) for name in NAMED for form in FORMS)]
 MANNERS = ("429", "500", "reset", "half_closed", "not_json", "error_200")  # each passes, and is never a reply
 
 
@@ -171,7 +173,7 @@ def test_each_kind_of_server_gives_rows_and_exact_accounts(
         settings = {"models": models(server.url), "runtime": {"driver": "streaming"}}
         engine = Index.open(sound).engine(settings)
         with closing(engine.models):
-            run = engine.run(method, [Question(str(i), text) for i, text in enumerate(FIVE)])
+            run = engine.run(method, [Question(str(i), text) for i, text in enumerate(THIRTY)])
             [account] = engine.models.servers()
         usages = [answer.usage for answer in run.answers]
         failed = [answer for answer in run.answers if answer.status not in ("answered", "unsupported")]
