@@ -1,0 +1,91 @@
+"""The gold answers and verdicts of the fresh questions."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gpu_rag.types import Answer, RankedNode
+
+
+def loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fresh_score", Path(__file__).parent / "score.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+score = loaded()
+GRAPH = score.Graph(
+    [
+        ("Ann", "sued", "Bob", ""),
+        ("Cy", "sued", "Bob", ""),
+        ("Bob", "sued", "Di", ""),
+        ("Ann", "age", "9", ""),
+        ("Cy", "age", "10", ""),
+        ("Ann", "lives in", "Ude", "old 2001-02-03"),
+        ("Ann", "lives in", "Vow", "new 2011-02-03"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "gold"),
+    [
+        (["<", "sued", "Bob"], {"ann", "cy"}),
+        ([">", "sued", "$b"], {"di"}),
+        (["-", "sued", "Bob"], {"ann", "cy", "di"}),
+        (["minus", ["<", "sued", "Bob"], "Ann"], {"cy"}),
+        (["no", "age", ["or", "Ann", "Di"]], {"di"}),
+        (["more", "age", "9", ["any"]], {"cy"}),  # as numbers: as texts "10" is less
+        (["less", "age", "10", ["any"]], {"ann"}),
+        (["max", "age", ["<", "sued", "Bob"]], {"cy"}),
+        (["most", "<", "sued", ["or", "Bob", "Di"]], {"bob"}),
+        (["latest", "lives in", "Ann"], {"vow"}),
+        (["at", "old", [">", "lives in", "Ann"]], {"ude"}),
+        (["and", "Ann", "Cy"], set()),
+        (["count", ["<", "sued", "Bob"]], 2),
+    ],
+)
+def test_gold_follows_the_edges(expression: object, gold: object) -> None:
+    assert GRAPH.gold(expression, {"b": "Bob"}) == gold
+
+
+@pytest.mark.parametrize(
+    ("gold", "status", "text", "nodes", "verdict"),
+    [
+        ({"ann"}, "retrieved", None, "Ann Bob", "right"),
+        ({"ann"}, "answered", None, "Bob Ann", "wrong answered"),
+        ({"ann", "bob"}, "retrieved", None, "Bob Ann Cy", "right"),
+        ({"ann", "bob"}, "answered", None, "Bob Ann Cy Di Eve", "wrong answered"),  # F1 4 / 7
+        ({"ann", "bob"}, "answered", "Bob; Ann", "", "right"),
+        (2, "answered", "2", "", "right"),
+        (2, "retrieved", None, "Ann Bob", "wrong retrieved"),
+        (set(), "unsupported", None, "", "right"),
+        (set(), "retrieved", None, "Ann", "wrong retrieved"),
+        ({"ann"}, "unsupported", None, "Ann", "refused"),
+    ],
+)
+def test_a_verdict_is_of_what_the_row_shows(
+    gold: object, status: str, text: str | None, nodes: str, verdict: str
+) -> None:
+    asked = {"id": "q", "graph": "g", "kind": "k", "question": "?", "gold": gold, "harm": {"bob"}}
+    ranked = tuple(RankedNode(name, name, "person", "s", 1.0) for name in nodes.split())
+    row = score.judged(asked, Answer("q", "?", "hydrarag", status, text, nodes=ranked))
+    assert row["verdict"] == verdict
+    assert row["offered"] == ("Bob" in nodes + (text or ""))
+    assert row["harmful"] == (status != "unsupported" and (nodes or text or "").startswith("Bob"))
+
+
+def test_invented_questions_have_gold_unless_they_have_no_answer() -> None:
+    kinds: Counter[str] = Counter()
+    for graph in ("company", "music"):
+        for row in score.questions_of(graph, score.Graph(score.edges_of(graph, Path()))):
+            assert bool(row["gold"]) == (row["kind"] != "unanswerable"), row
+            kinds[row["kind"]] += 1
+    assert sum(kinds.values()) == 150
