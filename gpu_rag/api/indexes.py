@@ -26,14 +26,17 @@ from gpu_rag.api.live import Live
 from gpu_rag.api.models import Models, engine_over, open_engine, open_models
 from gpu_rag.api.questions import Asked, checked_questions
 from gpu_rag.engine import Engine, answer_of, check_unique
-from gpu_rag.errors import ModelError, UsageError
+from gpu_rag.errors import BadInput, ModelError, UsageError
 from gpu_rag.index import index as opened
+from gpu_rag.index.facts import Fact, load_facts
+from gpu_rag.index.names import SortedRows
 from gpu_rag.index.work import Progress
 from gpu_rag.methods.registry import AUTO
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet
 from gpu_rag.report.answers import Result, Results
 from gpu_rag.runtime.tasks import Outcome
+from gpu_rag.types import Evidence
 
 if TYPE_CHECKING:
     from gpu_rag.api.job import Job
@@ -178,6 +181,30 @@ class Index(opened.Index):
         models, options = self._call(False, **keywords)
         limit, n_sample = checked_count("limit", limit), checked_count("n_sample", n_sample)
         return plan_answers(self, questions, out, models, options, limit, n_sample)
+
+    # --- facts -------------------------------------------------------------------------------------
+
+    def neighbours(self, name: str, *, k: int = 20) -> list[Fact]:
+        """At most k facts around a name, those with the best connected other end first. Raises BadInput for a name that
+        the index lacks, MissingLayer."""
+        facts = self.loaded("facts", load_facts)
+        return facts.around(checked_text("name", name), checked_count("k", k) or 0)
+
+    def paths(self, start: str, end: str, *, k: int = 5, hops: int = 4) -> list[tuple[Fact, ...]]:
+        """At most k chains of up to `hops` facts between two names, in any direction of the facts.
+
+        Shorter chains come first, then chains through names with fewer facts. Raises as `neighbours`.
+        """
+        facts = self.loaded("facts", load_facts)
+        names = checked_text("start", start), checked_text("end", end)
+        return facts.chains(*names, checked_count("k", k) or 0, checked_count("hops", hops) or 0)
+
+    def passage(self, id: str) -> Evidence:
+        """One passage by its id, with score 0. Raises BadInput for an unknown id."""
+        row = SortedRows(self.passages["id"]).get(checked_text("id", id))
+        if row is None:
+            raise BadInput("no such passage", given=id, expected="the passage_id of an evidence")
+        return self.evidence([row], [0.0], "")[0]
 
     # --- files and other libraries -----------------------------------------------------------------
 

@@ -76,6 +76,13 @@ def add_count(parser: argparse.ArgumentParser, name: str, what: str, words: str)
     parser.add_argument(name, type=count, metavar="N", help=words)
 
 
+def port(text: str) -> int:
+    """The number of a port."""
+    if not text.isdecimal() or int(text[:6]) > 65535:
+        raise UsageError("not a port", given=text, expected="0 to 65535")
+    return int(text)
+
+
 def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, words: str, **more: Any) -> None:
     """An option that may be given several times."""
     parser.add_argument(

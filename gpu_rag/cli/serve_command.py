@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_rag.cli.options import add_index, add_settings, api_key, say, settings_of
+from gpu_rag.cli.options import add_index, add_settings, api_key, port, say, settings_of
 from gpu_rag.cli.terminal import visible
-from gpu_rag.errors import MissingBackend, UsageError
+from gpu_rag.errors import MissingBackend
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to bind (default 127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=8080, metavar="PORT", help="0: a free one (default 8080)")
+    parser.add_argument("--port", type=port, default=8080, metavar="PORT", help="0: a free one (default 8080)")
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=WORDS)
     audit = "append a line for each request: time, key's name, path, status, milliseconds"
     parser.add_argument("--audit", type=Path, metavar="FILE.jsonl", help=audit)
@@ -94,10 +94,3 @@ def _end() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _port(text: str) -> int:
-    """A number of a port."""
-    if not text.isdecimal() or int(text[:6]) > 65535:
-        raise UsageError("not a port", given=text, expected="0 to 65535")
-    return int(text)

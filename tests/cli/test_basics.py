@@ -164,11 +164,11 @@ def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, qu
         run("export", index, "--format", "graphml", "--out", tmp_path / "g.graphml", "--json"),
         run("models", "probe", f"replay:{replay}", "--json"),
         run("doctor", *llm, "--json"),
-    ]  # bench and demo, which take longer, and serve: in test_docs.py; sample, tune: in files of their own
+    ]  # bench, demo (long), serve, mcp: in test_docs.py, test_mcp.py; sample, tune: in files of their own
     for result in results:
         assert result.status == 0, result.err
         check_one_json_line(result)
-    assert len(results) == len(COMMANDS) - 5
+    assert len(results) == len(COMMANDS) - 6
     assert "questions" in results[0].err and "passages" in results[1].err  # progress
 
 
