@@ -17,9 +17,9 @@ KINDS = {"a whole number": "integer", "a number": "number", "true | false": "tru
 KINDS["a list, each of it text"] = "list of texts"
 HEAD = """# Settings
 
-Made from the declarations by `python scripts/make_docs_settings.py`. Strongest first: `--set SECTION.NAME=VALUE`, options
-of a command, the profile (`--profile`), what the index has saved of how it was built, the defaults below. A value
-outside its range and a name that does not exist are errors.
+Made from the declarations by `python scripts/make_docs_settings.py`. Strongest first: `--set SECTION.NAME=VALUE`,
+options of a command, the profile (`--profile`), what the index has saved of how it was built, the defaults below.
+A value outside its range and a name that does not exist are errors.
 """
 
 
