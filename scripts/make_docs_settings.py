@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.methods.registry import load_method, method_names
 from gpu_rag.settings import Settings
-from gpu_rag.settings.check import SECTIONS, Declared, Setting, declared, fixed, section_class, type_in_words
+from gpu_rag.settings.check import SECTIONS, Declared, Setting, declared, section_class, type_in_words
 from gpu_rag.settings.ranges import in_words
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+KINDS = {"a whole number": "integer", "a number": "number", "true | false": "true, false"}
+KINDS["a list, each of it text"] = "list of texts"
 HEAD = """# Settings
 
 Made from the declarations by `python scripts/make_docs_settings.py`. Strongest first: `--set SECTION.NAME=VALUE`,
 options of a command, the profile (`--profile`), what the index has saved of how it was built, the defaults below.
-A value outside its range and a name that does not exist are errors. Fixed: once a setting, now a constant.
+A value outside its range and a name that does not exist are errors.
 """
 
 
@@ -35,21 +38,18 @@ def _section(name: str, cls: Any) -> str:
         dict(declared(cls)) if base is Declared else {k: s for k, s in declared(cls).items() if k not in declared(base)}
     )
     rows = [f"| `{s.name}` | {s.shown or 'empty'} | {_allowed(s)} | {s.help} |" for s in own.values()]
-    constants = [
-        f"`{key}` {value if isinstance(value, str) else f'{value:,}'}"
-        for key, value in fixed(cls).items()
-        if base is Declared
-    ]
-    table = [f"| `[{name}]` | default | what it may be | meaning |", "|---|---|---|---|", *rows] if rows else []
-    parts = [f"## {name}", cls.__doc__, "\n".join(table), f"Fixed: {', '.join(constants)}." if constants else ""]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    table = [f"| `[{name}]` | default | values | meaning |", "|---|---|---|---|", *rows] if rows else []
+    return "\n\n".join(part for part in (f"## {name}", cls.__doc__, "\n".join(table)) if part) + "\n"
 
 
 def _allowed(setting: Setting) -> str:
     if isinstance(setting.allowed, tuple):
         return ", ".join(setting.allowed)
-    kind = type_in_words(setting.type).replace(" | ", " or ")
-    return f"{kind}, {in_words(setting.name, setting.allowed)}" if setting.allowed is not None else kind
+    kind = KINDS.get(words := type_in_words(setting.type), words)
+    if setting.allowed is None:
+        return kind
+    between = re.sub("^(.*) <= x <= (.*)$", r"\1 to \2", in_words("x", setting.allowed))  # else >= 1, or 0 <= x < 1
+    return f"{kind} {between}"
 
 
 if __name__ == "__main__":

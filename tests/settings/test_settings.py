@@ -260,7 +260,7 @@ def test_the_page_of_settings_is_what_the_declarations_say() -> None:
     folder = Path(__file__).resolve().parents[2]
     page = runpy.run_path(str(folder / "scripts" / "make_docs_settings.py"))["settings_page"]()
     assert page == (folder / "docs" / "settings.md").read_text(encoding="utf-8"), "run scripts/make_docs_settings.py"
-    assert "| `edge_budget` | 1.0 | a number, >= 0 |" in page and "Fixed: `tokens` 256" in page
+    assert "| `edge_budget` | 1.0 | number >= 0 |" in page and "| `damping` | 0.85 | number 0 <= x < 1 |" in page
 
 
 def test_a_section_of_a_method_is_read_and_changed_like_the_others() -> None:
