@@ -62,10 +62,9 @@ FAMILIES = {
     "loops": Family(("triton", "reference"), ("triton", "reference")),
 }
 LOOPS = {  # loop -> folder, for loops with a plain reference and a Triton version
-    "join_top1": "join",
     "minplus_relax": "bubble",
     "msbfs_or": "ego",
-    "ppr_spmm": "pagerank",
+    "ppr_step": "pagerank",
     "ragged_gather_dot_topk": "frontier",
 }
 
