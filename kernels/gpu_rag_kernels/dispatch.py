@@ -134,12 +134,6 @@ def is_cpu(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def loop_backends(device: str = "cpu") -> tuple[str, ...]:
-    """The backends for the loops in `LOOPS` that can take tensors on `device` here."""
-    able = installed("triton") and (device.startswith("cuda") or interpreted())
-    return FAMILIES["loops"].names if able else ("reference",)
-
-
 def kernel(loop: str, function: str, device: torch.device, implementation: str = "auto") -> Callable[..., Any]:
     """`function` of a loop, in Triton or as the plain reference. The choice is recorded under the loop's name. Triton
     starts kernels on the current device, so the tensors' device is made current for the call."""
