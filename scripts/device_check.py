@@ -15,8 +15,7 @@ memory is left); ops (gpu-rag bench); tests (tests/triton on the device); cugrap
 cuGraph beside our own); sanitizer (memcheck and racecheck over every kernel on its smallest case). A kernel is checked
 before it is timed, with fresh memory full of NaN: against its reference, bit-equal from run to run, and one question
 alone as in the batch; then other libraries are timed on the same input. Times are medians of triton.testing.do_bench,
-which empties the cache before each run; `share` is compulsory bytes / (time x measured copy bandwidth), for join_top1
-of the measured product.
+which empties the cache before each run; `share` is compulsory bytes / (time x measured copy bandwidth).
 
 Each section is a process of its own and is ended at its own limit. The JSON, and a Markdown page beside it, are written
 after each; of a section that was ended they have the parts until then. Exit status: 0 all checks hold, 1 some do not, 2
@@ -57,7 +56,6 @@ if __name__ == "__main__" or find_spec("gpu_rag") is None:  # not where it is im
 from gpu_rag_kernels import bubble as bubble_loops  # noqa: E402
 from gpu_rag_kernels import ego as ego_loops  # noqa: E402
 from gpu_rag_kernels import frontier as frontier_loops  # noqa: E402
-from gpu_rag_kernels import join as join_loops  # noqa: E402
 from gpu_rag_kernels import pagerank as pagerank_loops  # noqa: E402
 
 from gpu_rag.bench.measure import poisoned  # noqa: E402
@@ -196,8 +194,8 @@ def one_seed_each(csr: CSR, batch: int) -> Ragged:
 class Case:
     """run(implementation): the outputs. alone(implementation): outputs of one question by itself; part: that part of
     the outputs of all. error(outputs): how far they are from exact, and how far they may be; None: implementations give
-    equal bits. bytes: compulsory traffic of a run, each array once; flop: of a run. peers: other libraries for the same
-    work, by name: a call prepares them and gives what is timed."""
+    equal bits. bytes: compulsory traffic of a run, each array once. peers: other libraries for the same work, by name:
+    a call prepares them and gives what is timed."""
 
     size: str
     run: Callable[[str], Outputs]
@@ -205,7 +203,6 @@ class Case:
     part: Callable[[Outputs], Outputs]
     error: Callable[[Outputs], tuple[float, float]] | None = None
     bytes: int = 0
-    flop: int = 0
     peers: dict[str, Callable[[], Callable[[], Any]]] = field(default_factory=dict)
 
 
@@ -331,38 +328,7 @@ def gather(vectors: torch.Tensor, batch: int, size: int, k: int, seed: int = 1) 
     )  # fmt: skip
 
 
-def join(n: int, dims: int, words: int, device: torch.device, seed: int = 1) -> Case:
-    sides = []
-    for s in (seed, seed + 1):
-        head = torch.rand(n, words, generator=generator(s, device), device=device) < 4 / max(words, 1)
-        sides.append(join_loops.Side(unit_rows(n, dims, s, device), head.half(), head.sum(1).int() + 3))
-    left, right = sides
-
-    def run(which: str, mine: join_loops.Side = left) -> Outputs:
-        best = join_loops.join_top1(mine, right, implementation=which)
-        return best.best, best.second, best.index
-
-    def error(outputs: Outputs) -> tuple[float, float]:
-        """Of 64 rows, beside all their scores in f64."""
-        rows = torch.randperm(n, generator=generator(9, device), device=device)[:64]
-        shared = left.head[rows].double() @ right.head.double().T
-        union = (left.size[rows, None] + right.size[None, :] - shared).clamp_min(1)
-        exact = (shared / union + left.vectors[rows].double() @ right.vectors.double().T) / 2
-        strips = [part.topk(min(2, part.shape[1]), 1).values for part in exact.split(join_loops.STRIP, 1)]
-        off = max(
-            float((outputs[r][rows, s].double() - top[:, r]).abs().max())
-            for s, top in enumerate(strips) for r in range(top.shape[1])
-        )  # fmt: skip
-        named = exact.gather(1, outputs[2][rows].long()) - outputs[0][rows].double()
-        return max(off, float(named.abs().max())), join_loops.error_of(dims)
-
-    return Case(
-        f"{n} x {n} rows, {dims} dims, {words} words", run, lambda i: run(i, left.rows(n - 1, n)),
-        lambda outputs: tuple(a[-1:] for a in outputs), error, flop=2 * n * n * (dims + words),
-    )  # fmt: skip
-
-
-KERNELS = ("ppr_step", "ppr_step_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1")
+KERNELS = ("ppr_step", "ppr_step_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk")
 
 
 def cases(op: str, device: torch.device, small: bool) -> list[Callable[[], Case]]:
@@ -377,10 +343,8 @@ def cases(op: str, device: torch.device, small: bool) -> list[Callable[[], Case]
     if op == "minplus_relax":
         count, n, m, groups = (3, 12, 20, 2) if small else (256, 1000, 5000, 4)
         return [lambda: relax(blocks(count, n, m, 1, device), count, groups)]
-    if op == "ragged_gather_dot_topk":
-        rows, *sizes = ((30, 20), 4, 9, 3) if small else ((100_000, 768), 1000, 400, 20)
-        return [lambda: gather(unit_rows(*rows, 2, device), *sizes)]
-    return [lambda: join(*((70, 20, 5) if small else (32_768, 768, 1024)), device)]
+    rows, *sizes = ((30, 20), 4, 9, 3) if small else ((100_000, 768), 1000, 400, 20)
+    return [lambda: gather(unit_rows(*rows, 2, device), *sizes)]
 
 
 def equal(one: Outputs, other: Outputs) -> bool:
@@ -407,8 +371,7 @@ def check(case: Case, which: str = "triton") -> Result:
 def timed(case: Case, plan: Plan) -> Result:
     """Milliseconds of the kernel, and its share of the ceiling; milliseconds of its reference and its peers."""
     times: Result = {"ms": plan.ms(partial(case.run, plan.kernel))}
-    rate, work = ("copy_gb_s", case.bytes / 1e6) if case.bytes else ("product_tflop_s", case.flop / 1e9)
-    times["share"] = work / plan.ceilings[rate] / times["ms"]
+    times["share"] = case.bytes / 1e6 / plan.ceilings["copy_gb_s"] / times["ms"]
     others = {"reference": lambda: partial(case.run, "reference"), **({} if plan.small else case.peers)}
     for name, prepare_one in others.items():
         try:

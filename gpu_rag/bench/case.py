@@ -27,7 +27,7 @@ class Config:
 
     sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose graph is measured,
     or None; generated: whether PageRank is also measured on generated graphs; hops: number of hops for ego, reach,
-    intersect, paths and frontier, empty for their defaults.
+    paths and frontier, empty for their defaults.
     """
 
     sizes: tuple[int, ...]

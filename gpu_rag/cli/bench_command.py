@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", metavar="N,...", help="nodes, vectors or items (100000,1000000; none with --index)")
     parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
     parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
-    parser.add_argument("--hops", metavar="H,...", help="of ego, reach, intersect, paths, frontier (2,2,2,2,1)")
+    parser.add_argument("--hops", metavar="H,...", help="of ego, reach, paths, frontier (2,2,2,1)")
     words = "power-law (default), uniform, bipartite"
     parser.add_argument("--graph", default="power-law", metavar="KIND,...", help=words)
     parser.add_argument("--index", type=Path, metavar="DIR", help="PageRank on the graph of this index")

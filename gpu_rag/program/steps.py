@@ -103,4 +103,4 @@ class LLMCalls:
 def _metered(reply: Reply | RequestFailed, n_calls: int = 1) -> Metered[Reply]:
     if isinstance(reply, RequestFailed):
         return Metered(reply, llm_calls=n_calls)
-    return Metered(reply, reply.n_prompt, reply.n_cached, reply.n_generated, reply_hash=reply.hash, llm_calls=n_calls)
+    return Metered(reply, reply.n_prompt, reply.n_cached, reply.n_generated, llm_calls=n_calls)

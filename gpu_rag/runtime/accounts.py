@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_rag.errors import BudgetExceeded, UsageError
-from gpu_rag.runtime.occupancy import PROGRAMS, Occupancy
+from gpu_rag.runtime.occupancy import Occupancy
 from gpu_rag.runtime.step import Metered
 from gpu_rag.types import FALLBACKS, Usage
 
@@ -159,7 +159,6 @@ class RunStats:
     stages: dict[str, Cost] = field(default_factory=dict)
     llm: Occupancy = field(default_factory=Occupancy)
     implementations: dict[str, set[str]] = field(default_factory=dict)
-    n_rounds: int = 0
     n_questions: int = 0
     n_failed: int = 0
     n_late_calls: int = 0
@@ -195,8 +194,3 @@ class RunStats:
         """Book one note of a question that ended, and the cost that led to it."""
         self.add_stage(name, cost or Cost())
         self.stages[name].n_notes += 1
-
-    @property
-    def overhead_s(self) -> float:
-        """Seconds outside steps and waiting for slow services: programs, the runtime, statistics."""
-        return self.llm.doing_s.get(PROGRAMS, 0.0)

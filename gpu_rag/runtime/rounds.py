@@ -58,7 +58,6 @@ def run_rounds(
             if not core.waiting:
                 return [outcomes[order] for order in sorted(outcomes)]
             answered = [item for batch in cheapest_batches(core) for item in run_batch(core, batch)]
-            core.stats.n_rounds += 1
             for pending, result, seconds in sorted(answered, key=_place):
                 core.settle(pending, result, seconds)
     finally:

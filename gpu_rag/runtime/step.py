@@ -57,7 +57,6 @@ class Metered(Generic[A]):
     n_cached: int = 0
     n_generated: int = 0
     malformed: int = 0
-    reply_hash: str = ""
     llm_calls: int = 1
 
 

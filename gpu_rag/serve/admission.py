@@ -15,13 +15,13 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gpu_rag.engine import Given, Prepared, answer_of
+from gpu_rag.engine import Prepared, answer_of
 from gpu_rag.errors import BudgetExceeded, Cancelled, GpuRagError
 from gpu_rag.jobs import row_of
 from gpu_rag.program.history import Turn
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.tasks import Outcome
-from gpu_rag.serve.live import Live
+from gpu_rag.serve.live import Live, Wanted
 from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, refusal_of
 from gpu_rag.settings import Settings
@@ -171,8 +171,7 @@ class Admission:
         return sum(len(batch.handles) for batch in self.batches)
 
     async def ask(
-        self, method: str, questions: Sequence[Question], *, retrieval: bool = False, passages: int | None = None,
-        params: Given = None, where: str = "", support: bool = False, shape: Shape = dict, pieces: bool = False,
+        self, wanted: Wanted, questions: Sequence[Question], *, shape: Shape = dict, pieces: bool = False,
         history: Sequence[Turn] = (), seconds: float | None = None,
     ) -> Batch:  # fmt: skip
         """Submit questions to a method, prepared by `Live.prepare`. shape: turns a row into the client's form; pieces,
@@ -181,10 +180,9 @@ class Admission:
         Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping. Also raises the errors of
         `prepare`.
         """
-        chosen = (method, retrieval, passages, params, where, support)
-        prepared = self.live.cached(*chosen)
+        prepared = self.live.cached(wanted)
         if prepared is None:
-            prepared = await asyncio.to_thread(self.live.prepare, *chosen)
+            prepared = await asyncio.to_thread(self.live.prepare, wanted)
         if self.closed:
             raise Refusal(503, "the server is stopping", headers={"Connection": "close"})
         n_open = self.n_open

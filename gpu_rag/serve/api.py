@@ -24,7 +24,7 @@ from gpu_rag.serve.bodies import read_ask, read_chat
 from gpu_rag.serve.chat import ChatEvents, chat_completion
 from gpu_rag.serve.guard import Guard, Json, deadline_s, read_body
 from gpu_rag.serve.keys import Keys
-from gpu_rag.serve.live import DEAD, READY
+from gpu_rag.serve.live import DEAD, READY, Wanted
 from gpu_rag.serve.metrics import EngineMetrics
 from gpu_rag.serve.refusal import Refusal
 
@@ -91,11 +91,10 @@ class _Api:
         """Answer questions, with rows as `gpu-rag answer` writes them. retrieval: only evidence; no reader runs."""
         raw = await read_body(request, self._settings)
         body, questions, single = read_ask(raw, self._settings.params, retrieval=retrieval)
-        batch = await self._admission.ask(
-            body.method, questions, retrieval=retrieval, passages=body.passages, params=body.params, where=body.where,
-            support=not retrieval if body.support is None else body.support,
-            shape=partial(self._shaped, retrieval, bool(body.words)), seconds=deadline_s(request),
-        )  # fmt: skip
+        support = not retrieval if body.support is None else body.support
+        wanted = Wanted(body.method, retrieval, body.passages, body.params, body.where, support)
+        shape = partial(self._shaped, retrieval, bool(body.words))
+        batch = await self._admission.ask(wanted, questions, shape=shape, seconds=deadline_s(request))
         if NDJSON in request.headers.get("accept", ""):
             return Streamed(batch, lambda row: bytes(Json(row).body) + b"\n", NDJSON)
         rows = await batch.collected(request.receive)
@@ -114,10 +113,10 @@ class _Api:
         """Answer with a chat completion. The model's name is a method, the last user message is the question, and
         earlier messages are its history."""
         body, question, history = read_chat(await read_body(request, self._settings))
+        wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
         batch = await self._admission.ask(
-            self._method_of(body.model), [question], where=body.where, support=True, pieces=bool(body.stream),
-            history=history, seconds=deadline_s(request),
-        )  # fmt: skip
+            wanted, [question], pieces=bool(body.stream), history=history, seconds=deadline_s(request)
+        )
         if body.stream:
             return Streamed(batch, ChatEvents(body), SSE)
         (row,) = await batch.collected(request.receive)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_rag.engine import MOST_PARTS, Engine, Given, OnText, Prepared
@@ -23,6 +24,23 @@ READY, DEAD, STOPPING = "ready", "dead", "stopping"
 LONGEST_PAUSE_S = 60.0
 STOP_S = 5.0  # maximum wait at the end for a running batch, and for models to close
 N_PREPARED = 256  # prepared methods that are cached
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A method as questions want it, with the arguments of `Engine.prepare`. passages: its `limit`."""
+
+    method: str
+    retrieval_only: bool
+    passages: int | None = None
+    params: Given = None
+    where: str = ""
+    support: bool = False
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for equal arguments."""
+        return repr({**vars(self), "params": sorted((self.params or {}).items())})
 
 
 class Live:
@@ -58,46 +76,30 @@ class Live:
         self._adopt(self.engine)
         self._thread.start()
 
-    def prepare(
-        self,
-        method: str,
-        retrieval_only: bool,
-        passages: int | None = None,
-        params: Given = None,
-        where: str = "",
-        support: bool = False,
-    ) -> Prepared:
+    def prepare(self, wanted: Wanted) -> Prepared:
         """`Engine.prepare`, cached. Thread-safe; may load files. Raises its errors, and Refusal."""
         self._check_ready()
         with self._lock:
             self._check_ready()  # models may have been closed meanwhile, and preparing would reopen them
-            return self._prepare(method, retrieval_only, passages, params, where, support)
+            return self._prepare(wanted)
 
-    def _prepare(
-        self,
-        method: str,
-        retrieval_only: bool,
-        passages: int | None = None,
-        params: Given = None,
-        where: str = "",
-        support: bool = False,
-    ) -> Prepared:
-        found = self.cached(method, retrieval_only, passages, params, where, support)
-        if found is None:
-            options: dict[str, Any] = {"retrieval_only": retrieval_only, "params": params}
-            found = self.engine.prepare(method, limit=passages, where=where, support=support, **options)
+    def _prepare(self, wanted: Wanted) -> Prepared:
+        prepared = self.cached(wanted)
+        if prepared is None:
+            prepared = self.engine.prepare(
+                wanted.method, limit=wanted.passages, retrieval_only=wanted.retrieval_only, params=wanted.params,
+                where=wanted.where, support=wanted.support,
+            )  # fmt: skip
             # a filtered method keeps a part of the index in memory
-            like = [key for key, prepared in self._prepared.items() if bool(prepared.where) == bool(where)]
-            if len(like) >= (MOST_PARTS if where else N_PREPARED):
+            like = [key for key, other in self._prepared.items() if bool(other.where) == bool(wanted.where)]
+            if len(like) >= (MOST_PARTS if wanted.where else N_PREPARED):
                 del self._prepared[like[0]]
-            self._prepared[_key(method, retrieval_only, passages, params, where, support)] = found
-        return found
+            self._prepared[wanted.key] = prepared
+        return prepared
 
-    def cached(
-        self, method: str, retrieval_only: bool, passages: int | None, params: Given, where: str, support: bool
-    ) -> Prepared | None:
-        """The cached result of `prepare` for the same arguments, or None; never waits."""
-        return self._prepared.get(_key(method, retrieval_only, passages, params, where, support))
+    def cached(self, wanted: Wanted) -> Prepared | None:
+        """The cached result of `prepare`, or None; never waits."""
+        return self._prepared.get(wanted.key)
 
     def _check_ready(self) -> None:
         if self.state != READY:
@@ -159,7 +161,7 @@ class Live:
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
         """Why a method cannot be served (no stage, language model, package or setting); None if it can."""
         try:
-            self._prepare(method, retrieval_only)
+            self._prepare(Wanted(method, retrieval_only))
         except UsageError as error:
             return error
         return None
@@ -193,7 +195,3 @@ class Live:
         except GpuRagError as error:
             self.reason = f"the engine cannot be opened again: {error}"
             self._say(self.reason)
-
-
-def _key(method: str, retrieval_only: bool, passages: int | None, params: Given, *others: Hashable) -> Hashable:
-    return method, retrieval_only, passages, repr(sorted((params or {}).items())), *others

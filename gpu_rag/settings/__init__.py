@@ -161,16 +161,3 @@ def _checked_section(name: str, given: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise UsageError(f"[{name}] is a section", given=shortened(given), expected="name = value lines")
     return given
-
-
-def as_plain(settings: Settings) -> dict[str, Any]:
-    """Settings as nested plain values, without `kept`."""
-    sections = {name: dataclasses.asdict(getattr(settings, name)) for name in CORE}
-    own = {name: dataclasses.asdict(section) for name, section in settings.own.items()}
-    return {**sections, **own, "method": {name: dict(params) for name, params in settings.method.items()}}
-
-
-def differences(section: Declared) -> dict[str, Any]:
-    """Settings of a section that differ from the defaults."""
-    defaults = dataclasses.asdict(type(section)())
-    return {name: value for name, value in dataclasses.asdict(section).items() if value != defaults[name]}

@@ -62,10 +62,9 @@ FAMILIES = {
     "loops": Family(("triton", "reference"), ("triton", "reference")),
 }
 LOOPS = {  # loop -> folder, for loops with a plain reference and a Triton version
-    "join_top1": "join",
     "minplus_relax": "bubble",
     "msbfs_or": "ego",
-    "ppr_spmm": "pagerank",
+    "ppr_step": "pagerank",
     "ragged_gather_dot_topk": "frontier",
 }
 
@@ -133,12 +132,6 @@ def interpreted() -> bool:
 def is_cpu(device: torch.device) -> bool:
     """Whether a device is the CPU; cached, because torch takes ten times as long to tell the type."""
     return device.type == "cpu"
-
-
-def loop_backends(device: str = "cpu") -> tuple[str, ...]:
-    """The backends for the loops in `LOOPS` that can take tensors on `device` here."""
-    able = installed("triton") and (device.startswith("cuda") or interpreted())
-    return FAMILIES["loops"].names if able else ("reference",)
 
 
 def kernel(loop: str, function: str, device: torch.device, implementation: str = "auto") -> Callable[..., Any]:

@@ -1,27 +1,34 @@
-"""Peers of `gpu-rag bench` for the cases of `reach`: other libraries at the same work."""
+"""Peers of `gpu-rag bench` for the case `reach`: other libraries at the same work."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from gpu_rag.bench.case import Peer, alone, peer
-from gpu_rag.graph.reach.bench import Labelled, Questions, by_scipy
-
-NAMES = {
-    "reach": ("scipy CSR a relation", "Python dict"),
-    "intersect": ("scipy + numpy intersect1d", "Python dict and sets"),
-}
+from gpu_rag.graph.reach.bench import Labelled, Question, Questions, by_scipy
 
 
-def peers(op: str, one: Labelled, questions: Questions) -> list[Peer]:
-    """Both peers of an op, under its names."""
-    return [peer(name)(make)(one, questions) for name, make in zip(NAMES[op], (_scipy, _python))]
-
-
-def _scipy(one: Labelled, questions: Questions) -> Peer:
+@peer("scipy CSR a relation")
+def by_matrices(one: Labelled, questions: Questions) -> Peer:
     return alone(questions, partial(by_scipy, one))
 
 
-def _python(one: Labelled, questions: Questions) -> Peer:
-    walk = one.by_dict()
-    return alone(questions, lambda question: sorted(set.intersection(*(walk(*topic) for topic in question))))
+@peer("Python dict")
+def by_dict(one: Labelled, questions: Questions) -> Peer:
+    """A dictionary from (node, relation) to neighbours."""
+    beside: dict[tuple[int, int], list[int]] = {}
+    for a, relation, b in zip(*(column.tolist() for column in one.edges)):
+        beside.setdefault((a, relation), []).append(b)
+        beside.setdefault((b, relation), []).append(a)
+
+    def walk(question: Question) -> list[int]:
+        nodes, chain = question
+        reached = set(nodes)
+        for relation in chain:
+            reached = {u for v in reached for u in beside.get((v, relation), ())}
+        return sorted(reached)
+
+    return alone(questions, walk)
+
+
+PEERS = (by_matrices, by_dict)

@@ -185,8 +185,9 @@ def questions(tmp_path: Path) -> Path:
 def replay(index: Path, tmp_path: Path, templates: Path) -> Path:
     """Recorded replies to all QUESTIONS by all METHODS: --set models.llm=replay:FILE."""
     if not (templates / "replies.jsonl").exists():
+        from recording_llm import RecordingLLM
+
         from gpu_rag import Index
-        from gpu_rag.models.llm.replay import RecordingLLM
         from gpu_rag.models.llm.scripted import ScriptedLLM
         from gpu_rag.types import Question
 

@@ -31,13 +31,12 @@ from gpu_rag.types import Blocks, Ragged, TopK
 
 TINY = ("--sizes", 300, "--batch", 7, "--rounds", 1, "--damping", "0.85", "--json")
 WHOLE = ("components", "groups", "clusters")
-SEVERAL = ("bubble", "intersect", "paths")  # whose function is called for the inputs or the check too
+SEVERAL = ("bubble", "paths")  # whose function is called for the inputs or the check too
 PEERS = {
     "blocks-pagerank": {"igraph prpack", "networkx", "scipy CSR @ vector"},
     "bubble": {"scipy dijkstra", "igraph distances", "networkx"},
     "ego": {"igraph", "networkx ego_graph", "scipy", "PyG k_hop_subgraph"},
     "reach": {"scipy CSR a relation", "Python dict"},
-    "intersect": {"scipy + numpy intersect1d", "Python dict and sets"},
     "components": {"scipy", "igraph", "networkx"},
     "groups": {"scipy", "Python dict"},
     "clusters": {"scikit-learn DBSCAN"},
@@ -108,7 +107,6 @@ OPS = {
     "bubble": (bubble, "bubble_expansion"),
     "ego": (ego, "ego_balls"),
     "reach": (reach, "reachable"),
-    "intersect": (reach, "intersect"),
     "components": (components, "connected_components"),
     "groups": (cluster, "exact_groups"),
     "clusters": (cluster, "radius_clusters"),
@@ -166,11 +164,6 @@ def one_direction(graph, starts, chain, ways, **options):
     return right["reachable"](graph, starts, chain, Ragged(ways.values * 0 + 1, ways.offsets), **options)
 
 
-def one_shared_value_lost(a, b, **options):
-    found = right["intersect"](a, b, **options)
-    return Ragged(found.values[:-1], found.offsets.clamp(max=len(found.values) - 1))
-
-
 def without(words):
     return Ragged(words.values[:0], torch.zeros_like(words.offsets))
 
@@ -219,7 +212,6 @@ WRONG = {
     "bubble": [equal_costs, fewer_trees],
     "ego": [one_hop, one_entry_lost],
     "reach": [one_direction],
-    "intersect": [one_direction, one_shared_value_lost],
     "components": [lambda csr: torch.arange(csr.n)],
     "groups": [lambda keys: torch.zeros(keys.batch, dtype=torch.int64)],
     "clusters": [lambda vectors, eps: right["radius_clusters"](vectors, 2.0)],
@@ -228,7 +220,7 @@ WRONG = {
     "top-edges": [walk_without_the_best],
     "paths": [scores_of_others, one_path_lost],
 }
-ELSEWHERE = {one_entry_lost: "induced_subgraphs", one_direction: "reachable"}  # not the function of OPS
+ELSEWHERE = {one_entry_lost: "induced_subgraphs"}  # not the function of OPS
 
 
 @pytest.mark.parametrize(
@@ -266,12 +258,6 @@ def test_the_reused_buffer_does_not_hide_what_was_not_written(run, monkeypatch):
     monkeypatch.setattr(pagerank, "personalized_pagerank", not_filled)
     result = run("bench", "pagerank", *TINY)
     assert result.status == 1 and all(row["note"].startswith("refused: ") for row in result.document["rows"])
-
-
-def test_most_questions_of_intersect_have_an_answer():
-    (case,) = reach.intersect_cases(Config(sizes=(2000,), batches=(64,)))
-    found = case.run(case.inputs(0, 64)).offsets.diff()
-    assert int((found > 0).sum()) > 48 and int(found.max()) > 3
 
 
 # --- arithmetic and references ---------------------------------------------------------------------

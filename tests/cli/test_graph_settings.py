@@ -29,7 +29,7 @@ def test_answer_records_and_prints_what_ran_the_ops(answer):
 @pytest.mark.parametrize("pagerank", ["torch", "numba"])
 def test_settings_choose(answer, pagerank):
     found = ops(answer("--json", "--set", f"graph.pagerank={pagerank}", "--set", "graph.ops=torch"))
-    kernels = {"ppr_spmm": "reference"} if pagerank == "torch" else {}
+    kernels = {"ppr_step": "reference"} if pagerank == "torch" else {}
     assert found == {"nearest": "torch", "personalized_pagerank": pagerank, **kernels}
 
 

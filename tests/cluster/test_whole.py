@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recording_llm import RecordingLLM
 
 import gpu_rag
 from gpu_rag.cluster.models import RayLLM
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings.sections import ScaleSettings
 from gpu_rag.types import Question, Request

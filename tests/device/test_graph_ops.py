@@ -30,7 +30,7 @@ from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.graph.paths import Ends, Window, nodes_on_paths, path_graph, score_paths, search_paths
-from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
+from gpu_rag.graph.reach import EITHER, reachable, typed_graph
 from gpu_rag.types import CSR, Ragged, TopK
 
 N, M, DIMS, BATCH = 60, 140, 16, 5
@@ -147,8 +147,7 @@ def walks(w: World, put: Put, by: str) -> Any:
     found = reachable(graph, put(w.seeds), put(chains), put(ways), implementation=by)
     tails, kinds = put(row_of_entry(w.csr)), put(torch.zeros(w.csr.m, dtype=torch.int64))
     other = typed_graph(tails, kinds, put(w.csr.indices), w.csr.n, 1)
-    everything = put(ragged([list(range(N))] * BATCH))
-    return found, intersect(found, everything, implementation=by), other
+    return found, other
 
 
 @op
@@ -313,7 +312,6 @@ MIXED = [
     Mixed("costs", lambda w, put: node_costs(put(w.queries), w.vectors, *put((w.ids(BATCH, 3), w.ids(N, 3))))),
     Mixed("join", lambda w, put: hybrid_argmax(put(w.queries), put(w.words(BATCH)), w.vectors, w.words(N))),
     Mixed("CSR", lambda w, put: prepare(replace(put(w.csr), indices=w.csr.indices))),
-    Mixed("intersection", lambda w, put: intersect(put(w.seeds), w.seeds)),
 ]
 
 

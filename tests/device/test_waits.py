@@ -23,7 +23,7 @@ from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import matrix, personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
 from gpu_rag.graph.ragged import check_ragged, expand
-from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
+from gpu_rag.graph.reach import EITHER, reachable, typed_graph
 from gpu_rag.runtime import Step
 from gpu_rag.settings import merge
 from gpu_rag.types import Question, Ragged
@@ -193,7 +193,6 @@ def test_an_op_waits_for_its_sizes_alone(waits: Waits, batch: int) -> None:
         "balls by words": (3 + -(-batch // 64) + 2 * 2, lambda: balls_by_words(graph.csr, seeds, 2, None)),
         "blocks": (3, lambda: induced_subgraphs(graph, everything)),
         "walks": (1 + 2 + 1, lambda: reachable(typed, seeds, chains, ways)),
-        "what two have": (3, lambda: intersect(everything, everything)),
         "nearest": (1, lambda: nearest(queries, base, 5, tile=100)),
         "of an index": (3, lambda: held.search(put(rows[:batch]), 5)),
         "selection": (1, lambda: topk_rows(scores, 9)),

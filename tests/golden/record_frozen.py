@@ -348,8 +348,10 @@ def differences(found: Any, expected: Any, at: str = "") -> list[str]:
 
 def record_replies(work: Work) -> None:
     """Asks the packaged model what `rows` replays."""
+    sys.path.insert(0, str(FROZEN.parents[1] / "shared"))
+    from recording_llm import RecordingLLM
+
     from gpu_rag.models.llm import load_llm
-    from gpu_rag.models.llm.replay import RecordingLLM
 
     path = FROZEN / "replies.jsonl"
     path.unlink()

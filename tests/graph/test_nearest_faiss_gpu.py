@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.nearest.index import MOST_ON_GPU, TRAINED_ON, FaissIndex
+from gpu_rag.graph.nearest.index import MOST_ON_GPU, SEED, TRAINED_ON, FaissIndex
 
 
 class Rows:
@@ -90,23 +90,21 @@ def base(n: int) -> Any:
 
 
 def test_lists_are_trained_on_the_gpu_as_on_the_cpu(faiss: FakeFaiss) -> None:
-    made = FaissIndex(base(400), "ivf", 7, 1)
+    made = FaissIndex(base(400), "ivf", 1)
     assert faiss.moved_to == 1 and made.index.nprobe == made.index.lists == 10
-    assert made.index.trained_with == {"seed": 8, "max_points_per_centroid": TRAINED_ON}
+    assert made.index.trained_with == {"seed": SEED, "max_points_per_centroid": TRAINED_ON}
     assert made.index.rows.shape == (400, 4)
     found = made.propose(made.index.rows[:3], 2)
     assert found.ids[:, 0].tolist() == [0, 1, 2] and found.ids.dtype == torch.int32
 
 
 def test_more_rows_than_a_gpu_finds_are_refused(faiss: FakeFaiss) -> None:
-    made = FaissIndex(base(3), "exact", 0, 1)
+    made = FaissIndex(base(3), "exact", 1)
     with pytest.raises(UsageError, match="fewer rows on a GPU; given 2049 for a query.*implementation=torch"):
         made.propose(torch.zeros(1, 4), MOST_ON_GPU + 1)
 
 
 def test_what_a_gpu_cannot_take(faiss: FakeFaiss, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="hnsw works on the CPU; given rows on cuda:1"):
-        FaissIndex(base(3), "hnsw", 0, 1)
     monkeypatch.delattr(FakeFaiss, "StandardGpuResources")
     with pytest.raises(MissingBackend, match="this faiss has no GPU"):
-        FaissIndex(base(3), "exact", 0, 1)
+        FaissIndex(base(3), "exact", 1)

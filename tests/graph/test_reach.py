@@ -1,4 +1,4 @@
-"""Typed reachability against networkx multigraphs, intersections against sets."""
+"""Typed reachability against networkx multigraphs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ragged_lists import listed, ragged
-from refusals import caught, refusals
+from refusals import refusals
 
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph import reach as module
-from gpu_rag.graph.reach import ANY, EITHER, IN, OUT, TypedGraph, intersect, reachable, typed_graph
+from gpu_rag.graph.reach import ANY, EITHER, IN, OUT, TypedGraph, reachable, typed_graph
 from gpu_rag.types import Ragged
 
 Edges = list[tuple[int, int, int]]
@@ -160,39 +160,6 @@ def test_checks_catch(wrong: Reach) -> None:
         check(wrong, FILMS, 8, 2, starts, chains)
 
 
-# --- intersections ---------------------------------------------------------------------------------
-
-Meet = Callable[[Ragged, Ragged], Ragged]
-MEET: list[Meet] = [intersect, lambda a, b: intersect(a, b, implementation="torch")]
-
-
-def check_meet(meet: Meet, a: list[list[int]], b: list[list[int]], dtype: torch.dtype = torch.int64) -> None:
-    found = meet(ragged(a, dtype), ragged(b))
-    assert found.values.dtype == dtype
-    assert listed(found) == [sorted(set(x) & set(y)) for x, y in zip(a, b, strict=True)]
-
-
-@QUICK
-@given(st.lists(st.tuples(*[st.sets(st.integers(-4, 12), max_size=9).map(sorted)] * 2), max_size=6), st.booleans())
-def test_meets(pairs: list[tuple[list[int], list[int]]], narrow: bool) -> None:
-    for meet in MEET:
-        check_meet(meet, [a for a, _ in pairs], [b for _, b in pairs], torch.int32 if narrow else torch.int64)
-
-
-def across_lists(a: Ragged, b: Ragged) -> Ragged:
-    everywhere = set(b.values.tolist())
-    return ragged([[v for v in row if v in everywhere] for row in listed(a)])
-
-
-def unites(a: Ragged, b: Ragged) -> Ragged:
-    return ragged([sorted({*x, *y}) for x, y in zip(listed(a), listed(b))])
-
-
-test_meet_checks_catch = caught(
-    [across_lists, unites], lambda wrong: check_meet(wrong, [[1, 2], [1, 3]], [[2], [3]][::-1])
-)
-
-
 # --- input -----------------------------------------------------------------------------------------
 
 
@@ -206,7 +173,5 @@ test_bad_input_says_what = refusals(
         ("no such direction; given 0", lambda: reachable(GRAPH, ZERO, ZERO, ZERO)),
         ("relations do not match the starts", lambda: reachable(GRAPH, ZERO, ragged([[0], [0]]), ragged([[1], [1]]))),
         ("the head of an edge is no node", lambda: graph_of([(0, 1, 8)], 8, 2)),
-        ("lists of a are not in order", lambda: intersect(ragged([[2, 1]]), ZERO)),
-        ("lists of b do not match the lists of a", lambda: intersect(ZERO, ragged([[0], [1]]))),
     ]
 )

@@ -389,7 +389,7 @@ def test_idle_time_of_the_llm_has_its_reasons(driver, clock):
     assert stats.llm.idle_s == pytest.approx(causes)
     assert stats.llm.busy_s == pytest.approx(3 * 0.04) and stats.wall_s == pytest.approx(0.15 + 0.12)
     assert stats.llm.share == pytest.approx(0.15 / 0.27)
-    assert stats.overhead_s == pytest.approx(0.02)
+    assert stats.llm.doing_s["programs"] == pytest.approx(0.02)
 
 
 def test_a_queue_that_ran_dry_in_a_batch_is_half_idle(clock):

@@ -13,6 +13,7 @@ from toy_steps import Toys, graph
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.runtime import StreamingDriver
+from gpu_rag.serve.live import Wanted
 from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.types import Question
 
@@ -130,7 +131,7 @@ def test_questions_of_clients_and_methods_share_batches(here):
         gate.wait(PATIENCE_S)
 
     async def clients():
-        server.live.submit(server.live.prepare("bm25", True), Question("first", "Which town?"), hold)
+        server.live.submit(server.live.prepare(Wanted("bm25", True)), Question("first", "Which town?"), hold)
         assert reached.wait(PATIENCE_S)
         async with server.client() as client:
             one = [

@@ -15,8 +15,8 @@ from gpu_rag.types import CSR, Ragged
 
 Script = Callable[[str], Any]  # a module of scripts/, by name
 DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
-ABLE = "triton" in dispatch.loop_backends(DEVICE)
-INTERPRETED = dispatch.interpreted() and "triton" in dispatch.loop_backends("cpu")
+INTERPRETED = dispatch.interpreted() and dispatch.installed("triton")
+ABLE = INTERPRETED or (DEVICE == "cuda" and dispatch.installed("triton"))
 NEEDS_TRITON = [pytest.mark.triton, pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")]
 NEEDS_INTERPRETER = [
     pytest.mark.triton,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from kernel_device import NEEDS_INTERPRETER, Script
 
-OPS = ("ppr_step", "ppr_step_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1")
+OPS = ("ppr_step", "ppr_step_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk")
 
 
 @pytest.mark.parametrize("op", [pytest.param(op, marks=NEEDS_INTERPRETER) for op in OPS])

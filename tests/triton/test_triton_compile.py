@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 WORDS, NUMBERS = "*i64", "*i32"
-LEAST_WARPS = {"_strip": 8}  # of a multiprocessor's 64; what reads memory needs many, what multiplies tiles few
+LEAST_WARPS = 16  # of a multiprocessor's 64: what reads memory needs many
 
 
 def compiled(op: str, kernel: str, arguments: dict[str, str], **constants: int | bool) -> str:
@@ -50,7 +50,7 @@ def built(
     needs = needs_of(made)
     # of one column the compiler keeps a register in memory, to hold more programs: no caller has so narrow a tile
     assert needs.stack <= (8 if ones else 0), f"registers of {kernel} are spilled"
-    assert needs.shared <= MOST_SHARED and needs.warps >= LEAST_WARPS.get(kernel, 16), (kernel, needs)
+    assert needs.shared <= MOST_SHARED and needs.warps >= LEAST_WARPS, (kernel, needs)
     assert not narrow_products(made.asm["ttir"]), f"offsets of {kernel} may not fit 32 bits"
     return made
 
@@ -73,19 +73,6 @@ def entries(x: str, weighted: bool) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("state", ["*fp32", "*fp64"])
-def test_ppr_spmm(state: str, weighted: bool) -> None:
-    both = {"source": state, "factors": state, "y": state}
-    rows = {**entries(state, weighted), **both, "indptr": WORDS, "listed": WORDS, "n_listed": "i32"}
-    hubs = {**both, "partial": state, "hubs": WORDS, "bounds": WORDS, "width": "i32"}
-    for ptx in (
-        compiled("ppr_spmm", "_rows", rows, weighted=weighted, **TILE),
-        compiled("ppr_spmm", "_hubs", hubs, **SUMS),
-    ):
-        check_no_atomics(ptx)
-
-
-@pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize(("x", "y", "sums"), STATES)
 def test_ppr_step(x: str, y: str, sums: str, weighted: bool) -> None:
     more = dict.fromkeys(("factors", "inverse", "degree", "omega", "change"), sums)
@@ -94,9 +81,9 @@ def test_ppr_step(x: str, y: str, sums: str, weighted: bool) -> None:
     chunks = {**entries(x, weighted), "partial": sums, "starts": WORDS, "ends": WORDS, "n_chunks": "i32"}
     hubs = {**more, "x": x, "partial": sums, "hubs": WORDS, "bounds": WORDS, "n_slots": "i32", "width": "i32"}
     for measured in (True, False):
-        check_no_atomics(compiled("ppr_spmm", "_step_rows", rows, weighted=weighted, measured=measured, **TILE))
-        check_no_atomics(compiled("ppr_spmm", "_step_hubs", hubs, measured=measured, **SUMS))
-    check_no_atomics(compiled("ppr_spmm", "_chunks", chunks, weighted=weighted, **TILE))
+        check_no_atomics(compiled("ppr_step", "_step_rows", rows, weighted=weighted, measured=measured, **TILE))
+        check_no_atomics(compiled("ppr_step", "_step_hubs", hubs, measured=measured, **SUMS))
+    check_no_atomics(compiled("ppr_step", "_chunks", chunks, weighted=weighted, **TILE))
 
 
 def pointers(arguments: dict[str, str]) -> list[str]:
@@ -124,7 +111,7 @@ def test_a_row_is_rounded_alike_for_any_number_of_columns(x: str, y: str, sums: 
         ("_step_rows", rows, {"weighted": weighted, "measured": True, **TILE}),
         ("_chunks", chunks, {"weighted": weighted, **TILE}),
     ):
-        made = [built("ppr_spmm", name, arguments, constants, *kinds) for kinds in specialised(arguments)]
+        made = [built("ppr_step", name, arguments, constants, *kinds) for kinds in specialised(arguments)]
         assert all(rounded(kernel) == rounded(made[0]) for kernel in made)
         assert bool(rounded(made[0])) or not weighted
 
@@ -137,13 +124,13 @@ def test_hubs_are_summed_in_one_order(sums: str) -> None:
     arguments |= {"n_slots": "i32", "width": "i32"}
     arrays, constants = pointers(arguments), {"measured": True, **SUMS}
     layouts = {
-        tuple(summed_layouts(built("ppr_spmm", "_step_hubs", arguments, constants, aligned)))
+        tuple(summed_layouts(built("ppr_step", "_step_hubs", arguments, constants, aligned)))
         for aligned in ([], arrays, [name for name in arrays if name != "omega"])
     }
     assert len(layouts) == 1 and next(iter(layouts))
     function: Any = importlib.import_module("gpu_rag_kernels.pagerank.triton")
-    for kernel in (function._hubs, function._step_hubs):
-        assert "width" in [p.name for p in kernel.params if p.do_not_specialize], "which would choose other threads"
+    params = function._step_hubs.params
+    assert "width" in [p.name for p in params if p.do_not_specialize], "which would choose other threads"
 
 
 def test_the_check_of_orders_sees_other_threads() -> None:
@@ -153,7 +140,7 @@ def test_the_check_of_orders_sees_other_threads() -> None:
     arguments |= {"indptr": WORDS, "listed": WORDS}
     constants = {"weighted": False, "measured": True, **TILE}
     plain, aligned = (
-        summed_layouts(built("ppr_spmm", "_step_rows", arguments, constants, *kinds))
+        summed_layouts(built("ppr_step", "_step_rows", arguments, constants, *kinds))
         for kinds in (([], []), ([*pointers(arguments), "width"], []))
     )
     assert plain != aligned
@@ -169,7 +156,7 @@ def summed_layouts(kernel: Any) -> list[str]:
 
 def test_the_checks_see_spilled_registers_and_narrow_offsets() -> None:
     with pytest.raises(AssertionError, match="spilled"):
-        built("join_top1", "_strip", *joined("*fp16", True, rows=256))
+        built("minplus_relax", "_round", *relaxed(16, n_nodes=256))
     pid, eight = "%pid = tt.get_program_id x : i32", "%c8_i32 = arith.constant 8 : i32"
     for narrow in ("%row = arith.muli %pid, %c8_i32 : i32", "%at = arith.muli %row, %width : tensor<8x1xi32>"):
         assert narrow_products("\n".join([pid, eight, narrow]))
@@ -208,49 +195,16 @@ def test_ragged_gather_dot_topk(vectors: str, biased: bool) -> None:
 
 @pytest.mark.parametrize("n_groups", [1, 4, 16])
 def test_minplus_relax(n_groups: int) -> None:
-    words = dict.fromkeys(("indptr", "cost", "state", "relaxed"), WORDS)
-    arguments = {**words, "indices": NUMBERS, "flags": NUMBERS, "n": "i32", "width": "i32"}
-    tile = {"n_nodes": 8, "n_entries": 8, "n_groups": n_groups}
-    ptx = compiled("minplus_relax", "_round", arguments, unreached=2**63 - 1, **tile)
+    ptx = str(built("minplus_relax", "_round", *relaxed(n_groups)).asm["ptx"])
     assert atomics(ptx) and all(".max.s32" in line for line in atomics(ptx)), "for the flag, nothing else"
 
 
-@pytest.mark.parametrize(("vectors", "grouped"), [("*fp16", True), ("*fp16", False), ("*fp32", True)])
-def test_join_top1(vectors: str, grouped: bool) -> None:
-    kernels: Any = importlib.import_module("gpu_rag_kernels.join.triton")
-    warps = kernels.WARPS if vectors == "*fp16" else kernels.WARPS_F32
-    ptx = str(built("join_top1", "_strip", *joined(vectors, grouped), warps=warps).asm["ptx"])
-    check_no_atomics(ptx)
-    assert "mma" in ptx and "tf32" not in ptx
-
-
-def test_join_top1_loads_padded_keywords_by_vectors() -> None:
-    """A row of a head whose length 16 divides, see `triton_path`: 16 bytes at a time; else a number at a time."""
-    arguments, constants = joined("*fp16", False)
-    aligned = [*pointers(arguments), "dims"]
-    plain, padded = (
-        str(built("join_top1", "_strip", arguments, constants, [*aligned, *more]).asm["ptx"])
-        for more in ([], ["n_head"])
-    )
-    assert scalar_loads(plain) >= 16 and scalar_loads(padded) == 0
-    assert len(re.findall(r"cp\.async[^;]* 0x10|ld\.global[.\w]*\.v4\.b32", padded)) >= 8
-
-
-def scalar_loads(ptx: str) -> int:
-    """How many loads of one f16 there are."""
-    return len(re.findall(r"ld\.global(?:\.\w+)*\.b16", ptx)) + len(re.findall(r"cp\.async[^;]* 0x2,", ptx))
-
-
-def joined(vectors: str, grouped: bool, rows: int = 64) -> tuple[dict[str, str], dict[str, int | bool]]:
-    """Arguments and constants of the kernel of `join_top1`."""
-    floats = {"left": vectors, "right": vectors, "best": "*fp32", "second": "*fp32"}
-    heads = dict.fromkeys(("left_head", "right_head"), "*fp16")
-    numbers = dict.fromkeys(("left_size", "right_size", "index"), NUMBERS)
-    groups = dict.fromkeys(("left_group", "right_group"), WORDS if grouped else NUMBERS)
-    counts = dict.fromkeys(("n_left", "n_right", "dims", "n_head", "n_strips", "strip"), "i32")
-    whole = vectors == "*fp16"
-    tile: dict[str, int | bool] = {"grouped": grouped, "whole": whole, "n_rows": rows, "n_columns": 64, "n_depth": 32}
-    return {**floats, **heads, **numbers, **groups, **counts}, tile
+def relaxed(n_groups: int, n_nodes: int = 8) -> tuple[dict[str, str], dict[str, int | bool]]:
+    """Arguments and constants of the kernel of `minplus_relax`."""
+    words = dict.fromkeys(("indptr", "cost", "state", "relaxed"), WORDS)
+    tile: dict[str, int | bool] = {"n_nodes": n_nodes, "n_entries": 8, "n_groups": n_groups}
+    arguments = {**words, "indices": NUMBERS, "flags": NUMBERS, "n": "i32", "width": "i32"}
+    return arguments, {**tile, "unreached": 2**63 - 1}
 
 
 def check_no_atomics(ptx: str) -> None:

@@ -11,7 +11,6 @@ import torch
 from gpu_rag_kernels import bubble as bubble_loops
 from gpu_rag_kernels import ego as ego_loops
 from gpu_rag_kernels import frontier as frontier_loops
-from gpu_rag_kernels import join as join_loops
 from gpu_rag_kernels import pagerank as pagerank_loops
 from gpu_rag_kernels.frontier import gather_dots
 from kernel_device import DEVICE, NEEDS_INTERPRETER, NEEDS_TRITON, marked
@@ -42,11 +41,6 @@ def graph(way: Callable[[torch.Tensor], torch.Tensor], *, weighted: bool) -> CSR
     ends = whole(0, N, 2, 14)
     made = csr_from_edges(ends[0], ends[1], N, drawn(14) + 0.1 if weighted else None, undirected=False)
     return CSR(way(made.indptr), way(made.indices), None if made.weight is None else way(made.weight))
-
-
-def spmm(way: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    x, source = way(drawn(N, 3)), way(drawn(N, 3, seed=1))
-    return (pagerank_loops.ppr_spmm(graph(way, weighted=True), x, source, 0.85, implementation="triton"),)
 
 
 def step(way: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -83,17 +77,7 @@ def gather(way: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return best.ids, best.scores
 
 
-def join(way: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    sides = []
-    for seed, n in ((1, 3), (2, N)):
-        vectors = torch.nn.functional.normalize(drawn(n, 5, seed=seed), dim=1)
-        head, group = (drawn(n, 4, seed=seed) < 0.5).half(), whole(0, 2, n, seed=seed)
-        sides.append(join_loops.Side(way(vectors), way(head), way(head.sum(1).int() + group.int()), way(group)))
-    found = join_loops.join_top1(sides[0], sides[1], strip=4, implementation="triton")
-    return found.best, found.index, found.second
-
-
-@pytest.mark.parametrize("op", [spmm, step, hop, relax, gather, join], ids=lambda op: op.__name__)
+@pytest.mark.parametrize("op", [step, hop, relax, gather], ids=lambda op: op.__name__)
 def test_gaps_change_nothing(op: Callable[[Callable[[torch.Tensor], torch.Tensor]], Any]) -> None:
     for one, other in zip(op(spaced), op(lambda a: a), strict=True):
         assert torch.equal(one, other)

@@ -29,7 +29,7 @@ KERNELS: dict[str, set[str]] = {  # of the ops of tests/device/test_graph_ops.py
     "balls_and_blocks": {"msbfs_or"},
     "bubbles": {"minplus_relax", "ragged_gather_dot_topk"},
     "hops": {"ragged_gather_dot_topk"},
-    "joins": {"join_top1", "ragged_gather_dot_topk"},
+    "joins": {"ragged_gather_dot_topk"},
     "neighbours": {"ragged_gather_dot_topk"},
 }
 
@@ -58,7 +58,7 @@ def test_pagerank_by_the_kernel() -> None:
     expected = personalized_pagerank(w.csr, w.seeds, implementation="torch", **options)
     with stand_in() as device, launches() as launched, recording() as ran:
         found = personalized_pagerank(device.put(w.csr), device.put(w.seeds), **options)
-        assert launched and ran["ppr_spmm"] == {"triton"} and found.device == CUDA
+        assert launched and ran["ppr_step"] == {"triton"} and found.device == CUDA
         assert float((device.back(found) - expected).abs().sum(1).max()) <= 2e-2
 
 

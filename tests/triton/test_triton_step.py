@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from gpu_rag_kernels import rows
 from gpu_rag_kernels.pagerank import Restart, ppr_step
-from kernel_device import BOTH, DEVICE, NEEDS_TRITON, dense, graph
+from kernel_device import BOTH, DEVICE, NEEDS_TRITON, dense, graph, marked
 from refusals import caught
 
 from gpu_rag.graph.csr import csr_from_edges
@@ -141,6 +142,23 @@ def not_relaxed(csr, x, y, restart, alpha, degree, inverse, omega, scale):  # ty
     return ppr_step(csr, x, y, restart, alpha, degree, inverse, (omega > 0).to(omega), scale=scale)
 
 
+def without_the_last_chunk(csr, *given):  # type: ignore[no-untyped-def]
+    rows.row_plan(csr.indptr, 6).bounds[-1:] -= 1
+    return ppr_step(csr, *given[:-1], scale=given[-1], implementation="triton")
+
+
+def without_the_hubs(csr, *given):  # type: ignore[no-untyped-def]
+    hubs = rows.row_plan(csr.indptr, 6).hubs
+    hubs.set_(hubs.new_zeros(0))
+    return ppr_step(csr, *given[:-1], scale=given[-1], implementation="triton")
+
+
+test_checks_of_hubs_catch = marked(NEEDS_TRITON)(
+    caught(
+        [without_the_last_chunk, without_the_hubs],
+        lambda wrong: check(wrong, graph(60, 60, hub=55, weighted=True), 4, STATES[1].values),
+    )
+)
 test_checks_catch = caught(
     [scale_forgotten, restarts_at_their_rows, degree_of_the_sum_forgotten, not_relaxed],
     lambda wrong: check(wrong, graph(30, 100), 4, STATES[0].values),

@@ -50,8 +50,7 @@ class JoinIndex:
         passage's questions with its own). threads: blocks of left rows at once (numba). Raises BadInput.
 
         Method: tiles of approximate scores with a proved error, in which the overlap of every pair is exact. A pair is
-        computed exactly if its approximate score comes within the error of the row's best so far. On a GPU with triton
-        the kernel `join_top1` replaces the tiles (see `triton_path`; never run on a GPU yet). Time: Nl Nr D
+        computed exactly if its approximate score comes within the error of the row's best so far. Time: Nl Nr D
         multiply-adds; many equal right rows are slow. Additional memory: a few tiles (numba: a million scores for each
         thread, and 65,536 rows in the dtype of the products; torch about 200 MB), O(T) for T keywords.
 
@@ -72,11 +71,6 @@ class JoinIndex:
             from gpu_rag.graph.join.numba_path import join_by_numba
 
             best, index = join_by_numba(left, left_keywords, groups, self.ready, threads)
-        elif pick_implementation(left.device, family="loops") == "triton":
-            from gpu_rag.graph.join import triton_path
-
-            sides = (left, left_keywords, right, self.keywords)
-            best, index = triton_path.join_by_kernel(*sides, exclude, join_by_torch)
         else:
             best, index = join_by_torch(left, left_keywords, right, self.keywords, exclude)
         return index, best.float()

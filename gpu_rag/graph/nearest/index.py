@@ -26,10 +26,9 @@ from gpu_rag.graph.nearest.best import MOST_BEST, by_exact_scores, topk_of
 from gpu_rag.graph.nearest.torch_path import proposed_by_torch
 from gpu_rag.types import TopK
 
-MODES = ("exact", "ivf", "hnsw")
+MODES = ("exact", "ivf")
 MORE = 32  # candidates beyond k in the first try
 APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
-SAMPLE = 128  # rows used to measure recall
 PADDED = 64  # queries of a faiss call, padded: so the candidates of an approximate index do not depend on the batch
 TILE = 1024  # and of torch
 
@@ -43,24 +42,13 @@ best first."""
 class NearestIndex:
     """Rows prepared for search. Made by `nearest_index`.
 
-    base: f16/f32[N, D]; implementation, mode: the choices, for records. recall: the mean share of the exact 10 best
-    that is found, measured with `sample` rows of the base as queries; 1 if the mode is exact.
+    base: f16/f32[N, D]; implementation, mode: the choices, for records.
     """
 
     base: torch.Tensor
     proposer: Proposer
     implementation: str
     mode: str
-    recall: float = 1.0
-    sample: int = 0
-
-    @property
-    def record(self) -> dict[str, object]:
-        """A record of the choices, to be stored with a result."""
-        return {
-            "implementation": self.implementation, "mode": self.mode, "n": int(self.base.shape[0]),
-            "recall": self.recall, "sample": self.sample,
-        }  # fmt: skip
 
     def search(self, queries: torch.Tensor, k: int) -> TopK:
         """The k rows with the largest dot product with each query, by (-score, row); score = the exact product on the
@@ -127,15 +115,13 @@ def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tup
 
 
 def nearest_index(
-    base: torch.Tensor, *, mode: str = "exact", implementation: str = "auto", seed: int = 0, threads: int = 1
+    base: torch.Tensor, *, mode: str = "exact", implementation: str = "auto", threads: int = 1
 ) -> NearestIndex:
-    """Prepare rows for search; the choice is in the result's `implementation`, `mode` and `record`.
+    """Prepare rows for search; the choice is in the result's `implementation` and `mode`.
 
-    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. mode: exact; ivf (inverted lists around 4 sqrt(N) centroids, of
-    which 32 are searched) and hnsw (a graph of 32 links a row) are approximate. implementation: torch | faiss | auto,
-    see `pick_index`. seed: for the random choices of approximate indexes. threads: of faiss; hnsw is built by one
-    thread, because its links depend on the order of insertion. Memory: faiss keeps an f32 copy. Raises BadInput,
-    UsageError, MissingBackend.
+    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. mode: exact, or ivf (approximate: inverted lists around 4
+    sqrt(N) centroids, of which 32 are searched). implementation: torch | faiss | auto, see `pick_index`. threads: of
+    faiss. Memory: faiss keeps an f32 copy. Raises BadInput, UsageError, MissingBackend.
     """
     check_unit_rows(base, "base")
     check_threads(threads)
@@ -143,20 +129,7 @@ def nearest_index(
     chosen("nearest_index", implementation)
     if implementation == "torch":
         return NearestIndex(base, torch_tiles(base), implementation, mode)
-    index = NearestIndex(base, FaissIndex(base, mode, seed, threads).propose, implementation, mode)
-    if mode == "exact" or base.shape[0] == 0:
-        return index
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randperm(base.shape[0], generator=generator)[:SAMPLE].to(base.device)
-    recall = recall_of(index, base[rows].float(), min(10, base.shape[0]))
-    return NearestIndex(base, index.proposer, implementation, mode, recall, len(rows))
-
-
-def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
-    """The mean share of the exact k best that the index finds: rows with at least the exact k-th score."""
-    exact = NearestIndex(index.base, torch_tiles(index.base), "torch", "exact").search(queries, k)
-    found = index.search(queries, k)
-    return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0
+    return NearestIndex(base, FaissIndex(base, mode, threads).propose, implementation, mode)
 
 
 class NearestRows:
@@ -194,9 +167,8 @@ class NearestRows:
 
 LISTS = 4  # the number of inverted lists is this times sqrt(N)
 PROBES = 32  # lists that a query searches
-LINKS = 32  # of a row in the graph
-BREADTH = 128  # minimum breadth of a search in the graph
 TRAINED_ON = 64  # maximum training rows for each centroid
+SEED = 1  # of the first centroids
 MOST_ON_GPU = 2048  # maximum rows that faiss finds for a query on a GPU
 
 
@@ -204,14 +176,12 @@ class FaissIndex:
     """A faiss index over the rows of `base`, on the device of `base`. Inner product. On a GPU it takes and returns
     tensors there (`faiss.contrib.torch_utils`), without a copy on the host."""
 
-    def __init__(self, base: torch.Tensor, mode: str, seed: int, threads: int):
+    def __init__(self, base: torch.Tensor, mode: str, threads: int):
         import faiss
 
         self.faiss: Any = faiss
         self.threads = threads
         self.device, self.n = base.device, int(base.shape[0])
-        if self.device.type == "cuda" and mode == "hnsw":
-            raise UsageError("hnsw works on the CPU", given=f"rows on {self.device}", expected="exact or ivf there")
         if self.device.type == "cuda" and not hasattr(faiss, "StandardGpuResources"):
             raise MissingBackend("this faiss has no GPU", do="pip uninstall faiss-cpu; pip install 'gpu-rag[gpu]'")
         rows: Any = base.float().contiguous()
@@ -220,26 +190,23 @@ class FaissIndex:
         else:
             rows = rows.numpy()
         before = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(1 if mode == "hnsw" else threads)
+        faiss.omp_set_num_threads(threads)
         try:
-            self.index: Any = self._built(rows, mode, seed)
+            self.index: Any = self._built(rows, mode)
         finally:
             faiss.omp_set_num_threads(before)
 
-    def _built(self, rows: Any, mode: str, seed: int) -> Any:
+    def _built(self, rows: Any, mode: str) -> Any:
         faiss, dims = self.faiss, rows.shape[1]
         index: Any = faiss.IndexFlatIP(dims)
         lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 training rows for each list
         if mode == "ivf":
             index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dims), dims, lists, faiss.METRIC_INNER_PRODUCT)
-        if mode == "hnsw":
-            index = faiss.IndexHNSWFlat(dims, LINKS, faiss.METRIC_INNER_PRODUCT)
-            index.hnsw.rng = faiss.RandomGenerator(seed + 1)
         if self.device.type == "cuda":
             self.resources = faiss.StandardGpuResources()
             index = faiss.index_cpu_to_gpu(self.resources, self.device.index or 0, index)
         if mode == "ivf":  # after the move to a GPU, which loses the training options
-            index.nprobe, index.cp.seed, index.cp.max_points_per_centroid = min(PROBES, lists), seed + 1, TRAINED_ON
+            index.nprobe, index.cp.seed, index.cp.max_points_per_centroid = min(PROBES, lists), SEED, TRAINED_ON
         if not index.is_trained and len(rows):
             index.train(rows)
         if len(rows):
@@ -253,8 +220,6 @@ class FaissIndex:
         if self.device.type == "cuda" and k > MOST_ON_GPU:
             given, expected = f"{k} for a query, spare ones included", f"at most {MOST_ON_GPU}, or implementation=torch"
             raise UsageError("faiss finds fewer rows on a GPU", given=given, expected=expected)
-        if hasattr(self.index, "hnsw"):
-            self.index.hnsw.efSearch = max(BREADTH, k)
         before = self.faiss.omp_get_max_threads()
         self.faiss.omp_set_num_threads(self.threads)
         try:

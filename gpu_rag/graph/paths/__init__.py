@@ -40,7 +40,6 @@ from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, checked_ends, n
 from gpu_rag.graph.paths.scores import score_paths
 from gpu_rag.graph.paths.sets import MOST_HOPS, PathGraph, PathSet, check_count, check_depth, check_paths, check_topics
 from gpu_rag.graph.ragged import arrays_of, expand, keys_of, ragged_of_keys, row_of_value, some_lists
-from gpu_rag.graph.reach import intersect
 from gpu_rag.types import CSR, Ragged
 
 __all__ = [
@@ -238,9 +237,18 @@ def nodes_on_paths(
     found = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
     for radius, ball in enumerate(balls):
         other = balls[2 * depth - radius]
-        both = intersect(some_lists(ball, here), some_lists(other, here + 1), implementation=implementation)
-        found.append(_keys(both, question[here], n))
+        found.append(_keys(_shared(some_lists(ball, here), some_lists(other, here + 1)), question[here], n))
     return ragged_of_keys(torch.unique(torch.cat(found)), topics.batch, n)
+
+
+def _shared(a: Ragged, b: Ragged) -> Ragged:
+    """The common values of list r of `a` and list r of `b`, ascending without repeats, on the CPU."""
+    from gpu_rag_kernels.paths.numba import intersect_lists
+
+    ours, theirs = (arrays_of(lists, wide=True) for lists in (a, b))
+    out, ends = np.empty(min(len(ours[0]), len(theirs[0])), np.int64), np.zeros(a.batch + 1, np.int64)
+    intersect_lists(*ours, *theirs, out, ends)
+    return Ragged(torch.from_numpy(out[: ends[-1]].copy()), torch.from_numpy(ends))
 
 
 def are_on_paths(

@@ -1,5 +1,4 @@
-"""Graphs with typed edges: the nodes that each question's chain of relations leads to, and the intersection of two
-answers."""
+"""Graphs with typed edges: the nodes that each question's chain of relations leads to."""
 
 from __future__ import annotations
 
@@ -13,13 +12,12 @@ from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import INTEGERS, check_form
-from gpu_rag.graph.common.segments import lexsort, offsets_of
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import (
     are_broken,
-    arrays_of,
     check_ragged,
     check_tensors,
     expand,
@@ -29,7 +27,7 @@ from gpu_rag.graph.ragged import (
 )
 from gpu_rag.types import Ragged
 
-__all__ = ["ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "lowest_ways", "reachable", "typed_graph"]
+__all__ = ["ANY", "EITHER", "IN", "OUT", "TypedGraph", "lowest_ways", "reachable", "typed_graph"]
 
 COMPILED = "gpu_rag_kernels.reach.numba"
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
@@ -227,36 +225,6 @@ def lowest_ways(
             best = torch.where((best < 0) | ((lower >= 0) & (lower < best)), lower, best)
         path.append(best)
     return torch.stack(path, 1)
-
-
-def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
-    """The common values of list r of `a` and list r of `b`, ascending, in the dtype of `a`.
-
-    a, b: Ragged of i32/i64, the same number of lists, each ascending without repeats (as from `reachable` and
-    `ego_balls`). implementation: numba | torch | auto, all give the same. O(Ta + Tb) time (numba). Raises BadInput,
-    UsageError, MissingBackend.
-
-    [[1, 3, 5], [2]] and [[3, 4, 5], []] give [[3, 5], []].
-    """
-    for lists, name in ((a, "lists of a"), (b, "lists of b")):
-        check_ragged(lists, name, device=a.values.device, ascending=True, batch=a.batch, of="lists of a")
-    if pick_implementation(a.values.device, implementation, "intersect") == "torch":
-        return _intersect_by_torch(a, b)
-    ours, theirs = (arrays_of(lists, wide=True) for lists in (a, b))
-    out, ends = np.empty(min(len(ours[0]), len(theirs[0])), np.int64), np.zeros(a.batch + 1, np.int64)
-    loaded(COMPILED).intersect_lists(*ours, *theirs, out, ends)
-    return Ragged(torch.from_numpy(out[: ends[-1]].copy()).to(a.values.dtype), torch.from_numpy(ends))
-
-
-def _intersect_by_torch(a: Ragged, b: Ragged) -> Ragged:
-    """Look up keys list * V + rank of the value among all V values; the host waits only for the result."""
-    every = torch.cat([a.values.long(), b.values.long()])
-    number, width = torch.searchsorted(every.sort().values, every), every.shape[0] + 1
-    ours = row_of_value(a) * width + number[: a.values.shape[0]]
-    theirs = row_of_value(b) * width + number[a.values.shape[0] :]
-    shared = torch.searchsorted(theirs, ours) < torch.searchsorted(theirs, ours, right=True)
-    ends = offsets_of(shared)
-    return Ragged(a.values[shared], ends[a.offsets])
 
 
 Side = tuple[np.ndarray, ...]  # indptr, relations, nodes

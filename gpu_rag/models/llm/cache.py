@@ -460,18 +460,26 @@ class CachedLLM:
     def _streaming(self) -> StreamingLLM:
         if self._stream is None:
             self._stream = as_streaming(self.llm)
+            self._start_keeper()
+        return self._stream
+
+    def _start_keeper(self) -> None:
+        if self._keeper is None:
             self._keeper = threading.Thread(target=self._keep, name="replies", daemon=True)
             self._keeper.start()
-        return self._stream
 
     def _collect(self, timeout_s: float) -> None:
         """Take the engine's finished replies, waiting up to timeout_s for the first, and commit them."""
         if self._running and not self._arrived:
             finished = self._streaming().poll(timeout_s)
             self._arrived = [(self._running.pop(number), reply) for number, reply in finished]
+        self._commit()
+
+    def _commit(self) -> None:
+        """Write what has arrived to the file, and keep it for `poll` if that waits for it."""
         replies = [(sent, reply) for sent, reply in self._arrived if isinstance(reply, Reply)]
         self.file.write([(self._kept_as(sent.name, sent.request, reply), reply) for sent, reply in replies])
-        self._kept += self._arrived
+        self._kept += [(sent, reply) for sent, reply in self._arrived if sent.keys]
         self._arrived = []
 
     def _keep(self) -> None:
@@ -489,20 +497,24 @@ class CachedLLM:
         self, requests: Sequence[Request], first: dict[str, int], on_reply: OnReply | None
     ) -> dict[str, Reply | RequestFailed]:
         keys, places = list(first), list(first.values())
-        commits = _Commits(self.file)
 
         def keep(i: int, reply: Reply | RequestFailed) -> None:
-            if isinstance(reply, Reply):
-                commits.add(self._kept_as(keys[i], requests[places[i]], reply), reply)
+            with self._turn:
+                self._arrived.append((_Sent(keys[i], 0, [], requests[places[i]]), reply))
+                if len(self._arrived) >= COMMIT_EVERY:
+                    self._commit()
+            self._busy.set()
             if on_reply is not None:
                 on_reply(places[i], reply)
 
         if not keys:
             return {}
+        self._start_keeper()
         try:
             replies = self.llm.complete([requests[i] for i in places], keep)
         finally:  # replies that came before the engine failed
-            commits.close()
+            with self._turn:
+                self._commit()
         return dict(zip(keys, replies, strict=True))
 
 
@@ -510,50 +522,9 @@ def _is_unread(reply: Reply, request: Request) -> bool:
     return isinstance(read_reply(reply, request.constraint), Malformed)
 
 
-class _Commits:
-    """Replies of one batch on their way to the file: committed within COMMIT_S, at most COMMIT_EVERY at a time."""
-
-    def __init__(self, file: ReplyFile):
-        self._file = file
-        self._lock = threading.Lock()  # guards the fields below
-        self._waiting: list[tuple[str, Reply]] = []
-        self._committed = time.monotonic()
-        self._timer: threading.Timer | None = None
-
-    def add(self, key: str, reply: Reply) -> None:
-        """Add a reply."""
-        with self._lock:
-            self._waiting.append((key, reply))
-            since = time.monotonic() - self._committed
-            if len(self._waiting) >= COMMIT_EVERY or since >= COMMIT_S:
-                self._write()
-            elif self._timer is None:  # the next reply may come late
-                self._timer = threading.Timer(COMMIT_S - since, self._late)
-                self._timer.daemon = True
-                self._timer.start()
-
-    def close(self) -> None:
-        """Commit the rest."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._write()
-
-    def _late(self) -> None:
-        with self._lock:
-            self._timer = None
-            with suppress(StorageError, IndexCorrupt):  # unwritten replies stay; the next commit raises
-                self._write()
-
-    def _write(self) -> None:
-        self._file.write(self._waiting)
-        self._waiting.clear()
-        self._committed = time.monotonic()
-
-
 @dataclass(eq=False)
 class _Sent:
-    """One request at the engine. name: its reply key; number: the engine's key; keys: the callers waiting for it."""
+    """One request at the engine. name: its reply key; number: the engine's key; keys: those of `submit` that wait."""
 
     name: str
     number: int

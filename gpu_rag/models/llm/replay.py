@@ -1,4 +1,4 @@
-"""Recorded replies: an engine that records another one's replies, and an engine that repeats them."""
+"""An engine that repeats recorded replies."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import BadInput, RequestFailed, StorageError
+from gpu_rag.errors import BadInput, RequestFailed
 from gpu_rag.models.fingerprint import file_sha256, text_hash
-from gpu_rag.models.llm.interface import (
-    LLM,
-    OnReply,
-    constraint_record,
-    estimate_tokens,
-    in_order,
-    reply_from_record,
-    reply_record,
-    request_key,
-)
+from gpu_rag.models.llm.interface import OnReply, estimate_tokens, in_order, reply_from_record, request_key
 from gpu_rag.types import Reply, Request
 
 CONTEXT_TOKENS = 8192
 
 
 class ReplayLLM:
-    """An engine that repeats the replies of a file from `RecordingLLM`; a request not on record is a RequestFailed.
+    """An engine that repeats the replies of a file; a request not on record is a RequestFailed.
 
     The file has one JSON object per line: {"key", "system", "prompt", "constraint", "reply"} for a reply (the last line
     of a key wins), {"model": {"name", "context_tokens", "capable"}} for the recorded model, {"tokens", "of"} for the
@@ -71,67 +62,6 @@ class ReplayLLM:
             return self._replies[key]
         given = f"key {key[:12]}, attempt {request.attempt}, prompt {request.prompt[:80]!r}"
         return RequestFailed("the request is not on record", given=given, expected=f"one of those in {self.path}")
-
-
-class RecordingLLM:
-    """An engine that passes requests to `llm` and appends its replies to `path`, for `ReplayLLM`. Failures are not
-    recorded.
-
-    Lines are written and flushed as replies arrive; a recorded reply or count is not written again.
-    """
-
-    def __init__(self, llm: LLM, path: Path):
-        """Open `path` for appending. Raises BadInput (another kind of file), StorageError (cannot be written)."""
-        self.llm, self.path = llm, Path(path)
-        self.name, self.content_hash = llm.name, llm.content_hash
-        self.context_tokens, self.capable = llm.context_tokens, llm.capable
-        self._written: set[str] = set()
-        if self.path.exists():
-            self._written = {str(row.get("key") or row.get("of") or "model") for _, row in _rows(self.path)}
-        try:
-            self._file = self.path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise StorageError("the recording cannot be written", given=f"{self.path}: {error}") from error
-        about = {"name": llm.name, "context_tokens": llm.context_tokens, "capable": llm.capable}
-        self._append("model", {"model": about})
-
-    def count_tokens(self, text: str) -> int:
-        """Tokens of `text` by the engine's count, which is recorded."""
-        n = self.llm.count_tokens(text)
-        key = text_hash(text)
-        self._append(key, {"tokens": n, "of": key})
-        return n
-
-    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """The engine's replies, in order."""
-
-        def record(i: int, reply: Reply | RequestFailed) -> None:
-            if isinstance(reply, Reply):
-                self._append_reply(requests[i], reply)
-            if on_reply is not None:
-                on_reply(i, reply)
-
-        return self.llm.complete(requests, record)
-
-    def close(self) -> None:
-        """Close the file and the engine."""
-        self._file.close()
-        self.llm.close()
-
-    def _append_reply(self, request: Request, reply: Reply) -> None:
-        row = {"key": request_key(request), "system": request.system, "prompt": request.prompt}
-        about = {"constraint": constraint_record(request.constraint), "reply": reply_record(reply)}
-        self._append(row["key"], {**row, **about})
-
-    def _append(self, key: str, row: dict[str, Any]) -> None:
-        if key in self._written:
-            return
-        self._written.add(key)
-        try:
-            self._file.write(json.dumps(row, ensure_ascii=True) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise StorageError("the recording cannot be written", given=f"{self.path}: {error}") from error
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, Any]]]:

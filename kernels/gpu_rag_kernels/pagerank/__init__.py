@@ -1,12 +1,13 @@
-"""Steps of personalized PageRank for a batch of questions: the sparse product alone, and a whole relaxed step.
+"""A relaxed step of personalized PageRank for a batch of questions.
 
-`ppr_spmm`: Y = alpha A X + (1 - alpha) S. `ppr_step`: y <- y + omega (z - y), where z = (alpha A x + (1 - alpha) pi) /
-degree: one step of the iteration of `gpu_rag.graph.pagerank.plan`, in one pass over the state.
+y <- y + omega (z - y), where z = (alpha A x + (1 - alpha) pi) / degree: one step of the iteration of
+`gpu_rag.graph.pagerank.plan`, in one pass over the state.
 
-A: CSR over N nodes (pattern only, or with weights); X: [N, B], row-major. The order in which a row is summed does not
-depend on B: the order of its entries, hubs by chunks.
+A: CSR over N nodes (pattern only, or with weights); x, y: [N, B], row-major. The order in which a row is summed does
+not depend on B: the order of its entries, hubs by chunks.
 
-Example, the path 0 - 1 - 2 and node 3 alone, B = 1: X = [1, 2, 4, 8], S = 0 and alpha = 0.5 give [1, 2.5, 1, 0].
+Example, the path 0 - 1 - 2 and node 3 alone, B = 1: x = [1, 2, 4, 8], pi = 0, alpha = 0.5, degree = omega = 1 give
+y = [1, 2.5, 1, 0].
 """
 
 from __future__ import annotations
@@ -17,18 +18,7 @@ from gpu_rag.types import CSR
 from gpu_rag_kernels.dispatch import kernel
 from gpu_rag_kernels.pagerank.reference import Restart
 
-__all__ = ["Restart", "ppr_spmm", "ppr_step"]
-
-
-def ppr_spmm(
-    csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float, *, implementation: str = "auto"
-) -> torch.Tensor:
-    """alpha A x + (1 - alpha) source, a new tensor with as many rows as A (unchecked).
-
-    csr: A; x, source: f32/f64[N, B] of one dtype on the device of A; alpha in [0, 1].
-    """
-    found: torch.Tensor = kernel("ppr_spmm", "ppr_spmm", x.device, implementation)(csr, x, source, alpha)
-    return found
+__all__ = ["Restart", "ppr_step"]
 
 
 def ppr_step(
@@ -45,6 +35,6 @@ def ppr_step(
     return the sum over the nodes of degree |z - x| (of the state itself): f64[B], else None. y has the same bits for
     any B and in every run; the sum has the same bits for one B.
     """
-    step = kernel("ppr_spmm", "ppr_step", x.device, implementation)
+    step = kernel("ppr_step", "ppr_step", x.device, implementation)
     change: torch.Tensor | None = step(csr, x, y, restart, alpha, degree, inverse, omega, scale, measured)
     return change

@@ -1,4 +1,4 @@
-"""Plain torch reference of `ppr_spmm` and `ppr_step`, for any device."""
+"""Plain torch reference of `ppr_step`, for any device."""
 
 from __future__ import annotations
 
@@ -36,11 +36,6 @@ class Restart:
             z.index_add_(0, self.nodes, rows, alpha=factor)
         elif rows.numel():
             z.add_(torch.where((self.at >= 0)[:, None], rows[self.at.clamp(min=0)], 0.0), alpha=factor)
-
-
-def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Y = alpha A X + (1 - alpha) S. See `gpu_rag_kernels.pagerank`."""
-    return _product(csr, x).mul_(alpha).add_(source, alpha=1 - alpha)
 
 
 def ppr_step(

@@ -1,4 +1,4 @@
-"""`ppr_spmm` and `ppr_step` in Triton: one pass over the entries, fused with the rest of a step, no atomics.
+"""`ppr_step` in Triton: one pass over the entries, fused with the rest of a step, no atomics.
 
 Rows are ordered by degree, hubs are cut into chunks (see `rows`). A row's entries are added one after another, so its
 bits depend neither on B nor on the run. Four entries are loaded ahead of the additions; waiting for each would leave
@@ -85,15 +85,6 @@ def _hub_sum(partial, bounds, hub, column, inside, width, n_parts: tl.constexpr,
 
 
 @triton.jit
-def _put(source, factors, y, row, real, acc, column, inside, width):
-    """y = the first factor times acc + the second factor times source."""
-    at = row[:, None] * width + column[None, :]
-    kept = real[:, None] & inside[None, :]
-    restart = tl.load(source + at, mask=kept, other=0.0)
-    tl.store(y + at, tl.load(factors) * acc + tl.load(factors + 1) * restart, mask=kept)
-
-
-@triton.jit
 def _relax(
     x, y, source, at, factors, inverse, degree, omega, change, slot, row, real, acc, column, inside, width, measured:
     tl.constexpr,
@@ -114,30 +105,6 @@ def _relax(
     before = tl.load(y + place, mask=kept, other=0.0).to(acc.dtype)
     after = before + tl.load(omega + column, mask=inside, other=0.0)[None, :] * (z - before)
     tl.store(y + place, after.to(y.dtype.element_ty), mask=kept)
-
-
-@triton.jit(do_not_specialize=["n_listed"])
-def _rows(
-    indptr, indices, weight, x, source, factors, y, listed, n_listed, width, weighted: tl.constexpr, n_rows:
-    tl.constexpr, n_columns: tl.constexpr,
-):  # fmt: skip
-    place = tl.program_id(0).to(tl.int64) * n_rows + tl.arange(0, n_rows)
-    real = place < n_listed
-    row = tl.load(listed + place, mask=real, other=0)
-    column = tl.program_id(1) * n_columns + tl.arange(0, n_columns)
-    inside = column < width
-    acc = tl.zeros((n_rows, n_columns), dtype=factors.dtype.element_ty)
-    acc = _row_sums(indptr, indices, weight, x, row, real, column, inside, width, weighted, acc)
-    _put(source, factors, y, row, real, acc, column, inside, width)
-
-
-@triton.jit(do_not_specialize=["width"])
-def _hubs(partial, source, factors, y, hubs, bounds, width, n_parts: tl.constexpr, n_columns: tl.constexpr):
-    column = tl.program_id(1) * n_columns + tl.arange(0, n_columns)
-    inside = column < width
-    acc = _hub_sum(partial, bounds, tl.program_id(0), column, inside, width, n_parts, n_columns)
-    one = tl.arange(0, 1)
-    _put(source, factors, y, tl.load(hubs + tl.program_id(0) + one), one == 0, acc, column, inside, width)
 
 
 @triton.jit(do_not_specialize=["n_listed"])
@@ -172,27 +139,6 @@ def _step_hubs(
         x, y, source, at, factors, inverse, degree, omega, change, slot, row, one == 0, acc, column, inside, width,
         measured,
     )  # fmt: skip
-
-
-def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Y = alpha A X + (1 - alpha) S. See `gpu_rag_kernels.pagerank`."""
-    csr, x, source = packed(csr), x.contiguous(), source.contiguous()
-    y, width, plan = torch.empty_like(source), x.shape[1], row_plan(csr.indptr, CHUNK)
-    if y.numel() == 0:
-        return y
-    factors, tiles = _factors(alpha, 1 - alpha, source.dtype, x.device), triton.cdiv(width, COLUMNS)
-    weighted, weight = csr.weight is not None, csr.indices if csr.weight is None else csr.weight
-    if plan.rows.numel():
-        _rows[triton.cdiv(plan.rows.numel(), ROWS), tiles](
-            csr.indptr, csr.indices, weight, x, source, factors, y, plan.rows, plan.rows.numel(), width,
-            weighted=weighted, n_rows=ROWS, n_columns=COLUMNS,
-        )  # fmt: skip
-    if plan.hubs.numel():
-        partial = _chunk_sums(csr, x, plan, source.dtype)
-        _hubs[plan.hubs.numel(), tiles](
-            partial, source, factors, y, plan.hubs, plan.bounds, width, n_parts=PARTS, n_columns=COLUMNS
-        )  # fmt: skip
-    return y
 
 
 def ppr_step(

@@ -403,3 +403,24 @@ def go_on(whole, parts, spans, goes_on, ended, least, longest, width):
             nodes[have + 1 : length + 1], edges[have:length] = parts[2][r, 1 : more + 1], parts[3][r, :more]
             paths, size = put(paths, size, b, nodes, edges, length), size + 1
     return paths[1][:size], paths[2][:size], paths[3][:size]
+
+
+@numba.njit(cache=True, nogil=True)
+def intersect_lists(a, a_offsets, b, b_offsets, out, ends):
+    """Write the common values of each pair of ascending lists, one list after another, into `out`, and their offsets
+    into ends i64[B+1]."""
+    n_out = 0
+    ends[0] = 0
+    for r in range(ends.shape[0] - 1):
+        i, j = a_offsets[r], b_offsets[r]
+        while i < a_offsets[r + 1] and j < b_offsets[r + 1]:
+            if a[i] < b[j]:
+                i += 1
+            elif b[j] < a[i]:
+                j += 1
+            else:
+                out[n_out] = a[i]
+                n_out += 1
+                i += 1
+                j += 1
+        ends[r + 1] = n_out

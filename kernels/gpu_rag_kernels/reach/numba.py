@@ -185,24 +185,3 @@ def walk_questions(graph, starts, offsets, relations, directions, at, first, las
         n_found += n_front
         ends[b - first + 1] = n_found
     return found[:n_found].copy(), ends
-
-
-@numba.njit(cache=True, nogil=True)
-def intersect_lists(a, a_offsets, b, b_offsets, out, ends):
-    """Write the common values of each pair of ascending lists, one list after another, into `out`, and their offsets
-    into ends i64[B+1]."""
-    n_out = 0
-    ends[0] = 0
-    for r in range(ends.shape[0] - 1):
-        i, j = a_offsets[r], b_offsets[r]
-        while i < a_offsets[r + 1] and j < b_offsets[r + 1]:
-            if a[i] < b[j]:
-                i += 1
-            elif b[j] < a[i]:
-                j += 1
-            else:
-                out[n_out] = a[i]
-                n_out += 1
-                i += 1
-                j += 1
-        ends[r + 1] = n_out

@@ -14,7 +14,6 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -22,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
-from gpu_rag.models.llm import cache as cache_module
 from gpu_rag.models.llm.cache import CachedLLM, ReplyFile, faults_of, mend_replies
 from gpu_rag.models.llm.interface import reply_key
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -143,7 +141,6 @@ def test_a_commit_that_failed_beside_the_batch_is_made_up_for_or_told(tmp_path, 
         return "fine"
 
     cached = CachedLLM(ScriptedLLM(answer), path)
-    monkeypatch.setattr(cache_module, "COMMIT_S", 0.01)
     plain = cached.file.write
 
     def full(replies):
@@ -153,8 +150,6 @@ def test_a_commit_that_failed_beside_the_batch_is_made_up_for_or_told(tmp_path, 
         plain(replies)
 
     monkeypatch.setattr(cached.file, "write", full)
-    # replies come faster than commits do here, so that the first commit is the one beside the batch
-    monkeypatch.setattr(cache_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     with pytest.raises(StorageError, match="full") if lasting else nullcontext():
         cached.complete([ask(str(i)) for i in range(3)])
     assert n_kept(path) == (0 if lasting else 3)

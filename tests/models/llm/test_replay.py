@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from recording_llm import RecordingLLM
 
 from gpu_rag.errors import BadInput, RequestFailed
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.interface import estimate_tokens, request_key
-from gpu_rag.models.llm.replay import RecordingLLM, ReplayLLM
+from gpu_rag.models.llm.replay import ReplayLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
@@ -72,24 +73,6 @@ def test_recorded_token_counts_win_over_the_estimate(tmp_path):
     recorder.close()
     replay = ReplayLLM(tmp_path / "r.jsonl")
     assert replay.count_tokens("a text") == 12345 and replay.count_tokens("unasked") == estimate_tokens("unasked")
-
-
-def test_rows_have_the_documented_fields_and_are_not_repeated(tmp_path):
-    path = tmp_path / "r.jsonl"
-    for _ in range(2):
-        recorder = RecordingLLM(ScriptedLLM(script), path)
-        recorder.complete(REQUESTS)
-        recorder.close()
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert "model" in rows[0]
-    assert [row["key"] for row in rows[1:]] == [request_key(r) for r in REQUESTS]
-    assert rows[2] == {
-        "key": request_key(REQUESTS[1]),
-        "system": "s",
-        "prompt": "choice",
-        "constraint": {"choice": ["yes", "no"]},
-        "reply": rows[2]["reply"],
-    }
 
 
 def test_a_file_by_hand_needs_replies_only_and_its_hash_is_its_content(tmp_path):

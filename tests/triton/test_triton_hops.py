@@ -1,4 +1,4 @@
-"""The Triton kernels against their references: interpreted on the CPU (scripts/test_triton.sh), or on a GPU.
+"""`msbfs_or` against its reference: interpreted on the CPU (scripts/test_triton.sh), or on a GPU.
 
 Under the interpreter a program takes milliseconds, so the cases are tiny and constants of the tiles are lowered; fresh
 memory is filled with NaN or large integers, so output that is not written cannot look right.
@@ -13,8 +13,7 @@ import pytest
 import torch
 from gpu_rag_kernels import ego as ego_loops
 from gpu_rag_kernels import rows
-from gpu_rag_kernels.pagerank import ppr_spmm
-from kernel_device import BOTH, DEVICE, NEEDS_TRITON, dense, graph, marked
+from kernel_device import BOTH, DEVICE, NEEDS_TRITON, graph, marked
 from refusals import caught
 
 from gpu_rag.graph.csr import csr_from_edges
@@ -23,75 +22,7 @@ from gpu_rag.types import CSR
 
 @pytest.fixture(autouse=True)
 def small_chunks(lowered: Callable[..., None]) -> None:
-    lowered("pagerank", CHUNK=16)
     lowered("ego", CHUNK=6, PARTS=2)
-
-
-# --- ppr_spmm --------------------------------------------------------------------------------------
-
-CASES = [
-    pytest.param(graph(1, 0), 1, id="one node"),
-    pytest.param(graph(20, 0), 3, id="no entries"),
-    pytest.param(graph(30, 100), 5, id="pattern"),
-    pytest.param(graph(30, 100, weighted=True), 37, id="weights, two tiles of columns"),
-    pytest.param(graph(40, 60, hub=33), 4, id="a hub"),
-    pytest.param(graph(40, 60, hub=32, weighted=True), 4, id="a hub of whole chunks"),
-]
-
-
-def check_spmm(step: Callable[..., torch.Tensor], csr: CSR, width: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    a = dense(csr)
-    for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
-        x, source = (torch.randn(csr.n, width, generator=generator, dtype=dtype).to(DEVICE) for _ in range(2))
-        kept = x.clone(), source.clone()
-        y = step(csr, x, source, 0.85)
-        exact = 0.85 * a @ x.double() + 0.15 * source.double()
-        assert y.dtype == dtype and float((y.double() - exact).abs().max()) < tolerance
-        assert torch.equal(x, kept[0]) and torch.equal(source, kept[1])
-
-
-@BOTH
-@pytest.mark.parametrize(("csr", "width"), CASES)
-def test_spmm_is_the_formula(implementation: str, csr: CSR, width: int) -> None:
-    check_spmm(lambda *a: ppr_spmm(*a, implementation=implementation), csr, width)
-
-
-@marked(NEEDS_TRITON)
-def test_spmm_bits_do_not_depend_on_the_batch() -> None:
-    csr = graph(40, 80, hub=37, weighted=True)
-    x, source = (torch.randn(40, 35, generator=torch.Generator().manual_seed(s)).to(DEVICE) for s in (2, 3))
-    whole = ppr_spmm(csr, x, source, 0.85, implementation="triton")
-    for b in (0, 31, 34):
-        part = slice(b, b + 1)
-        alone = ppr_spmm(csr, x[:, part], source[:, part], 0.85, implementation="triton")
-        assert torch.equal(alone, whole[:, part])
-
-
-def without_the_last_chunk(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
-    rows.row_plan(csr.indptr, 16).bounds[-1:] -= 1
-    return ppr_spmm(csr, x, source, alpha, implementation="triton")
-
-
-def without_the_hubs(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
-    hubs = rows.row_plan(csr.indptr, 16).hubs
-    hubs.set_(hubs.new_zeros(0))
-    return ppr_spmm(csr, x, source, alpha, implementation="triton")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        pytest.param(without_the_last_chunk, marks=NEEDS_TRITON),
-        pytest.param(without_the_hubs, marks=NEEDS_TRITON),
-        lambda csr, x, source, alpha: ppr_spmm(csr, x, source, 1 - alpha),
-        lambda csr, x, source, alpha: ppr_spmm(CSR(csr.indptr, csr.indices), x, source, alpha),
-        lambda csr, x, source, alpha: ppr_spmm(csr, x, source, alpha) + alpha * source,
-    ],
-)
-def test_spmm_checks_catch(wrong: Callable[..., torch.Tensor]) -> None:
-    with pytest.raises(AssertionError):
-        check_spmm(wrong, graph(40, 60, hub=33, weighted=True), 4)
 
 
 # --- msbfs_or --------------------------------------------------------------------------------------
