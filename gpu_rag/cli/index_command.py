@@ -103,7 +103,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         from gpu_rag.report.runs import index_page
 
         write(options.report, index_page(document, list(_read_rejects(options.out))))
-    return _status(options, report, document), document, _summary(document) + _rejects(document, index)
+    text = _summary(document) + _languages(document, index) + _rejects(document, index)
+    return _status(options, report, document), document, text
 
 
 def _read_rejects(out: Path) -> Iterator[dict[str, Any]]:
@@ -130,6 +131,19 @@ def _rejects(document: dict[str, Any], index: Index) -> str:
         lines[MOST_KINDS:] = [f"{n:>9,}  for {len(kinds) - MOST_KINDS:,} other reasons"]
     head = f"rejects: {document['rejects']:,}; {len(taken):,} of {len(files):,} files taken; all with reasons in "
     return "\n".join(["", f"{head}{index.path / 'rejects.jsonl'}", *lines])
+
+
+def _languages(document: dict[str, Any], index: Index) -> str:
+    """The number of documents that are not English, and what that costs; "" where there are none."""
+    counts = sorted(document.get("other_languages", {}).items(), key=lambda item: -item[1])
+    if not counts:
+        return ""
+    shown = ", ".join(f"{n:,} {code}" for code, n in counts)
+    line = f"{sum(n for _, n in counts):,} of {document['documents']:,} documents are not English ({shown})"
+    if (record := index.manifest.stages.get("extraction")) is None or record.params["extractor"] != "patterns":
+        return f"\n{line}"
+    cost = "no facts were extracted from them; dense vectors and words still find them"
+    return f"\n{line}: {cost}. A language model extracts from all: --set index.extractor=llm"
 
 
 def _say_unread(options: argparse.Namespace) -> None:
@@ -178,6 +192,8 @@ def _document(report: BuildReport) -> dict[str, Any]:
     counts = [(stage, name, n) for stage, found in report.manifest.stages.items() for name, n in found.counts.items()]
     of_extraction = ((name, n) for _, name, n in counts if name.startswith("extraction_"))
     document["extraction"] = {name.removeprefix("extraction_"): n for name, n in of_extraction}
+    of_languages = {name.removeprefix("language_"): n for _, name, n in counts if name.startswith("language_")}
+    document.update({"other_languages": of_languages} if of_languages else {})
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
     fallbacks: dict[str, int] = {}
     for stage in report.stages.values():

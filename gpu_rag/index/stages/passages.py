@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -19,7 +21,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.database import Database, database
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.metadata import FILE as METADATA
-from gpu_rag.index.metadata import to_text, write_metadata
+from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metadata
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
@@ -31,6 +33,7 @@ from gpu_rag.sources.corpus import files_to_read, read_corpus, reader_versions
 from gpu_rag.sources.corpus.folder import TEXT_SUFFIXES, unreadable
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
+from gpu_rag.text.language import ENGLISH, language_of
 from gpu_rag.types import Document, Reject
 
 _PYTHON_ROWS = 1 << 10  # documents held as Python objects
@@ -101,8 +104,8 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
             ids = [passage["id"] for passage in passages]
             if taken.give(row.id, ids):
                 document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
-                more = {"file": short_name(row.file, sources.corpus), "metadata": to_text(row.metadata)}
-                rows["documents"].append({**document, **more})
+                more = {"metadata": to_text(row.metadata), "language": language_of(row.text)}
+                rows["documents"].append({**document, "file": short_name(row.file, sources.corpus), **more})
                 rows["passages"] += passages
                 rows["origins"].append({"document": row.id, "source": source_of(row.file, sources), "node": ""})
                 if len(rows["documents"]) == _PYTHON_ROWS:
@@ -132,6 +135,17 @@ def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
     origins = tables.read_table(folder / "origins.parquet", ORIGINS)
     of_nodes = origins["document"].filter(pc.not_equal(origins["node"], ""))
     return pc.is_in(documents, value_set=tables.whole_text(of_nodes).cast(documents.type)).to_numpy()
+
+
+def are_english(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
+    """bool[n]: whether each of n documents, by id, is in English, or in a language that is not known. folder: of the
+    stage `passages`."""
+    table = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id"])
+    about = read_metadata(folder / METADATA, len(table)) if (folder / METADATA).exists() else table
+    if LANGUAGE not in about.column_names:
+        return np.ones(len(documents), bool)
+    others = table["id"].filter(pc.fill_null(pc.not_equal(about[LANGUAGE].cast(pa.string()), ENGLISH), False))
+    return ~pc.is_in(documents, value_set=tables.whole_text(others).cast(documents.type)).to_numpy()
 
 
 def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
@@ -170,17 +184,31 @@ def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
     return db.count("documents"), db.count("passages")
 
 
-def write_passages(db: Database, folder: Path, *, origins: bool) -> None:
+def write_passages(db: Database, folder: Path, *, origins: bool) -> dict[str, int]:
     """Write the tables `documents`, `passages`, `lines`, `metadata` if there is some, and `origins` if wanted, sorted
-    by id."""
-    if db.count("documents WHERE metadata <> ''"):
-        texts = (batch["metadata"].to_pylist() for batch in db.batches("SELECT metadata FROM documents ORDER BY id"))
-        write_metadata(folder / METADATA, [text for some in texts for text in some])
+    by id.
+
+    If not all documents are English, their metadata get the column LANGUAGE. Returns the numbers of documents in other
+    languages, as language_CODE.
+    """
+    languages = Counter[str]()
+    for batch in db.batches("SELECT language FROM documents WHERE language NOT IN ('', 'en') ORDER BY id"):
+        languages.update(batch["language"].to_pylist())
+    if languages or db.count("documents WHERE metadata <> ''"):
+        rows = db.batches("SELECT metadata, language FROM documents ORDER BY id")
+        given = (row for batch in rows for row in zip(batch["metadata"].to_pylist(), batch["language"].to_pylist()))
+        write_metadata(folder / METADATA, [_with_language(*row) if languages else row[0] for row in given])
     _write(db, "documents", "id", {folder / "documents.parquet": tables.DOCUMENTS})
     files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
     _write(db, "passages", "id", files)
     if origins:
         _write(db, "origins", "document", {folder / "origins.parquet": ORIGINS})
+    return {f"language_{code}": n for code, n in sorted(languages.items())}
+
+
+def _with_language(metadata: str, language: str) -> str:
+    given = json.loads(metadata) if metadata else {}
+    return to_text({LANGUAGE: language, **given} if language else given)
 
 
 def _write(db: Database, name: str, key: str, files: Mapping[Path, pa.Schema]) -> None:
@@ -207,7 +235,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     }
 
 
-@stage("passages", version=3, params=_params, size="characters")
+@stage("passages", version=4, params=_params, size="characters")
 def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl. With named sources of documents
     or knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
@@ -228,5 +256,5 @@ def passages_stage(work: Work) -> dict[str, int]:
         n_documents, n_passages = keep_passages(db, parts())
         if not n_passages and (work.sources.corpus or not work.sources.named):
             raise no_passage(rejects.n, rejects.first)
-        write_passages(db, work.out, origins=bool(work.sources.of_kind("skb", "documents")))
-    return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n}
+        languages = write_passages(db, work.out, origins=bool(work.sources.of_kind("skb", "documents")))
+    return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n, **languages}
