@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(parser, "--source", "NAME=KIND:PATH", words, dest="sources", type=str)
     words = f"also build what these methods, or all, need ({DEFAULT}; without a corpus the knowledge base alone)"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
+    words = "columns of tables, such as title=name,text=description (id, title, text; without: all are the text)"
+    parser.add_argument("--columns", metavar="ROLE=COLUMN,...", help=words)
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row, with status 2")
     parser.add_argument("--fresh", action="store_true", help="build from nothing, with the model replies that are kept")
     words = "build from nothing, and ask models everything again"
@@ -73,11 +75,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     check_plan(options)
     fresh = options.fresh or options.forget_replies
-    _say_unread(options)
     if not (fresh or options.plan):
         mend_manifest(options.out)  # before its settings are read
-    flags = {"index": {"extractor": "import"}} if options.openie else {}
+    given_columns = {} if options.columns is None else {"columns": options.columns}
+    flags = {"index": given_columns | ({"extractor": "import"} if options.openie else {})}
     settings = settings_of(options, saved_settings(options.out, fresh), flags)
+    _say_unread(options, settings.index.columns)
     keys = ("openie", "kg", "skb", "sources", "strict", "forget_replies", "retry_unread")
     given = {key: getattr(options, key) for key in keys}
     methods = None if options.methods is None else names(options.methods)
@@ -146,11 +149,15 @@ def _languages(document: dict[str, Any], index: Index) -> str:
     return f"\n{line}: {cost}. A language model extracts from all: --set index.extractor=llm"
 
 
-def _say_unread(options: argparse.Namespace) -> None:
-    """Name the files that no installed library can read."""
-    from gpu_rag.sources.corpus import unread
+def _say_unread(options: argparse.Namespace, columns: str) -> None:
+    """Name the files that no installed library can read, and the tables without a column `text`."""
+    from gpu_rag.sources.columns import columns_of
+    from gpu_rag.sources.corpus import guessed, unread
     from gpu_rag.sources.named import named_source
+    from gpu_rag.sources.rows import Limits
 
+    for line in guessed(options.corpus, Limits(columns=columns_of(columns))):
+        say(f"gpu-rag: {line}; --columns title=NAME,text=NAME chooses")
     named = (source.path for source in map(named_source, options.sources) if source.kind in ("documents", "web"))
     for line in unread([*options.corpus, *named]):
         say(f"gpu-rag: {line}; each such file is a reject")

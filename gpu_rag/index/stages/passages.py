@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
+from gpu_rag.sources.columns import columns_of
 from gpu_rag.sources.corpus import files_to_read, read_corpus, reader_versions
 from gpu_rag.sources.corpus.folder import TEXT_SUFFIXES, unreadable
 from gpu_rag.sources.rows import Limits, shown
@@ -98,7 +100,8 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    for row in read_corpus(sources.corpus, Limits(settings.index.max_document_chars)) if sources.corpus else ():
+    limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns))
+    for row in read_corpus(sources.corpus, limits) if sources.corpus else ():
         if isinstance(row, Document):
             passages = _split(row, settings)
             ids = [passage["id"] for passage in passages]
@@ -158,13 +161,14 @@ def _split(document: Document, settings: Settings) -> list[Row]:
     """Passages of a document. line: where a passage begins in a text file, from 1; 0 in a source of rows or pages."""
     spans = chunk_spans(document.text, settings.index.chunk_words, settings.index.overlap_words)
     is_text_file = not document.line and document.file.lower().endswith(TEXT_SUFFIXES)
+    offsets = [offset for offset, _ in document.headings] if len(spans) > 1 else []
     rows, line, counted = [], 1, 0
     for number, (start, end) in enumerate(spans):
         line, counted = line + document.text.count("\n", counted, start), start
         row = {
             "id": document.id if len(spans) == 1 else f"{document.id}#{number}",
             "doc_id": document.id,
-            "title": document.title,
+            "title": _title(document, bisect_right(offsets, (start + end) // 2)),
             "text": document.text[start:end],
             "start": start,
             "end": end,
@@ -172,6 +176,19 @@ def _split(document: Document, settings: Settings) -> list[Row]:
         }
         rows.append(row)
     return rows
+
+
+_HEADING_CHARS = 100
+_BRACKETS = str.maketrans("", "", "()")
+
+
+def _title(document: Document, n_headings: int) -> str:
+    """Title of a passage behind n headings: the document's, and in brackets the last heading.
+
+    A final bracket is no part of a name, so all passages of a document are about the same thing.
+    """
+    words = document.headings[n_headings - 1][1].translate(_BRACKETS)[:_HEADING_CHARS].strip() if n_headings else ""
+    return f"{document.title} ({words})" if words and words.casefold() != document.title.casefold() else document.title
 
 
 def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
@@ -224,7 +241,11 @@ def _write(db: Database, name: str, key: str, files: Mapping[Path, pa.Schema]) -
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     index = settings.index
     named = sources.of_kind("skb", "documents")
-    more = {"named": [[s.name, s.kind, content_hash((s.path,))] for s in named]} if named else {}
+    more: dict[str, Any] = {}
+    if named:
+        more["named"] = [[s.name, s.kind, content_hash((s.path,))] for s in named]
+    if columns := columns_of(index.columns):
+        more["columns"] = [list(pair) for pair in columns]
     return {
         **more,
         "corpus": corpus_hash(sources.corpus),
@@ -235,7 +256,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     }
 
 
-@stage("passages", version=4, params=_params, size="characters")
+@stage("passages", version=3, params=_params, size="characters")
 def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl. With named sources of documents
     or knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
