@@ -95,6 +95,7 @@ class Document:
     pages: the start of each page, as ascending character offsets into `text`, the first 0; empty when the source has no
     pages. `index.index.page_of` turns an offset into a page number.
     metadata: other values that the source gives for the document, by column name; see `sources.rows.metadata_of`.
+    headings: (character offset, words) of each chapter and section, ascending; they complete the titles of passages.
     """
 
     id: str
@@ -104,6 +105,7 @@ class Document:
     line: int = 0
     pages: tuple[int, ...] = ()
     metadata: dict[str, Scalar] = field(default_factory=dict, hash=False)
+    headings: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)

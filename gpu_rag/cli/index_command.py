@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(parser, "--source", "NAME=KIND:PATH", words, dest="sources", type=str)
     words = f"also build what these methods, or all, need ({DEFAULT}; without a corpus the knowledge base alone)"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
+    words = "columns of tables, such as title=name,text=description (id, title, text; without: all are the text)"
+    parser.add_argument("--columns", metavar="ROLE=COLUMN,...", help=words)
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row, with status 2")
     parser.add_argument("--fresh", action="store_true", help="build from nothing, with the model replies that are kept")
     words = "build from nothing, and ask models everything again"
@@ -73,11 +75,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     check_plan(options)
     fresh = options.fresh or options.forget_replies
-    _say_unread(options)
     if not (fresh or options.plan):
         mend_manifest(options.out)  # before its settings are read
-    flags = {"index": {"extractor": "import"}} if options.openie else {}
+    given_columns = {} if options.columns is None else {"columns": options.columns}
+    flags = {"index": given_columns | ({"extractor": "import"} if options.openie else {})}
     settings = settings_of(options, saved_settings(options.out, fresh), flags)
+    _say_unread(options, settings.index.columns)
     keys = ("openie", "kg", "skb", "sources", "strict", "forget_replies", "retry_unread")
     given = {key: getattr(options, key) for key in keys}
     methods = None if options.methods is None else names(options.methods)
@@ -103,7 +106,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         from gpu_rag.report.runs import index_page
 
         write(options.report, index_page(document, list(_read_rejects(options.out))))
-    return _status(options, report, document), document, _summary(document) + _rejects(document, index)
+    text = _summary(document) + _languages(document, index) + _rejects(document, index)
+    return _status(options, report, document), document, text
 
 
 def _read_rejects(out: Path) -> Iterator[dict[str, Any]]:
@@ -132,11 +136,28 @@ def _rejects(document: dict[str, Any], index: Index) -> str:
     return "\n".join(["", f"{head}{index.path / 'rejects.jsonl'}", *lines])
 
 
-def _say_unread(options: argparse.Namespace) -> None:
-    """Name the files that no installed library can read."""
-    from gpu_rag.sources.corpus import unread
-    from gpu_rag.sources.named import named_source
+def _languages(document: dict[str, Any], index: Index) -> str:
+    """The number of documents that are not English, and what that costs; "" where there are none."""
+    counts = sorted(document.get("other_languages", {}).items(), key=lambda item: -item[1])
+    if not counts:
+        return ""
+    shown = ", ".join(f"{n:,} {code}" for code, n in counts)
+    line = f"{sum(n for _, n in counts):,} of {document['documents']:,} documents are not English ({shown})"
+    if (record := index.manifest.stages.get("extraction")) is None or record.params["extractor"] != "patterns":
+        return f"\n{line}"
+    cost = "no facts were extracted from them; dense vectors and words still find them"
+    return f"\n{line}: {cost}. A language model extracts from all: --set index.extractor=llm"
 
+
+def _say_unread(options: argparse.Namespace, columns: str) -> None:
+    """Name the files that no installed library can read, and the tables without a column `text`."""
+    from gpu_rag.sources.columns import columns_of
+    from gpu_rag.sources.corpus import guessed, unread
+    from gpu_rag.sources.named import named_source
+    from gpu_rag.sources.rows import Limits
+
+    for line in guessed(options.corpus, Limits(columns=columns_of(columns))):
+        say(f"gpu-rag: {line}; --columns title=NAME,text=NAME chooses")
     named = (source.path for source in map(named_source, options.sources) if source.kind in ("documents", "web"))
     for line in unread([*options.corpus, *named]):
         say(f"gpu-rag: {line}; each such file is a reject")
@@ -178,6 +199,8 @@ def _document(report: BuildReport) -> dict[str, Any]:
     counts = [(stage, name, n) for stage, found in report.manifest.stages.items() for name, n in found.counts.items()]
     of_extraction = ((name, n) for _, name, n in counts if name.startswith("extraction_"))
     document["extraction"] = {name.removeprefix("extraction_"): n for name, n in of_extraction}
+    of_languages = {name.removeprefix("language_"): n for _, name, n in counts if name.startswith("language_")}
+    document.update({"other_languages": of_languages} if of_languages else {})
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
     fallbacks: dict[str, int] = {}
     for stage in report.stages.values():

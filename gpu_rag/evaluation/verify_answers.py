@@ -213,10 +213,11 @@ class AnswerChecker:
 
     def against_corpus(self, paths: Sequence[Path]) -> Iterator[Difference]:
         """Read the corpus again and compare the characters of every span that the checked rows quote."""
-        limit = self._index.manifest.stages["passages"].params["max_document_chars"]
+        params = self._index.manifest.stages["passages"].params
+        limits = Limits(params["max_document_chars"], columns=tuple(map(tuple, params.get("columns", ()))))
         left_out = are_of_nodes(self._index.folder("passages"), pa.chunked_array([list(self._spans)], pa.string()))
         waiting = {name: spans for (name, spans), of in zip(self._spans.items(), left_out) if not of}
-        for document in read_corpus(paths, Limits(limit)):
+        for document in read_corpus(paths, limits):
             if isinstance(document, Document) and document.id in waiting:
                 for (start, end, hash), cited in waiting.pop(document.id).items():
                     if start < 0 or _hash(document.text[start:end]) != hash:

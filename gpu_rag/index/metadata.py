@@ -15,6 +15,7 @@ from gpu_rag.index import tables
 from gpu_rag.types import Scalar
 
 FILE = "metadata.parquet"
+LANGUAGE = "detected_language"  # column with the language of each document, if a corpus has several
 MOST_COLUMNS = 256  # the names that most documents have; ties by the alphabet
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 TYPE_NAMES = dict(zip(_TYPES.values(), ("boolean", "number", "number", "text")))

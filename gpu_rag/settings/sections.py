@@ -77,6 +77,7 @@ class IndexSettings(Declared):
 
     chunk_words: Annotated[int, Range(8), "words in a passage; longer documents are split"] = 300
     overlap_words: Annotated[int, NATURAL, "words shared by neighbouring passages"] = 50
+    columns: Annotated[str, "columns of tables that hold id, title and text: `title=name,text=description`"] = ""
     extractor: Annotated[
         Literal["patterns", "llm", "import"],
         "how entities and triples are extracted; import: from the files of `--openie`",

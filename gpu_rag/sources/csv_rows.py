@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gpu_rag.sources.charset import charset_of, mark_of
+from gpu_rag.sources.columns import Columns, composed, is_composable, title_column
 from gpu_rag.sources.formats import TSV_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import Row
 from gpu_rag.sources.lines import open_binary, read_problem
@@ -29,12 +30,13 @@ _TEXTS = ("id", "_id", "title", "text", "question", "answer")  # always texts, w
 
 def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row | Reject]:
     """Rows of a .csv or .tsv file (gzip if the name ends in .gz) below a line of names, which must include `needed`.
+    `limits.columns` renames columns; rows of a table without a column `text` get one of all their cells, see `columns`.
 
     Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
-    (in any case) are texts; other cells are integers, floats, true or false if they look like one, else texts. Quoted
-    cells may hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that gives the column
-    `needed`. A row with more cells than names, with a broken quotation, of another charset or longer than
-    max_line_bytes is a Reject, and reading continues after it. Memory: one row.
+    (in any case) and renamed columns are texts; other cells are integers, floats, true or false if they look like one,
+    else texts. Quoted cells may hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that
+    gives the column `needed`, or the most columns. A row with more cells than names, with a broken quotation, of
+    another charset or longer than max_line_bytes is a Reject, and reading continues after it. Memory: one row.
     """
     number = 0
     try:
@@ -44,13 +46,13 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
             lines = _Lines(stream, limits.max_line_bytes)
             # The module's limit, which holds for the whole process, may not be lower than ours.
             csv.field_size_limit(max(csv.field_size_limit(), limits.max_line_bytes))
-            delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES), needed)
+            delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES), needed, limits.columns)
             names: list[str] = []
             for number, cells in _records(lines, delimiter):
                 if isinstance(cells, RowError):
                     yield Reject(shown(path), number, str(cells))
                 elif not names:
-                    names = _names(cells, needed)
+                    names = _names(cells, needed, limits.columns)
                 else:
                     yield attempted(path, number, _row, number, names, cells, codec)
             if not names:
@@ -117,7 +119,7 @@ class _Lines:
             self._again.extendleft(reversed(again))
 
 
-def _delimiter(lines: _Lines, is_tsv: bool, needed: str) -> str:
+def _delimiter(lines: _Lines, is_tsv: bool, needed: str, columns: Columns) -> str:
     """Delimiter by the first line, which is read again unless it only names the delimiter."""
     line = next(lines, "")
     named = re.fullmatch(r"sep=(.)\s*", line)
@@ -125,7 +127,9 @@ def _delimiter(lines: _Lines, is_tsv: bool, needed: str) -> str:
         return named[1]
     candidates = "\t" if is_tsv else _DELIMITERS
     lines.give_back(0)
-    return next((d for d in candidates if needed in _known(next(csv.reader([line], delimiter=d), []))), candidates[0])
+    cells = {d: next(csv.reader([line], delimiter=d), []) for d in candidates}
+    fitting = [d for d in candidates if needed in _known(cells[d], columns)]
+    return fitting[0] if fitting else max(candidates, key=lambda d: len(cells[d]))
 
 
 def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | RowError]]:
@@ -151,15 +155,17 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
             yield lines.taken[0][0], found
 
 
-def _known(cells: Sequence[str]) -> list[str]:
-    """Names of columns; those of texts in lower case."""
+def _known(cells: Sequence[str], columns: Columns) -> list[str]:
+    """Names of columns; those of texts in lower case. A column that is renamed takes the place of one of its role."""
     names = [cell.strip() for cell in cells]
-    return [name.lower() if name.lower() in _TEXTS else name for name in names]
+    roles = {column: role for role, column in columns if column in names}
+    known = [name.lower() if name.lower() in _TEXTS else name for name in names]
+    return [roles.get(name, low if low not in roles.values() else "") for name, low in zip(names, known)]
 
 
-def _names(cells: list[str], needed: str) -> list[str]:
-    names = _known(cells)
-    if needed not in names:
+def _names(cells: list[str], needed: str, columns: Columns) -> list[str]:
+    names = _known(cells, columns)
+    if needed not in names and not (needed == "text" and is_composable(names)):
         wanted = "id, title and text" if needed == "text" else f"a column {needed}"
         raise RowError(f"the table has the columns {', '.join(names)[:200]}; expected {wanted}")
     twice = next((name for name in _TEXTS if names.count(name) > 1), None)
@@ -178,7 +184,10 @@ def _row(number: int, names: list[str], cells: list[str], codec: str) -> Row:
             raise RowError(f"not {codec.upper()}, the charset of the file")
         if cell and name and name not in value:
             value[name] = cell if name in _TEXTS else _typed(cell.strip())
-    return Row(number, value)
+    if not is_composable(names):
+        return Row(number, value)
+    shown = {name: cell.strip() for name, cell in zip(names, cells) if name and name not in ("id", "_id")}
+    return Row(number, {**value, "title": shown.get(title_column(names), ""), "text": composed(shown.items())}, True)
 
 
 def _typed(cell: str) -> Scalar | None:

@@ -16,10 +16,12 @@ from gpu_rag.types import Reject
 
 @dataclass(frozen=True)
 class Row:
-    """One JSON object. line: its line in JSON Lines, its position in an array; both from 1."""
+    """One JSON object. line: its line in JSON Lines, its position in an array; both from 1. is_composed: its title and
+    text were made of its other columns, see `columns`."""
 
     line: int
     value: dict[str, Any]
+    is_composed: bool = False
 
 
 def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:

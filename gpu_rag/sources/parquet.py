@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
+from gpu_rag.sources.columns import is_composable
 from gpu_rag.sources.json_rows import Row
 from gpu_rag.sources.rows import RowError, attempted, check_unpacked, decode_utf8, shown
 from gpu_rag.types import Reject
@@ -27,7 +28,7 @@ class Columns:
 
     names: read if they exist; required: alternatives, one of which must be complete; integers: columns that may hold
     integers; lists: columns of lists of strings; expected: in words; others: whether all other scalar columns are read
-    too.
+    too, and make up a text if there is none, see `columns`.
     """
 
     names: tuple[str, ...]
@@ -144,7 +145,8 @@ def _check_lists(batch: pa.RecordBatch, wanted: Columns) -> None:
 
 def _checked_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
     """Columns to read. Raises RowError if a required one is missing or a type cannot be read."""
-    if not any(set(names) <= set(schema.names) for names in wanted.required):
+    is_whole = any(set(names) <= set(schema.names) for names in wanted.required)
+    if not is_whole and not (wanted.others and is_composable(schema.names)):
         raise RowError(f"the table has the columns {', '.join(schema.names)[:200]}; expected {wanted.expected}")
     columns = [name for name in wanted.names if name in schema.names]
     for name in columns:

@@ -32,6 +32,7 @@ class Limits:
     and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, beside
     the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. A file near
     max_parse_s may pass on one machine only.
+    columns: no limit, but the (role, column) pairs of tables, see `columns`.
     """
 
     max_document_chars: int = 10_000_000
@@ -41,6 +42,7 @@ class Limits:
     max_pages: int = 20_000
     max_parse_bytes: int = 1 << 30
     max_parse_s: int = 120
+    columns: tuple[tuple[str, str], ...] = ()
 
 
 LIMITS = Limits()

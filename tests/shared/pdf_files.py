@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def pdf_of(*objects: bytes, trailer: bytes = b"") -> bytes:
@@ -18,8 +18,8 @@ def pdf_of(*objects: bytes, trailer: bytes = b"") -> bytes:
     return b"%sxref\n0 %d\n0000000000 65535 f \n%s%s" % (out, size, table, tail)
 
 
-def pdf(pages: Sequence[str], title: str = "", packed: bool = False) -> bytes:
-    """A PDF of pages of lines."""
+def pdf(pages: Sequence[str], title: str = "", packed: bool = False, outline: Mapping[str, int] | None = None) -> bytes:
+    """A PDF of pages of lines; outline: the page, from 0, of each bookmark."""
     kids = " ".join(f"{4 + 2 * i} 0 R" for i in range(len(pages)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -33,4 +33,12 @@ def pdf(pages: Sequence[str], title: str = "", packed: bool = False) -> bytes:
         head = "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >>"
         objects.append(f"{head} /Contents {5 + 2 * i} 0 R >>".encode())
         objects.append(b"<< /Length %d%s >>\nstream\n%s\nendstream" % (len(body), how, body))
+    if outline:
+        root, last = len(objects) + 1, len(objects) + 1 + len(outline)
+        objects[0] = b"<< /Type /Catalog /Pages 2 0 R /Outlines %d 0 R >>" % root
+        objects.append(b"<< /Type /Outlines /First %d 0 R /Last %d 0 R >>" % (root + 1, last))
+        for number, (words, page) in enumerate(outline.items(), root + 1):
+            more = f"/Next {number + 1} 0 R" if number < last else ""
+            item = f"<< /Title ({words}) /Parent {root} 0 R /Dest [{4 + 2 * page} 0 R /Fit] {more} >>"
+            objects.append(item.encode())
     return pdf_of(*objects, f"<< /Title ({title}) >>".encode(), trailer=b"/Info %d 0 R " % (len(objects) + 1))

@@ -35,7 +35,7 @@ def _parted(found: Iterable[Any]) -> tuple[list[Any], list[Reject]]:
     return [x for x in rows if not isinstance(x, Reject)], [x for x in rows if isinstance(x, Reject)]
 
 
-def documents_of(*paths: Path, **limits: int) -> tuple[list[Document], list[Reject]]:
+def documents_of(*paths: Path, **limits: Any) -> tuple[list[Document], list[Reject]]:
     return _parted(read_corpus(paths, Limits(**limits)))
 
 

@@ -3,15 +3,24 @@
 import csv
 import gzip
 import io
+import json
 import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from office_files import row, xlsx
 from source_files import DOCS, plain
 from source_files import documents_of as read
+
+from gpu_rag.errors import UsageError
+from gpu_rag.sources.columns import columns_of
+from gpu_rag.sources.corpus import guessed
+from gpu_rag.sources.rows import Limits
 
 ROWS = [(d["id"], d["title"], d["text"]) for d in DOCS]
 
@@ -22,10 +31,10 @@ def written(rows, **dialect):
     return out.getvalue()
 
 
-def table(path, text, charset="utf-8"):
+def table(path, text, charset="utf-8", **limits):
     raw = text.encode(charset) if isinstance(text, str) else text
     path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
-    return read(path)
+    return read(path, **limits)
 
 
 DIALECTS = {
@@ -105,7 +114,7 @@ def test_quotes_in_a_tsv_may_be_quotes(tmp_path):
 
 def test_files_that_are_no_table_of_texts_are_rejects(tmp_path):
     cases = {
-        "a.csv": (b"name,body\n1,2\n", "the table has the columns name, body; expected id, title and text"),
+        "a.csv": (b"question,answer\n1,2\n", "the table has the columns question, answer; expected id, title and text"),
         "b.csv": (b"text,Text\n1,2\n", "two columns text"),
         "c.csv": (b"", "no line of names"),
         "d.csv": (b"\n\n", "no line of names"),
@@ -162,3 +171,63 @@ def test_what_python_writes_is_read_back(rows, delimiter, how):
     wanted = list(dict.fromkeys(row for row in rows if row[1].strip()))
     assert [(d.title, d.text) for d in found] == wanted
     assert len(found) + len(rejects) == sum(any(row) or len(row) > 1 for row in rows)
+
+
+PRODUCTS = [("sku", "name", "description", "price"), ("7", "Chair", "A chair of oak.", 40), ("8", "Lamp", "Red.", 3.5)]
+
+
+def products(path):
+    """Writes a table without a column `text` in the format of a file name."""
+    names, *rows = PRODUCTS
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([dict(zip(names, row)) for row in rows]), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(dict(zip(names, row))) + "\n" for row in rows))
+    elif path.suffix == ".xlsx":
+        path.write_bytes(xlsx("".join(row(number, *cells) for number, cells in enumerate(PRODUCTS, 1))))
+    else:
+        path.write_text("".join(";".join(map(str, row)) + "\n" for row in PRODUCTS))
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl", "xlsx"])
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_columns_that_the_user_names(tmp_path, ending, in_folder):
+    path = products(tmp_path / f"products.{ending}")
+    documents, rejects = read(tmp_path if in_folder else path, columns=columns_of("id=sku,title=name,text=description"))
+    assert not rejects
+    found = [(d.id, d.title, d.text, d.metadata) for d in documents]
+    prices = ("40", "3.5") if ending == "xlsx" else (40, 3.5)
+    assert found == [
+        ("7", "Chair", "A chair of oak.", {"price": prices[0]}),
+        ("8", "Lamp", "Red.", {"price": prices[1]}),
+    ]
+    assert all(document.line > 0 for document in documents)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_without_texts_has_all_columns_as_text(tmp_path, ending):
+    path = products(tmp_path / f"products.{ending}")
+    (chair, lamp), rejects = read(path)
+    assert not rejects and (chair.title, lamp.title) == ("Chair", "Lamp")
+    assert lamp.text.splitlines() == ["sku: 8", "name: Lamp", "description: Red.", "price: 3.5"]
+    assert lamp.metadata["price"] == 3.5
+    (line,) = guessed([tmp_path], Limits())
+    assert "products" in line and "sku, name, description, price" in line
+    assert guessed([tmp_path], Limits(columns=columns_of("text=description"))) == []
+
+
+def test_a_column_of_the_same_name_gives_way(tmp_path):
+    (document,), rejects = table(tmp_path / "a.csv", "text,body\nshort,long\n", columns=(("text", "body"),))
+    assert document.text == "long" and "short" not in document.metadata.values() and not rejects
+
+
+def test_a_json_row_without_a_text_says_how_to_name_it(tmp_path):
+    _, rejects = read(products(tmp_path / "a.jsonl"))
+    assert len(rejects) == 2 and all("--columns" in reject.reason for reject in rejects)
+
+
+@pytest.mark.parametrize("text", ["name", "body=text", "text=a,text=b", "text=", "=a"])
+def test_columns_that_cannot_be_read(text):
+    with pytest.raises(UsageError, match="columns"):
+        columns_of(text)

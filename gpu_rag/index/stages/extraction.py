@@ -21,7 +21,7 @@ from gpu_rag.index.database import Database, database
 from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.coreference import coreference_params, resolved
-from gpu_rag.index.stages.passages import are_of_nodes, content_hash
+from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_hash
 from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.requests import decided
 from gpu_rag.index.work import Sources, Work
@@ -117,16 +117,21 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 )
 def extraction_stage(work: Work) -> dict[str, int]:
     """Table `extractions`, one row per passage, with a status: ok, empty, truncated, malformed, failed, absent, or
-    skipped (the text of a node of a knowledge base, if `index.extract_nodes` is false).
+    skipped (the text of a node of a knowledge base, if `index.extract_nodes` is false; another language than English,
+    for which there are no patterns).
 
     Table `profiles`: aliases, types and descriptions of the entities, if known.
     Raises GpuRagError when an LLM's yield is below `index.min_yield`.
     """
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-    n_passages = passages.num_rows
-    chosen = np.arange(n_passages)
+    n_passages, folder = passages.num_rows, work.stage_folders["passages"]
+    wanted = np.ones(n_passages, bool)
     if not work.settings.index.extract_nodes:
-        chosen = np.flatnonzero(~are_of_nodes(work.stage_folders["passages"], passages["doc_id"]))
+        wanted = ~are_of_nodes(folder, passages["doc_id"])
+    if work.settings.index.extractor == "patterns":
+        wanted &= are_english(folder, passages["doc_id"])
+    chosen = np.flatnonzero(wanted)
+    if len(chosen) < n_passages:
         passages = passages.take(pa.array(chosen))
     passages, coref = resolved(work, passages)
     work.progress.start("extraction", passages.num_rows, "passages")

@@ -32,7 +32,7 @@ def _large(schema: pa.Schema) -> pa.Schema:
 
 
 SCHEMAS = {
-    "documents": _large(pa.schema([*tables.DOCUMENTS, ("metadata", pa.string())])),
+    "documents": _large(pa.schema([*tables.DOCUMENTS, ("metadata", pa.string()), ("language", pa.string())])),
     "passages": _large(pa.schema([*tables.PASSAGES, *tables.LINES])),
     "origins": _large(ORIGINS),
 }
@@ -90,9 +90,9 @@ def _parts(
     ids, passage_ids = _under(source, block["id"], form), _under(source, passage_ids, form[owner])
     n, of, titles = len(ids), pa.array(owner), block["name"]
     pages = pa.ListArray.from_arrays(np.zeros(n + 1, np.int32), pa.array([], pa.int64()))
-    files, sources, no_metadata = (pa.repeat(pa.scalar(text, TEXT), n) for text in (file, source, ""))
+    files, sources, unknown = (pa.repeat(pa.scalar(text, TEXT), n) for text in (file, source, ""))
     columns = {
-        "documents": (ids, titles, files, block.line, pages, no_metadata),
+        "documents": (ids, titles, files, block.line, pages, unknown, unknown),
         "passages": (passage_ids, ids.take(of), titles.take(of), texts, start, end, np.zeros(len(owner), np.int32)),
         "origins": (ids, sources, block["id"]),
     }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -19,7 +22,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.database import Database, database
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.metadata import FILE as METADATA
-from gpu_rag.index.metadata import to_text, write_metadata
+from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metadata
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
@@ -27,10 +30,12 @@ from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
+from gpu_rag.sources.columns import columns_of
 from gpu_rag.sources.corpus import files_to_read, read_corpus, reader_versions
 from gpu_rag.sources.corpus.folder import TEXT_SUFFIXES, unreadable
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
+from gpu_rag.text.language import ENGLISH, language_of
 from gpu_rag.types import Document, Reject
 
 _PYTHON_ROWS = 1 << 10  # documents held as Python objects
@@ -95,14 +100,15 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    for row in read_corpus(sources.corpus, Limits(settings.index.max_document_chars)) if sources.corpus else ():
+    limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns))
+    for row in read_corpus(sources.corpus, limits) if sources.corpus else ():
         if isinstance(row, Document):
             passages = _split(row, settings)
             ids = [passage["id"] for passage in passages]
             if taken.give(row.id, ids):
                 document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
-                more = {"file": short_name(row.file, sources.corpus), "metadata": to_text(row.metadata)}
-                rows["documents"].append({**document, **more})
+                more = {"metadata": to_text(row.metadata), "language": language_of(row.text)}
+                rows["documents"].append({**document, "file": short_name(row.file, sources.corpus), **more})
                 rows["passages"] += passages
                 rows["origins"].append({"document": row.id, "source": source_of(row.file, sources), "node": ""})
                 if len(rows["documents"]) == _PYTHON_ROWS:
@@ -134,6 +140,17 @@ def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
     return pc.is_in(documents, value_set=tables.whole_text(of_nodes).cast(documents.type)).to_numpy()
 
 
+def are_english(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
+    """bool[n]: whether each of n documents, by id, is in English, or in a language that is not known. folder: of the
+    stage `passages`."""
+    table = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id"])
+    about = read_metadata(folder / METADATA, len(table)) if (folder / METADATA).exists() else table
+    if LANGUAGE not in about.column_names:
+        return np.ones(len(documents), bool)
+    others = table["id"].filter(pc.fill_null(pc.not_equal(about[LANGUAGE].cast(pa.string()), ENGLISH), False))
+    return ~pc.is_in(documents, value_set=tables.whole_text(others).cast(documents.type)).to_numpy()
+
+
 def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
     """Error for a corpus without usable rows."""
     reason = f"{n_rejects} rows rejected, the first: {first.file}:{first.line} {first.reason}" if first else "no rows"
@@ -144,13 +161,14 @@ def _split(document: Document, settings: Settings) -> list[Row]:
     """Passages of a document. line: where a passage begins in a text file, from 1; 0 in a source of rows or pages."""
     spans = chunk_spans(document.text, settings.index.chunk_words, settings.index.overlap_words)
     is_text_file = not document.line and document.file.lower().endswith(TEXT_SUFFIXES)
+    offsets = [offset for offset, _ in document.headings] if len(spans) > 1 else []
     rows, line, counted = [], 1, 0
     for number, (start, end) in enumerate(spans):
         line, counted = line + document.text.count("\n", counted, start), start
         row = {
             "id": document.id if len(spans) == 1 else f"{document.id}#{number}",
             "doc_id": document.id,
-            "title": document.title,
+            "title": _title(document, bisect_right(offsets, (start + end) // 2)),
             "text": document.text[start:end],
             "start": start,
             "end": end,
@@ -158,6 +176,19 @@ def _split(document: Document, settings: Settings) -> list[Row]:
         }
         rows.append(row)
     return rows
+
+
+_HEADING_CHARS = 100
+_BRACKETS = str.maketrans("", "", "()")
+
+
+def _title(document: Document, n_headings: int) -> str:
+    """Title of a passage behind n headings: the document's, and in brackets the last heading.
+
+    A final bracket is no part of a name, so all passages of a document are about the same thing.
+    """
+    words = document.headings[n_headings - 1][1].translate(_BRACKETS)[:_HEADING_CHARS].strip() if n_headings else ""
+    return f"{document.title} ({words})" if words and words.casefold() != document.title.casefold() else document.title
 
 
 def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
@@ -170,17 +201,31 @@ def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
     return db.count("documents"), db.count("passages")
 
 
-def write_passages(db: Database, folder: Path, *, origins: bool) -> None:
+def write_passages(db: Database, folder: Path, *, origins: bool) -> dict[str, int]:
     """Write the tables `documents`, `passages`, `lines`, `metadata` if there is some, and `origins` if wanted, sorted
-    by id."""
-    if db.count("documents WHERE metadata <> ''"):
-        texts = (batch["metadata"].to_pylist() for batch in db.batches("SELECT metadata FROM documents ORDER BY id"))
-        write_metadata(folder / METADATA, [text for some in texts for text in some])
+    by id.
+
+    If not all documents are English, their metadata get the column LANGUAGE. Returns the numbers of documents in other
+    languages, as language_CODE.
+    """
+    languages = Counter[str]()
+    for batch in db.batches("SELECT language FROM documents WHERE language NOT IN ('', 'en') ORDER BY id"):
+        languages.update(batch["language"].to_pylist())
+    if languages or db.count("documents WHERE metadata <> ''"):
+        rows = db.batches("SELECT metadata, language FROM documents ORDER BY id")
+        given = (row for batch in rows for row in zip(batch["metadata"].to_pylist(), batch["language"].to_pylist()))
+        write_metadata(folder / METADATA, [_with_language(*row) if languages else row[0] for row in given])
     _write(db, "documents", "id", {folder / "documents.parquet": tables.DOCUMENTS})
     files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
     _write(db, "passages", "id", files)
     if origins:
         _write(db, "origins", "document", {folder / "origins.parquet": ORIGINS})
+    return {f"language_{code}": n for code, n in sorted(languages.items())}
+
+
+def _with_language(metadata: str, language: str) -> str:
+    given = json.loads(metadata) if metadata else {}
+    return to_text({LANGUAGE: language, **given} if language else given)
 
 
 def _write(db: Database, name: str, key: str, files: Mapping[Path, pa.Schema]) -> None:
@@ -196,7 +241,11 @@ def _write(db: Database, name: str, key: str, files: Mapping[Path, pa.Schema]) -
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     index = settings.index
     named = sources.of_kind("skb", "documents")
-    more = {"named": [[s.name, s.kind, content_hash((s.path,))] for s in named]} if named else {}
+    more: dict[str, Any] = {}
+    if named:
+        more["named"] = [[s.name, s.kind, content_hash((s.path,))] for s in named]
+    if columns := columns_of(index.columns):
+        more["columns"] = [list(pair) for pair in columns]
     return {
         **more,
         "corpus": corpus_hash(sources.corpus),
@@ -228,5 +277,5 @@ def passages_stage(work: Work) -> dict[str, int]:
         n_documents, n_passages = keep_passages(db, parts())
         if not n_passages and (work.sources.corpus or not work.sources.named):
             raise no_passage(rejects.n, rejects.first)
-        write_passages(db, work.out, origins=bool(work.sources.of_kind("skb", "documents")))
-    return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n}
+        languages = write_passages(db, work.out, origins=bool(work.sources.of_kind("skb", "documents")))
+    return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n, **languages}

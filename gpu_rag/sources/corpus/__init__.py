@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from gpu_rag.errors import BadInput, MissingBackend
+from gpu_rag.sources.columns import ROLES, Columns, composed, is_composable, renamed, title_column
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file, unreadable
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.package import Package
 from gpu_rag.sources.corpus.pages import brings_pages, pages_of
 from gpu_rag.sources.corpus.parser import (
     PARSED_SUFFIXES,
+    SHEET_SUFFIXES,
     Parser,
     is_parsed,
     missing_reader,
@@ -38,10 +41,11 @@ from gpu_rag.sources.formats import (
     refuse_leading_out,
 )
 from gpu_rag.sources.json_rows import Row, read_rows
-from gpu_rag.sources.parquet import read_parquet
+from gpu_rag.sources.parquet import DOCUMENTS, read_parquet
 from gpu_rag.sources.rows import (
     LIMITS,
     MAX_TITLE_CHARS,
+    REASON_CHARS,
     Limits,
     RowError,
     SeenIds,
@@ -85,7 +89,8 @@ def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Docu
     - .zip: the files in it, as in a folder; their names begin with that of the zip file. A zip file in it is a Reject.
     - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .csv, .tsv (see `csv_rows`), .parquet, a JSON array (HippoRAG's
       corpus files). title may be missing; a missing id becomes "p_" + sha1(title + newline + text)[:12]; other keys are
-      metadata.
+      metadata. `limits.columns` names other columns for these; .xlsx, .xls and .ods are rows if their sheet has these.
+      Without a column text, the text of a row of .csv, .tsv and .parquet is a line for each of its columns.
     - .xml, also .bz2 and .gz: a dump of Wikipedia, one document per article, see `wikipedia`.
     - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above; for
     CRAG
@@ -139,6 +144,18 @@ def _unread_endings(names: list[bytes]) -> dict[str, tuple[int, str]]:
     return {ending: (n, reasons[ending]) for ending, n in counts.most_common() if reasons[ending]}
 
 
+def guessed(paths: Sequence[Path], limits: Limits) -> list[str]:
+    """One line for each table without a column `text`."""
+    suffixes = CSV_SUFFIXES + TSV_SUFFIXES + TABLE_SUFFIXES
+    tables = [file for path in paths for _, file in files_to_read(path) if file and has_suffix(file, suffixes)]
+    first = ((file, next(_row_reader(file)(file, limits), None)) for file in tables)
+    return [
+        f"{shown(file)} has no column text, so all columns are the text of a row: {', '.join(names)[:REASON_CHARS]}"
+        for file, row in first
+        if isinstance(row, Row) and row.is_composed and (names := [name for name in row.value if name not in ROLES])
+    ]
+
+
 def _kind(name: bytes) -> str:
     ending = _suffix_of(name)
     return f"of the type {ending}" if ending.startswith(".") else ending
@@ -176,7 +193,28 @@ def _reader(path: Path) -> _Reader:
 
 
 def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
-    return map(_Found, read_file(path, os.fsencode(path.name), limits, parser))
+    return _documents(path, os.fsencode(path.name), limits, parser)
+
+
+def _documents(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[_Found]:
+    """What `read_file` gives, but the rows of a sheet whose first line names all of `limits.columns`."""
+    for found in read_file(path, name, limits, parser):
+        is_table = limits.columns and has_suffix(path, SHEET_SUFFIXES) and isinstance(found, Document)
+        rows = list(_sheet_rows(found, limits.columns)) if is_table and isinstance(found, Document) else []
+        for document in (_document(path, row, limits) for row in rows):
+            yield _Found(document, other_id=f"{name.decode('utf-8', 'backslashreplace')}:{document.id}")
+        if not rows:
+            yield _Found(found)
+
+
+def _sheet_rows(sheets: Document, columns: Columns) -> Iterator[Row]:
+    """Rows of the sheets of a file whose first line holds all named columns; see `sheet` for the text. Row numbers
+    leave empty rows out."""
+    for start, end in pairwise((*sheets.pages, len(sheets.text))):
+        _, *lines = sheets.text[start:end].strip("\n").split("\n")
+        names = lines[0].split("\t") if lines else []
+        for number, line in enumerate(lines[1:] if {column for _, column in columns} <= set(names) else (), 2):
+            yield Row(number, renamed({n: cell for n, cell in zip(names, line.split("\t")) if cell}, columns))
 
 
 def _zip(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
@@ -207,9 +245,12 @@ def _zipped(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator
                 yield _Found(replace(found, file=file, id=f"{archive}/{found.id}" if found.id else ""))
 
 
+def _row_reader(path: Path) -> Callable[[Path, Limits], Iterator[Row | Reject]]:
+    return next(read for suffixes, read in _ROWS.items() if has_suffix(path, suffixes))
+
+
 def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
-    read = next(read for suffixes, read in _ROWS.items() if has_suffix(path, suffixes))
-    for row in read(path, limits):
+    for row in _row_reader(path)(path, limits):
         if isinstance(row, Reject):
             yield _Found(row)
         elif is_multihop(row.value):
@@ -220,10 +261,28 @@ def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
             yield _Found(_document(path, row, limits))
 
 
+def _json_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
+    for row in read_rows(path, limits):
+        yield row if isinstance(row, Reject) else Row(row.line, renamed(row.value, limits.columns))
+
+
+def _parquet_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
+    named = tuple((column,) for role, column in limits.columns if role == "text")
+    for row in read_parquet(path, replace(DOCUMENTS, required=DOCUMENTS.required + named)):
+        if isinstance(row, Reject):
+            yield row
+            continue
+        value = renamed(row.value, limits.columns)
+        if names := [name for name in value if name not in ("id", "_id")] if is_composable([*value]) else []:
+            title, text = value[title_column(names)], composed((name, value[name]) for name in names)
+            value |= {"title": None if title is None else str(title), "text": text}
+        yield Row(row.line, value, bool(names))
+
+
 _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] = {
-    LINES_SUFFIXES + ARRAY_SUFFIXES: read_rows,
+    LINES_SUFFIXES + ARRAY_SUFFIXES: _json_rows,
     CSV_SUFFIXES + TSV_SUFFIXES: read_csv,
-    TABLE_SUFFIXES: lambda path, limits: read_parquet(path),
+    TABLE_SUFFIXES: _parquet_rows,
     DUMP_SUFFIXES: read_dump,
 }
 _ZIP_SUFFIXES = (".zip",)
@@ -253,7 +312,7 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
         if problem := unreadable(path, folder):
             yield _Found(Reject(shown(path), 0, problem))
         elif has_ending(name, DOCUMENT_SUFFIXES):
-            yield from map(_Found, read_file(path, name, limits, parser))
+            yield from _documents(path, name, limits, parser)
         elif has_ending(name, _ZIP_SUFFIXES):
             yield from _zipped(path, name, limits, parser)
         elif has_ending(name, _ENDINGS):
@@ -293,7 +352,9 @@ def _document(path: Path, row: Row, limits: Limits) -> Document | Reject:
     try:
         id = row_id(row.value, "id", "_id")
         title = optional_string(row.value, "title")
-        text = document_text(row.value.get("text"), limits)
+        if "text" not in row.value:
+            raise RowError("text is missing or null; if another column holds it: --columns text=NAME")
+        text = document_text(row.value["text"], limits)
     except RowError as error:
         return Reject(shown(path), row.line, str(error), id or "")
     metadata = metadata_of(row.value, ("id", "_id", "title", "text"))

@@ -19,8 +19,9 @@ _CLOSED = re.compile(rb"<(title|script|style|iframe|noscript|textarea|xmp|a|p|di
 
 def read_epub(data: bytes, limits: Limits) -> Parsed:
     """Read the chapters in the order of the book, separated by empty lines; `html` reads each. The book's own table of
-    contents is left out. title and metadata (author, date, language, publisher): the book's. A chapter that cannot be
-    read is a problem; a chapter without text is skipped. Raises RowError: no book, locked, or without text.
+    contents is left out. title and metadata (author, date, language, publisher): the book's; headings: of the chapters,
+    or their titles. A chapter that cannot be read is a problem; a chapter without text is skipped. Raises RowError: no
+    book, locked, or without text.
     """
     package = Package(data, limits)
     roots = [found.get("full-path", "") for tag, found, _ in package.elements(_CONTAINER) if tag == "rootfile"]
@@ -33,17 +34,21 @@ def read_epub(data: bytes, limits: Limits) -> Parsed:
         locked = {beside("", unquote(uri)) for uri in uris}
     texts: list[str] = []
     problems: list[str] = []
+    headings: list[tuple[int, str]] = []
     size = 0
     for name in dict.fromkeys(_chapters(roots[0], book)):
         try:
             if name in locked:
                 raise RowError("it is encrypted")
-            text = _chapter(package.read(name), limits)
+            chapter = _chapter(package.read(name), limits)
         except RowError as error:
             problems.append(f"the chapter {name} cannot be read: {error}")
             continue
-        texts += [text] if text else []
-        size += len(text) + 2
+        if chapter is None:
+            continue
+        texts.append(chapter.text)
+        headings += ((size + at, words) for at, words in chapter.headings or ((0, chapter.title),))
+        size += len(chapter.text) + 2
         if size > limits.max_document_chars:
             raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
     if not texts:
@@ -51,7 +56,7 @@ def read_epub(data: bytes, limits: Limits) -> Parsed:
     known = {tag: ", ".join(_said(book, tag)) for tag in ("title", "creator", "date", "language", "publisher")}
     title = next(iter(_said(book, "title")), "")
     metadata = properties(known["creator"], known["date"], language=known["language"], publisher=known["publisher"])
-    return Parsed(title, "\n\n".join(texts), (), tuple(problems), dict(metadata))
+    return Parsed(title, "\n\n".join(texts), (), tuple(problems), dict(metadata), tuple(headings))
 
 
 def _said(book: Iterable[Element], tag: str) -> list[str]:
@@ -67,10 +72,10 @@ def _chapters(root: str, book: list[Element]) -> list[str]:
     return [beside(root, unquote(href)) for href in read]
 
 
-def _chapter(data: bytes, limits: Limits) -> str:
+def _chapter(data: bytes, limits: Limits) -> Parsed | None:
     try:
-        return read_html(_CLOSED.sub(rb"<\1\2></\1>", data), limits).text
+        return read_html(_CLOSED.sub(rb"<\1\2></\1>", data), limits)
     except RowError as error:
         if str(error) == "the page has no text":
-            return ""
+            return None
         raise

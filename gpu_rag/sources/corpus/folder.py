@@ -89,7 +89,7 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
         yield Reject(file, 0, f"the file cannot be read: {error.strerror}")
         return
     title = found.title if len(found.title) <= MAX_TITLE_CHARS else ""  # too long: a paragraph marked as a heading
-    yield Document(id, title or Path(id).stem, found.text, file, 0, found.pages, found.metadata)
+    yield Document(id, title or Path(id).stem, found.text, file, 0, found.pages, found.metadata, found.headings)
     yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in found.problems)
 
 
@@ -105,9 +105,12 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     # A character has at most 4 bytes in any charset, and so has a byte order mark.
     most = 4 * limits.max_document_chars + 4
     text = document_text(read_whole(path, most, "4 * max_document_chars + 4", decode_text), limits)
-    underlined = _UNDERLINED.search(text) if has_ending(name, (".rst",)) else None
-    heading = _first_heading(text) if has_ending(name, (".md",)) else underlined[1].strip() if underlined else ""
-    return Parsed(heading, text)
+    headings: list[tuple[int, str]] = []
+    if has_ending(name, (".md",)):
+        headings = list(_headings(text))
+    elif has_ending(name, (".rst",)):
+        headings = [(match.start(), match[1].strip()) for match in _UNDERLINED.finditer(text)]
+    return Parsed(headings[0][1] if headings else "", text, headings=tuple(headings))
 
 
 def _id_of(name: bytes) -> str:
@@ -117,15 +120,15 @@ def _id_of(name: bytes) -> str:
         raise RowError("the name of the file is not UTF-8") from error
 
 
-def _first_heading(text: str) -> str:
-    """Words of the first markdown heading, or ""."""
-    fence = ""
-    for line in text.splitlines():
+def _headings(text: str) -> Iterator[tuple[int, str]]:
+    """(offset, words) of each markdown heading outside code fences."""
+    fence, end = "", 0
+    for written in text.splitlines(keepends=True):
+        start, end, line = end, end + len(written), written.rstrip()
         mark = _FENCE.match(line)
         if mark and not fence:
             fence = mark[1]
         elif mark and mark[1][0] == fence[0] and len(mark[1]) >= len(fence):
             fence = ""
         elif not fence and (heading := _HEADING.fullmatch(line)) and heading[1].strip():
-            return heading[1].strip()
-    return ""
+            yield start, heading[1].strip()

@@ -44,6 +44,7 @@ _LINES = word_set("caption dd dt figcaption legend li summary tbody tfoot thead 
 _CELLS = word_set("td th")
 _VERBATIM = word_set("pre listing xmp plaintext")
 _HEADS = word_set("main article h1")
+_HEADINGS = word_set("h1 h2 h3")
 _BLOCKS = word_set("ul ol menu dl div p td table")  # possible lists of links
 _FRAME_WORDS = word_set(
     "breadcrumb breadcrumbs navbar nav navigation menu sidebar share sharing social newsletter subscribe advert "
@@ -54,6 +55,7 @@ _COOKIE_WORDS = ("cookie", "consent", "gdpr", "onetrust")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _MOST_FRAME, _MOST_COOKIE = 600, 3000  # characters; a longer block is text, unless a quarter of it is links
 _SOFT_HYPHEN = "\xad"
+Headings = tuple[tuple[int, str], ...]
 MOST_ATTRIBUTES = 1000
 # A comment, a text that holds no tags, or a tag (2) and its attributes (3), whose quoted values may hold ">".
 _PARTS = re.compile(
@@ -83,13 +85,15 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
         raise RowError(f"the page cannot be parsed, or not within the memory it may take: {error}") from error
     body = tree.body
     text = ""
+    headings: Headings = ()
     if body is not None:
         if tree.css_first("main") is not None or tree.css_first('[role="main"]') is not None:
-            text = _text_of(body, limits, main_only=True)
-        text = text or _text_of(body, limits)
+            text, headings = _text_of(body, limits, main_only=True)
+        if not text:
+            text, headings = _text_of(body, limits)
     if not text:
         raise RowError("the page has no text")
-    return Parsed(_title(tree, limits), text)
+    return Parsed(_title(tree, limits), text, headings=headings)
 
 
 def _without_floods(markup: str) -> str:
@@ -108,12 +112,13 @@ def _bare_where_flooded(part: re.Match[str]) -> str:
     return part[2] if n > MOST_ATTRIBUTES else part[0]
 
 
-def _text_of(body: LexborNode, limits: Limits, main_only: bool = False) -> str:
+def _text_of(body: LexborNode, limits: Limits, main_only: bool = False) -> tuple[str, Headings]:
     found = _Text(limits.max_document_chars, main_only=main_only, without_frame=True)
     text = found.of(body)
     if found.n_dropped > 3 * len(text):
-        return _Text(limits.max_document_chars, main_only=main_only).of(body)
-    return text
+        found = _Text(limits.max_document_chars, main_only=main_only)
+        text = found.of(body)
+    return text, tuple(found.headings)
 
 
 def _title(tree: LexborHTMLParser, limits: Limits) -> str:
@@ -149,6 +154,7 @@ class _Open(NamedTuple):
     is_verbatim: bool = False
     is_link: bool = False
     mark: _Mark | None = None
+    n_parts: int = 0  # when it began
 
 
 class _Text:
@@ -156,6 +162,7 @@ class _Text:
 
     def __init__(self, limit: int, *, main_only: bool = False, without_frame: bool = False) -> None:
         self.n_dropped = 0  # characters left out as frame of the page
+        self.headings: list[tuple[int, str]] = []  # (offset into the text, words)
         self._limit = limit
         self._main_only, self._without_frame = main_only, without_frame
         self._open: list[_Open] = []
@@ -179,7 +186,10 @@ class _Text:
                 node = _there(node.parent)
                 self._leave()
             if not self._open:
-                return "".join(self._parts).strip()
+                text = "".join(self._parts)
+                n_blank = len(text) - len(text.lstrip())
+                self.headings = sorted((offset - n_blank, words) for offset, words in self.headings)
+                return text.strip()
             node = _there(node.next)
 
     def _enter(self, node: LexborNode) -> bool:
@@ -197,7 +207,8 @@ class _Text:
             return False
         is_main, is_link = tag == "main" or role == "main", tag == "a" and "href" in attributes
         mark = self._mark(tag, attributes) if self._open and self._without_frame else None
-        self._open.append(_Open(tag, is_main, is_main or tag in _CONTENT, tag in _VERBATIM, is_link, mark))
+        is_content, n_parts = is_main or tag in _CONTENT, len(self._parts)
+        self._open.append(_Open(tag, is_main, is_content, tag in _VERBATIM, is_link, mark, n_parts))
         self._count(self._open[-1], 1)
         self._n_links += is_link
         self._n_heads += is_main or tag in _HEADS
@@ -209,6 +220,9 @@ class _Text:
         self._count(left, -1)
         if left.mark is not None and self._is_frame(left.mark):
             self._drop(left.mark)
+        elif left.tag in _HEADINGS and (parts := self._parts[left.n_parts + 1 :]):
+            words = "".join(parts)
+            self.headings.append((self._size - len(words), " ".join(words.split())))
         if left.tag != "br":  # br breaks only once
             self._break(left.tag)
 
@@ -239,6 +253,7 @@ class _Text:
     def _drop(self, mark: _Mark) -> None:
         """Remove the text since a mark."""
         self.n_dropped += self._size - mark.size
+        self.headings = [heading for heading in self.headings if heading[0] < mark.size]
         del self._parts[mark.n_parts :]
         self._size, self._link_size, self._owed, self._gap = mark.size, mark.link_size, mark.owed, mark.gap
 

@@ -41,19 +41,21 @@ _READERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ".epub": ("epub.read_epub", _PAGES),
 }
 PARSED_SUFFIXES = tuple(_READERS)
+SHEET_SUFFIXES = tuple(ending for ending, (_, libraries) in _READERS.items() if libraries == _SHEETS)
 INSTALL = "pip install 'gpu-rag[documents]'"
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """Contents of one file. title: "" if it has none; pages, metadata: see `Document`; problems: one sentence for each
-    part of the file that could not be read and is not in `text`."""
+    """Contents of one file. title: "" if it has none; pages, metadata, headings: see `Document`; problems: one sentence
+    for each part of the file that could not be read and is not in `text`."""
 
     title: str
     text: str
     pages: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
     metadata: dict[str, Scalar] = field(default_factory=dict)
+    headings: tuple[tuple[int, str], ...] = ()
 
 
 def is_parsed(name: str) -> bool:
@@ -122,7 +124,8 @@ class Parser:
             raise RowError(one_line(reply["error"]))
         text, title = document_text(reply["text"], self._limits), clean_string(reply["title"], "title")
         problems, metadata = tuple(map(one_line, reply["problems"])), metadata_of(reply["metadata"], ())
-        return Parsed(title, text, tuple(reply["pages"]), problems, metadata)
+        headings = tuple((offset, clean_string(words, "a heading")) for offset, words in reply["headings"])
+        return Parsed(title, text, tuple(reply["pages"]), problems, metadata, headings)
 
     def parse_html(self, data: bytes) -> Parsed:
         """Contents of an HTML page in memory. Raises RowError."""
@@ -156,8 +159,9 @@ class Parser:
         if process.stdin is None or process.stdout is None:
             raise RowError("the process that parses files has no pipe")
         limits, seconds = self._limits, _CLOCK_FACTOR * self._limits.max_parse_s
-        # A character takes up to 12 bytes in ASCII JSON; a page has an offset, and may have a problem.
-        most = 12 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
+        # A character takes up to 12 bytes in ASCII JSON, and may be in a heading too; a page has an offset, and may
+        # have a problem.
+        most = 24 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
         clock, until = Timer(seconds, process.kill), time.monotonic() + seconds
         clock.start()
         try:

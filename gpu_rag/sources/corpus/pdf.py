@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from gpu_rag.sources.corpus.package import properties
@@ -11,7 +11,7 @@ from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
 
 if TYPE_CHECKING:
-    from pypdfium2 import PdfPage
+    from pypdfium2 import PdfDocument, PdfPage
 
 # dots to the end of a line, or to a page number there (3, xii, A-3)
 _LEADER = re.compile(
@@ -27,7 +27,7 @@ _OCR = "OCR them, for example with ocrmypdf"
 
 
 def read_pdf(data: bytes, limits: Limits) -> Parsed:
-    """Pages of a PDF in order, separated by line breaks; title and metadata (author, date): its own.
+    """Pages of a PDF in order, separated by line breaks; title, metadata (author, date) and headings: its own.
 
     A word that a line end divides is joined, with its hyphen if the PDF writes it so elsewhere. On a page of contents,
     leaders and the page numbers after them are removed. A page that cannot be read is empty and a problem; so are pages
@@ -73,7 +73,20 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     title, author, made = (" ".join(_CONTROL.sub("", value).split()) for value in about)
     day = _DATE.match(made)
     metadata = properties(author, "-".join(day.groups()) if day else "")
-    return Parsed(title, "\n".join(texts), tuple(starts), tuple(problems), dict(metadata))
+    pages = tuple(starts)
+    headings = ((pages[page], words) for page, words in sorted(_bookmarks(document).items()))
+    return Parsed(title, "\n".join(texts), pages, tuple(problems), dict(metadata), tuple(headings))
+
+
+def _bookmarks(document: PdfDocument) -> dict[int, str]:
+    """First chapter or section that begins on each page, by the outline of the PDF."""
+    found: dict[int, str] = {}
+    for bookmark in islice(document.get_toc(max_depth=3), len(document)):
+        target = bookmark.get_dest()
+        page = target.get_index() if target is not None else None
+        if page is not None and 0 <= page < len(document):
+            found.setdefault(page, " ".join(_CONTROL.sub("", bookmark.get_title()).split()))
+    return found
 
 
 def _page_text(page: PdfPage) -> str:

@@ -1,0 +1,48 @@
+"""Columns of a table that hold the id, the title and the text of a document: named by the user, or guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpu_rag.errors import UsageError
+
+ROLES = ("id", "title", "text")
+Columns = Sequence[Sequence[str]]  # pairs of a role and a column
+
+
+def columns_of(text: str) -> tuple[tuple[str, str], ...]:
+    """(role, column) pairs of "title=name,text=description"; () for "". Raises UsageError."""
+    pairs = [tuple(part.strip() for part in item.partition("=")[::2]) for item in text.split(",")] if text else []
+    roles = [role for role, _ in pairs]
+    if not all(column for _, column in pairs) or not set(roles) <= set(ROLES) or len(set(roles)) < len(roles):
+        expected = f"ROLE=COLUMN,..., each role once: {', '.join(ROLES)}"
+        raise UsageError("the columns of tables cannot be read", given=text, expected=expected)
+    return tuple((role, column) for role, column in pairs)
+
+
+def renamed(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """Row whose named columns are its id, title and text; numbers there become texts. Columns that it lacks change
+    nothing."""
+    roles = {column: role for role, column in columns if column in row}
+    given = {name: value for name, value in row.items() if name not in roles and name not in roles.values()}
+    for column, role in roles.items():
+        value = row[column]
+        given[role] = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return given
+
+
+def is_composable(names: Sequence[str]) -> bool:
+    """Whether rows with these columns, none of them `text`, become documents: not a list, and no questions."""
+    return len(names) > 1 and "text" not in names and "question" not in names
+
+
+def title_column(names: Sequence[str]) -> str:
+    """The column that titles the rows of such a table: title, or name, or the first that is no id."""
+    others = [name for name in names if name.lower() not in ("id", "_id")] or list(names)
+    return next((name for wanted in ("title", "name") for name in others if name.lower() == wanted), others[0])
+
+
+def composed(cells: Iterable[tuple[str, Any]]) -> str:
+    """Text of a row without a text: a line "column: value" for each (column, value)."""
+    return "\n".join(f"{name}: {' '.join(str(value).split())}" for name, value in cells if value not in (None, ""))

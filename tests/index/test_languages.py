@@ -1,0 +1,79 @@
+"""The language of each document is found and kept; patterns, which know English alone, leave the others alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gpu_rag
+from gpu_rag.index.metadata import LANGUAGE
+from gpu_rag.text.language import language_of
+
+TEXTS = {  # most are ASCII: letters alone do not tell a language
+    "en": "The lighthouse was built in 1875 by Albert Holm and stands on a hill in the south of the island.",
+    "de": "Herr Brandt leitete die Werkstatt in Hamburg. Seine Tochter Grete verlegte den Betrieb nach Bremen.",
+    "fr": "Le pont de pierre fut construit en 1643 par Jean Marolles. Les bateaux y chargeaient autrefois le sel.",
+    "es": "El molino de viento fue construido por los monjes. Carmen Robledo lo dirigió durante veinte años.",
+    "it": "La torre dell'orologio fu costruita nel 1502. Giulia Ferrante scoprì il manoscritto nella cantina.",
+    "nl": "De sluis werd in 1836 gegraven door arbeiders uit de dorpen. Pieter van Dam schilderde het schip.",
+    "pl": "Most kolejowy zbudowano w 1899 roku. Zofia Wolska założyła szkołę muzyczną w Toruniu.",
+    "pt": "O farol foi inaugurado em 1858. O livro sobre os pescadores foi escrito por Helena Moura.",
+    "sv": "Fyren på skäret byggdes 1871 efter ritningar av Albert Hult. Karin Lund ritade skolan i Uppsala.",
+    "ja": "この橋は千八百九十九年に建てられました。今は貨物列車だけが通ります。",
+}
+FAST = {"models": {"embedder": "hash", "llm": "none"}}
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_language_of_a_text(language: str) -> None:
+    licence = TEXTS["en"] + "\n" + "This text may be copied by anybody. " * 5
+    assert language_of(TEXTS[language]) == language
+    assert language_of(licence + f"{TEXTS[language]} " * 12 + licence) == language, "the middle decides"
+
+
+@pytest.mark.parametrize("text", ["Halden", "12; 40; 7", "Anna Björk: 1902", "…", "x y z", "Größe: 4"])
+def test_a_text_of_a_few_words_counts_as_english(text: str) -> None:
+    assert language_of(text) == "en"
+
+
+def build(folder: Path, rows: list[dict[str, str]]) -> gpu_rag.Index:
+    folder.mkdir()
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return gpu_rag.build(corpus, folder / "index", settings=FAST)
+
+
+def test_no_facts_from_other_languages_than_english(tmp_path: Path) -> None:
+    rows = [{"id": language, "text": text} for language, text in TEXTS.items()]
+    rows.append({"id": "said", "text": TEXTS["en"], LANGUAGE: "cy"})  # what the source says stands
+    with build(tmp_path / "mixed", rows) as index:
+        found = index.metadata
+        assert found is not None
+        assert dict(zip(index.documents["id"].to_pylist(), found[LANGUAGE].to_pylist())) == {
+            **{language: language for language in TEXTS},
+            "said": "cy",
+        }
+        counts = index.counts()
+        assert counts["extraction_skipped"] == len(TEXTS) and counts["extraction_ok"] == 1
+        assert counts["language_de"] == 1 and "language_en" not in counts
+        names = set(index.entity_names)
+        assert "Albert Holm" in names and not names & {"Herr Brandt", "Pieter van Dam", "Hamburg"}
+        (passage,) = index.retrieve("Brandt Werkstatt", method="bm25", k=1).evidence
+        assert passage.passage_id == "de"
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_a_corpus_of_one_language(tmp_path: Path, language: str) -> None:
+    with build(tmp_path / language, [{"id": "a", "text": TEXTS[language]}]) as index:
+        assert (index.metadata is None) == (language == "en"), "English alone needs no column"
+        assert (index.n_entities > 0) == (language == "en")
+        assert index.retrieve("Albert Brandt", method="ppr", k=1).evidence
+
+
+def test_passages_of_the_sample_are_english() -> None:
+    sample = Path(gpu_rag.__file__).parent / "sample"
+    files = (sample / name for name in ("corpus.jsonl", "world/corpus.jsonl"))
+    texts = [json.loads(line)["text"] for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(texts) > 400 and {language_of(text) for text in texts} == {"en"}
