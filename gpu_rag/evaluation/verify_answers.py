@@ -111,7 +111,7 @@ class AnswerChecker:
 
     @cached_property
     def _passage_rows(self) -> SortedRows:
-        return SortedRows(self._index.passages["id"])
+        return SortedRows(self._index.passage_ids.column)
 
     def _evidence(self, id: str, number: int, item: Any) -> Iterator[str]:
         name = item.get("passage_id") if isinstance(item, dict) else None
@@ -119,7 +119,7 @@ class AnswerChecker:
         if row is None:
             yield f"passage {name!r} is not in the index"
             return
-        passage = self._index.passages.slice(row, 1).to_pylist()[0]
+        passage = self._index.passage_rows([row])[0]
         yield from _differing(f"passage {name}", item, {key: passage[key] for key in _QUOTED})
         if "place" in item:  # older rows have no place
             file, place = self._index.places([row])[0]
