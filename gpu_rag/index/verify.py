@@ -252,7 +252,8 @@ def _entity_names(index: Index) -> Iterator[str]:
 
 def _names(index: Index, stage: str, expected: NameTable) -> Iterator[str]:
     arrays = index.arrays(stage, NAMES)
-    if wrong := [name for name, array in expected.arrays.items() if not np.array_equal(arrays.get(name), array)]:
+    equal = {name: name in arrays and np.array_equal(arrays[name], array) for name, array in expected.arrays.items()}
+    if wrong := [name for name, same in equal.items() if not same]:
         yield f"{stage}: not the names of the tables: {', '.join(wrong)}"
 
 
