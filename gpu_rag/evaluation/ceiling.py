@@ -23,6 +23,7 @@ from gpu_rag.engine import Engine
 from gpu_rag.errors import ContextOverflow, UsageError
 from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
+from gpu_rag.evaluation.spool import Spool
 from gpu_rag.methods.registry import load_method, needs
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.pack import pack
@@ -87,7 +88,17 @@ def ceiling_scores(
 
     limit = max(REACHED, *at)
     questions = [row.question for row in rows]
-    found = engine.run(method, questions, limit=limit, retrieval_only=True, program=program, where=where).answers
+    found = Spool([question.id for question in questions])
+    engine.run(
+        method,
+        questions,
+        limit=limit,
+        retrieval_only=True,
+        program=program,
+        where=where,
+        on_answer=found.add,
+        keep=False,
+    )
     document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
     llm = None if retrieval_only or not engine.models.has_llm() else engine.models.llm()
     scores: dict[str, list[float]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import repeat
 from typing import Any
 
 from gpu_rag_kernels.dispatch import spelled
@@ -24,6 +24,7 @@ from gpu_rag.evaluation.metrics import (
     truthfulness,
     whole_at,
 )
+from gpu_rag.evaluation.spool import Spool
 from gpu_rag.jobs import Tally
 from gpu_rag.runtime.accounts import fallbacks_by_step
 from gpu_rag.sources.questions import QuestionRow
@@ -38,10 +39,10 @@ _SECONDS = ("llm_s", "embed_s", "graph_s")
 
 @dataclass(frozen=True)
 class Comparison:
-    """The document of `eval --json`, with all answers and per-question scores."""
+    """The document of `eval --json`, with all answers, which are read from a file, and per-question scores."""
 
     document: dict[str, Any]
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    answers: dict[str, Sequence[Answer]] = field(default_factory=dict)
     scores: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
 
@@ -105,21 +106,29 @@ def compare(
     comparison = Comparison(document)
     for method in methods:
         oracle = None if p_oracle is None else oracle_of(rows, p_oracle, gold)
+        answers = Spool([row.question.id for row in rows])
+
+        def keep(answer: Answer, method: str = method, answers: Spool = answers) -> None:
+            answers.add(answer)
+            if on_answer is not None:
+                on_answer(method, answer)
+
         result = engine.run(
             method,
             [row.question for row in rows],
             limit=max(max(at), engine.settings.reader.passages, depth),
             retrieval_only=retrieval_only,
-            on_answer=partial(on_answer, method) if on_answer else None,
+            on_answer=keep,
+            keep=False,
             where=where,
             decider=oracle,
         )
-        scores = score(engine, result.answers, rows, at, retrieval_only, gold)
-        comparison.answers[method], comparison.scores[method] = result.answers, scores
+        scores = score(engine, answers, rows, at, retrieval_only, gold)
+        comparison.answers[method], comparison.scores[method] = answers, scores
         stats = result.stats
         document["methods"][method] = {
-            **_entry(result.answers, scores, result.wall_s, retrieval_only),
-            **_details(result.answers, rows, gold, scores),
+            **_entry(answers, scores, result.wall_s, retrieval_only),
+            **_details(answers, rows, gold, scores),
             "llm_idle_share": stats.llm.share,
             "graph_ops": spelled(stats.implementations),
             "stages": stats.stage_costs(),
@@ -198,8 +207,8 @@ def truthful(
     answers: Sequence[Answer], rows: Sequence[QuestionRow], judged: Sequence[float] | None = None
 ) -> list[float]:
     """The three-way scores of questions with answers and web pages. judged: a judge's scores of all answers."""
-    with_answers = [(answer, row) for answer, row in zip(answers, rows) if row.answers]
-    right = [found == 1.0 for found in judged] if judged else [None] * len(with_answers)
+    with_answers = ((answer, row) for answer, row in zip(answers, rows) if row.answers)
+    right = (found == 1.0 for found in judged) if judged else repeat(None)
     return [
         truthfulness(answer.text, answer.status == "answered", row.answers, of)
         for (answer, row), of in zip(with_answers, right)
@@ -217,11 +226,11 @@ def _details(
     answers: Sequence[Answer], rows: Sequence[QuestionRow], gold: KbGold, scores: dict[str, list[float]]
 ) -> dict[str, Any]:
     """Further entries of a method for KG questions: shares by pool, scores by hops."""
-    pairs = [(answer, row) for answer, row in zip(answers, rows) if gold.is_kg(row)]
-    if not pairs:
+    of_kg = [row for row in rows if gold.is_kg(row)]
+    if not of_kg:
         return {}
-    found: dict[str, Any] = {"on_path": pool_shares(pairs)}
-    if hops := by_hops([row for _, row in pairs], {name: scores[name] for name in KG_MEASURES if name in scores}):
+    found: dict[str, Any] = {"on_path": pool_shares((a, row) for a, row in zip(answers, rows) if gold.is_kg(row))}
+    if hops := by_hops(of_kg, {name: scores[name] for name in KG_MEASURES if name in scores}):
         found["by_hops"] = hops
     return found
 

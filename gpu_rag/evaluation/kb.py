@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_rag.errors import BadInput
@@ -182,7 +182,7 @@ def on_path(entities: Sequence[str], wanted: set[str]) -> bool:
     return any(normalise_answer(name) in wanted for name in entities)
 
 
-def pool_shares(pairs: Sequence[tuple[Answer, QuestionRow]]) -> dict[str, dict[str, float]]:
+def pool_shares(pairs: Iterable[tuple[Answer, QuestionRow]]) -> dict[str, dict[str, float]]:
     """{pool: {"n": questions with it, "share": of these, with a gold answer in it, "paths": on average}}."""
     counts: dict[str, list[tuple[bool, int]]] = {}
     for answer, row in pairs:

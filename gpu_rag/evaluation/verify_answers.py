@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from gpu_rag.types import Path as GraphPath
 
 Row = dict[str, Any]
 _QUOTED = ("title", "text", "start", "end")
+BLOCK = 1024  # rows whose replies are looked up together
 _MOST_NAMED = 5  # citations listed per span that the corpus lacks
 
 
@@ -54,9 +55,9 @@ class AnswerChecker:
     this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the named passage
     states it; for an edge of a knowledge base, it comes from the named file and line. A node: it is in the index, with
     this name and type. `against_corpus`, called last, for a checker made with_corpus: the characters start:end of the
-    source documents are the quoted text. `against_replies`, called last: a model's reply that the trace names holds the
-    answer; `n_unchecked` counts the answers whose replies are not there. Memory: ids, answers and hashes of replies;
-    with_corpus also a hash for each distinct quotation.
+    source documents are the quoted text. `against_replies`, called for a block of rows: a model's reply that the trace
+    names holds the answer; `n_unchecked` counts the answers whose replies are not there. Memory: ids, and the answers
+    of a block; with_corpus also a hash for each distinct quotation.
     """
 
     def __init__(self, index: Index, with_corpus: bool = False):
@@ -111,7 +112,7 @@ class AnswerChecker:
 
     @cached_property
     def _passage_rows(self) -> SortedRows:
-        return SortedRows(self._index.passages["id"])
+        return SortedRows(self._index.passage_ids.column)
 
     def _evidence(self, id: str, number: int, item: Any) -> Iterator[str]:
         name = item.get("passage_id") if isinstance(item, dict) else None
@@ -119,7 +120,7 @@ class AnswerChecker:
         if row is None:
             yield f"passage {name!r} is not in the index"
             return
-        passage = self._index.passages.slice(row, 1).to_pylist()[0]
+        passage = self._index.passage_rows([row])[0]
         yield from _differing(f"passage {name}", item, {key: passage[key] for key in _QUOTED})
         if "place" in item:  # older rows have no place
             file, place = self._index.places([row])[0]
@@ -197,7 +198,7 @@ class AnswerChecker:
     # --- the model's replies -----------------------------------------------------------------------
 
     def against_replies(self, path: Path) -> Iterator[Difference]:
-        """Compare the answers of the checked rows with the replies kept in a file, which may be absent."""
+        """Compare the answers checked since the last call with the replies kept in a file, which may be absent."""
         hashes = {name for *_, steps in self._answers for _, name in steps}
         replies = reply_texts(path, hashes) if path.is_file() else {}
         for id, answer, steps in self._answers:
@@ -208,6 +209,7 @@ class AnswerChecker:
                     yield Difference(id, "row", f"the model's reply is not the answer {answer[:40]!r}")
             elif not any(_says(replies[name], answer) for _, name in steps):
                 self.n_unchecked += 1  # perhaps a rule answered
+        self._answers.clear()
 
     # --- the corpus --------------------------------------------------------------------------------
 
@@ -235,11 +237,15 @@ def check_answers(
     """(checker with its counts, all differences) of an answers file, in row order; differences from the replies and
     from the corpus come last."""
     checker = AnswerChecker(index, with_corpus=bool(corpus))
-    found = [difference for raw, row in pairs for difference in checker.check(raw, row)]
-    found += checker.against_replies(replies)
+    found: list[Difference] = []
+    beside: list[Difference] = []
+    pairs = iter(pairs)
+    while block := [list(checker.check(raw, row)) for raw, row in islice(pairs, BLOCK)]:
+        found += chain.from_iterable(block)
+        beside += checker.against_replies(replies)
     if corpus:
-        found += checker.against_corpus(corpus)
-    return checker, found
+        beside += checker.against_corpus(corpus)
+    return checker, found + beside
 
 
 def _grounding_differs(row: Row) -> Iterator[str]:

@@ -168,6 +168,11 @@ def row_of_entry(csr: CSR) -> torch.Tensor:
     return torch.repeat_interleave(rows, csr.indptr.diff(), output_size=csr.m)
 
 
+def weights_of(csr: CSR) -> torch.Tensor:
+    """The weight of every stored entry, 1 without weights: f32[E]."""
+    return torch.ones(csr.m, device=csr.indptr.device) if csr.weight is None else csr.weight
+
+
 def transpose(csr: CSR) -> CSR:
     """The transposed matrix, rows sorted. O(E log E), deterministic."""
     order = torch.sort(csr.indices, stable=True).indices

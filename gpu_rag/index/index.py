@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, MissingLayer
-from gpu_rag.graph.pagerank import PageRankGraph, prepare
+from gpu_rag.graph.pagerank import PageRankGraph, prepared
 from gpu_rag.index import metadata, tables
 from gpu_rag.index.folder import Reading
 from gpu_rag.index.manifest import Manifest, checked_folder
@@ -108,9 +108,13 @@ class Index:
         except GpuRagError:  # a build that starts anew has removed it
             return False
 
-    def table(self, stage: str, file: str, schema: pa.Schema) -> pa.Table:
-        """A table of a stage. Raises MissingLayer, IndexCorrupt."""
-        return self._file(stage, file, partial(tables.read_table, schema=schema))
+    def table(self, stage: str, file: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+        """A table of a stage, with at least these columns. Raises MissingLayer, IndexCorrupt."""
+        return self._file(stage, file, partial(tables.read_table, schema=schema, columns=columns))
+
+    def _column(self, stage: str, name: str, schema: pa.Schema, column: str) -> pa.ChunkedArray:
+        """One column of the table `name`; the others are not read."""
+        return self.table(stage, f"{name}.parquet", schema, [column])[column]
 
     def arrays(self, stage: str, file: str = "vectors.safetensors") -> dict[str, np.ndarray]:
         """The arrays of a file of a stage, by name. Raises MissingLayer, IndexCorrupt."""
@@ -118,7 +122,7 @@ class Index:
 
     def words(self, stage: str, name: str = "") -> Bm25:
         """A BM25 index of a stage, from its folder or the folder `name` in it. Raises MissingLayer, IndexCorrupt."""
-        return self._file(stage, name, Bm25.load)
+        return self._file(stage, name, partial(Bm25.load, read=tables.read_arrays))
 
     def _file(self, stage: str, name: str, read: Callable[[Path], T]) -> T:
         return read(self.folder(stage) / name)
@@ -159,17 +163,22 @@ class Index:
     @cached_property
     def passage_ids(self) -> TextColumn[str]:
         """Text id of each passage."""
-        return TextColumn(self.passages["id"])
+        return TextColumn(self._column("passages", "passages", tables.PASSAGES, "id"))
 
     @cached_property
     def passage_doc_ids(self) -> TextColumn[str]:
         """Document id of each passage."""
-        return TextColumn(self.passages["doc_id"])
+        return TextColumn(self._column("passages", "passages", tables.PASSAGES, "doc_id"))
+
+    @cached_property
+    def passage_titles(self) -> pa.ChunkedArray:
+        """Title of each passage."""
+        return self._column("passages", "passages", tables.PASSAGES, "title")
 
     @cached_property
     def document_rows(self) -> SortedRows:
         """Row of each document by its id."""
-        return SortedRows(self.documents["id"])
+        return SortedRows(self._column("passages", "documents", tables.DOCUMENTS, "id"))
 
     @cached_property
     def passage_lines(self) -> np.ndarray:
@@ -179,23 +188,33 @@ class Index:
     @cached_property
     def relation_ends(self) -> tuple[np.ndarray, np.ndarray]:
         """(subjects, objects) of all relations: i64[n_relations] rows of the entity table."""
-        subjects = self.relations["subject"].to_numpy().astype(np.int64)
-        return subjects, self.relations["object"].to_numpy().astype(np.int64)
+        ends = self.table("entities", "relations.parquet", tables.RELATIONS, ["subject", "object"])
+        return ends["subject"].to_numpy().astype(np.int64), ends["object"].to_numpy().astype(np.int64)
+
+    @cached_property
+    def relation_labels(self) -> TextColumn[str]:
+        """Label of each relation."""
+        return TextColumn(self._column("entities", "relations", tables.RELATIONS, "label"))
+
+    @cached_property
+    def relation_passages(self) -> TextColumn[list[int]]:
+        """Rows of the passages that state each relation."""
+        return TextColumn(self._column("entities", "relations", tables.RELATIONS, "passages"))
 
     @cached_property
     def entity_names(self) -> TextColumn[str]:
         """Written name of each entity."""
-        return TextColumn(self.entities["name"])
+        return TextColumn(self._column("entities", "entities", tables.ENTITIES, "name"))
 
     @cached_property
     def entity_rows(self) -> SortedRows:
         """Row of each entity by its normalised name."""
-        return SortedRows(self.entities["id"])
+        return SortedRows(self._column("entities", "entities", tables.ENTITIES, "id"))
 
     @cached_property
     def entity_n_passages(self) -> np.ndarray:
         """i64[n_entities]: number of passages from which each entity was extracted."""
-        return self.entities["n_passages"].to_numpy().astype(np.int64)
+        return self._column("entities", "entities", tables.ENTITIES, "n_passages").to_numpy().astype(np.int64)
 
     @cached_property
     def bm25(self) -> Bm25:
@@ -226,24 +245,30 @@ class Index:
 
     @cached_property
     def graph(self) -> PageRankGraph:
-        """Adjacency over [entities | passages], prepared for PageRank."""
+        """Adjacency over [entities | passages] with the edges of titles, ready for PageRank. Mapped on a CPU."""
         arrays = self.arrays("graph", "graph.safetensors")
-        indptr, indices, weight = (torch.from_numpy(arrays[k]).to(self.device) for k in ("indptr", "indices", "weight"))
-        return prepare(CSR(indptr, indices, weight))
+        names = ("indptr", "indices", "weight", "degree")
+        indptr, indices, weight, degree = (torch.from_numpy(arrays[name]).to(self.device) for name in names)
+        return prepared(CSR(indptr, indices, weight), degree)
 
     @property
     def n_entities(self) -> int:
         """Number of entities: passage row p is graph node n_entities + p."""
-        return int(self.entities.num_rows)
+        return len(self.entity_n_passages)
+
+    @property
+    def n_relations(self) -> int:
+        """Number of relations."""
+        return len(self.relation_ends[0])
 
     @property
     def n_passages(self) -> int:
         """Number of passages."""
-        return int(self.passages.num_rows)
+        return len(self.passage_lines)
 
     def evidence(self, rows: Sequence[int], scores: Sequence[float], why: str) -> tuple[Evidence, ...]:
         """Evidence records of passages, in the order given."""
-        part = self._taken(rows)
+        part = self.passage_rows(rows)
         return tuple(
             Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place, more)
             for row, score, place, more in zip(part, scores, self._places(rows, part), self._metadata(part))
@@ -251,34 +276,44 @@ class Index:
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
         """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `place_of`."""
-        return self._places(rows, self._taken(rows))
+        return self._places(rows, self.passage_rows(rows))
 
     def metadata_of(self, row: int) -> dict[str, Scalar]:
         """Metadata of a passage's document."""
-        return self._metadata(self._taken([row]))[0]
+        return self._metadata(self.passage_rows([row]))[0]
 
     def _metadata(self, part: Sequence[dict[str, Any]]) -> list[dict[str, Scalar]]:
         """Metadata of the passages with table rows `part`."""
         return metadata.rows_of(self.metadata, [self.document_rows[row["doc_id"]] for row in part])
 
-    def _taken(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Rows of the passage table."""
-        found: list[dict[str, Any]] = self.passages.take(pa.array(list(rows), pa.int64())).to_pylist()
-        return found
+    def passage_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows of the table of passages; only their row groups are read."""
+        return self._passage_groups.take(rows)
+
+    def _document_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows of the table of documents; only their row groups are read."""
+        return self._document_groups.take(rows)
+
+    @cached_property
+    def _passage_groups(self) -> tables.RowGroups:
+        return tables.RowGroups(self.folder("passages") / "passages.parquet", tables.PASSAGES)
+
+    @cached_property
+    def _document_groups(self) -> tables.RowGroups:
+        return tables.RowGroups(self.folder("passages") / "documents.parquet", tables.DOCUMENTS)
 
     def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         """(file, place) of the passages with table rows `part`."""
-        of = pa.array([self.document_rows[row["doc_id"]] for row in part], pa.int64())
+        documents = self._document_rows([self.document_rows[row["doc_id"]] for row in part])
         return [
             (doc["file"], place_of(doc["file"], doc["line"], doc["pages"], int(line), row["start"], row["text"]))
-            for row, doc, line in zip(part, self.documents.take(of).to_pylist(), self.passage_lines[list(rows)])
+            for row, doc, line in zip(part, documents, self.passage_lines[list(rows)])
         ]
 
     def relation_text(self, row: int) -> tuple[str, str, str]:
         """(subject, label, object) of a relation, as written."""
         subjects, objects = self.relation_ends
-        label = self.relations["label"][row].as_py()
-        return self.entity_names[int(subjects[row])], label, self.entity_names[int(objects[row])]
+        return self.entity_names[int(subjects[row])], self.relation_labels[row], self.entity_names[int(objects[row])]
 
     def counts(self) -> dict[str, int]:
         """Counts of all stages; equal names are added up."""

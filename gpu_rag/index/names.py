@@ -23,10 +23,10 @@ class TextColumn(Sequence[T]):
     """A column of texts, or of lists of texts, that stays in its table. Entries become Python objects when read."""
 
     def __init__(self, column: pa.ChunkedArray):
-        self._column = column
+        self.column = column
 
     def __len__(self) -> int:
-        return len(self._column)
+        return len(self.column)
 
     @overload
     def __getitem__(self, at: int) -> T: ...
@@ -35,12 +35,12 @@ class TextColumn(Sequence[T]):
     def __getitem__(self, at: slice) -> list[T]: ...
 
     def __getitem__(self, at: int | slice) -> T | list[T]:
-        found: Any = self._column[at].to_pylist() if isinstance(at, slice) else self._column[int(at)].as_py()
+        found: Any = self.column[at].to_pylist() if isinstance(at, slice) else self.column[int(at)].as_py()
         return found  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T]:
         for start in range(0, len(self), _ROWS):
-            yield from self._column.slice(start, _ROWS).to_pylist()
+            yield from self.column.slice(start, _ROWS).to_pylist()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -52,6 +52,7 @@ class SortedRows(Mapping[str, int]):
     """Rows of a column of ascending, unique texts, by text. A look-up is a binary search; nothing is built."""
 
     def __init__(self, column: pa.ChunkedArray):
+        self.column = column
         self._texts: TextColumn[str] = TextColumn(column)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ are those found among all rows. A link to a removed row is not replaced by anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from gpu_rag.index.index import MAPPED_FROM, Index
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.stages.graph import graph_stage
+from gpu_rag.index.stages.names import entity_names_stage, title_names_stage
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Ragged
@@ -61,7 +62,7 @@ class View(Index):
         self._kept, self._new = dict[str, np.ndarray](), dict[str, np.ndarray]()
         self.keep(DOCUMENTS, np.flatnonzero(documents), len(documents))
         ids = tables.whole_text(base.documents["id"])
-        stays = documents[pc.index_in(base.passages["doc_id"].cast(ids.type), value_set=ids).to_numpy()]
+        stays = documents[pc.index_in(base.passage_doc_ids.column.cast(ids.type), value_set=ids).to_numpy()]
         self.keep(PASSAGES, np.flatnonzero(stays), base.n_passages)
 
     def __reduce__(self) -> Any:
@@ -109,6 +110,13 @@ class View(Index):
     def passages(self) -> pa.Table:
         """Table of passages."""
         return tables.joined_chunks(self.base.passages.take(pa.array(self.kept(PASSAGES))))
+
+    def passage_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows of the table of passages."""
+        return self.base.passage_rows(self.kept(PASSAGES)[list(rows)].tolist())
+
+    def _document_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return self.base._document_rows(self.kept(DOCUMENTS)[list(rows)].tolist())
 
     @cached_property
     def metadata(self) -> pa.Table | None:
@@ -225,10 +233,12 @@ NARROW: dict[str, Narrow] = {  # of the stages that several methods share
         "documents.parquet": DOCUMENTS, "passages.parquet": PASSAGES, "lines.parquet": PASSAGES,
         "origins.parquet": DOCUMENTS,
     },
+    "title_names": lambda view: view.run(title_names_stage, "passages"),
     "bm25": lambda view: {"": view.base.bm25.part(view.kept(PASSAGES))},
     "passage_vectors": {"vectors.safetensors": PASSAGES},
     "extraction": {"extractions.parquet": {"passage": PASSAGES}, "profiles.parquet": {"passage": PASSAGES}},
     "entities": _entities,
+    "entity_names": lambda view: view.run(entity_names_stage, "extraction", "entities"),
     "entity_vectors": {"vectors.safetensors": ENTITIES},
     "relation_vectors": {"vectors.safetensors": "entities/relations"},
     "mentions": {"mentions.parquet": {"entity": ENTITIES, "passage": PASSAGES}},

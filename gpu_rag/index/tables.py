@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Any, Literal
@@ -21,6 +23,7 @@ from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.folder import storage_errors
 
 ROWS_A_GROUP = 8192
+GROUPS_KEPT = 64  # row groups of a table in memory, of those that are read when asked for
 
 DOCUMENTS = pa.schema(
     [
@@ -109,30 +112,59 @@ def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] | None = No
     Each column is one chunk if it fits (2 GiB of text): `take` of a few rows from one of many chunks costs as much as
     copying the column.
     """
+    with _reading(path), pq.ParquetFile(path) as file:
+        check_schema(path, file.schema_arrow, schema)
+        return joined_chunks(file.read(columns=columns))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise IndexCorrupt naming the file if a table cannot be read."""
     try:
-        with pq.ParquetFile(path) as file:
-            check_schema(path, file.schema_arrow, schema)
-            return joined_chunks(file.read(columns=columns))
+        yield
     except (OSError, pa.ArrowException) as error:
         raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
 
 
 def read_batches(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Read a table, or some of its columns, one row group at a time. Raises IndexCorrupt naming the file."""
-    try:
-        with pq.ParquetFile(path) as file:
+    with _reading(path), pq.ParquetFile(path) as file:
+        check_schema(path, file.schema_arrow, schema)
+        yield from file.iter_batches(ROWS_A_GROUP, columns=columns)
+
+
+class RowGroups:
+    """Rows of a table that are read when asked for, a row group at a time. Memory: the GROUPS_KEPT last used groups.
+
+    Raises IndexCorrupt naming the file.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema):
+        with _reading(path), pq.ParquetFile(path) as file:
             check_schema(path, file.schema_arrow, schema)
-            yield from file.iter_batches(ROWS_A_GROUP, columns=columns)
-    except (OSError, pa.ArrowException) as error:
-        raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
+            metadata = file.metadata
+
+        @lru_cache(GROUPS_KEPT)
+        def group(number: int) -> pa.Table:
+            with _reading(path), pq.ParquetFile(path, metadata=metadata) as file:
+                return file.read_row_group(number)
+
+        sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        self._group, self._starts = group, np.cumsum([0, *sizes])
+
+    def take(self, rows: Iterable[int]) -> list[dict[str, Any]]:
+        """The rows of these numbers, in the order given."""
+        found: list[dict[str, Any]] = []
+        for row in rows:
+            number = int(np.searchsorted(self._starts, row, "right")) - 1
+            found += self._group(number).slice(int(row - self._starts[number]), 1).to_pylist()
+        return found
 
 
 def n_rows(path: Path) -> int:
     """Number of rows of a table, from its footer. Raises IndexCorrupt naming the file."""
-    try:
+    with _reading(path):
         return int(pq.read_metadata(path).num_rows)
-    except (OSError, pa.ArrowException) as error:
-        raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
 
 
 def check_schema(path: Path, given: pa.Schema, schema: pa.Schema) -> None:

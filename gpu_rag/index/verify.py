@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 
 from gpu_rag.errors import GpuRagError, UsageError
-from gpu_rag.graph.csr import check_csr, is_symmetric
+from gpu_rag.graph.csr import check_csr, degrees, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.build import rejects_of, unfinished
 from gpu_rag.index.checks import is_outside, outside, wrong_vectors
@@ -19,6 +19,9 @@ from gpu_rag.index.folder import check_seal, checksums
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
 from gpu_rag.index.manifest import COPY, Manifest, check_copy
+from gpu_rag.index.name_table import NAMES, NameTable
+from gpu_rag.index.stages.names import PROFILES, names_of_entities, names_of_titles
+from gpu_rag.index.titles import title_edges
 from gpu_rag.models.llm.cache import faults_of
 from gpu_rag.settings import make_settings
 from gpu_rag.types import CSR
@@ -238,6 +241,22 @@ def _synonym_ends(index: Index) -> tuple[np.ndarray, np.ndarray]:
     return table["left"].to_numpy().astype(np.int64), table["right"].to_numpy().astype(np.int64)
 
 
+def _title_names(index: Index) -> Iterator[str]:
+    yield from _names(index, "title_names", names_of_titles(index.passage_titles))
+
+
+def _entity_names(index: Index) -> Iterator[str]:
+    profiles = index.table("extraction", PROFILES, tables.PROFILES)
+    yield from _names(index, "entity_names", names_of_entities(index.entity_rows.column, profiles))
+
+
+def _names(index: Index, stage: str, expected: NameTable) -> Iterator[str]:
+    arrays = index.arrays(stage, NAMES)
+    equal = {name: name in arrays and np.array_equal(arrays[name], array) for name, array in expected.arrays.items()}
+    if wrong := [name for name, same in equal.items() if not same]:
+        yield f"{stage}: not the names of the tables: {', '.join(wrong)}"
+
+
 def _graph(index: Index) -> Iterator[str]:
     arrays = tables.read_arrays(index.folder("graph") / "graph.safetensors")
     csr = CSR(*(torch.from_numpy(arrays[name]) for name in ("indptr", "indices", "weight")))
@@ -251,6 +270,8 @@ def _graph(index: Index) -> Iterator[str]:
     if not is_symmetric(csr):
         yield "graph: an edge lacks its other direction"
     stored = _pairs(np.repeat(np.arange(n), np.diff(arrays["indptr"])), arrays["indices"].astype(np.int64), n)
+    if not np.array_equal(arrays["degree"], degrees(csr).numpy()):
+        yield "graph: degrees that are not the sums of its rows"
     reasons = _reasons(index)
     lost, strange = np.setdiff1d(reasons, stored), np.setdiff1d(stored, reasons)
     if len(lost) or len(strange):
@@ -258,9 +279,11 @@ def _graph(index: Index) -> Iterator[str]:
 
 
 def _reasons(index: Index) -> np.ndarray:
-    """Pairs of nodes joined by a relation, a synonym or a mention."""
+    """Pairs of nodes joined by a relation, a synonym, a mention or a title."""
     entity, passage = (index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage"))
-    ends = [index.relation_ends, _synonym_ends(index), (entity, passage + index.n_entities)]
+    titled, titles = title_edges(index.passage_titles, index.entity_rows.column)
+    mentioned = np.concatenate([entity, titled]), np.concatenate([passage, titles]) + index.n_entities
+    ends = [index.relation_ends, _synonym_ends(index), mentioned]
     src, dst = (np.concatenate([pair[side] for pair in ends]) for side in (0, 1))
     return _pairs(src, dst, index.n_entities + index.n_passages)
 
@@ -273,10 +296,12 @@ def _pairs(src: np.ndarray, dst: np.ndarray, n: int) -> np.ndarray:
 
 _CHECKS: dict[str, Check] = {
     "passages": _passages,
+    "title_names": _title_names,
     "bm25": _bm25,
     **dict.fromkeys(_ROWS_OF, _vectors),
     "extraction": _extractions,
     "entities": _entities,
+    "entity_names": _entity_names,
     "mentions": _mentions,
     "synonyms": _synonyms,
     "graph": _graph,

@@ -65,5 +65,5 @@ class Run:
 
     def fact(self, row: int) -> tuple[str, str, str, tuple[str, ...]]:
         """(subject, label, object, ids of the passages that state it) of a relation row."""
-        passages = self.index.relations["passages"][row].as_py()
+        passages = self.index.relation_passages[row]
         return (*self.index.relation_text(row), tuple(self.index.passage_ids[p] for p in passages))

@@ -177,7 +177,7 @@ class _Api:
         row = self._rows.get(name)
         if row is None:
             raise Refusal(404, "no such passage", given=name[:80])
-        (found,) = self._index.passages.take([row]).to_pylist()
+        (found,) = self._index.passage_rows([row])
         file, place = self._index.places([row])[0]
         kept = {key: found[key] for key in ("doc_id", "title", "text", "start", "end")}
         metadata = self._index.metadata_of(row)

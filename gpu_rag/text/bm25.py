@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from operator import lt
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,10 +36,10 @@ class Bm25:
     Passage ids are positions in the given texts. The index is immutable after building, so threads may share it.
     """
 
-    def __init__(self, vocabulary: dict[str, int], arrays: dict[str, np.ndarray], n: int, k1: float, b: float):
-        """vocabulary: token -> id in [0, V); arrays: data f32[P], indices i32[P], indptr i64[V+1], one list of
-        (passage, score) for each token, passages ascending; n: number of passages."""
-        self.vocabulary, self.n, self.k1, self.b = vocabulary, n, k1, b
+    def __init__(self, tokens: Sequence[str], arrays: dict[str, np.ndarray], n: int, k1: float, b: float):
+        """tokens: V, sorted; arrays: data f32[P], indices i32[P], indptr i64[V+1], one list of (passage, score) for
+        each token, passages ascending; n: number of passages."""
+        self.tokens, self.n, self.k1, self.b = tokens, n, k1, b
         self._arrays = arrays
         self._engine = _engine(k1, b)
         self._engine.scores = {**arrays, "num_docs": n}
@@ -67,7 +69,7 @@ class Bm25:
         scores = idf[token] * (frequency / (longer[passage] + frequency))
         indptr = np.concatenate([[0], np.cumsum(df)]).astype(np.int64)
         arrays = {"data": scores.astype(np.float32), "indices": passage, "indptr": indptr}
-        return cls({text: i for i, text in enumerate(tokens)}, arrays, n, k1, b)
+        return cls(tokens, arrays, n, k1, b)
 
     def part(self, rows: np.ndarray) -> Bm25:
         """The index of some passages (ascending rows) with the word statistics of all, so that scores do not change."""
@@ -78,11 +80,13 @@ class Bm25:
         n_before = np.concatenate([[0], np.cumsum(stays)]).astype(np.int64)
         indptr = n_before[self._arrays["indptr"]]
         arrays = {"data": self._arrays["data"][stays], "indices": indices[stays], "indptr": indptr}
-        return Bm25(self.vocabulary, arrays, len(rows), self.k1, self.b)
+        return Bm25(self.tokens, arrays, len(rows), self.k1, self.b)
 
     def scores(self, query: str) -> np.ndarray:
         """The score of every passage for `query`: f32[N], >= 0; 0 if no token is shared."""
-        ids = [self.vocabulary[token] for token in tokenize(query) if token in self.vocabulary]
+        words = tokenize(query)
+        places = (bisect_left(self.tokens, word) for word in words)
+        ids = [at for at, word in zip(places, words) if at < len(self.tokens) and self.tokens[at] == word]
         if not ids:
             return np.zeros(self.n, dtype=np.float32)
         return self._engine.get_scores_from_ids(ids)
@@ -113,7 +117,7 @@ class Bm25:
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        saved = _Saved(_FORMAT, TOKENS_VERSION, self.n, self.k1, self.b, list(self.vocabulary))
+        saved = _Saved(_FORMAT, TOKENS_VERSION, self.n, self.k1, self.b, list(self.tokens))
         text = json.dumps(msgspec.to_builtins(saved), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -123,8 +127,8 @@ class Bm25:
             raise StorageError("the BM25 index cannot be written", given=f"{folder}: {error}") from error
 
     @classmethod
-    def load(cls, folder: Path) -> Bm25:
-        """Read a saved index. No pickle.
+    def load(cls, folder: Path, read: Callable[[Path], dict[str, np.ndarray]] | None = None) -> Bm25:
+        """Read a saved index. No pickle. read: reads or maps the file of arrays.
 
         Raises IndexCorrupt if a file is missing or contradicts the other; IndexMismatch if the index was made with
         another format or another tokenizer.
@@ -134,7 +138,7 @@ class Bm25:
 
         try:
             saved = msgspec.json.decode((folder / VOCABULARY_FILE).read_bytes(), type=_Saved)
-            arrays = load_file(folder / ARRAYS_FILE)
+            arrays = (read or load_file)(folder / ARRAYS_FILE)
         except (OSError, ValueError, msgspec.DecodeError, SafetensorError) as error:
             raise IndexCorrupt(
                 "the BM25 index cannot be read", given=f"{folder}: {error}", do="build the index again"
@@ -147,7 +151,7 @@ class Bm25:
             )
         if problem := _problem(saved, arrays):
             raise IndexCorrupt("the BM25 index cannot be used", given=f"{problem} in {folder}")
-        return cls({token: i for i, token in enumerate(saved.tokens)}, arrays, saved.n, saved.k1, saved.b)
+        return cls(saved.tokens, arrays, saved.n, saved.k1, saved.b)
 
 
 def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -202,7 +206,7 @@ class _Saved(msgspec.Struct):
 
 def _problem(saved: _Saved, arrays: dict[str, np.ndarray]) -> str:
     """The first contradiction in a saved index, or ""."""
-    if saved.tokens != sorted(set(saved.tokens)):
+    if not all(map(lt, saved.tokens, islice(saved.tokens, 1, None))):
         return "tokens that are not sorted or not unique"
     if {name: array.dtype for name, array in arrays.items()} != {name: a.dtype for name, a in _no_postings().items()}:
         return "arrays that are not those of this format"

@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.pagerank import prepare, prepared
 from gpu_rag.index import tables
 from gpu_rag.index.stages.graph import graph_stage
+from gpu_rag.index.titles import TITLE_WEIGHT
+from gpu_rag.types import CSR
 
 Edge = tuple[int, int, float]
 
@@ -35,9 +40,10 @@ def put(
     relations: list[tuple[int, int]],
     mentions: list[tuple[int, int]],
     synonyms: list[Edge],
+    titles: list[str] | None = None,
 ) -> None:
     bench.put_entities([f"e{i:03d}" for i in range(n_entities)])
-    bench.put_passages([f"text {i}" for i in range(n_passages)])
+    bench.put_passages([f"text {i}" for i in range(n_passages)], titles)
     bench.put(
         "relations",
         [
@@ -82,7 +88,35 @@ def test_nodes_are_entities_then_passages_and_edges_go_both_ways(bench: Any) -> 
     assert arrays["ranges"].tolist() == [0, 3, 3, 6] and len(arrays["indptr"]) == 7
     assert counts == {"nodes": 6, "edges": 8}
     dtypes = {name: array.dtype for name, array in arrays.items()}
-    assert dtypes == {"indptr": np.int64, "indices": np.int32, "weight": np.float32, "ranges": np.int64}
+    expected_dtypes = {"indptr": np.int64, "indices": np.int32, "weight": np.float32, "ranges": np.int64}
+    assert dtypes == {**expected_dtypes, "degree": np.float64}
+    degree = [sum(weight for (a, _), weight in entries.items() if a == node) for node in range(6)]
+    assert arrays["degree"].tolist() == pytest.approx(degree, abs=0)
+
+
+def test_a_title_adds_its_weight_to_a_mention_or_makes_an_edge(bench: Any) -> None:
+    put(bench, 3, 3, [(0, 1)], [(0, 0), (2, 1)], [(0, 1, 0.85)], ["E000 (film)", "e001", "nobody"])
+    bench.run(graph_stage)
+    entries, arrays = adjacency(bench)
+    edges = {(0, 1): 1.0, (0, 3): 1.0 + TITLE_WEIGHT, (1, 4): TITLE_WEIGHT, (2, 4): 1.0}
+    assert entries == edges | {(b, a): weight for (a, b), weight in edges.items()}
+    assert arrays["degree"].tolist() == [17.0, 16.0, 1.0, 16.0, 16.0, 0.0]
+
+
+@pytest.mark.parametrize("wrong", [None, "range", "degree"])
+def test_a_stored_graph_is_the_one_that_is_prepared(bench: Any, wrong: str | None) -> None:
+    put(bench, 3, 3, [(0, 1), (1, 2)], [(0, 0), (2, 1)], [(0, 2, 0.85)], ["e000", "", ""])
+    bench.run(graph_stage)
+    arrays = {name: torch.from_numpy(array.copy()) for name, array in adjacency(bench)[1].items()}
+    csr, degree = CSR(arrays["indptr"], arrays["indices"], arrays["weight"]), arrays["degree"]
+    if wrong is None:
+        ours, theirs = prepared(csr, degree), prepare(csr)
+        assert all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in ("scale", "dangling"))
+        assert (ours.symmetric, ours.has_dangling) == (theirs.symmetric, theirs.has_dangling) == (True, True)
+        return
+    arrays["indices"][-1] = 6 if wrong == "range" else arrays["indices"][-1]
+    with pytest.raises(BadInput):
+        prepared(csr, -degree if wrong == "degree" else degree)
 
 
 NODE = st.integers(0, 4)

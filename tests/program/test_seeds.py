@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,18 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.program.seeds import (
-    COMMON,
-    NameTable,
-    entity_names,
-    entity_seeds,
-    of_one,
-    spread,
-    title_names,
-    title_seeds,
-    words_of,
-)
-from gpu_rag.program.titles import MOST_PASSAGES
+from gpu_rag.index.name_table import NAMES as FILE
+from gpu_rag.index.name_table import NameTable, of_one, words_of
+from gpu_rag.index.stages.names import names_of_entities, names_of_titles
+from gpu_rag.index.titles import MOST_PASSAGES
+from gpu_rag.program.seeds import COMMON, Titles, entity_seeds, spread, title_seeds
 
 NAMES = ["Harald Bluetooth", "the 12- Mile Reef", "Téllez- Girón", "Mile", "spouse", "1915", "12", "Who", "Orlo's Vale"]
 
@@ -42,12 +33,12 @@ NAMES = ["Harald Bluetooth", "the 12- Mile Reef", "Téllez- Girón", "Mile", "sp
     ],
 )
 def test_names_are_compared_word_by_word(question: str, named: list[str]) -> None:
-    table = NameTable(pa.array(NAMES), np.arange(len(NAMES)))
+    table = NameTable.of(pa.array(NAMES), np.arange(len(NAMES)))
     assert [[NAMES[row] for row in rows] for rows, _ in table.found(words_of(question))] == [[name] for name in named]
 
 
 def test_a_name_without_a_capital_weighs_little_and_a_common_one_too() -> None:
-    table = NameTable(pa.array(["spouse", "Jump for Glory", "jump for glory", "Paris"]), np.arange(4))
+    table = NameTable.of(pa.array(["spouse", "Jump for Glory", "jump for glory", "Paris"]), np.arange(4))
     asked = words_of("Who is the spouse of the director of Jump for Glory in Paris?")
     (found,) = entity_seeds(table, [asked], np.array([2, 1, 4, 5]))
     assert found == {0: COMMON / 2, 1: 0.5, 2: 0.125, 3: 0.2}  # two of one name share it
@@ -57,24 +48,11 @@ def test_a_name_without_a_capital_weighs_little_and_a_common_one_too() -> None:
     assert rows.tolist() == [[1, 2], [0, 0], [4, 4]] and weights.tolist() == [[0.75, 0.25], [0, 0], [1, 0]]
 
 
-def index_of(folder: Path, names: list[str], titles: list[str], profiles: dict[str, list[str]]) -> Any:
-    rows = [
-        {"passage": 0, "name": name, "aliases": aliases, "types": [], "description": ""}
-        for name, aliases in profiles.items()
-    ]
-    tables.write_rows(folder / "profiles.parquet", tables.PROFILES, rows)
-    index = SimpleNamespace(entities=pa.table({"id": pa.array(names, pa.string())}))
-    index.manifest = SimpleNamespace(stages={"extraction": SimpleNamespace(files={"profiles.parquet": ""})})
-    index.table = lambda stage, file, schema: tables.read_table(folder / file, schema)
-    index.passages = pa.table({"title": titles})
-    index.loaded = lambda part, load: load(index)
-    return index
-
-
-def test_an_alias_counts_where_one_entity_has_it(tmp_path: Path) -> None:
+def test_an_alias_counts_where_one_entity_has_it() -> None:
     names = ["ann orlo", "bo orlo", "mark twain", "vale", "the vale (film)", "jaws (film)"]
     profiles = {"Ann Orlo": ["Orlo", "Annie"], "Bo Orlo": ["Orlo"], "Mark Twain": ["Clemens", "Vale"], "No": ["X1x"]}
-    table = entity_names(index_of(tmp_path, names, [], profiles))
+    given = pa.table({"name": [*profiles], "aliases": [*profiles.values()]})
+    table = names_of_entities(pa.chunked_array([names]), given)
 
     def named(text: str) -> list[tuple[int, ...]]:
         return [rows for rows, _ in table.found(words_of(text))]
@@ -82,8 +60,8 @@ def test_an_alias_counts_where_one_entity_has_it(tmp_path: Path) -> None:
     assert named("Is Annie or Clemens older?") == [(0,), (2,)]
     assert named("Is Orlo older than X1x?") == []  # two have it, and nobody
     assert named("Is The Vale older than Vale or Jaws?") == [(4,), (3,), (5,)]  # a name comes before an alias
-    given = pa.array(["A b", "a B", "c", "C", "d"]), np.array([1, 1, 1, 2, 3])
-    assert [part.tolist() for part in of_one(*given, pa.array(["d"], pa.large_string()))] == [["a b"], [1]]
+    more = pa.array(["A b", "a B", "c", "C", "d"]), np.array([1, 1, 1, 2, 3])
+    assert [part.tolist() for part in of_one(*more, pa.array(["d"], pa.large_string()))] == [["a b"], [1]]
 
 
 TITLES = ["Whistle Stop (film)", "Whistle Stop (novel)", "Evidence", "Evidence (1915 film)", "River", "Ves", "Ves"]
@@ -104,9 +82,9 @@ TITLES = ["Whistle Stop (film)", "Whistle Stop (novel)", "Evidence", "Evidence (
         ("Is Many titled?", {}),
     ],
 )
-def test_passages_are_seeds_by_their_titles(question: str, expected: dict[int, float], tmp_path: Path) -> None:
-    index = index_of(tmp_path, [], [*TITLES, *["Many"] * (MOST_PASSAGES + 1)], {})
-    assert title_seeds(title_names(index), [words_of(question)]) == [expected]
+def test_passages_are_seeds_by_their_titles(question: str, expected: dict[int, float]) -> None:
+    column = pa.chunked_array([[*TITLES, *["Many"] * (MOST_PASSAGES + 1)]])
+    assert title_seeds(Titles(names_of_titles(column), column), [words_of(question)]) == [expected]
 
 
 def by_dictionary(names: list[tuple[str, int]], words: list[str]) -> list[tuple[int, ...]]:
@@ -132,5 +110,12 @@ WORDS = st.lists(st.sampled_from(["orlo", "vale", "mill", "çelik", "orlov", "an
 def test_the_longest_names_against_a_dictionary(names: list[tuple[str, int]], asked: list[list[str]]) -> None:
     words = words_of(" ".join(word for part in asked for word in part))
     given = pa.array([name for name, _ in names], pa.string()), np.array([row for _, row in names], np.int64)
-    found = [rows for rows, _ in NameTable(*given).found(words)]
-    assert found == by_dictionary(names, words.folded)
+    table = NameTable.of(*given)
+    assert [rows for rows, _ in table.found(words)] == by_dictionary(names, words.folded)
+
+
+def test_a_table_that_is_mapped_finds_the_same(tmp_path: Path) -> None:
+    table = NameTable.of(pa.array(NAMES), np.arange(len(NAMES)))
+    tables.write_arrays(tmp_path / FILE, table.arrays)
+    mapped, asked = NameTable(tables.read_arrays(tmp_path / FILE)), words_of("Is Harald Bluetooth a spouse of a Mile?")
+    assert mapped.found(asked) == table.found(asked) != []

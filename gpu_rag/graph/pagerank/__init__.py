@@ -20,11 +20,11 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.memory import check_memory, fits, halve
-from gpu_rag.graph.pagerank.inputs import PageRankGraph, Restarts, Teleport, prepare, teleport_of
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Restarts, Teleport, prepare, prepared, teleport_of
 from gpu_rag.graph.pagerank.plan import Array, Plan, Tile, plan_of, solve_questions
 from gpu_rag.types import CSR, Ragged
 
-__all__ = ["PageRankGraph", "Restarts", "personalized_pagerank", "pick_implementation", "prepare"]
+__all__ = ["PageRankGraph", "Restarts", "personalized_pagerank", "pick_implementation", "prepare", "prepared"]
 
 
 def personalized_pagerank(

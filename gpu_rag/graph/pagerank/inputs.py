@@ -295,11 +295,20 @@ def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:
     symmetric = torch.equal(csr.indptr, other.indptr) and torch.equal(csr.indices, other.indices)
     if symmetric and csr.weight is not None and other.weight is not None:
         symmetric = torch.equal(csr.weight, other.weight)
+    return _graph_of(csr if symmetric else other, degree, symmetric)
+
+
+def prepared(csr: CSR, degree: torch.Tensor) -> PageRankGraph:
+    """`prepare` of a symmetric `csr` whose degrees f64[N] are known: neither is computed anew. Raises BadInput as
+    `check_csr`, and if a degree is negative or not finite."""
+    check_csr(csr)
+    check_form(degree, "the degrees do not fit the graph", [torch.float64], [csr.n], csr.indptr.device)
+    if not bool((torch.isfinite(degree) & (degree >= 0)).all()):
+        raise BadInput("a degree is negative or not finite", expected="finite and >= 0")
+    return _graph_of(csr, degree, True)
+
+
+def _graph_of(pull: CSR, degree: torch.Tensor, symmetric: bool) -> PageRankGraph:
     dangling = degree <= 0
-    return PageRankGraph(
-        pull=csr if symmetric else other,
-        scale=torch.where(dangling, 1.0, degree),
-        dangling=dangling,
-        has_dangling=bool(dangling.any()),
-        symmetric=symmetric,
-    )
+    scale = torch.where(dangling, 1.0, degree)
+    return PageRankGraph(pull, scale, dangling, has_dangling=bool(dangling.any()), symmetric=symmetric)

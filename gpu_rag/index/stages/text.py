@@ -7,6 +7,7 @@ from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.stages.extraction import extraction_stage
 from gpu_rag.index.stages.graph import graph_stage, synonyms_stage
 from gpu_rag.index.stages.mentions import mentions_stage
+from gpu_rag.index.stages.names import entity_names_stage, title_names_stage
 from gpu_rag.index.stages.passages import passages_stage
 from gpu_rag.index.stages.search import bm25_stage, entity_texts, passage_texts, relation_texts, vector_stage
 
@@ -15,10 +16,12 @@ def text_stages() -> list[Stage]:
     """A new list of these stages."""
     return [
         passages_stage,
+        title_names_stage,
         bm25_stage,
         vector_stage("passage_vectors", ("passages",), passage_texts),
         extraction_stage,
         entities_stage,
+        entity_names_stage,
         vector_stage("entity_vectors", ("entities",), entity_texts, "entities"),
         vector_stage("relation_vectors", ("entities",), relation_texts, "relations", graph=True),
         mentions_stage,

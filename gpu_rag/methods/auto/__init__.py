@@ -2,5 +2,7 @@
 
 from gpu_rag.methods.method import Method
 
-NEEDS = ("passage_vectors", "relation_vectors", "bm25", "entity_vectors", "mentions", "graph")
+NEEDS = (
+    "passage_vectors", "relation_vectors", "bm25", "title_names", "entity_names", "entity_vectors", "mentions", "graph",
+)  # fmt: skip
 METHODS = (Method("auto", NEEDS, inexact=("pagerank", "neighbours"), order=85),)

@@ -4,7 +4,8 @@ from gpu_rag.methods.method import Method
 
 METHODS = (
     Method(
-        "bubblerag", ("passage_vectors", "bm25", "entity_vectors", "relation_vectors", "mentions"),
+        "bubblerag",
+        ("passage_vectors", "bm25", "title_names", "entity_names", "entity_vectors", "relation_vectors", "mentions"),
         explain="explain:WORDS", profiles={"bubblerag-paper": "profiles/bubblerag-paper.toml"},
         inexact=("neighbours",), shown=True, auto=70, order=60,
     ),

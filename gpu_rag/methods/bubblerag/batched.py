@@ -40,10 +40,11 @@ from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
+from gpu_rag.index.name_table import words_of
 from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, walk_graph
 from gpu_rag.program.kinds import GRAPH, WALK
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
-from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
+from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
     TILE,
     TITLE_SHARE,

@@ -21,11 +21,10 @@ from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.graph.ragged import ragged_of_keys, row_of_value, some_lists
 from gpu_rag.index.index import Index
-from gpu_rag.program.titles import titled
+from gpu_rag.index.titles import titled
 from gpu_rag.types import Ragged
 
 ROWS = 4096  # nodes per product
-TITLE_WEIGHT = 15.0
 Pairs = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 MOST = 1 << 26  # entries of a table, 256 MiB
 
@@ -63,7 +62,7 @@ def bubble_graph(index: Index) -> BubbleGraph:
 
 
 def _load(index: Index) -> BubbleGraph:
-    n_entities, n_relations = index.n_entities, int(index.relations.num_rows)
+    n_entities, n_relations = index.n_entities, index.n_relations
     ends = torch.from_numpy(np.concatenate(index.relation_ends)).to(index.device)
     relation = torch.arange(n_relations, device=index.device) + n_entities
     csr = csr_from_edges(relation.repeat(2), ends, n_entities + n_relations)
@@ -72,8 +71,8 @@ def _load(index: Index) -> BubbleGraph:
 
 def _passages(index: Index) -> Ragged:
     """The passages of each node."""
-    n_entities, n_relations, n_passages = index.n_entities, int(index.relations.num_rows), max(index.n_passages, 1)
-    stated = index.relations["passages"].combine_chunks()
+    n_entities, n_relations, n_passages = index.n_entities, index.n_relations, max(index.n_passages, 1)
+    stated = index.relation_passages.column.combine_chunks()
     sizes = np.diff(stated.offsets.to_numpy().astype(np.int64))
     relation = np.repeat(np.arange(n_relations, dtype=np.int64), sizes) + n_entities
     entity = index.mentions["entity"].to_numpy().astype(np.int64)
@@ -94,7 +93,7 @@ def walk_graph(index: Index) -> PageRankGraph:
         src = torch.cat([row_of_entry(csr), row_of_value(of)])
         dst = torch.cat([csr.indices.long(), of.values.long() + graph.n])
         plain = csr_from_edges(src, dst, graph.n + index.n_passages)
-        return prepare(titled(index, plain, index.entities["id"], graph.n, TITLE_WEIGHT))
+        return prepare(titled(plain, index.passage_titles, index.entity_rows.column, graph.n))
 
     return index.loaded("bubble_walk", load)
 
@@ -115,7 +114,7 @@ def node_title(index: Index, node: int) -> str:
     """The title of the first passage that mentions or states a node; "" if none does."""
     passages, first = _places(index)
     at = int(first[node])
-    return str(index.passages["title"][int(passages[at])].as_py()) if at < int(first[node + 1]) else ""
+    return str(index.passage_titles[int(passages[at])].as_py()) if at < int(first[node + 1]) else ""
 
 
 def passages_of(index: Index, nodes: Iterable[int]) -> set[int]:

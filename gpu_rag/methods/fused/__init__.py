@@ -2,7 +2,9 @@
 
 from gpu_rag.methods.method import Method
 
-NEEDS = ("passage_vectors", "relation_vectors", "bm25", "entity_vectors", "mentions", "graph")
+NEEDS = (
+    "passage_vectors", "relation_vectors", "bm25", "title_names", "entity_names", "entity_vectors", "mentions", "graph",
+)  # fmt: skip
 METHODS = (
     Method(
         "fused", NEEDS, uses=("ppr", "bubblerag"), explain="explain:WORDS",

@@ -30,14 +30,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gpu_rag.graph.csr import weights_of
 from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest import on_host, topk_rows
-from gpu_rag.graph.pagerank import PageRankGraph, Restarts, personalized_pagerank, prepare
+from gpu_rag.graph.pagerank import PageRankGraph, Restarts, personalized_pagerank
 from gpu_rag.index.index import Index
+from gpu_rag.index.name_table import words_of
+from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.program.kinds import WALK
 from gpu_rag.program.search import Ranking
-from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
-from gpu_rag.program.titles import title_edges, titled
+from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
     TILE,
     TITLE_SHARE,
@@ -56,7 +58,7 @@ from gpu_rag.program.walk import (
 from gpu_rag.runtime.step import batched
 
 DEPTH, ANCHORS, ABSENT = 50, 3, 60
-N_FACTS, DAMPING, TITLE_WEIGHT, MASS, TEMPERATURE, FUSION = 5, 0.85, 15.0, 0.5, 30.0, 0.1  # as in `ppr`
+N_FACTS, DAMPING, MASS, TEMPERATURE, FUSION = 5, 0.85, 0.5, 30.0, 0.1  # as in `ppr`
 TOL = 1e-5  # L1 error bound of PageRank
 _FLOOR, _LEAST = 1e-12, 1e-9  # minimum of a probability before its logarithm: in s, and in other features
 
@@ -148,17 +150,17 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
 
 
 def _links(index: Index) -> Links:
-    plain, n = index.graph.pull, index.n_entities  # symmetric
-    csr = titled(index, plain, index.entities["id"], n, TITLE_WEIGHT)
-    indptr, indices = plain.indptr.cpu().numpy()[n:], plain.indices.cpu().numpy().astype(np.int64)
-    entities, owner = indices[indptr[0] :], np.repeat(np.arange(index.n_passages), np.diff(indptr))
-    inside = entities < n
+    csr, n = index.graph.pull, index.n_entities  # symmetric
+    indptr, indices, weight = (csr.indptr.cpu().numpy(), csr.indices.cpu().numpy(), weights_of(csr).cpu().numpy())
+    first = indptr[n]
+    entities, weight = indices[first:].astype(np.int64), weight[first:]
+    owner = np.repeat(np.arange(index.n_passages), np.diff(indptr[n:]))
     title = np.full(index.n_passages, -1)
-    named, passages = title_edges(index, index.entities["id"])
-    title[passages] = named
-    offsets = np.searchsorted(owner[inside], np.arange(index.n_passages + 1))
+    title[owner[weight >= TITLE_WEIGHT]] = entities[weight >= TITLE_WEIGHT]
+    mentioned = weight != TITLE_WEIGHT
+    offsets = np.searchsorted(owner[mentioned], np.arange(index.n_passages + 1))
     rarity = 1 / np.maximum(index.entity_n_passages, 1)
-    return Links(index.graph if csr is plain else prepare(csr), offsets, entities[inside], title, rarity)
+    return Links(index.graph, offsets, entities[mentioned], title, rarity)
 
 
 def _walks(index: Index, links: Links, facts: Seeds, named: Seeds, passages: torch.Tensor) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ from gpu_rag.methods.method import Method
 NEEDS = (
     "passage_vectors",
     "bm25",
+    "title_names",
     "entities",
     "higra_graph",
     "higra_search",

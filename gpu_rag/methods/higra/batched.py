@@ -41,10 +41,11 @@ from gpu_rag.graph.nearest import on_host, topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
+from gpu_rag.index.name_table import words_of
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
-from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
+from gpu_rag.program.seeds import spread, title_names, title_seeds
 from gpu_rag.program.walk import (
     TILE,
     TITLE_SHARE,

@@ -15,14 +15,12 @@ from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index.index import Index
+from gpu_rag.index.name_table import NameTable, of_one, words_of
 from gpu_rag.index.names import normalised, one_array
+from gpu_rag.index.titles import titled
 from gpu_rag.methods.higra.tables import ints, read_of
-from gpu_rag.program.seeds import NameTable, of_one, words_of
-from gpu_rag.program.titles import titled
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Path
-
-TITLE_WEIGHT = 15.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class HigraGraph:
         (known, owner), n = self.known_names, self.n_entities
         also, rows = of_one(known.slice(n), owner[n:], known.slice(0, n))
         names = pa.chunked_array([one_array(self.entities["name"]), also])
-        return NameTable(names, np.concatenate([np.arange(n), rows]))
+        return NameTable.of(names, np.concatenate([np.arange(n), rows]))
 
     def about(self, row: int) -> frozenset[str]:
         """The words of an entity's types and descriptions, used to tell entities of one name apart."""
@@ -122,7 +120,7 @@ def walk_graph(index: Index) -> PageRankGraph:
     def load(index: Index) -> PageRankGraph:
         graph = higra_graph(index)
         names, rows = graph.known_names
-        return prepare(titled(index, graph.full_graph, names, graph.n_entities, TITLE_WEIGHT, rows))
+        return prepare(titled(graph.full_graph, index.passage_titles, names, graph.n_entities, rows))
 
     return index.loaded("higra_walk", load)
 

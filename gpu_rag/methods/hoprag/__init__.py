@@ -6,7 +6,7 @@ _VERTICES, _IN, _OUT = "hop_vertices/vertices", "hop_questions/in_questions", "h
 _ENDS = {"source": _VERTICES, "target": _VERTICES, "question": _IN, "out_question": _OUT}
 METHODS = (
     Method(
-        "hoprag", ("passage_vectors", "bm25", "entities", "hop_edges", "hop_vertex_vectors"),
+        "hoprag", ("passage_vectors", "bm25", "title_names", "entities", "hop_edges", "hop_vertex_vectors"),
         settings={"hops": "settings:HopSettings"}, stages="stages:stages", verify="verify:CHECKS",
         narrow={
             "hop_vertices": {"vertices.parquet": {"passage": "passages/passages"}},

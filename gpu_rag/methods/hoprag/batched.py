@@ -41,10 +41,11 @@ from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value, some_lists
 from gpu_rag.index.index import Index
+from gpu_rag.index.name_table import words_of
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, QUESTIONS, SIDES, VERTICES, lists_of
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings
-from gpu_rag.program.seeds import spread, title_names, title_seeds, words_of
+from gpu_rag.program.seeds import spread, title_names, title_seeds
 from gpu_rag.program.walk import TILE, TITLE_SHARE, blended, passages_of, ranked, restart, word_weights
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.keywords import keywords
@@ -141,8 +142,8 @@ class HopGraph:
     def _topics(self) -> Ragged:
         """The topics of each vertex's passage. Words that no question has get their own numbers."""
         index, number = self.index, self._numbers
-        stated = zip(index.relation_ends[0], index.relations["passages"].to_pylist())
-        topics = [keywords(title) for title in index.passages["title"].to_pylist()]
+        stated = zip(index.relation_ends[0], index.relation_passages)
+        topics = [keywords(title) for title in index.passage_titles.to_pylist()]
         names = index.entities["id"].to_pylist()
         subjects: list[list[str]] = [[] for _ in topics]
         for subject, passages in stated:

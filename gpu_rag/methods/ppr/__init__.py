@@ -4,7 +4,8 @@ from gpu_rag.methods.method import Method
 
 METHODS = (
     Method(
-        "ppr", ("passage_vectors", "relation_vectors", "bm25", "graph"), inexact=("pagerank", "neighbours"),
+        "ppr", ("passage_vectors", "relation_vectors", "bm25", "title_names", "entity_names", "graph"),
+        inexact=("pagerank", "neighbours"),
         default=True, compared=True, shown=True, auto=80, order=40,
     ),
 )  # fmt: skip

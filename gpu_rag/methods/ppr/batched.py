@@ -8,8 +8,8 @@ For a question with text t and unit vector q, over the nodes [entities | passage
   r(p)      = the restart on passages by cosine, BM25 and, with title_weight, titles that t names, with
               x = prior_temperature * cos(q, p), see program.walk
   pi        = entity_mass * w on entities, (1 - entity_mass) * r on passages; r alone without seed entities
-  p         = (1 - damping) pi + damping P^T p, see graph.pagerank, on the graph of the index with title_weight added
-              between a passage and the entity that its title names, see program.titles
+  p         = (1 - damping) pi + damping P^T p, see graph.pagerank, on the graph of the index, where title_weight is
+              added between a passage and the entity that its title names, see index.titles
   score(p)  = minmax(log max(p(p), 1e-12)) + fusion * minmax(cos(q, p)), both over all passages of the question
 """
 
@@ -21,13 +21,15 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.csr import weights_of
 from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.index.index import Index
+from gpu_rag.index.name_table import words_of
+from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking
-from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds, words_of
-from gpu_rag.program.titles import titled
+from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
     TILE,
     TITLE_SHARE,
@@ -48,6 +50,7 @@ from gpu_rag.program.walk import (
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import DAMPING, NATURAL, Range
+from gpu_rag.types import CSR
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Params(Declared):
         float,
         Range(0, 1000),
         "weight of the edge from a title's entity to its passage; other mentions have weight 1; 0: no such edge",
-    ] = 15.0
+    ] = TITLE_WEIGHT
 
     n_words: ClassVar[int] = 20
     entity_mass: ClassVar[float] = 0.5
@@ -113,11 +116,15 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
 
 
 def _graph(index: Index, title_weight: float) -> PageRankGraph:
-    """The graph of the index with title edges, made once."""
+    """The graph of the index; with another weight of titles than the index has, made once."""
+    if title_weight == TITLE_WEIGHT:
+        return index.graph
 
     def load(index: Index) -> PageRankGraph:
-        plain = index.graph.pull  # symmetric
-        csr = titled(index, plain, index.entities["id"], index.n_entities, title_weight)
-        return index.graph if csr is plain else prepare(csr)
+        csr = index.graph.pull  # symmetric
+        weight = weights_of(csr).clone()
+        titles = weight >= TITLE_WEIGHT
+        weight[titles] += title_weight - TITLE_WEIGHT
+        return prepare(CSR(csr.indptr, csr.indices, weight))
 
     return index.loaded(f"ppr graph {title_weight}", load)

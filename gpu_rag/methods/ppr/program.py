@@ -19,7 +19,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     ranking = await rank_by_graph((question.text, vector), params, run.limit)
     evidence = run.evidence(ranking, "reached in the graph from facts near the question", "rank_by_graph")
     paths = seed_paths(run, ranking.facts, evidence)
-    run.note("seed_facts", run.index.relations.num_rows, tuple(path.text for path in paths))
+    run.note("seed_facts", run.index.n_relations, tuple(path.text for path in paths))
     return Support(evidence, paths)
 
 

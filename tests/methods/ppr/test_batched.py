@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +15,8 @@ import torch
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index.index import Index
+from gpu_rag.index.stages.names import names_of_entities, names_of_titles
+from gpu_rag.index.titles import titled
 from gpu_rag.methods.ppr.batched import GraphRanking, Params, rank_by_graph
 from gpu_rag.program.search import Ranking, search_bm25, search_dense, search_hybrid
 from gpu_rag.runtime.step import Step
@@ -53,18 +54,19 @@ class Held:
         return {f"ent{row:02d}": row for row in range(self.n_entities)}
 
     @property
-    def entities(self) -> pa.Table:
-        return pa.table({"id": pa.array(list(self.entity_rows), pa.string())})
+    def entity_ids(self) -> pa.ChunkedArray:
+        return pa.chunked_array([list(self.entity_rows)], pa.string())
 
     @property
-    def passages(self) -> pa.Table:
-        return pa.table({"title": [*self.titles, *[""] * (self.n_passages - len(self.titles))]})
+    def passage_titles(self) -> pa.ChunkedArray:
+        return pa.chunked_array([[*self.titles, *[""] * (self.n_passages - len(self.titles))]], pa.string())
 
-    manifest = SimpleNamespace(stages={"extraction": SimpleNamespace(files={})})  # without profiles, so without aliases
-
-    @property
-    def relations(self) -> pa.Table:
-        return pa.table({"subject": self.ends[0]})
+    def arrays(self, stage: str, file: str) -> dict[str, np.ndarray]:
+        without = pa.table({"name": pa.array([], pa.string()), "aliases": pa.array([], pa.list_(pa.string()))})
+        of_titles = stage == "title_names"
+        return (
+            names_of_titles(self.passage_titles) if of_titles else names_of_entities(self.entity_ids, without)
+        ).arrays
 
     @property
     def relation_ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +83,8 @@ class Held:
         columns = [np.asarray([edge[i] for edge in self.edges]) for i in (0, 1, 2)]
         src, dst = (torch.from_numpy(column.astype(np.int64)) for column in columns[:2])
         weight = torch.from_numpy(columns[2].astype(np.float32))
-        return prepare(csr_from_edges(src, dst, self.n_entities + self.n_passages, weight))
+        csr = csr_from_edges(src, dst, self.n_entities + self.n_passages, weight)
+        return prepare(titled(csr, self.passage_titles, self.entity_ids, self.n_entities))
 
     @cached_property
     def bm25(self) -> Bm25:

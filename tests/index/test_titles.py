@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
-from gpu_rag.program.titles import MOST_PASSAGES, title_edges, titled
+from gpu_rag.index.titles import MOST_PASSAGES, title_edges, titled
 
 KNOWN = pa.array(["jaws", "marta orlo", "jaws (book)", "jaws"])  # of equal names the first counts
 
 
-def index(*titles: str) -> Any:
-    return SimpleNamespace(passages=pa.table({"title": list(titles)}))
+def column(*titles: str) -> pa.ChunkedArray:
+    return pa.chunked_array([list(titles)], pa.string())
 
 
 def edges(*titles: str) -> list[tuple[int, int]]:
-    return list(zip(*(part.tolist() for part in title_edges(index(*titles), KNOWN))))
+    return list(zip(*(part.tolist() for part in title_edges(column(*titles), KNOWN))))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +45,7 @@ def test_a_title_of_many_passages_says_nothing() -> None:
 
 
 def test_a_name_may_stand_for_another_node() -> None:
-    nodes, passages = title_edges(index("Jaws", "Ves", "Marta Orlo"), KNOWN, np.array([7, 5, 4, 3]))
+    nodes, passages = title_edges(column("Jaws", "Ves", "Marta Orlo"), KNOWN, np.array([7, 5, 4, 3]))
     assert (nodes.tolist(), passages.tolist()) == ([7, 5], [0, 2])
 
 
@@ -57,7 +54,7 @@ def test_the_weight_is_added_both_ways() -> None:
     edges = [(0, 1, 1.0), (0, 2, 1.0), (0, 3, 0.5)]
     src, dst = (torch.tensor([edge[i] for edge in edges]) for i in (0, 1))
     csr = csr_from_edges(src, dst, 4, torch.tensor([edge[2] for edge in edges]))
-    found = titled(index("Jaws", "Marta Orlo"), csr, KNOWN, 2, 15.0)
+    found = titled(csr, column("Jaws", "Marta Orlo"), KNOWN, 2)
     assert found.weight is not None
     entries = dict(zip(zip(row_of_entry(found).tolist(), found.indices.tolist()), found.weight.tolist()))
     expected = {(0, 1): 1.0, (0, 2): 16.0, (0, 3): 0.5, (1, 3): 15.0}
@@ -66,5 +63,4 @@ def test_the_weight_is_added_both_ways() -> None:
 
 def test_without_titles_the_graph_is_the_same() -> None:
     csr = csr_from_edges(torch.tensor([0]), torch.tensor([2]), 4)
-    assert titled(index("", ""), csr, KNOWN, 2, 15.0) is csr
-    assert titled(index("Jaws", ""), csr, KNOWN, 2, 0.0) is csr
+    assert titled(csr, column("", "Ves"), KNOWN, 2) is csr

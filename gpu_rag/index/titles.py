@@ -9,56 +9,57 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gpu_rag.graph.csr import csr_from_edges, row_of_entry
-from gpu_rag.index.index import Index
+from gpu_rag.graph.csr import csr_from_edges, row_of_entry, weights_of
 from gpu_rag.index.names import normalised, one_array, rows_of
 from gpu_rag.types import CSR
 
+TITLE_WEIGHT = 15.0  # of the edge between a passage and the entity of its title; other edges weigh at most 1
 MOST_PASSAGES = 10  # per title; a title of more passages does not tell their topic
 BRACKET = re.compile(r"\s*\(([^()]*)\)\s*$")
 
 
 def titled(
-    index: Index, csr: CSR, names: pa.Array | pa.ChunkedArray, first: int, weight: float, rows: np.ndarray | None = None
+    csr: CSR, titles: pa.ChunkedArray, names: pa.Array | pa.ChunkedArray, first: int, rows: np.ndarray | None = None
 ) -> CSR:
-    """`csr`, symmetric, with `weight` added between each passage and the node that its title names.
+    """`csr`, symmetric, with TITLE_WEIGHT added between each passage and the node that its title names.
 
-    names, rows: as in `title_edges`; first: the node of passage 0. The same `csr` is returned if no title names a node.
+    titles, names, rows: as in `title_edges`; first: the node of passage 0. The same `csr` is returned if no title names
+    a node.
     """
-    nodes, passages = title_edges(index, names, rows)
-    if not weight or not len(nodes):
+    nodes, passages = title_edges(titles, names, rows)
+    if not len(nodes):
         return csr
     source, target = row_of_entry(csr), csr.indices.long()
     once = source < target
-    weights = torch.ones(csr.m, device=source.device) if csr.weight is None else csr.weight
     named, of = (torch.from_numpy(part).to(source.device) for part in (nodes, passages))
-    added = torch.full(named.shape, weight, device=source.device)
-    pairs = ((source[once], named), (target[once], of + first), (weights[once], added))
+    added = torch.full(named.shape, TITLE_WEIGHT, device=source.device)
+    pairs = ((source[once], named), (target[once], of + first), (weights_of(csr)[once], added))
     src, dst, summed = (torch.cat(pair) for pair in pairs)
     return csr_from_edges(src, dst, csr.n, summed)
 
 
 def title_edges(
-    index: Index, names: pa.Array | pa.ChunkedArray, rows: np.ndarray | None = None
+    titles: pa.ChunkedArray, names: pa.Array | pa.ChunkedArray, rows: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(node, passage), i64 each, of each passage whose title is a known name, with or without its final bracket;
     passages ascend. Titles of more than MOST_PASSAGES passages are skipped.
 
-    names: normalised; rows: the node of each, without rows its position. Of equal names the first counts.
+    titles: of all passages; names: normalised; rows: the node of each, without rows its position. Of equal names the
+    first counts.
     """
     known = one_array(names)
-    passages, titles = telling_titles(index)
-    node = rows_of(normalised(titles), known)
-    bracketed, short = without_brackets(titles)
+    passages, telling = telling_titles(titles)
+    node = rows_of(normalised(telling), known)
+    bracketed, short = without_brackets(telling)
     node[bracketed] = np.where(node[bracketed] < 0, rows_of(normalised(short), known), node[bracketed])
     found = node >= 0
     return (node if rows is None else np.append(rows, -1)[node])[found], passages[found]
 
 
-def telling_titles(index: Index) -> tuple[np.ndarray, pa.LargeStringArray]:
+def telling_titles(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.LargeStringArray]:
     """(passages i64, their titles) for titles of at most MOST_PASSAGES passages, ascending; empty titles do not
-    count."""
-    titles = one_array(index.passages["title"])
+    count. column: the title of each passage."""
+    titles = one_array(column)
     encoded = titles.dictionary_encode()
     code, empty = encoded.indices.to_numpy(), pc.equal(titles, "").to_numpy(zero_copy_only=False)
     shared = np.bincount(code, minlength=len(encoded.dictionary))

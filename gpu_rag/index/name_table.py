@@ -1,0 +1,151 @@
+"""Names that a text is searched for: known by hashes of their folded words, in arrays that can be mapped from a file.
+
+Names and texts are compared word by word, without case, accents and punctuation, so that "Bluetooth's" matches
+Bluetooth and "12-Mile" matches "12- Mile". At each word the longest name counts, and the words in it are skipped.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gpu_rag.index.names import changed, normalised, one_array
+from gpu_rag.text.tokens import STOP_WORDS
+
+NAMES = "names.safetensors"  # the file of a table in a stage
+_WORD = re.compile(r"[^\W_]+")
+_BLOCK = 1 << 16  # names hashed at a time
+
+
+@dataclass(frozen=True)
+class Words:
+    """The folded words of a text, and which of them begin with a capital or a digit. All count as capitalised if no
+    word after the first has a capital."""
+
+    folded: list[str]
+    capital: list[bool]
+
+
+def words_of(text: str) -> Words:
+    """The words of a text: runs of letters and digits."""
+    if not text.isascii():
+        text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    words = _WORD.findall(text)
+    cased = any(word[0].isupper() for word in words[1:])
+    return Words([word.casefold() for word in words], [not (cased and word[0].islower()) for word in words])
+
+
+class NameTable:
+    """Rows by the words of their names, which a question is searched for. Made by `of`, or of arrays from a file.
+
+    Names are known by hashes of 128 bits of their folded words, sorted. arrays: high, low: u64[K], the halves of these
+    hashes; starts: i64[K + 1], where the rows of each begin in rows: i32[R]; begins: u64[W], sorted hashes of first
+    words, and longest: i32[W], the most words of a name that begins so. At most 40 bytes a name.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]):
+        self.arrays = dict(arrays)
+        self._high, self._low, self._starts, self._rows, self._begins, self._longest = (arrays[name] for name in ARRAYS)
+
+    @classmethod
+    def of(cls, names: pa.Array | pa.ChunkedArray, rows: np.ndarray) -> NameTable:
+        """The table of N names and their rows, integers [N]. Rows of one name are found in the given order, each
+        once. Names that say nothing, such as stop words, are left out."""
+        keys = _folded(one_array(names))
+        kept = np.flatnonzero(_say_something(keys))
+        keys, rows = keys.take(pa.array(kept)), rows[kept].astype(np.int64)
+        high, low, begins, counts = (np.concatenate(part) for part in zip(_NONE, *_hashed(keys)))
+        order = np.lexsort((low, high))
+        high, low = high[order], low[order]
+        first = np.append(True, (high[1:] != high[:-1]) | (low[1:] != low[:-1]))[: len(high)]
+        _, once = np.unique((np.cumsum(first) - 1) << 32 | rows[order], return_index=True)
+        once.sort()
+        starts = np.append(np.searchsorted(once, np.flatnonzero(first)), len(once)).astype(np.int64)
+        begins, at = np.unique(begins, return_inverse=True)
+        longest = np.zeros(len(begins), np.int32)
+        np.maximum.at(longest, at, counts)
+        arrays = high[first], low[first], starts, rows[order][once].astype(np.int32), begins, longest
+        return cls(dict(zip(ARRAYS, arrays)))
+
+    def found(self, text: Words) -> list[tuple[tuple[int, ...], bool]]:
+        """(rows, whether it has a capital) of each name in a text, in text order."""
+        words, first = text.folded, 0
+        if not words or not len(self._rows):
+            return []
+        at = _places(self._begins, _hashes(words)[:, 1])
+        most = np.where(at >= 0, self._longest[at], 0)
+        ends = np.minimum(np.arange(len(words)) + most, len(words)).tolist()
+        spans = [(start, last) for start, end in enumerate(ends) for last in range(end, start, -1)]
+        known = _hashes([" ".join(words[start:last]) for start, last in spans])
+        key = _places(self._high, known[:, 1])
+        key[self._low[key] != known[:, 0]] = -1
+        found: list[tuple[tuple[int, ...], bool]] = []
+        for span in np.flatnonzero(key >= 0).tolist():
+            start, last = spans[span]
+            if start >= first:
+                rows = self._rows[self._starts[key[span]] : self._starts[key[span] + 1]]
+                found.append((tuple(rows.tolist()), any(text.capital[start:last])))
+                first = last
+        return found
+
+
+ARRAYS = ("high", "low", "starts", "rows", "begins", "longest")
+_NONE = tuple(np.zeros(0, kind) for kind in (np.uint64, np.uint64, np.uint64, np.int32))
+
+
+def _hashed(keys: pa.LargeStringArray) -> Iterator[tuple[np.ndarray, ...]]:
+    """(high and low half of the hash of each key, high half of that of its first word, number of its words), a block
+    of keys at a time."""
+    for start in range(0, len(keys), _BLOCK):
+        texts = keys.slice(start, _BLOCK).to_pylist()
+        low, high = _hashes(texts).T
+        begins = _hashes([text.partition(" ")[0] for text in texts])[:, 1]
+        yield high, low, begins, np.array([text.count(" ") + 1 for text in texts], np.int32)
+
+
+def _hashes(texts: Sequence[str]) -> np.ndarray:
+    """u64[n, 2]: the low and high half of the hash of each text."""
+    digests = b"".join([xxhash.xxh3_128_digest(text.encode()) for text in texts])
+    return np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)[:, ::-1]
+
+
+def _places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """i64: the place of each value among ascending values, at least one; -1 where it is not there."""
+    at = np.searchsorted(known, wanted)
+    at[at == len(known)] = 0
+    return np.where(known[at] == wanted, at, -1)
+
+
+def _folded(names: pa.LargeStringArray) -> pa.LargeStringArray:
+    """The folded words of each name, joined by spaces: array operations for ASCII names, one by one for others."""
+    keys = pc.utf8_trim_whitespace(pc.replace_substring_regex(pc.utf8_lower(names), "[^0-9a-z]+", " "))
+    return changed(keys, names, pc.invert(pc.string_is_ascii(names)), lambda name: " ".join(words_of(name).folded))
+
+
+_SILENT = f"^(?:(?:{'|'.join(map(re.escape, sorted(STOP_WORDS)))})(?: |$))*$"
+
+
+def _say_something(keys: pa.LargeStringArray) -> np.ndarray:
+    """Whether names are informative: not only stop words, not one or two letters, not a number below 1000."""
+    least = pc.if_else(pc.utf8_is_digit(keys), 4, 3)
+    told = pc.and_not(pc.greater_equal(pc.utf8_length(keys), least), pc.match_substring_regex(keys, _SILENT))
+    return told.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def of_one(names: pa.Array, rows: np.ndarray, taken: pa.Array) -> tuple[pa.LargeStringArray, np.ndarray]:
+    """The further names, normalised, that belong to only one row, and these rows. taken: the first names,
+    normalised."""
+    encoded = normalised(names).dictionary_encode()
+    code = encoded.indices.to_numpy().astype(np.int64)
+    pairs, first = np.unique(code << 32 | rows, return_index=True)
+    alone = np.bincount(pairs >> 32, minlength=len(encoded.dictionary)) == 1
+    alone &= ~pc.is_in(encoded.dictionary, value_set=taken).to_numpy(zero_copy_only=False)
+    kept = np.sort(first[alone[pairs >> 32]])
+    return encoded.dictionary.take(pa.array(code[kept])), rows[kept]
