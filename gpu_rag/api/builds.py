@@ -32,7 +32,7 @@ from gpu_rag.methods.registry import DEFAULT, stages_for
 from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.plan.answer_plan import PLANNED
-from gpu_rag.plan.compare import INDEX_KEYS, compared_build, read_plan
+from gpu_rag.plan.compare import INDEX_KEYS, compared_build, planned_seconds, read_plan
 from gpu_rag.plan.index_plan import DEFAULT_SAMPLE, plan_index
 from gpu_rag.plan.trial import BuildJob
 from gpu_rag.settings import Settings, merge
@@ -84,6 +84,8 @@ def build(
             mend_replies(replies)
     with _job(corpus, target, **keywords) as job:
         plan = read_plan(target / "plan.json", INDEX_KEYS)
+        if progress is not None:
+            progress.begin(planned_seconds(plan, job))
         report = build_index(
             target,
             job.stages,

@@ -11,6 +11,7 @@ from gpu_rag.cli.options import (
     add_limit,
     add_limits,
     add_method,
+    add_progress,
     add_report,
     add_settings,
     add_where,
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser, "questions", 5)
     add_report(parser, "costs and batches")
     add_limits(parser, "5%")
+    add_progress(parser)
     add_settings(parser)
 
 
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         plan = index.plan_answers(options.questions, options.out, n_sample=options.plan_sample, **given)
         return 0, plan, answer_plan_text(plan)
     given |= {"retry_set_aside": options.retry_set_aside, "retry_unread": options.retry_unread}
-    with Bars() as bars:
+    with Bars(options.json_progress) as bars:
         job = index.answer_file(options.questions, options.out, progress=bars, **given)
     say(*job.notes)
     document = job.document

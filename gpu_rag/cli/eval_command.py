@@ -10,6 +10,7 @@ from gpu_rag.cli.options import (
     add_index,
     add_limit,
     add_limits,
+    add_progress,
     add_report,
     add_settings,
     add_where,
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
     add_report(parser, "tables and plots")
     add_limits(parser, "5%")
+    add_progress(parser)
     add_settings(parser)
 
 
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
     if options.judge and not options.retrieval_only and options.replies is None and beside is None:
         say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
-    with Bars() as bars:
+    with Bars(options.json_progress) as bars:
         comparison = evaluate(
             index, rows, methods=methods, retrieval_only=options.retrieval_only, at=at, where=options.where or "",
             ceiling=options.ceiling, decider=options.decider, judge=options.judge, replies=options.replies,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import (
     add_limits,
     add_list,
+    add_progress,
     add_report,
     add_settings,
     api_key,
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
     add_limits(parser, "0")
+    add_progress(parser)
     add_settings(parser)
 
 
@@ -86,12 +88,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     methods = None if options.methods is None else names(options.methods)
     given |= {"methods": methods, "fresh": fresh, "settings": settings, "api_key": api_key(settings)}
     if options.plan:
-        with Bars() as bars:
+        with Bars(options.json_progress) as bars:
             plan = plan_build(options.corpus, options.out, n_sample=options.plan_sample, progress=bars, **given)
         return 0, plan, index_plan_text(plan)
     before = _built(options, fresh)
     _say_extractor(before, settings.index.extractor)
-    with Bars() as bars:
+    with Bars(options.json_progress) as bars:
         index = build(options.corpus, options.out, progress=bars, **given)
     report = index.report
     assert report is not None

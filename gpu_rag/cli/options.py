@@ -95,6 +95,11 @@ def add_report(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--report", type=Path, metavar="FILE.html", help=f"write {what} as one HTML file")
 
 
+def add_progress(parser: argparse.ArgumentParser) -> None:
+    """--json-progress."""
+    parser.add_argument("--json-progress", action="store_true", help="write progress to stderr as lines of JSON")
+
+
 def add_limits(parser: argparse.ArgumentParser, failures: str) -> None:
     """--max-failures, with this default, and --max-fallbacks."""
     lost, ruled = "failures allowed", "replies that may stay unread, so that rules decide,"

@@ -39,7 +39,11 @@ class Models(Protocol):
 
 
 class Progress(Protocol):
-    """Progress reports of a build."""
+    """Progress reports of a build. A class that inherits from it need not have all methods."""
+
+    def begin(self, planned: Mapping[str, float | None]) -> None:
+        """Report that a build of these stages begins. planned: predicted seconds of each; None: not known."""
+        return None
 
     def start(self, stage: str, total: int | None, unit: str) -> None:
         """Report that a stage begins, or that its total is known."""

@@ -10,6 +10,8 @@ from typing import Any
 from gpu_rag.errors import BadInput
 from gpu_rag.index.build import BuildReport, fingerprint_of
 from gpu_rag.index.folder import check_seal, read_json, sealed, write_atomic
+from gpu_rag.index.stage import settle
+from gpu_rag.plan.trial import BuildJob
 
 FORMAT = 1
 INDEX_KEYS = ("stages", "identity", "load_s")
@@ -35,6 +37,22 @@ def read_plan(path: Path, keys: Iterable[str]) -> dict[str, Any] | None:
         )
     check_seal(path, "remove it, or plan again")
     return found
+
+
+def planned_seconds(plan: Mapping[str, Any] | None, job: BuildJob) -> dict[str, float | None]:
+    """Predicted seconds of each stage of a build, 0 if it was up to date; None without a plan of this corpus and these
+    settings."""
+    planned: dict[str, float | None] = dict.fromkeys(stage.name for stage in job.stages)
+    if plan is None:
+        return planned
+    settings = settle(job.stages, job.settings, job.models)
+    for stage in job.stages:
+        described = {role: job.models.describe(role) for role in stage.roles(settings)}
+        made = fingerprint_of(stage, {}, stage.params(settings, job.sources), described)
+        if plan["identity"].get(stage.name) == made:
+            row = plan["stages"][stage.name]
+            planned[stage.name] = 0.0 if row["skipped"] and not job.fresh else float(row["s"])
+    return planned if planned.get("passages") is not None else dict.fromkeys(planned)
 
 
 def compared(seconds: Mapping[str, Pair], tokens: Mapping[str, Pair], memory: Pair, disk: Pair) -> Comparison:

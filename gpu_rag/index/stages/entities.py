@@ -46,6 +46,7 @@ def entities_stage(work: Work) -> dict[str, int]:
     counted as dropped. Memory: `index.memory`, for any number of names.
     """
     path, dropped = work.stage_folders["extraction"] / "extractions.parquet", 0
+    work.progress.start("entities", tables.n_rows(path), "passages")
     with database(work) as db:
         db.run(*_TABLES)
         for batch in tables.read_batches(path, tables.EXTRACTIONS, ("passage", "entities", "triples")):

@@ -32,6 +32,8 @@ def mentions_stage(work: Work) -> dict[str, int]:
     Memory: that of `mention_blocks`.
     """
     folder = work.stage_folders["entities"]
+    passages = tables.n_rows(work.stage_folders["passages"] / "passages.parquet")
+    work.progress.start("mentions", passages, "passages")
     extracted = tables.read_table(folder / "extracted.parquet", tables.EXTRACTED)
     links = np.stack([extracted[name].to_numpy() for name in ("passage", "entity")], 1)
     n, n_not_verbatim = 0, 0

@@ -133,6 +133,7 @@ def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
 def bm25_stage(work: Work) -> dict[str, int]:
     """A BM25 index over the passages, whose texts are read by block."""
     path, index = work.stage_folders["passages"] / "passages.parquet", work.settings.index
+    work.progress.start("bm25", tables.n_rows(path), "passages")
 
     def texts() -> Iterator[str]:
         for batch in tables.read_batches(path, tables.PASSAGES, ("title", "text")):

@@ -222,6 +222,7 @@ def kb_texts_stage(work: Work) -> dict[str, int]:
     folder = work.stage_folders["kb"]
     nodes = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)
     alone = np.flatnonzero(pc.list_value_length(nodes["passages"]).to_numpy() == 0)
+    work.progress.start("kb_texts", len(alone), "nodes")
     around = Surroundings.read(folder)
     types = tables.read_table(folder / "kb_types.parquet", KB_TYPES)["name"].to_pylist()
     type_of = nodes["type"].to_numpy()

@@ -144,6 +144,7 @@ class Items:
         new entity without further data.
         """
         folder, first = work.stage_folders["extraction"], 0
+        work.progress.start("higra_exact", tables.n_rows(folder / "extractions.parquet"), "passages")
         profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
         profiles = profiles.take(pc.sort_indices(profiles["passage"]))  # stable
         of = profiles["passage"].to_numpy()

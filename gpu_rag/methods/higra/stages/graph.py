@@ -63,7 +63,9 @@ def search_stage(work: Work) -> dict[str, int]:
     """Build BM25 indexes over the entities (name, aliases, types) and over the relations."""
     merge, links = work.stage_folders["higra_merge"], work.stage_folders["higra_links"]
     index = work.settings.index
-    for name, texts in (("entities", entity_texts(merge)), ("relations", relation_texts(merge, links))):
+    searched = {"entities": entity_texts(merge), "relations": relation_texts(merge, links)}
+    work.progress.start("higra_search", sum(map(len, searched.values())), "texts")
+    for name, texts in searched.items():
         Bm25.build(_advancing(work, texts), k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
     return {}
 

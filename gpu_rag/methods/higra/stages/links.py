@@ -167,12 +167,13 @@ def mentions_stage(work: Work) -> dict[str, int]:
     sources = read(folder, "higra_sources")
     links = np.stack([sources["passage"].to_numpy(), sources["entity"].to_numpy()], 1)
     links = links[np.lexsort((links[:, 1], links[:, 0]))]
-    path = folder / "higra_entities.parquet"
+    path, of_text = folder / "higra_entities.parquet", work.stage_folders["passages"] / "passages.parquet"
+    work.progress.start("higra_mentions", tables.n_rows(of_text), "passages")
 
     def often(n_named: np.ndarray) -> np.ndarray:
         if not chosen.refine:
             return np.ones(len(n_named), bool)
-        passages = tables.read_batches(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES, ("text",))
+        passages = tables.read_batches(of_text, tables.PASSAGES, ("text",))
         common = common_words((text for batch in passages for text in batch["text"].to_pylist()), chosen.top_words)
         names = (batch["name"].to_pylist() for batch in tables.read_batches(path, HIGRA_ENTITIES, ("name",)))
         is_common = np.fromiter((fold(name) in common for part in names for name in part), bool, len(n_named))

@@ -32,6 +32,7 @@ def vertices_stage(work: Work) -> dict[str, int]:
     """Write the table `vertices`, sorted by (passage, start): one row per passage or per sentence. Every passage has a
     row."""
     path, n = work.stage_folders["passages"] / "passages.parquet", 0
+    work.progress.start("hop_vertices", tables.n_rows(path), "passages")
     by_sentence = work.settings.section(HopSettings).granularity == "sentence"
     with tables.TableWriter(work.out / "vertices.parquet", VERTICES) as writer:
         for batch in tables.read_batches(path, tables.PASSAGES, ("id", "text")):
