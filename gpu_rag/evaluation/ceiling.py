@@ -26,6 +26,7 @@ from gpu_rag.evaluation.metrics import ranked_documents, recall_at
 from gpu_rag.methods.registry import load_method, needs
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.pack import pack
+from gpu_rag.program.decide import RULE
 from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.program.reader import passage_block
 from gpu_rag.program.run import Run
@@ -87,7 +88,8 @@ def ceiling_scores(
 
     limit = max(REACHED, *at)
     questions = [row.question for row in rows]
-    found = engine.run(method, questions, limit=limit, retrieval_only=True, program=program, where=where).answers
+    options: dict[str, Any] = {"retrieval_only": True, "decider": RULE, "where": where}
+    found = engine.run(method, questions, limit=limit, program=program, **options).answers
     document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
     llm = None if retrieval_only or not engine.models.has_llm() else engine.models.llm()
     scores: dict[str, list[float]] = {}

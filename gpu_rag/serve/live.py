@@ -9,6 +9,7 @@ from typing import Any
 from gpu_rag.engine import MOST_PARTS, Engine, Given, OnText, Prepared
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import method_names
+from gpu_rag.program.decide import RULE
 from gpu_rag.program.history import Turn
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.handle import Handle
@@ -85,6 +86,7 @@ class Live:
         found = self.cached(method, retrieval_only, passages, params, where, support)
         if found is None:
             options: dict[str, Any] = {"retrieval_only": retrieval_only, "params": params}
+            options["decider"] = RULE if retrieval_only else None  # a key that may only read asks no model
             found = self.engine.prepare(method, limit=passages, where=where, support=support, **options)
             # a filtered method keeps a part of the index in memory
             like = [key for key, prepared in self._prepared.items() if bool(prepared.where) == bool(where)]
@@ -150,7 +152,7 @@ class Live:
             answering = [name for name in method_names() if lacking[name] is None and self._lack(name, False) is None]
         self.lacking, self.answering = lacking, answering
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
-            (answer,) = engine.run(method, [WARM], retrieval_only=True).answers
+            (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers
             if answer.error is not None:  # report it now, not only to the first client
                 self._say(f"{method} fails: {answer.error['message']}")
         self._driver = engine.live(self.stats)
