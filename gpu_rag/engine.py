@@ -150,8 +150,23 @@ class Engine:
             self._parts[where] = index
             return index
 
+    def asks_model(self, retrieval_only: bool, decider: Decider | None = None) -> bool:
+        """Whether a run may ask the language model. Retrieval alone asks it if it decides or reranks by the settings; a
+        given decider leaves it out."""
+        if not retrieval_only or not self.models.has_llm():
+            return self.models.has_llm()
+        chosen = self.settings.models
+        decides = chosen.decider == "model" or (chosen.decider == "auto" and self.models.is_capable())
+        return decider is None and (decides or chosen.reranker == "llm")
+
     def config(
-        self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = ""
+        self,
+        method: str,
+        *,
+        retrieval_only: bool = False,
+        params: Given = None,
+        where: str = "",
+        decider: Decider | None = None,
     ) -> dict[str, Any]:
         """Everything that an answer depends on. A resumed run compares these values by name."""
         settings, method = self.settings, method_for(self.index, method)
@@ -170,7 +185,7 @@ class Engine:
             config["files"] = {file: _content_of(Path(file)) for file in files}
         if (further := getattr(load_method(method), "config", None)) is not None:
             config.update(further(self.index, chosen))
-        if not retrieval_only and self.models.has_llm():
+        if self.asks_model(retrieval_only, decider):
             config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
             if settings.models.reason:
@@ -184,10 +199,9 @@ class Engine:
             self.index.check_embedder(found["name"], found["content_hash"])
         return config
 
-    def config_hash(self, method: str, *, retrieval_only: bool = False, params: Given = None, where: str = "") -> str:
-        """A short hash of `config`."""
-        config = self.config(method, retrieval_only=retrieval_only, params=params, where=where)
-        return sha256_text(canonical_json(config))[:16]
+    def config_hash(self, method: str, **options: Any) -> str:
+        """A short hash of `config`, which has the same arguments."""
+        return sha256_text(canonical_json(self.config(method, **options)))[:16]
 
     def _models_of_run(self, with_llm: bool) -> Models:
         """The models of a run, opened once. Raises IndexMismatch if the index was built with another embedder."""
@@ -236,20 +250,22 @@ class Engine:
         """
         retrieval_only, method = retrieval_only or not self.models.has_llm(), checked_method(self.index, method)
         module = load_method(method)
-        config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params, where=where)
+        options: dict[str, Any] = {"retrieval_only": retrieval_only, "params": params, "where": where}
+        config_hash = self.config_hash(method, decider=decider, **options)
+        asks = self.asks_model(retrieval_only, decider)
         index = self.part_for(method, where) if where else self.index
         chosen = self.params(method, params)
         if (check := getattr(module, "check", None)) is not None:  # checks the parameters against the index
             check(index or self.index, chosen)
-        models = self._models_of_run(not retrieval_only)
+        models = self._models_of_run(asks)
         reader, k, keep = self.settings.reader, limit or self.settings.reader.passages, 0
         if models.reranks_by and program is None and "kb" not in needs(method):
-            if models.reranks_by == "llm" and retrieval_only:
+            if models.reranks_by == "llm" and not asks:
                 given = "models.reranker=llm, and no language model answers"
                 raise UsageError("nothing can order evidence anew", given=given, do="--set models.reranker=FOLDER")
             k, keep = max(k, DEPTH), k
         if decider is None:
-            decider = RULE if retrieval_only else decider_of(self.settings.models.decider, models.llm)
+            decider = RULE if not asks else decider_of(self.settings.models.decider, models.llm)
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
         def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
@@ -336,7 +352,8 @@ class Engine:
         """Answer all questions with one method. Without a language model, answers have evidence but no text.
 
         limit: passages to retrieve (default: as many as the reader shows).
-        retrieval_only: use no language model. This is always so with `models.llm = "none"`.
+        retrieval_only: do not read, so that answers have no text; a model that decides still does, see `asks_model`.
+        This is always so with `models.llm = "none"`.
         on_begin(question) is called when a question begins, on_answer(answer) as soon as it ends.
         keep: whether to return the answers. If not, questions are drawn one by one, and memory does not grow with them.
         max_live: how many questions are open at once; overrides the setting. stats: totals to add to.
@@ -359,8 +376,8 @@ class Engine:
             where=where,
             decider=decider,
         )
-        resources = self._resources(with_llm=not retrieval_only)
-        llm = None if retrieval_only else self.models.llm()
+        resources = self._resources(self.asks_model(retrieval_only, decider))
+        llm = resources["models"].llm
         answers: dict[str, Answer] = {}
         self._stats = stats = RunStats() if stats is None else stats
 

@@ -34,6 +34,7 @@ from gpu_rag.index.work import Progress
 from gpu_rag.methods.registry import AUTO
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet
+from gpu_rag.program.decide import RULE
 from gpu_rag.report.answers import Result, Results
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.types import Evidence
@@ -310,6 +311,7 @@ class Index(opened.Index):
             "limit": checked_count("k", k),
             "where": checked_text("where", where),
             "retrieval_only": retrieval_only,
+            "decider": RULE if retrieval_only else None,
             "support": support,
         }
         return (chosen, given, checked_key(api_key)), options

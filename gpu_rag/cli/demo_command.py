@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if uses_graph(methods[0]) or not uses_graph(methods[-1]):
         expected = "a method without a graph, and one that searches a graph"
         raise UsageError("nothing to compare", given=f"--method {options.method}", expected=expected)
-    settings, out = settings_of(options), options.out
+    settings, out = settings_of(options).changed("models", decider="rule"), options.out
     llm = "smollm2" if settings.models.llm == "none" else settings.models.llm
     rows, _ = load_questions(world_path("questions.jsonl"))
     show("1. Indexing 440 passages, with ready triples as a capable model would extract them")

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="with gold_ids, answers or answer_ids")
     words = "methods to compare (default auto: what tune found, else the best that the index has)"
     parser.add_argument("--method", default=AUTO, metavar="M[,M...]", help=words)
-    parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
+    parser.add_argument("--retrieval-only", action="store_true", help="no reader: em and f1 are null")
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
     parser.add_argument("--ceiling", action="store_true", help=words)

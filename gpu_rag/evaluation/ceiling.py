@@ -27,6 +27,7 @@ from gpu_rag.evaluation.spool import Spool
 from gpu_rag.methods.registry import load_method, needs
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.pack import pack
+from gpu_rag.program.decide import RULE
 from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.program.reader import passage_block
 from gpu_rag.program.run import Run
@@ -94,6 +95,7 @@ def ceiling_scores(
         questions,
         limit=limit,
         retrieval_only=True,
+        decider=RULE,
         program=program,
         where=where,
         on_answer=found.add,

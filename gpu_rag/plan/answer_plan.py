@@ -15,6 +15,7 @@ from gpu_rag.index.folder import canonical_json
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.jobs import Tally, read_rows, row_of
 from gpu_rag.plan.compare import KINDS, Comparison, compared, read_plan, write_plan
+from gpu_rag.program.decide import RULE
 from gpu_rag.types import Question, Reply
 
 DEFAULT_SAMPLE = 5
@@ -75,7 +76,7 @@ def plan_answers(
     pool = [q for q in questions if q.id not in before] or list(questions)
     chosen = random.Random(engine.settings.runtime.seed).sample(range(len(pool)), min(n_sample, len(pool)))
     sample = [pool[i] for i in sorted(chosen)]
-    first, warm = (engine.run(method, sample, retrieval_only=True, where=where) for _ in range(2))
+    first, warm = (engine.run(method, sample, retrieval_only=True, where=where, decider=RULE) for _ in range(2))
     load_s = max(time.perf_counter() - started - first.wall_s - warm.wall_s, 0.0)
     replies: list[Reply | RequestFailed] = []
     engine.on_reply = replies.append

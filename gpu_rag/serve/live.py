@@ -10,6 +10,7 @@ from typing import Any
 from gpu_rag.engine import MOST_PARTS, Engine, Given, OnText, Prepared
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import method_names
+from gpu_rag.program.decide import RULE
 from gpu_rag.program.history import Turn
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.handle import Handle
@@ -86,9 +87,12 @@ class Live:
     def _prepare(self, wanted: Wanted) -> Prepared:
         prepared = self.cached(wanted)
         if prepared is None:
+            # a key that may only read asks no model
+            decider = RULE if wanted.retrieval_only else None
             prepared = self.engine.prepare(
                 wanted.method, limit=wanted.passages, retrieval_only=wanted.retrieval_only, params=wanted.params,
                 where=wanted.where, support=wanted.support,
+                decider=decider,
             )  # fmt: skip
             # a filtered method keeps a part of the index in memory
             like = [key for key, other in self._prepared.items() if bool(other.where) == bool(wanted.where)]
@@ -152,7 +156,7 @@ class Live:
             answering = [name for name in method_names() if lacking[name] is None and self._lack(name, False) is None]
         self.lacking, self.answering = lacking, answering
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
-            (answer,) = engine.run(method, [WARM], retrieval_only=True).answers
+            (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers
             if answer.error is not None:  # report it now, not only to the first client
                 self._say(f"{method} fails: {answer.error['message']}")
         self._driver = engine.live(self.stats)

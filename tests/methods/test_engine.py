@@ -191,10 +191,10 @@ def test_methods_models_and_indexes_are_in_the_hash(build: Any, facts: Any, fast
     index = build(facts)
     assert len({config_hash(index, fast, method) for method in METHODS}) == 4
     assert config_hash(index, fast, llm="a") != config_hash(index, fast, llm="b")
-    whole = {config_hash(index, fast, retrieval_only=False), config_hash(index, fast, retrieval_only=True)}
-    assert len(whole) == 2
-    other = [config_hash(index, fast, retrieval_only=True, llm=name) for name in "ab"]
-    assert other[0] == other[1]  # retrieval alone asks no model
+    rules = merge(fast, {"models": {"decider": "rule"}})
+    assert len({config_hash(index, rules, retrieval_only=only) for only in (False, True)}) == 2
+    for settings, n in ((fast, 2), (rules, 1)):  # retrieval asks a model only for choices
+        assert len({config_hash(index, settings, retrieval_only=True, llm=name) for name in "ab"}) == n
     elsewhere = {**fast, "models": {"embedder": "no-such-folder"}}  # BM25 embeds nothing, and loads nothing for it
     assert config_hash(index, elsewhere, "bm25") == config_hash(index, fast, "bm25")
     before = config_hash(index, fast)

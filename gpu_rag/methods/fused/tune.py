@@ -19,6 +19,7 @@ from gpu_rag.methods.fused.model import Learnt, Model, fit
 from gpu_rag.methods.fused.program import Params, candidates, model
 from gpu_rag.methods.method import Shown, Tuned
 from gpu_rag.methods.registry import lacks, method_names, method_of
+from gpu_rag.program.decide import RULE
 from gpu_rag.program.run import Run
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Draft, Question
@@ -51,7 +52,8 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
         seen[question.id] = await candidates(question, run, params)
         return Draft(None, (), (), "unsupported")
 
-    answers = engine.run("fused", [row.question for row in rows], retrieval_only=True, program=see).answers
+    options: dict[str, Any] = {"program": see, "retrieval_only": True, "decider": RULE}
+    answers = engine.run("fused", [row.question for row in rows], **options).answers
     for answer in answers:
         if answer.error is not None:
             given = f"{answer.question_id}: {answer.error['message']}"
@@ -185,7 +187,8 @@ def _differences(first: np.ndarray, second: np.ndarray) -> dict[str, dict[str, f
 
 def _recalls(engine: Engine, method: str, rows: Sequence[QuestionRow]) -> np.ndarray:
     """f64[Q, 3]: recall of a method without a language model."""
-    answers = engine.run(method, [row.question for row in rows], limit=max(DEFAULT_AT), retrieval_only=True).answers
+    options: dict[str, Any] = {"limit": max(DEFAULT_AT), "retrieval_only": True, "decider": RULE}
+    answers = engine.run(method, [row.question for row in rows], **options).answers
     of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
     rankings = [ranked_documents([of[evidence.passage_id] for evidence in answer.evidence]) for answer in answers]
     return np.array([[recall_at(r, row.gold_ids, k) for k in DEFAULT_AT] for r, row in zip(rankings, rows)])

@@ -20,6 +20,7 @@ from gpu_rag.methods.bubblerag.batched import Params, bubble_walk
 from gpu_rag.methods.bubblerag.graph import bubble_graph
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program.decide import RULE
 from gpu_rag.settings import merge
 from gpu_rag.settings.check import fixed
 from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
@@ -371,8 +372,26 @@ def test_a_small_model_only_reads_or_ranks_choices(index: gpu_rag.Index, fast: A
 def test_retrieval_alone_does_not_end_at_what_was_found_before(index: gpu_rag.Index, fast: Any) -> None:
     llm = scripted(enough="B", reader="Tamsin")
     (answer,) = index.engine(fast, llm=llm).run("bubblerag", [Question("q", BORN)], retrieval_only=True).answers
-    assert not llm.calls and "trees/first" in verbs(answer) and not [v for v in verbs(answer) if v.startswith("enough")]
-    assert answer.paths and answer.text is None
+    assert not [v for v in verbs(answer) if v.startswith(("enough", "answer"))] and answer.text is None and answer.paths
+
+
+@pytest.mark.parametrize("kind", ["capable", "small", "small decides", "rule", "given"])
+def test_retrieval_alone_leaves_choices_to_a_model_that_decides(index: gpu_rag.Index, fast: Any, kind: str) -> None:
+    def picked(request: Request) -> str:
+        return request.constraint.options[0] if isinstance(request.constraint, Rank) else '{"chosen": []}'
+
+    llm = scripted(expand=picked)
+    llm.capable = not kind.startswith("small")
+    decider = {"small decides": "model", "rule": "rule"}.get(kind, "auto")
+    engine = index.engine(merge(fast, {"models": {"decider": decider}}), llm=llm)
+    options: dict[str, Any] = {"retrieval_only": True, "decider": RULE if kind == "given" else None}
+    (answer,) = engine.run("bubblerag", [Question("q", BORN)], **options).answers
+    asks = kind in ("capable", "small decides")
+    assert answer.error is None and answer.text is None and answer.usage.llm_calls == len(llm.calls)
+    assert (len(llm.calls) > 0) == asks == engine.asks_model(**options)
+    assert ("keywords/model" in verbs(answer)) == (kind == "capable")
+    assert ("expand_1_1/rank" in verbs(answer)) == (kind == "small decides")
+    assert (answer.config_hash == engine.config_hash("bubblerag", retrieval_only=True, decider=RULE)) != asks
 
 
 def test_neighbours_are_shown_and_picked_up_to_their_limits(index: gpu_rag.Index, fast: Any) -> None:
