@@ -141,9 +141,9 @@ def make_server(
     ) -> Annotated[CallToolResult, SearchResult]:
         """Find the passages that bear on a question, best first, by the graph and by meaning. Returns their ids for
         fetch."""
-        answer = await index.aretrieve(query, k=k, where=where, **given)
-        _check(answer)
-        results = [_found(item, score=item.score, text=item.text) for item in answer.evidence]
+        found: Any = await index.aretrieve(query, k=k, where=where, **given)
+        _check(found)
+        results = [_found(item, score=item.score, text=item.text) for item in found.evidence]
         return _listed({}, "results", results, max_tokens)
 
     async def fetch(
