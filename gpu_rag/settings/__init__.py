@@ -161,3 +161,9 @@ def _checked_section(name: str, given: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise UsageError(f"[{name}] is a section", given=shortened(given), expected="name = value lines")
     return given
+
+
+def differences(section: Declared) -> dict[str, Any]:
+    """Settings of a section that differ from the defaults."""
+    defaults = dataclasses.asdict(type(section)())
+    return {name: value for name, value in dataclasses.asdict(section).items() if value != defaults[name]}
