@@ -69,16 +69,20 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
     return _scored(base, left, right, threshold)
 
 
-def sampled_recall(base: torch.Tensor, left: np.ndarray, right: np.ndarray, threshold: float) -> tuple[int, int]:
-    """Number of exact pairs of SAMPLE rows with a dot product of at least `threshold`, and how many of these are among
-    the pairs (left, right). base, left, right: as in `close_pairs`."""
+def sampled_recall(
+    base: torch.Tensor, groups: np.ndarray, left: np.ndarray, right: np.ndarray, threshold: float
+) -> tuple[int, int]:
+    """Number of exact pairs of SAMPLE rows within their groups with a dot product of at least `threshold`, and how many
+    of these are among the pairs (left, right). Arguments as in `close_pairs`."""
     n, rows = len(base), torch.linspace(0, max(len(base) - 1, 0), min(SAMPLE, len(base)), dtype=torch.float64).long()
     sample, keys = base[rows].float(), np.zeros(0, np.int64)
     for start in range(0, n, _ROWS):
         part = base[start : start + _ROWS].float()
         i, j = (sample @ part.T >= threshold - 1e-3).nonzero().T
         i, j = rows[i], j + start
-        close = (exact_dots(base, i, base, j) >= threshold) & (i != j)
+        paired = torch.from_numpy(groups[i.numpy()] == groups[j.numpy()]) & (i != j)
+        i, j = i[paired], j[paired]
+        close = exact_dots(base, i, base, j) >= threshold
         keys = _distinct(np.concatenate([keys, _key(i[close].numpy(), j[close].numpy(), n)]))
     return len(keys), int(np.isin(keys, _key(left, right, n)).sum())
 

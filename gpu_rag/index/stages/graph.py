@@ -17,7 +17,7 @@ import xxhash
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.csr import degrees
 from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, SAMPLE, close_pairs
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, close_pairs, sampled_recall
 from gpu_rag.index import tables
 from gpu_rag.index.database import database
 from gpu_rag.index.folder import storage_errors
@@ -70,18 +70,16 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     work.progress.start("synonyms", len(numbers), "names")
     counts = {}
     if len(numbers) <= EXACT_ROWS or base.device.type != "cpu":
-        pairs = _of_neighbours(work, base, np.arange(len(numbers)), numbers, usable)
+        pairs = _of_neighbours(work, base, numbers, usable)
     else:
         alone = np.arange(len(numbers), dtype=np.uint64)  # one group per name that never pairs
-        found = close_pairs(base, np.where(usable, numbers, alone), index.synonym_threshold)
-        pairs, rows = _nearest_of_each(*found, index.synonym_k), np.flatnonzero(usable)
-        sample = rows[np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(np.int64)]
-        left, right, _ = _of_neighbours(work, base, sample, numbers, usable)
-        n = len(numbers)
-        held = np.isin(left * n + right, pairs[0] * n + pairs[1])
-        counts = {"synonyms_sampled": len(held), "synonyms_sampled_and_found": int(held.sum())}
-        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", held.sum(), len(held))
-        work.progress.advance(n)
+        groups, threshold = np.where(usable, numbers, alone), index.synonym_threshold
+        close = close_pairs(base, groups, threshold)
+        sampled, held = sampled_recall(base, groups, *close[:2], threshold)
+        counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": held}
+        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", held, sampled)
+        pairs = _nearest_of_each(*close, index.synonym_k)
+        work.progress.advance(len(numbers))
     columns = dict(zip(("left", "right", "score"), pairs))
     return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}
 
@@ -103,16 +101,14 @@ def _may_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(numbers), np.concatenate(usable)
 
 
-def _of_neighbours(
-    work: Work, base: torch.Tensor, rows: np.ndarray, numbers: np.ndarray, usable: np.ndarray
-) -> RowPairs:
-    """Pairs of `rows` with their `synonym_k` nearest rows of `base`."""
+def _of_neighbours(work: Work, base: torch.Tensor, numbers: np.ndarray, usable: np.ndarray) -> RowPairs:
+    """Pairs of each row of `base` with its `synonym_k` nearest rows."""
     threshold, k = work.settings.index.synonym_threshold, min(work.settings.index.synonym_k + 1, len(numbers))
     nearest = NearestRows(base)
     lefts, rights, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
-    for start in range(0, len(rows), _ROWS):
-        part = rows[start : start + _ROWS]
-        top = nearest.search(base[torch.from_numpy(part).to(base.device)].float(), k)
+    for start in range(0, len(base), _ROWS):
+        part = np.arange(start, min(start + _ROWS, len(base)))
+        top = nearest.search(base[start : start + _ROWS].float(), k)
         ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
         row, column = np.nonzero((score >= threshold) & (ids >= 0))
         a, b = part[row], ids[row, column].astype(np.int64)

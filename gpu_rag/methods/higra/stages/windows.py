@@ -67,9 +67,10 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
     if moved.device.type != "cpu" or len(moved) <= EXACT_ROWS:
         near, cosine = near_pairs(moved, eps)
     else:
-        left, right, score = close_pairs(moved, np.zeros(len(moved), np.uint64), 1 - eps)
+        together = np.zeros(len(moved), np.uint64)
+        left, right, score = close_pairs(moved, together, 1 - eps)
         near, cosine = np.stack([left, right], 1), score.astype(np.float64)
-        recall = dict(zip(("sampled", "sampled_and_found"), sampled_recall(moved, left, right, 1 - eps)))
+        recall = dict(zip(("sampled", "sampled_and_found"), sampled_recall(moved, together, left, right, 1 - eps)))
         _log.info("near entities by candidates: %s of the exact pairs of a sample of rows", recall)
     if chosen.windows == "clusters":
         windows = near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
