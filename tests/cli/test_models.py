@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from http_stub import JsonHandler, Stub
 
 from gpu_rag.models import packaged, stored
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -84,7 +82,7 @@ def test_bad_usage(run, cache, words, said):
 # --- fetch -----------------------------------------------------------------------------------------
 
 
-class Hub:
+class Hub(Stub):
     """The part of the Hugging Face protocol that a download needs, for one repository a/tiny."""
 
     REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -93,23 +91,15 @@ class Hub:
         self.files, self.asked = files, []
         hub = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
+        class Handler(JsonHandler):
             def do_HEAD(self) -> None:
                 hub.answer(self)
 
             do_GET = do_HEAD
 
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.httpd.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.httpd.server_address[1]}"
-        threading.Thread(target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        super().__init__(Handler)
 
-    def answer(self, request: BaseHTTPRequestHandler) -> None:
+    def answer(self, request: JsonHandler) -> None:
         path = request.path.split("?")[0]
         self.asked.append((request.command, path))
         if path.startswith("/api/models/a/tiny"):
@@ -117,20 +107,12 @@ class Hub:
             about = {"id": "a/tiny", "modelId": "a/tiny", "sha": self.REVISION, "siblings": siblings}
             if "/tree/" in path:
                 about = [{"type": "file", "path": n, "size": len(d), "oid": etag(d)} for n, d in self.files.items()]
-            return self.send(request, 200, json.dumps(about).encode(), {"content-type": "application/json"})
+            return request.send(200, about, {"content-type": "application/json"})
         name = path.rsplit("/", 1)[-1]
         if f"/resolve/{self.REVISION}/" not in path or name not in self.files:
-            return self.send(request, 404, b"", {"X-Error-Code": "RepoNotFound"})
+            return request.send(404, b"", {"X-Error-Code": "RepoNotFound"})
         data = self.files[name]
-        return self.send(request, 200, data, {"ETag": f'"{etag(data)}"', "X-Repo-Commit": self.REVISION})
-
-    def send(self, request: BaseHTTPRequestHandler, status: int, data: bytes, headers: dict[str, str]) -> None:
-        request.send_response(status)
-        for name, value in {**headers, "content-length": str(len(data))}.items():
-            request.send_header(name, value)
-        request.end_headers()
-        if request.command == "GET":
-            request.wfile.write(data)
+        return request.send(200, data, {"ETag": f'"{etag(data)}"', "X-Repo-Commit": self.REVISION})
 
 
 def etag(data: bytes) -> str:
@@ -141,8 +123,7 @@ def etag(data: bytes) -> str:
 def hub() -> Iterator[Hub]:
     server = Hub(dict(FILES))
     yield server
-    server.httpd.shutdown()
-    server.httpd.server_close()
+    server.close()
 
 
 @pytest.fixture

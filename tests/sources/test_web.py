@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
+import http_stub
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -141,12 +141,9 @@ class Stub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    stub = ThreadingHTTPServer(("127.0.0.1", 0), Stub)
-    thread = threading.Thread(target=stub.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{stub.server_address[1]}"
-    stub.shutdown()
-    stub.server_close()
+    stub = http_stub.Stub(Stub)
+    yield stub.url
+    stub.close()
 
 
 def test_a_server_is_searched_and_its_pages_are_read(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

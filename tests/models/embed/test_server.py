@@ -7,11 +7,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
+from http_stub import JsonHandler, Stub
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ def answer(texts: list[str]) -> dict[str, Any]:
     return {"object": "list", "model": "tiny", "data": rows, "usage": {"prompt_tokens": 1}}
 
 
-class Server:
+class Server(Stub):
     """`behave(texts, n_before)` gives (status, JSON or bytes) for a request that n_before others went before."""
 
     def __init__(self) -> None:
@@ -50,17 +50,12 @@ class Server:
         self.lock, self.busy, self.most_busy = threading.Lock(), 0, 0
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
+        class Handler(JsonHandler):
             def do_GET(self) -> None:
                 self.send(200, {"data": [{"id": "tiny"} | server.card, {"id": "other"}]})
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                body = self.body()
                 assert self.path == "/v1/embeddings" and body["model"] == "tiny"
                 with server.lock:
                     n_before = len(server.requests)
@@ -73,25 +68,15 @@ class Server:
                     server.busy -= 1
                 self.send(status, content)
 
-            def send(self, status: int, content: Any) -> None:
-                data = content if isinstance(content, bytes) else json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.httpd.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.httpd.server_address[1]}/v1"
-        threading.Thread(target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        super().__init__(Handler)
+        self.url += "/v1"
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
     yield made
-    made.httpd.shutdown()
-    made.httpd.server_close()
+    made.close()
 
 
 def opened(server: Server, **options: Any) -> ServerEmbedder:

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from http_stub import JsonHandler, Stub
 
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed
 from gpu_rag.models.llm import http_wire, load_llm
@@ -37,7 +37,7 @@ def echo(body: dict[str, Any]) -> tuple[int, Any]:
     return 200, completion("re: " + body["messages"][-1]["content"])
 
 
-class FakeServer:
+class FakeServer(Stub):
     """`behave(body)` gives (status, JSON or bytes[, headers]) for a chat completion; it may sleep or raise OSError."""
 
     def __init__(self) -> None:
@@ -49,29 +49,18 @@ class FakeServer:
         self.times: list[float] = []
         self.busy = self.most_busy = 0
         self.lock = threading.Lock()
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.httpd.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.httpd.server_address[1]}/v1"
-        threading.Thread(target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    def close(self) -> None:
-        self.httpd.shutdown()
-        self.httpd.server_close()
+        super().__init__(self._handler())
+        self.url += "/v1"
 
     def _handler(self):
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
+        class Handler(JsonHandler):
             def do_GET(self) -> None:
                 self.send(*(server.models if self.path == "/v1/models" else (404, {})))
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                body = self.body()
                 if self.path != "/v1/chat/completions":
                     return self.send(404, {"detail": "Not Found"})
                 with server.lock:
@@ -90,15 +79,6 @@ class FakeServer:
                     self.close_connection = True
                     return self.wfile.close()
                 return self.send(*answer)
-
-            def send(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
-                data = content if isinstance(content, bytes) else json.dumps(content).encode()
-                self.send_response(status)
-                for name, value in (headers or {}).items():
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
 
         return Handler
 
