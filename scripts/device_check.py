@@ -241,8 +241,8 @@ def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
         return float((off / exact.clamp_min(1e-30)).max())
 
     def error(outputs: Outputs) -> tuple[float, float]:
-        """Of the last question beside the reference in f64; half of that of all beside the reference, which is as far
-        off. f16 keeps 11 bits, to which the step rounds once."""
+        """Error of the last question beside the reference in f64; half of that of all beside the reference, which is as
+        far off. f16 keeps 11 bits, to which the step rounds once."""
         last = far(outputs[0][:, -1:], run("reference", width - 1, wide=True)[0])
         return max(last, far(outputs[0], run("reference")[0].float()) / 2), 2.0**-10.3 if fp16 else 1e-4
 
@@ -343,7 +343,7 @@ def join(n: int, dims: int, words: int, device: torch.device, seed: int = 1) -> 
         return best.best, best.second, best.index
 
     def error(outputs: Outputs) -> tuple[float, float]:
-        """Of 64 rows, beside all their scores in f64."""
+        """Error of 64 rows beside all their scores in f64."""
         rows = torch.randperm(n, generator=generator(9, device), device=device)[:64]
         shared = left.head[rows].double() @ right.head.double().T
         union = (left.size[rows, None] + right.size[None, :] - shared).clamp_min(1)
@@ -871,7 +871,7 @@ def run_all(out: Path, seconds: float, names: tuple[str, ...]) -> int:
 
 
 def run_section(command: list[str], left: float, part: Path) -> Result:
-    """What a section wrote; of one that was ended or died, its parts until then, and why."""
+    """Result of a section; if it was ended or died, its parts until then, and the reason."""
     done = ended(command, left)
     result: Result = read(part)
     if done["status"] or "ok" not in result:
