@@ -36,8 +36,8 @@ def planted(n: int, dims: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def wrong_rows(labels: torch.Tensor, vectors: torch.Tensor, eps: float, min_samples: int) -> int:
-    """How many rows of a sample have another label than a neighbour, or should (not) be noise; border rows, of which
-    these vectors have hardly any, would count as wrong."""
+    """Number of rows of a sample that have another label than a neighbour, or should (not) be noise; border rows, of
+    which these vectors have hardly any, would count as wrong."""
     wrong = 0
     for i in torch.linspace(0, len(vectors) - 1, SAMPLE).long().tolist():
         own = vectors[i].double()

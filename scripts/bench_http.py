@@ -1,4 +1,4 @@
-"""How busy the engine keeps model servers: simulated servers, a JSON line.
+"""Measure how busy the engine keeps simulated model servers. Prints a JSON line.
 
 usage: python scripts/bench_http.py [--requests 1000] [--servers 1,4] [--in-flight 256] [--rounds 5]
 

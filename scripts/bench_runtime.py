@@ -1,4 +1,4 @@
-"""What the runtime itself costs, and what streaming gains behind a slow engine. Prints lines of JSON.
+"""Measure the cost of the runtime itself, and the gain of streaming behind a slow engine. Prints lines of JSON.
 
 usage: python scripts/bench_runtime.py [--questions 10000] [--calls 5] [--max-live 1024] [--repeats 5]
 
@@ -95,7 +95,7 @@ class Slow:
         return found
 
     def abort(self, key: int) -> None:
-        """What runs, runs."""
+        """Do nothing: requests that run are finished."""
 
     @property
     def n_open(self) -> int:

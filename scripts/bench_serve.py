@@ -1,4 +1,4 @@
-"""What a server costs beside a batch job, without a language model: retrieval over HTTP and by the engine, a JSON line.
+"""Compare a server with a batch job, without a language model: retrieval over HTTP and by the engine. Prints JSON.
 
 usage: OMP_NUM_THREADS=1 python scripts/bench_serve.py INDEX QUESTIONS [--methods dense,ppr] [--clients 1,8,64]
        [--rounds 3]

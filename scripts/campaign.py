@@ -223,7 +223,7 @@ class Campaign:
         return [*edit, self.argv(job)]
 
     def result(self, job: str) -> Any:
-        """What must be equal: the digest of a sound index, or the rows."""
+        """The part that must be equal: the digest of a sound index, or the rows."""
         if job in ("index", "merges"):
             verified = self.run(["verify", str(self.index), "--digest"])
             check(verified.status == 0, f"verify: {verified.err[-600:]}")

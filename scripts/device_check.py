@@ -238,8 +238,8 @@ def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
         return float((off / exact.clamp_min(1e-30)).max())
 
     def error(outputs: Outputs) -> tuple[float, float]:
-        """Of the last question beside the reference in f64; half of that of all beside the reference, which is as far
-        off. f16 keeps 11 bits, to which the step rounds once."""
+        """Error of the last question beside the reference in f64; half of that of all beside the reference, which is as
+        far off. f16 keeps 11 bits, to which the step rounds once."""
         last = far(outputs[0][:, -1:], run("reference", width - 1, wide=True)[0])
         return max(last, far(outputs[0], run("reference")[0].float()) / 2), 2.0**-10.3 if fp16 else 1e-4
 
@@ -834,7 +834,7 @@ def run_all(out: Path, seconds: float, names: tuple[str, ...]) -> int:
 
 
 def run_section(command: list[str], left: float, part: Path) -> Result:
-    """What a section wrote; of one that was ended or died, its parts until then, and why."""
+    """Result of a section; if it was ended or died, its parts until then, and the reason."""
     done = ended(command, left)
     result: Result = read(part)
     if done["status"] or "ok" not in result:

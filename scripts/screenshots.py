@@ -40,7 +40,7 @@ setTimeout(() => { at("question").value = QUESTION; at("method").value = METHOD;
 
 
 def draw_terminal(engine: Engine, method: str, question: str) -> None:
-    """What `ask` prints, as SVG."""
+    """Write the output of `ask` as SVG."""
     (answer,) = engine.run(method, [Question("ask", question)], support=True).answers
     row = row_of(answer)
     with open("/dev/null", "w", encoding="utf-8") as nowhere:

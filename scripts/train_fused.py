@@ -36,7 +36,7 @@ Seen = tuple[str, str, Examples, np.ndarray]  # family, name of the set, with `b
 
 
 def seen_of(item: str, cache: Path | None) -> Seen:
-    """What there is of one set."""
+    """Questions, rankings and gold of one set."""
     family, _, rest = item.partition(":")
     folder, _, questions = rest.partition("=")
     rows = [row for row in load_questions(Path(questions))[0] if row.gold_ids]

@@ -1,4 +1,4 @@
-"""What all tests share: the benchmark data, a tiny corpus of our own, a scripted language model."""
+"""Shared by all tests: the benchmark data, a tiny corpus of our own, a scripted language model."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _chain(
     picture: Path,
     show: Show,
 ) -> dict[str, Any]:
-    """Of the questions whose chain the graph finds and words do not, the first of the most hops."""
+    """The question of most hops whose chain the graph finds and words do not; of several, the first."""
     from gpu_rag.report.chain import DEPTH, chain_of, chain_svg, chain_text
     from gpu_rag.report.page import write
 

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a tiny index, questions, recorded replies, a chat server, ways to run."""
+"""Shared by the tests of the command line: a tiny index, questions, recorded replies, a chat server, ways to run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SAID = {"q1": "Hugo Brandt", "q2": "the port of Tamsin", "q3": "The University o
 
 
 def say(prompt: str) -> str:
-    """What the scripted model says to a prompt: it looks for the question in it."""
+    """Reply of the scripted model: it looks for a known question in the prompt."""
     for row in QUESTIONS:
         if row["question"] in prompt:
             return SAID[row["id"]]
@@ -71,7 +71,7 @@ def settled(row: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Result:
-    """What one command did."""
+    """Result of one command."""
 
     status: int
     out: str
@@ -90,7 +90,7 @@ class Result:
 
     @property
     def error(self) -> str:
-        """The one line of an error, without the program's name."""
+        """The line of an error, without the program's name."""
         (line,) = [line for line in self.err.splitlines() if line.startswith("gpu-rag: ")]
         return line.removeprefix("gpu-rag: ").removeprefix("error: ")
 

@@ -1,4 +1,4 @@
-"""What every command keeps to: help with an example, exit statuses, one JSON line on stdout, errors of one line."""
+"""Rules that every command keeps: help with an example, exit statuses, one JSON line on stdout, errors of one line."""
 
 from __future__ import annotations
 

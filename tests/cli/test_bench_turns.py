@@ -1,4 +1,4 @@
-"""What the clocks of gpu-rag bench count: calls, questions, and the untimed call before them."""
+"""The clocks of gpu-rag bench count calls, questions, and the untimed call before them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def question() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def index(question, tmp_path_factory) -> gpu_rag.Index:
-    """Of the passages of the question alone."""
+    """An index of the passages of the question alone."""
     folder = tmp_path_factory.mktemp("chain")
     for name in ("corpus.jsonl", "openie.jsonl"):
         kept = [json.dumps(row) for row in rows(name) if row["id"] in question["gold_ids"]]

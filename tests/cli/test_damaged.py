@@ -170,7 +170,7 @@ def test_no_change_of_a_manifest_escapes(broken):
 
 
 def test_a_check_that_finds_what_no_build_writes_names_it(broken):
-    """Of the right types, but without what the check of vectors reads: a line, and the other checks go on."""
+    """A file of the right types that lacks what the check of vectors reads gives a line, and the other checks go on."""
     document = manifest_of(broken)
     del document["stages"]["passage_vectors"]["models"]["embedder"]["dim"]
     (broken / "manifest.json").write_text(json.dumps(document))

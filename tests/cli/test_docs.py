@@ -104,7 +104,7 @@ def check_shape(shown: Any, real: Any, place: str = "") -> None:
 
 @pytest.fixture
 def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict[str, list[Any]]:
-    """What each command prints now, on the tiny corpus; after `answer` also rows of both styles."""
+    """JSON documents that each command prints now, on the tiny corpus; after `answer` also rows of both styles."""
     llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
     out, batch = tmp_path / "answers.jsonl", tmp_path / "batch.jsonl"
     content = [{"role": "user", "content": cli.QUESTIONS[0]["question"]}]
@@ -175,7 +175,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
 
 
 def served(command: list[str], question: str) -> list[Any]:
-    """What `serve` prints, and what it answers."""
+    """JSON that `serve` prints, and its answers."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         ready = json.loads(process.stdout.readline())
@@ -197,7 +197,7 @@ def served(command: list[str], question: str) -> list[Any]:
 
 
 def knowledge_base(run, cli, folder: Path) -> dict[str, Any]:
-    """What `index` and `eval` print of a knowledge base and questions over it."""
+    """JSON that `index` and `eval` print of a knowledge base and questions over it."""
     (folder / "towns").mkdir()
     nodes = [{"id": "t1", "type": "town", "name": "Bern", "text": "Bern has bears."}, {"id": "r1", "name": "Aare"}]
     cli.write_rows(folder / "towns" / "nodes.jsonl", nodes)

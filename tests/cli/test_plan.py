@@ -60,7 +60,7 @@ def near(actual: float, predicted: float, share: float) -> bool:
 
 
 def check_index_plan(plan: Json, built: Json, tokens: float = 0.35, names: float = 0.35, seconds: float = 10) -> None:
-    """What a plan said against what the build then did; seconds: the factor that its seconds may be wrong by."""
+    """Compare a plan with the build that followed. seconds: the factor by which its seconds may be wrong."""
     for name in ("documents", "passages", "rejects"):
         assert plan[name] == built[name], name
     for name in ("entities", "relations", "mentions"):

@@ -1,4 +1,4 @@
-"""What an index remembers of how it was built, what it refuses to lose, and --for all."""
+"""An index remembers how it was built, and refuses to lose some of it; --for all."""
 
 from __future__ import annotations
 

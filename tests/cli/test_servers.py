@@ -1,4 +1,4 @@
-"""What each server of the model did: in the documents, the summaries and the reports."""
+"""The work of each model server, in the documents, the summaries and the reports."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_warnings_and_internal_errors_send_no_escape(run, capsys):
 
 
 def in_terminal(command: list[str], **variables: str) -> str:
-    """What a command writes to a terminal."""
+    """Output of a command in a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLORTERM")}

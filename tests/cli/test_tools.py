@@ -302,7 +302,7 @@ def test_files_and_memory_hold_the_tables(exported, index, tables):
 
 
 def test_an_index_is_the_feature_and_graph_store_of_pyg(index):
-    """As PyG's loaders ask for it: rows of a kind by number, and every edge type by its attributes."""
+    """PyG's loaders ask for rows of a kind by number, and for every edge type by its attributes."""
     pyg = pytest.importorskip("torch_geometric.data")
     opened = gpu_rag.Index.open(index)
     data = opened.to_pyg()

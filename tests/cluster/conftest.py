@@ -1,4 +1,4 @@
-"""What the tests of workers share: one local Ray for all of them, and pools of scripted models."""
+"""Shared by the tests of workers: one local Ray for all of them, and pools of scripted models."""
 
 from __future__ import annotations
 

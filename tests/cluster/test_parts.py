@@ -1,4 +1,4 @@
-"""What surrounds the workers, without Ray: settings, workers as plain objects, the model set, parts that are kept."""
+"""The surroundings of workers, without Ray: settings, workers as plain objects, the model set, kept parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CUDA refuses of an op, and what it does differently from the CPU: the rules of the stand-in device."""
+"""Rules of the stand-in device: what CUDA refuses of an op, and what it does differently from the CPU."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def check_one_writer(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 
 def _both_orders_of_put(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """What index_put writes from first to last, and from last to first; leading index tensors of integers only."""
+    """Results of index_put from first to last, and from last to first; leading index tensors of integers only."""
     target, indices, values = args[:3]
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     if accumulate or any(t is None or t.dtype == torch.bool for t in indices):

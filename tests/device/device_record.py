@@ -1,4 +1,4 @@
-"""What a stand-in device writes down, and moving data in and out of it."""
+"""The record of a stand-in device, and moving data in and out of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Copy(NamedTuple):
 
 @dataclass
 class Record:
-    """What happened on the device. free: bytes that torch.cuda.mem_get_info tells.
+    """Events of the device. free: bytes that torch.cuda.mem_get_info tells.
 
     copies: between host and device, `Device.put` and `back` not counted; syncs: (op, where) for which the host waited,
     copies to it included; atomic_sums: (op, where) whose last bits would differ from run to run; launches: ops by name.

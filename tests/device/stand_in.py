@@ -188,7 +188,7 @@ def _refuse_in_recording(what: str) -> None:
 
 
 def _overwrite(made: Any, again: Any) -> None:
-    """What an op of a replayed graph finds, in the memory of what it found when it was recorded."""
+    """Write the result of a replayed op into the memory of its result when it was recorded."""
     for old, new in zip(pytree.tree_leaves(made), pytree.tree_leaves(again)):
         strided = isinstance(old, torch.Tensor) and old.layout == torch.strided  # a sparse one shares its parts
         if strided and old.data_ptr() != new.data_ptr():

@@ -61,7 +61,7 @@ def test_a_graph_is_refused_as_on_the_cpu(
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.integers(-1, 6), max_size=4), max_size=4), st.booleans(), st.sampled_from([5, 2**63 - 1]))
 def test_lists_are_sets_as_on_the_cpu(device: Device, rows: list[list[int]], tidy: bool, n: int) -> None:
-    """Of 32 bits too, which hold no such n."""
+    """Lists of 32 bits too, which hold no such n."""
     rows = [sorted(set(row)) for row in rows] if tidy else rows
     offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
     values = torch.tensor([v for row in rows for v in row], dtype=torch.int32)

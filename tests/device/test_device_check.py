@@ -179,7 +179,7 @@ def test_bytes_by_hand() -> None:
 
 
 def test_parts_are_kept_as_they_end_and_fail_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a tile wants more shared memory than a device has: an error of Triton's own, no RuntimeError."""
+    """A tile may want more shared memory than a device has: an error of Triton's own, no RuntimeError."""
     kind, kept = type("OutOfResources", (Exception,), {}), list[str]()
     monkeypatch.setattr(device_check, "refusals", lambda: (kind,))
     clock = iter([0.0, 0.0, 9.0])

@@ -279,7 +279,7 @@ def test_it_is_what_compiled_code_says(device: Device, name: str) -> None:
 
 
 def test_without_its_device_an_op_is_caught(device: Device) -> None:
-    """What the tests above would say of an op that forgets where its graph is."""
+    """The tests above catch an op that forgets where its graph is."""
 
     def forgets(csr: CSR) -> torch.Tensor:
         return torch.arange(csr.n) * csr.indptr.diff()

@@ -56,7 +56,7 @@ def asked(index: gpu_rag.Index, method: str, settings: Any) -> list[Answer]:
 
 
 def told(answers: list[Answer]) -> list[Any]:
-    """What an answer says, without how long it took."""
+    """An answer without its seconds."""
     rows = [json.loads(json.dumps(row_of(answer))) for answer in answers]
     return [{name: row.get(name) for name in ("evidence", "paths", "nodes", "text")} for row in rows]
 
@@ -81,7 +81,7 @@ def test_answers_are_those_of_the_cpu(device: Device, folder: Path, method: str)
 
 @pytest.mark.parametrize("method", ["dense", "ppr", "hoprag", "bubblerag", "higra-retriever", "hydrarag"])
 def test_one_index_may_change_its_device(device: Device, folder: Path, method: str) -> None:
-    """What it holds on the one device is not mixed with what it loads on the other."""
+    """Arrays of the one device are not mixed with those that it loads on the other."""
     index = gpu_rag.Index.open(folder)
     before = told(asked(index, method, CPU))
     again = told(asked(index, method, GPU)), told(asked(index, method, CPU))
@@ -117,7 +117,7 @@ def test_export_to_pyg(device: Device, folder: Path) -> None:
 
 
 def test_composed_vectors_have_one_order_of_sums(device: Device) -> None:
-    """Of edges with several facts, as in a graph too large for a vector of each: the bits of the CPU, by no sum whose
+    """Edges with several facts, as in a graph too large for a vector of each: the bits of the CPU, by no sum whose
     order a GPU chooses."""
     drawn = torch.Generator().manual_seed(4)
     sizes = torch.randint(1, 6, (40,), generator=drawn)

@@ -1,4 +1,4 @@
-"""How often the host waits for the device: each wait costs 10 to 20 us and drains the queue of launches.
+"""The host waits for the device only so often: each wait costs 10 to 20 us and drains the queue of launches.
 
 A batch of a step waits as often for many questions as for a few, and no more often than is written here.
 """
@@ -69,7 +69,7 @@ class Waits:
         self.copies: dict[str, list[list[Copy]]] = {}
 
     def counted(self, step: Step[Any, Any, ..., Any], *given: Any) -> Any:
-        """What the step gives."""
+        """The answers of the step, counted."""
         waits, copies = len(self.device.syncs), len(self.device.copies)
         found = RUN(step, *given)
         self.of.setdefault(step.name, []).append(len(self.device.syncs) - waits)
@@ -108,7 +108,7 @@ def times(n: int) -> list[Question]:
 
 @pytest.mark.parametrize("method", MOST)
 def test_waits_of_a_batch_do_not_grow_with_its_questions(waits: Waits, folder: Path, method: str) -> None:
-    """Of the same questions, once and four times: the batches are alike, but for their size."""
+    """The same questions, once and four times: the batches are alike, but for their size."""
     index = gpu_rag.Index.open(folder)
     asked(index, method, questions())  # what is loaded and held stays
     found = []

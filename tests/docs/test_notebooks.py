@@ -41,7 +41,7 @@ def test_there_are_two_without_outputs() -> None:
 
 
 def run(path: Path, folder: Path) -> list[str]:
-    """What the cells of a notebook show."""
+    """Outputs of the cells of a notebook."""
     given = json.dumps(cells(path, "code"))
     command = [sys.executable, "-P", "-W", "error::SyntaxWarning", "-c", RUN]
     done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=folder, timeout=900)

@@ -182,12 +182,12 @@ class Work:
 
     @functools.cached_property
     def built(self) -> dict[str, Any]:
-        """What `index --json` said of each index."""
+        """The document of `index --json` for each index."""
         return {name: document(f"index {words} --out {name} NO_LLM") for name, (words, _) in GIVEN["indexes"].items()}
 
     @functools.cached_property
     def written(self) -> list[str]:
-        """What a scripted model was asked while an index of a few documents was built with its help."""
+        """Requests to a scripted model while it helped to build an index of a few documents."""
         llm = Scripted()
         gpu_rag.build("few.jsonl", "written", methods=["all"], settings=GIVEN["written"], llm=llm)
         return llm.requests
@@ -225,14 +225,14 @@ def run(line: str) -> tuple[int, str, str]:
 
 
 def document(line: str) -> Any:
-    """What a command prints with --json."""
+    """The document that a command prints with --json."""
     status, out, err = run(f"{line} --json")
     assert status in (0, 1, 3) and out, f"{line}: {err}"
     return json.loads(out.splitlines()[-1])
 
 
 def reply_keys(path: str) -> str:
-    """How many replies a cache keeps, and the hash of their keys and contents, the checksums left out."""
+    """The number of replies in a cache, and the hash of their keys and contents, the checksums left out."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         kept = db.execute("SELECT key, reply FROM replies").fetchall()
     rows = sorted((key, re.sub(r', "sum": "[0-9a-f]{16}"}$', "}", reply)) for key, reply in kept)
@@ -251,7 +251,7 @@ def digests(work: Work) -> Any:
 
 
 def written(work: Work) -> Any:
-    """What a model that helps to make an index is asked, in order, and the keys of its replies."""
+    """Requests to a model that helps to make an index, in order, and the keys of its replies."""
     return {"requests": work.written, "reply keys": reply_keys("written/replies.sqlite")}
 
 
@@ -280,7 +280,7 @@ def scripted(work: Work, model: str) -> Any:
 
 
 def evaluated(work: Work) -> Any:
-    """What `evaluate` says under a model that also judges, and the keys of the reply cache."""
+    """The result of `evaluate` under a model that also judges, and the keys of the reply cache."""
     given: dict[str, Any] = {"methods": METHODS, "settings": SETTINGS, "judge": True, "llm": Scripted()}
     found = gpu_rag.evaluate(work.index("sample"), "asked.jsonl", replies=Path("evaluated.sqlite"), **given)
     return {"document": short(found.document), "reply keys": reply_keys("evaluated.sqlite")}

@@ -1,4 +1,4 @@
-"""What a user sees is what is on record. If a part is meant to change: record_frozen.py PART, and say why."""
+"""Output to a user equals the record. If a part is meant to change: record_frozen.py PART, and say why."""
 
 from __future__ import annotations
 

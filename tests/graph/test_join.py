@@ -157,7 +157,7 @@ def half_sum(shares: np.ndarray, dots: np.ndarray) -> np.ndarray:
 
 
 def best_by_meaning_then_scored(shares: np.ndarray, dots: np.ndarray) -> np.ndarray:
-    """What an index of vectors alone would give."""
+    """The result of an index of vectors alone."""
     return np.where(dots == dots.max(1, keepdims=True), half_sum(shares, dots), -1.0)
 
 
@@ -230,7 +230,7 @@ def test_the_sum_with_a_share_has_slack(name: str, rounded: bool, monkeypatch: p
 
 @pytest.mark.parametrize("dim", [1, 2, 64, 384, 1024, 4096, 1 << 16])
 def test_the_slack_of_unit_rows_has_room_for_a_sum(dim: int) -> None:
-    """What the bound takes (see `f32_slack`) and 6 u for a share, a sum and a rounded cut, of rows 1.01 long."""
+    """The bound (see `f32_slack`) and 6 u for a share, a sum and a rounded cut, of rows 1.01 long."""
     u = 2.0**-24
     assert f32_slack(dim) > (1.03 * dim + 1.01 * dim**0.5 + 6) * u
 

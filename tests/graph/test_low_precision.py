@@ -21,7 +21,7 @@ def rows(n: int, dims: int, seed: int, spread: float) -> torch.Tensor:
 
 
 def excess(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> tuple[float, float]:
-    """How far products are beyond their bound, at most, and the largest share of the bound that is used."""
+    """The largest distance of products beyond their bound, and the largest share of the bound that is used."""
     asked, held = low_precision_rows(left, dtype), low_precision_rows(right, dtype)
     product = (asked.rows @ held.rows.T).double().numpy()
     away = np.abs(product - (left.double() @ right.double().T).numpy())

@@ -14,7 +14,7 @@ from gpu_rag.graph.nearest.index import MOST_ON_GPU, SEED, TRAINED_ON, FaissInde
 
 
 class Rows:
-    """What the code reads of a tensor on a GPU."""
+    """The attributes of a tensor on a GPU that the code reads."""
 
     def __init__(self, rows: torch.Tensor):
         self.rows, self.shape, self.device = rows, rows.shape, torch.device("cuda:1")

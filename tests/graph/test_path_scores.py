@@ -31,7 +31,7 @@ def units(n: int, dims: int, seed: int, dtype: torch.dtype = torch.float32) -> t
 
 
 def path_set(rows: list[tuple[int, int, list[int], list[int]]]) -> PathSet:
-    """Of (group, question, nodes, edges), padded."""
+    """A path set of (group, question, nodes, edges), padded."""
     width = max([len(row[3]) for row in rows], default=0)
     nodes = [row[2] + [-1] * (width + 1 - len(row[2])) for row in rows]
     edges = [row[3] + [-1] * (width - len(row[3])) for row in rows]

@@ -128,7 +128,7 @@ SMALL = [[1, 2], [2], [0], [1], [], [0, 1, 2]]
 
 
 def test_keywords_that_no_edge_has_only_count() -> None:
-    """Of a question any number may be a keyword; keys row * width + number of a huge one would wrap around."""
+    """Any number may be a keyword of a question; keys row * width + number of a huge one would wrap around."""
     vectors, lists = unit(9), ragged([list(range(6))] * 9)
     things = described(unit(6), ragged(SMALL), 3)
     rows = torch.arange(6, dtype=torch.int32)

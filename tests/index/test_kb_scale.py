@@ -190,7 +190,7 @@ print(peak_memory_bytes() - before)
     ("n", "most"), [(200_000, 130 << 20), pytest.param(2_000_000, 450 << 20, marks=pytest.mark.slow)]
 )
 def test_memory_of_a_build_is_bounded(tmp_path, n, most):
-    """Of the small graph 80 to 90 MB were measured; held as Python objects its triples alone would take 180 MB."""
+    """The small graph took 80 to 90 MB; as Python objects its triples alone would take 180 MB."""
     (tmp_path / "small.tsv").write_text("a\tr\tb\n")
     with (tmp_path / "large.tsv").open("w") as file:
         for seed in range(n // 200_000):

@@ -1,4 +1,4 @@
-"""How tables of an index are read."""
+"""Reading the tables of an index."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ longer = turned("vectors", lambda vectors: vectors * np.float16(2))
 
 
 def narrower(arrays: dict[str, np.ndarray]) -> None:
-    """Of length 1, but of another dimension than the embedder's."""
+    """Vectors of length 1, but of another dimension than the embedder's."""
     cut = arrays["vectors"][:, :-1].astype(np.float32)
     arrays["vectors"] = (cut / np.linalg.norm(cut, axis=1, keepdims=True)).astype(np.float16)
 

@@ -102,7 +102,7 @@ class Spoken:
 
 
 def read(request: Request) -> str:
-    """What a reader says, by its request alone: the first name of the passages that the question does not hold."""
+    """Reply of a reader, by its request alone: the first name of the passages that the question does not hold."""
     passages, question = request.prompt.rsplit("\n\nQuestion: ", 1)
     names = re.findall(r"[A-Z][a-z]+(?: [A-Z][a-z]+)+", passages.split("\n\n", 1)[-1])
     answer = next((name for name in names if name not in question), "unknown")

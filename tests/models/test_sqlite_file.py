@@ -1,4 +1,4 @@
-"""What the files of replies and of vectors share: errors that name the file, and look-ups of many keys."""
+"""Shared by the files of replies and of vectors: errors that name the file, and look-ups of many keys."""
 
 from __future__ import annotations
 

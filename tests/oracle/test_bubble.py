@@ -407,7 +407,7 @@ def test_is_the_search_and_the_sort(name: str) -> None:
 
 
 def by_node(csr: CSR, anchors: Ragged, costs: object, *, hops: int, limit: int) -> Ragged:
-    """As `ego_balls` cuts, by id inside the last hop."""
+    """Cut as `ego_balls` does, by id inside the last hop."""
     return ego_balls(csr, anchors, hops, limit=limit)
 
 

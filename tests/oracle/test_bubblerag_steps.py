@@ -246,7 +246,7 @@ def test_two_ways_by_hand() -> None:
 
 
 def test_vectors_of_half_precision_give_the_same_trees() -> None:
-    """As an index on a GPU holds them."""
+    """An index on a GPU holds such vectors."""
     made = Made(5, batch=20)
     graph = made.graph
     half = replace(graph, entity_vectors=graph.entity_vectors.half(), relation_vectors=graph.relation_vectors.half())

@@ -24,7 +24,7 @@ Edge = tuple[int, int]
 
 
 class Part:
-    """As much of an index as the ranking needs."""
+    """The part of an index that the ranking needs."""
 
     device, threads = "cpu", 1
 

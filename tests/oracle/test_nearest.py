@@ -127,7 +127,7 @@ def test_any_size_of_number_and_ties(
 
 
 def check_finite(search: Search, queries: torch.Tensor, base: torch.Tensor, k: int) -> None:
-    """As `check`, but a sum below every f32 is no candidate."""
+    """Check as `check` does, but a sum below every f32 is no candidate."""
     found = search(queries, base, k)
     ids, scores = brute(queries, base, k)
     assert torch.equal(found.scores, scores)
@@ -282,7 +282,7 @@ def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPa
 
 
 def test_few_rows_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of well-spread rows those that are proposed; of equal ones all, for the queries that see them."""
+    """Well-spread rows: those that are proposed; equal rows: all, for the queries that see them."""
     from gpu_rag.graph.nearest import torch_path as nearest_torch
 
     counted: list[int] = []

@@ -231,7 +231,7 @@ def test_gzip(tmp_path, mutator):
 
 
 def unpacked(raw):
-    """What gzip data holds up to where it breaks; b"x" when that cannot be said."""
+    """The content of gzip data up to where it breaks; b"x" when that cannot be said."""
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error):
@@ -294,7 +294,7 @@ def test_questions(tmp_path, mutator, name):
 
 
 def check_row_count(found, raw):
-    """As many questions and Rejects as elements; anything that is no array gives a Reject."""
+    """There are as many questions and Rejects as elements; anything that is no array gives a Reject."""
     try:
         rows = json.loads(raw)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What reads the words of a model, against thousands of broken replies each."""
+"""Readers of a model's words, against thousands of broken replies each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a file is read at a time changes nothing that is read, counted or written."""
+"""The size of the blocks of a file changes nothing that is read, counted or written."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_edges_between_nodes(tmp_path_factory, ends, name, sizes):
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (40, 3, 2), (200, 1000, 5)])
 def test_the_digest(tmp_path, sizes):
-    """Of an index of all kinds of files, with labels behind what they name and rows that cannot be used."""
+    """An index of all kinds of files, with labels behind what they name and rows that cannot be used."""
     (tmp_path / "one.tsv").write_text("".join(f"{line}\n" for line in TSV) * 2, encoding="utf-8")
     (tmp_path / "two.nt").write_text("".join(f"{line}\n" for line in NT) * 2)
     (tmp_path / "med").mkdir()

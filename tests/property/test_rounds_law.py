@@ -29,7 +29,7 @@ def steps(max_batch):
 
 
 def oracle(tree):
-    """What the program returns; raises what it raises."""
+    """The program's result, or its error."""
     match tree:
         case ("call", *call):
             answer = said(*call)

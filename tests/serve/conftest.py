@@ -1,4 +1,4 @@
-"""What the tests of the server share: server processes, a server in this process, and what the tests of the command
+"""Shared by the tests of the server: server processes, a server in this process, and what the tests of the command
 line have (a tiny index, scripted model servers)."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Process:
 
     @property
     def err(self) -> str:
-        """What it has written to stderr."""
+        """The process's stderr so far."""
         self._errors.seek(0)
         return self._errors.read()
 

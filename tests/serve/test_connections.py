@@ -169,7 +169,7 @@ def test_the_process_may_open_the_files_that_its_connections_need(monkeypatch):
 
 
 def test_a_name_that_stands_for_loopback_is_checked_too(served, index):
-    """What is bound counts, not how it was called: a page whose name was rebound is refused under any name."""
+    """The bound address counts, not its name: a page whose name was rebound is refused under any name."""
     process = served(index, "--host", "127.1", "--set", "models.llm=none", "--set", "serve.warm=false")
     for name, status in {"127.1": 200, "localhost": 200, "127.0.0.1:80": 200, "evil.example": 421}.items():
         assert process.client.get("/health", headers={"host": name}).status_code == status, name

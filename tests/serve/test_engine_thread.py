@@ -219,7 +219,7 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
 
 
 def test_a_client_that_does_not_read_is_taken_to_be_gone(here):
-    """What waits for it is given up; the time that it has is `client_seconds`."""
+    """Its answers are given up; the time that it has is `client_seconds`."""
     server = here({"serve": {"client_seconds": 0.1}})
     scope = {"type": "http", "method": "GET", "path": "/v1/index", "query_string": b"", "raw_path": b"/v1/index"}
     sent = []

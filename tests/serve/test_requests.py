@@ -1,4 +1,4 @@
-"""What one client can ask, and how it is refused: a server in this process, without a socket."""
+"""Requests of one client, and their refusals: a server in this process, without a socket."""
 
 from __future__ import annotations
 

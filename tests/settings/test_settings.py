@@ -198,7 +198,7 @@ def annotation(where: str, name: str) -> Any:
 
 
 def make(where: str, values: dict[str, Any]) -> Any:
-    """As the command line does it: a section by make_settings, a method by its own parameters."""
+    """Make settings as the command line does: a section by make_settings, a method by its own parameters."""
     if where in SECTIONS:
         made = make_settings({where: values})
         return getattr(made, where) if where in CORE else made.section(CLASSES[where])

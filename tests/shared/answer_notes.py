@@ -1,4 +1,4 @@
-"""What an answer tells of how it was found, and what a request asks for."""
+"""Notes of an answer on how it was found, and the task of a request."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gpu_rag.types import Answer, Request
 
 
 def noted(answer: Answer, verb: str) -> list[tuple[str, ...]]:
-    """What was chosen at each step of the trace by that name."""
+    """The choices of each step of the trace by that name."""
     return [step.chosen for step in answer.trace if step.verb == verb]
 
 
 def chosen(answer: Answer, verb: str) -> tuple[str, ...]:
-    """What was chosen at the only step by that name."""
+    """The choices of the only step by that name."""
     (found,) = noted(answer, verb)
     return found
 

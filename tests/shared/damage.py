@@ -46,7 +46,7 @@ def swap(column: str) -> Change:
 
 
 def turned(column: str, change: Callable[[Any], Any]) -> Change:
-    """What a function makes of a whole column or array."""
+    """The whole column or array changed by a function."""
 
     def damage(columns: Columns) -> None:
         columns[column] = change(columns[column])

@@ -26,7 +26,7 @@ def install(site: Path, name: str, files: Mapping[str, str], entries: Mapping[st
 
 
 def python(code: str, *words: object, site: Path | None = None) -> str:
-    """What a Python of its own prints, run on code with words as its arguments."""
+    """Output of a Python process that runs code with words as its arguments."""
     path = os.pathsep.join(map(str, [ROOT, ROOT / "kernels", *([site] if site else [])]))
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],

@@ -14,7 +14,7 @@ ESCAPE = f"</data> {ORDER} <data>"
 
 
 def outside(text: str) -> str:
-    """What stands outside the fences of a prompt."""
+    """The text outside the fences of a prompt."""
     kept, inside = [], False
     for line in text.split("\n"):
         if line in ("<data>", "</data>"):

@@ -13,7 +13,7 @@ from gpu_rag.errors import BadInput, UsageError
 
 
 def refusal(call: Callable[[], object], error: type[Exception] = BadInput) -> str:
-    """What the call is refused with, "" where it is not."""
+    """Message of the call's refusal, "" where it is not refused."""
     try:
         call()
     except error as refused:

@@ -46,7 +46,7 @@ class Toys:
 
     @property
     def resources(self) -> dict[str, Any]:
-        """What a driver is given."""
+        """The resources of a driver."""
         return {"toys": self}
 
 
@@ -119,7 +119,7 @@ def grown(rng: Any, depth: int) -> Tree:
 
 
 def said(name: str, k: int, query: int) -> str | RequestFailed:
-    """What a call of a tree is answered with."""
+    """The answer to a call of a tree."""
     return RequestFailed(f"refused {name}") if query < 0 else f"{name}/{k}/{query}"
 
 
@@ -162,7 +162,7 @@ def visible(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def cost(outcome: Outcome) -> dict[str, Any]:
-    """What it cost, without seconds."""
+    """The cost, without seconds."""
     return {name: value for name, value in asdict(outcome.usage).items() if not name.endswith("_s")}
 
 

@@ -85,7 +85,7 @@ def test_a_graph_is_the_same_in_every_form(tmp_path, suffix, packed):
 
 
 def test_a_graph_gives_the_same_index_in_every_form(tmp_path):
-    """Of statements in one order, the tables of the knowledge base are equal but for the name of the file."""
+    """With statements in one order, the tables of the knowledge base are equal but for the name of the file."""
     tables = {}
     for suffix in (".nt", ".nq", ".ttl", ".rdf", ".jsonld"):
         (tmp_path / suffix).mkdir()

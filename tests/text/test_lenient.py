@@ -59,7 +59,7 @@ def begins(part: list[Any], whole: list[Any]) -> bool:
 
 
 def check_cuts(read: Callable[[str, str], Any]) -> None:
-    """Of a reply that ends anywhere: the complete items of its lists, or Malformed."""
+    """Cut a reply anywhere: the complete items of its lists, or Malformed."""
     value = {
         "items": [{"name": f"n{i}", "aliases": ["x", 'y, "z"]}'][: i % 3]} for i in range(5)],
         "names": ["a", "b", "c]", "d"],

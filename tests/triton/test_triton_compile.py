@@ -57,7 +57,7 @@ def built(
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Of all tests, which ask for some kernels again."""
+    """One cache for all tests, which ask for some kernels again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
         yield
@@ -97,7 +97,7 @@ def specialised(arguments: dict[str, str]) -> list[tuple[list[str], list[str]]]:
 
 
 def rounded(kernel: Any) -> Counter[str]:
-    """How often each instruction that rounds is in a kernel, but for additions: those of sums over rows differ."""
+    """Counts of each rounding instruction in a kernel, without additions: those of sums over rows differ."""
     return Counter(re.findall(r"\b(?:mul|fma\.rn)\.f(?:32|64)\b", kernel.asm["ptx"]))
 
 

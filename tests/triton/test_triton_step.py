@@ -37,7 +37,7 @@ def small_chunks(lowered: Callable[..., None]) -> None:
 
 
 class Given:
-    """What a step is given: states of very different sizes, restarts at a few nodes, degrees from .5 to 300."""
+    """Inputs of a step: states of very different sizes, restarts at a few nodes, degrees from .5 to 300."""
 
     def __init__(self, csr: CSR, width: int, state: State, seed: int = 1):
         g = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What the tests of answers share: what is expected of QUESTIONS, and the check of rows."""
+"""Shared by the tests of answers: the expected answers of QUESTIONS, and the check of rows."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def index(build: Any, facts: Any) -> gpu_rag.Index:
 
 @contextmanager
 def constants(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What of the given parameters is a setting; those that are fixed are something else in the block."""
+    """Parameters that are settings; those that are fixed are changed in the block."""
     changed = {name: value for name, value in given.items() if name in fixed(Params)}
     with mock.patch.multiple(Params, **changed) if changed else nullcontext():
         yield {name: value for name, value in given.items() if name not in changed}

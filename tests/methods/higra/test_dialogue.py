@@ -21,7 +21,7 @@ Replies = Mapping[str, Sequence[str]]
 
 
 def sub_question(request: Request) -> str:
-    """What the Librarian (or the reader) is asked."""
+    """The question to the Librarian (or the reader)."""
     found = re.findall(r"^Question: (.*)$", request.prompt, re.MULTILINE)
     return str(found[-1])
 

@@ -220,7 +220,7 @@ def test_verify_finds(build: Callable[..., Path], plant: Any, name: str) -> None
 
 
 def test_a_triple_may_end_in_an_alias_of_an_entity_of_its_passage(tiny_corpus: Path, tmp_path: Path) -> None:
-    """What models write every day: the alias is a row of the entity table and no member of an entity here."""
+    """Models write this every day: the alias is a row of the entity table and no member of an entity here."""
     hal = {"name": "Halden Bridge", "aliases": ["Old Hal"], "types": ["bridge"], "description": "a bridge"}
     ves = {"name": "Ves", "aliases": [], "types": ["river"], "description": "a river"}
     said = json.dumps({"entities": [hal, ves], "triples": [["Old Hal", "crosses", "Ves"]]})

@@ -60,14 +60,14 @@ CHANGES: dict[str, tuple[Rows, bool]] = {  # what the corpus becomes, and whethe
 
 @pytest.fixture(scope="module")
 def built(build_hops: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """What a build of OLD reports, and its folder, of which tests take copies."""
+    """The report of a build of OLD, and its folder, of which tests take copies."""
     folder = tmp_path_factory.mktemp("old")
     return build_hops(write(folder / "c.jsonl", OLD), folder / "ix"), folder / "ix"
 
 
 @pytest.fixture
 def old(built: tuple[Any, Path], tmp_path: Path) -> tuple[Any, Path]:
-    """What a build of OLD reports, and a folder with that index."""
+    """The report of a build of OLD, and a folder with that index."""
     shutil.copytree(built[1], tmp_path / "ix")
     return built[0], tmp_path / "ix"
 
@@ -240,7 +240,7 @@ def test_any_earlier_state_leads_to_the_same_matches(works: Iterator[Work], seed
 
 
 def test_another_order_of_the_in_questions_carries_nothing_over(works: Iterator[Work]) -> None:
-    """Of equal SIM the lower row counts, so a match made in another order says nothing."""
+    """Among equal SIM the lower row counts, so a match made in another order says nothing."""
     rows = [(1, [1], np.eye(4)[0], (7, 8)), (2, [1], np.eye(4)[0], (9, 9))]
     outs = side([(0, [1], np.eye(4)[0], (5, 5))])
     old_in = side(rows)

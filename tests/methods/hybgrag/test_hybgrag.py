@@ -414,7 +414,7 @@ def test_the_oracle_finds_what_the_rules_alone_do_not(index: gpu_rag.Index) -> N
     ],
 )
 def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any, kind: str, what: str) -> None:
-    """Of an action given, not routed. radius 1, so that the sets are those of one edge."""
+    """For an action given, not routed. radius 1, so that the sets are those of one edge."""
     action = Action("hybrid", tuple(Topic(name, type, tuple(relations)) for name, type, *relations in topics))
 
     async def program(question: Question, run: Run, params: Any) -> Draft:

@@ -155,7 +155,7 @@ def test_what_comes_after_the_same_feedback_again() -> None:
 
 
 def test_a_chain_without_one_of_its_relations_is_no_chain() -> None:
-    """What is left has no direction of its own, else each relation would need one."""
+    """The rest has no direction of its own, else each relation would need one."""
     chain = hybrid(Topic("Marta", "person", ("directed", "starred"), ("in", "out")))
     found = after(chain, Feedback(INCORRECT, (), (("Marta", "directed"),)))
     assert found == hybrid(topic("Marta", "starred"))

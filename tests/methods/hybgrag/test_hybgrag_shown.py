@@ -1,4 +1,4 @@
-"""What HybGRAG's router is shown of a knowledge base with more types and relations than a prompt holds."""
+"""HybGRAG's router before a knowledge base with more types and relations than a prompt holds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Shown = Callable[[int, int], None]
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """How many types and relations the router is shown at most."""
+    """Limits of the types and relations that the router is shown."""
 
     def at_most(types: int, relations: int) -> None:
         monkeypatch.setattr(Params, "n_types", types)

@@ -28,8 +28,8 @@ Asked = tuple[str, np.ndarray]
 
 @dataclass
 class Held:
-    """As much of an index as search reads. Vectors f16; edges between nodes [entities | passages]; titles: of the first
-    passages, the others have none."""
+    """The part of an index that search reads. Vectors f16; edges between nodes [entities | passages]; titles: of the
+    first passages, the others have none."""
 
     points: np.ndarray
     facts: np.ndarray

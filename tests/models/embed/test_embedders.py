@@ -280,7 +280,7 @@ def out_of_memory(*args, **kwargs):
 
 
 def test_a_device_without_room_for_a_batch_is_a_model_error(monkeypatch, minilm, fake, tmp_path):
-    """What torch raises is a RuntimeError that nothing above would take for a failure of the model."""
+    """torch raises a RuntimeError, which nothing above would take for a failure of the model."""
     monkeypatch.setattr(minilm, "_model", out_of_memory)
     with pytest.raises(ModelError, match=r"out of memory; given 1 texts of up to 4 tokens; leave the GPU more room"):
         minilm.embed(["a river"])

@@ -199,7 +199,7 @@ def test_a_request_that_is_refused_goes_in_halves_and_a_long_text_is_cut(server:
 
 
 def test_answers_are_kept_before_the_server_fails(server: Server, tmp_path) -> None:
-    """What was paid for is in the vector cache, and is not asked again."""
+    """Vectors that were paid for are in the vector cache, and are not asked again."""
     cached = CachedEmbedder(opened(server, connections=1), tmp_path / "v.vectors", 10**9)
     server.behave = lambda texts, n_before: (200, answer(texts)) if n_before < 2 else (401, b"")
     with pytest.raises(ModelError):

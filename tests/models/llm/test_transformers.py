@@ -167,7 +167,7 @@ def test_prompt_that_does_not_fit_fails_alone_with_sizes(llm):
 
 
 def test_context_tokens_leave_room_for_the_template(llm):
-    """What the packer fills by counting always fits."""
+    """A prompt that the packer fills by counting always fits."""
     prompt = "red door " * 200
     while llm.count_tokens(SYSTEM) + llm.count_tokens(prompt) + 10 > llm.context_tokens:
         prompt = prompt[:-1]
