@@ -79,6 +79,15 @@ def test_words_divided_at_line_ends_are_joined(tmp_path):
     assert "documentation" in found and found.count("two-thirds") == 2 and "\ufffe" not in found
 
 
+def test_glued_words_of_a_pdf_are_a_problem(tmp_path):
+    plain = "Donaudampfschifffahrtsgesellschaft is one long word. " + "There are three major distributions of it. " * 20
+    (tmp_path / "a.pdf").write_bytes(pdf([plain]))
+    (tmp_path / "b.pdf").write_bytes(pdf(["Therearethreemajordistributions. There are three. " * 5]))
+    documents, (reject,) = read(tmp_path)
+    assert [d.id for d in documents] == ["a.pdf", "b.pdf"]
+    assert reject.id == "b.pdf" and "25 letters" in reject.reason
+
+
 def test_properties_of_a_pdf_are_metadata(tmp_path):
     (tmp_path / "a.pdf").write_bytes(pdf(PAGES, "T) /Author (Ann  Orlo) /CreationDate (D:20210304235900+02'00'"))
     (tmp_path / "b.pdf").write_bytes(pdf(PAGES, "T) /CreationDate (in May"))

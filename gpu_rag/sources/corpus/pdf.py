@@ -21,6 +21,7 @@ _CONTENTS_LINES = 3
 _TAIL = 1024  # bytes in which readers look for the end mark
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")  # of fonts without a table of characters
 _DIVIDED = re.compile("(\\w*)\ufffe(\\w*)")  # PDFium's mark of a word that a line end divides at its hyphen
+_GLUED, _MOST_GLUED = re.compile("[A-Za-z]{26,}"), 0.05  # words without spaces between them, and their share of a text
 _HYPHENATED = re.compile(r"\w+-\w+")
 _DATE = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 _OCR = "OCR them, for example with ocrmypdf"
@@ -31,8 +32,8 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
 
     A word that a line end divides is joined, with its hyphen if the PDF writes it so elsewhere. On a page of contents,
     leaders and the page numbers after them are removed. A page that cannot be read is empty and a problem; so are pages
-    that are pictures. Raises RowError for a file that cannot be read at all: cut off, encrypted with a password,
-    broken, too many pages, too much text, or no text on any page.
+    that are pictures, and words without spaces between them. Raises RowError for a file that cannot be read at all: cut
+    off, encrypted with a password, broken, too many pages, too much text, or no text on any page.
     """
     from pypdfium2 import PdfDocument, PdfiumError
 
@@ -73,6 +74,11 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     title, author, made = (" ".join(_CONTROL.sub("", value).split()) for value in about)
     day = _DATE.match(made)
     metadata = properties(author, "-".join(day.groups()) if day else "")
+    share = sum(map(len, _GLUED.findall("\n".join(texts)))) / sum(map(len, texts))
+    if share > _MOST_GLUED:
+        problems.append(
+            f"{share:.0%} of the text are words of more than 25 letters: the PDF has no spaces between words"
+        )
     pages = tuple(starts)
     headings = ((pages[page], words) for page, words in sorted(_bookmarks(document).items()))
     return Parsed(title, "\n".join(texts), pages, tuple(problems), dict(metadata), tuple(headings))
