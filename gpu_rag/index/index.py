@@ -261,10 +261,10 @@ class Index:
         """Number of relations."""
         return len(self.relation_ends[0])
 
-    @property
+    @cached_property
     def n_passages(self) -> int:
         """Number of passages."""
-        return len(self.passage_lines)
+        return tables.n_rows(self.folder("passages") / "passages.parquet")
 
     def evidence(self, rows: Sequence[int], scores: Sequence[float], why: str) -> tuple[Evidence, ...]:
         """Evidence records of passages, in the order given."""

@@ -111,6 +111,11 @@ class View(Index):
         """Table of passages."""
         return tables.joined_chunks(self.base.passages.take(pa.array(self.kept(PASSAGES))))
 
+    @cached_property
+    def n_passages(self) -> int:
+        """Number of passages."""
+        return len(self.kept(PASSAGES))
+
     def passage_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of the table of passages."""
         return self.base.passage_rows(self.kept(PASSAGES)[list(rows)].tolist())

@@ -18,6 +18,7 @@ import gpu_rag
 from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.name_table import NAMES
 from gpu_rag.index.verify import verify
 from gpu_rag.text.bm25 import ARRAYS_FILE, VOCABULARY_FILE, Bm25
 
@@ -149,6 +150,9 @@ DAMAGES: dict[str, tuple[str, Change, str]] = {
     "wrong ranges": ("graph", turned("ranges", lambda ranges: ranges + 1), "graph: the ranges"),
     "a lost relation or synonym": ("graph", without_pair(lambda e: e[1] < 6), "graph: 1 edges are missing"),
     "a lost link to a passage": ("graph", without_pair(lambda e: e[1] >= 6), "graph: 1 edges are missing"),
+    "degrees of another graph": ("graph", turned("degree", lambda degree: degree + 1), "graph: degrees"),
+    "one title more": ("title_names", turned("rows", lambda rows: np.append(rows, np.int32(0))), "title_names: not"),
+    "a name that begins otherwise": ("entity_names", put("begins", 0, 0), "entity_names: not the names"),
     "an edge without a reason": ("graph", edges(moved_to_another_passage), "graph: 1 edges are missing, 1 have no"),
 }
 
@@ -167,7 +171,8 @@ def test_damage_is_found_even_under_right_checksums(index: Path, plant: Any, kin
     if part in FILES:
         stage, file = HOME.get(part, part), FILES[part][0]
     else:
-        stage, file = part, "graph.safetensors" if part == "graph" else "vectors.safetensors"
+        files = {"graph": "graph.safetensors", "title_names": NAMES, "entity_names": NAMES}
+        stage, file = part, files.get(part, "vectors.safetensors")
     plant(index, stage, file, damage)
     found = verify(index)
     assert any(line in broken for broken in found), found
