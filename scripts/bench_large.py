@@ -2,13 +2,15 @@
 
 usage: python scripts/bench_large.py make OUT --data FOLDER [--copies N] [--share S]
        python scripts/bench_large.py index OUT [--methods ppr,bubblerag] [--set index.memory=1 ...]
+       python scripts/bench_large.py plan OUT [--methods ppr,bubblerag] [--set index.memory=1 ...]
        python scripts/bench_large.py tables OUT [--set index.memory=1 ...]
        python scripts/bench_large.py ask OUT --data FOLDER [--method ppr] [--questions N] [--warm OTHER]
 
 make writes OUT/corpus.jsonl and OUT/openie.jsonl: N copies of the corpus and of the extractions of FOLDER. A copy
 renames a share of the capitalised words, each always to the same pseudo-word of that copy; words of many passages (the
 hubs) keep their names in every copy. So names grow with the corpus, and hubs gain neighbours, as in a real corpus.
-index builds OUT/index; tables makes the stages entities, mentions and graph alone; ask opens the index and retrieves.
+index builds OUT/index; plan predicts its cost before it, and compares by stage, in processor seconds; tables makes the
+stages entities, mentions and graph alone; ask opens the index and retrieves.
 --warm asks the index of another OUT first, so that the cost of imports and of loading kernels is a stage of its own.
 Each prints one JSON line, and progress on stderr; run each in a process of its own.
 Memory is RssAnon: pages of mapped files are not counted.
@@ -25,7 +27,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +45,8 @@ from gpu_rag.settings import make_settings
 from gpu_rag.types import Question
 
 HUB = 12  # passages of a word that no copy renames
+COUNTS = ("passages", "entities", "relations", "mentions")
+UNITS = (1, 1 << 20, 1 << 10)
 _CAPITAL = re.compile(r"\b[A-Z][a-z]{2,}\b")
 _SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
@@ -161,6 +167,38 @@ def index(out: Path, methods: list[str], settings: dict[str, Any]) -> dict[str, 
     }  # fmt: skip
 
 
+def planned_and_built(part: str, out: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The plan of a build, or what the build then cost: counts, and (seconds, bytes of memory, of disk) by stage."""
+    time.perf_counter = time.process_time  # what else the machine does may change between the two
+    given = {"openie": out / "openie.jsonl", "fresh": True, **given}
+    if part == "plan":
+        found = gpu_rag.plan_build(out / "corpus.jsonl", out / "index", **given)
+        rows = {name: (row["s"], row["peak_memory_bytes"], row["disk_bytes"]) for name, row in found["stages"].items()}
+        return {"counts": {name: found[name] for name in COUNTS}, "stages": rows}
+    report = gpu_rag.build(out / "corpus.jsonl", out / "index", **given).report
+    assert report is not None
+    files = {name: record.files.values() for name, record in report.manifest.stages.items()}
+    disk = {name: sum(file["bytes"] for file in some) for name, some in files.items()}
+    rows = {name: (stage.s, stage.peak_memory_bytes, disk[name]) for name, stage in report.stages.items()}
+    return {"counts": {name: report.count(name) for name in COUNTS}, "stages": rows}
+
+
+def plan(out: Path, methods: list[str], settings: dict[str, Any]) -> dict[str, Any]:
+    """[predicted, actual] counts; by stage and in all [predicted, actual] seconds, MB of memory and kB of disk."""
+    found = []
+    for part in ("plan", "build"):  # each in a process of its own: memory is the part's
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            given = {"methods": methods, "settings": settings}
+            found.append(pool.submit(planned_and_built, part, out, given).result())
+    table = {name: list(zip(*(half["stages"][name] for half in found))) for name in found[1]["stages"]}
+    rows = {name: [[round(n / unit, 2) for n in pair] for pair, unit in zip(row, UNITS)] for name, row in table.items()}
+    for name, row in rows.items():
+        print(name, dict(zip(("s", "peak_mb", "disk_kb"), row)), file=sys.stderr, flush=True)
+    sides = [[[row[k][side] for row in rows.values()] for side in (0, 1)] for k in range(3)]
+    totals = {"s": [*map(sum, sides[0])], "peak_mb": [*map(max, sides[1])], "disk_kb": [*map(sum, sides[2])]}
+    return {**{name: [half["counts"][name] for half in found] for name in COUNTS}, **totals}
+
+
 def put_inputs(out: Path) -> dict[str, Path]:
     """Passages, extractions and no synonyms, written as their stages write them; a folder each."""
     folders = {name: out / "tables" / name for name in ("passages", "extraction", "entities", "mentions", "synonyms")}
@@ -231,7 +269,7 @@ def ask(
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("make", "index", "tables", "ask"))
+    parser.add_argument("part", choices=("make", "index", "plan", "tables", "ask"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, help="a folder with corpus.jsonl, openie.jsonl, questions.jsonl")
     parser.add_argument("--copies", type=int, default=1)
@@ -247,6 +285,8 @@ def main() -> None:
         found = make(options.out, options.data, options.copies, options.share)
     elif options.part == "index":
         found = index(options.out, options.methods.split(","), settings)
+    elif options.part == "plan":
+        found = plan(options.out, options.methods.split(","), settings)
     elif options.part == "tables":
         found = stages_alone(options.out, settings)
     else:

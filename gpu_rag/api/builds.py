@@ -33,7 +33,7 @@ from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.plan.answer_plan import PLANNED
 from gpu_rag.plan.compare import INDEX_KEYS, compared_build, planned_seconds, read_plan
-from gpu_rag.plan.index_plan import DEFAULT_SAMPLE, plan_index
+from gpu_rag.plan.index_plan import plan_index
 from gpu_rag.plan.trial import BuildJob
 from gpu_rag.settings import Settings, merge
 from gpu_rag.sources.named import all_sources, named_source
@@ -116,7 +116,7 @@ def plan_build(
 
     The plan is also written into the folder `out`; a later build reports how accurate it was.
     """
-    n_sample = checked_count("n_sample", n_sample) or DEFAULT_SAMPLE
+    n_sample = checked_count("n_sample", n_sample)
     with _job(corpus, checked_path("out", out), changed=PLANNED, **keywords) as job:
         return plan_index(job, n_sample=n_sample, progress=progress)
 

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry-unread", action="store_true", help=words)
     add_where(parser)
     add_limit(parser)
-    add_plan(parser, "questions", 5)
+    add_plan(parser, "questions", "5")
     add_report(parser, "costs and batches")
     add_limits(parser, "5%")
     add_progress(parser)

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "ask models again where a reply could not be read"
     parser.add_argument("--retry-unread", action="store_true", help=words)
     add_report(parser, "stages, rates and rejects")
-    add_plan(parser, "passages", 64)
+    add_plan(parser, "passages", "at most 2048")
     add_limits(parser, "0")
     add_progress(parser)
     add_settings(parser)

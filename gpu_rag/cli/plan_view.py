@@ -12,7 +12,7 @@ from gpu_rag.errors import UsageError
 TOKENS = ("llm_calls", "prompt_tokens", "generated_tokens")
 
 
-def add_plan(parser: argparse.ArgumentParser, what: str, default: int) -> None:
+def add_plan(parser: argparse.ArgumentParser, what: str, default: str) -> None:
     """--plan and --plan-sample."""
     words = f"predict tokens, time, memory and disk from a sample of {what} and stop"
     parser.add_argument("--plan", action="store_true", help=words)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 from pathlib import Path
 
+import pyarrow as pa
+
+
+def release_memory() -> None:
+    """Give free memory of the allocators back to the system, so that a stage is not charged for what others used."""
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)
+
 
 def reset_peak_memory() -> bool:
-    """Start a new high-water mark. Returns False if the kernel does not offer that."""
+    """Release free memory and start a new high-water mark. Returns False if the kernel does not offer that."""
+    release_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -1,5 +1,4 @@
-"""The cost of a build: tokens, seconds and memory by stage, and disk, predicted from two samples that are really
-indexed.
+"""The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
 A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. The number
 of names grows by a power of the passages (Heaps' law). Two stages compare all pairs; for them the number of pairs,
@@ -32,7 +31,10 @@ from gpu_rag.plan import trial
 from gpu_rag.plan.compare import write_plan
 from gpu_rag.plan.trial import BuildJob, Passages, RepeatingLLM
 
-DEFAULT_SAMPLE = 64
+DEFAULT_SAMPLE = 2048
+STEP = 4  # ratio of the sizes of two samples
+LEAST = 64  # passages
+LONG_S = 3.0  # a run on at least LEAST that takes longer is the last one, unless the size of the sample was given
 N_TRIPLES = 100_000  # triples of each knowledge base source that are really read, linked and written
 N_ASKED = 8  # passages of the sample when an LLM is used
 N_FRESH = 4  # new replies needed to measure the time of one
@@ -46,19 +48,20 @@ _GROWTH: dict[str, tuple[str, float, float]] = {  # (size that it grows with, sm
     "kinds of relation": ("triples", 0.0, 1.0),
 }
 _COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "failures")
-_QUERIES, _BASE = 128, 65536  # vectors used to measure the rate of pairs
+_QUERIES, _BASE = 1024, 65536  # vectors used to measure the rate of pairs
 
 
-def on_line(size_a: float, cost_a: float, size_b: float, cost_b: float, size: float) -> float:
+def on_line(size_a: float, cost_a: float, size_b: float, cost_b: float, size: float, least: float = MIN_SHARE) -> float:
     """The cost at a size, on the line through two measured costs, size_a < size_b, with limits against noise.
 
-    The line goes through the larger measurement. At least a fifth and at most all of that cost grows with the size.
+    The line goes through the larger measurement. At least the share `least` and at most all of that cost grows with
+    the size.
     """
     if size_b <= 0:
         return max(cost_b, 0.0)
     whole = max(cost_b, 0.0) / size_b
     slope = (cost_b - cost_a) / (size_b - size_a) if size_b > size_a else whole
-    return whole * size_b + min(max(slope, MIN_SHARE * whole), whole) * (size - size_b)
+    return whole * size_b + min(max(slope, least * whole), whole) * (size - size_b)
 
 
 def growth(n_a: float, count_a: float, n_b: float, count_b: float, low: float, high: float) -> dict[str, float]:
@@ -72,11 +75,12 @@ def growth(n_a: float, count_a: float, n_b: float, count_b: float, low: float, h
     return {"k": count_b / max(n_b, 1) ** beta, "beta": beta}
 
 
-def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progress | None = None) -> dict[str, Any]:
+def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """The plan of a build, also written to `out`/plan.json. Besides it only the reply cache is written.
 
     The whole corpus is read and cut, so documents, passages and rejects are exact. The stages run in a temporary folder
-    on n_sample passages and on the first 100,000 triples of each source. Stages whose input cannot be counted are left
+    on n_sample passages and on the first 100,000 triples of each source; without n_sample on growing parts of 2,048
+    passages and of these triples, until a run takes more than 3 s. Stages whose input cannot be counted are left
     out, and a note says so. Raises all errors that the build raises before and in its first stage.
     """
     progress = progress or Silent()
@@ -85,7 +89,7 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     unplanned = [stage.name for stage in job.stages if not stage.planned]
     job = replace(job, stages=[stage for stage in job.stages if stage.planned])
     reading = time.perf_counter()
-    counts, drawn = trial.read_corpus(job.sources, job.settings, n_sample, progress)
+    counts, drawn = trial.read_corpus(job.sources, job.settings, n_sample or DEFAULT_SAMPLE, progress)
     read_s = time.perf_counter() - reading
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
@@ -98,7 +102,7 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     load_s = time.perf_counter() - loading
     progress.start("trying", None, "passages")
     with tempfile.TemporaryDirectory(prefix="gpu-rag-plan-") as folder:
-        plan = _tried(job, llm, counts, drawn, Path(folder))
+        plan = _tried(job, llm, counts, drawn, Path(folder), math.inf if n_sample else LONG_S)
     progress.advance(len(plan.sample))
     progress.finish("trying", skipped=False)
     document = plan.document(read_s, load_s)
@@ -109,43 +113,54 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     return document
 
 
-def _tried(job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], drawn: Passages, folder: Path) -> _Plan:
-    """The plan of a build, from five runs. If an LLM is used, the sample is 8 passages that were not asked about
-    before.
+def _tried(
+    job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], drawn: Passages, folder: Path, long_s: float
+) -> _Plan:
+    """The plan of a build, from runs on growing samples. If an LLM is used, they are 8 passages that were not asked
+    about before, and half of them. long_s: a run that takes longer is the last one.
 
-    first: the larger sample, as the first run in this process, with real LLM requests; small, full: both samples, warm;
-    small_traced, full_traced: the same, measuring memory.
+    first, warm: runs on one sample, the first one in this process, with real LLM requests; small, full: runs on the
+    smallest and the largest sample.
     """
     settings = job.settings.changed("index", min_yield=0.0)  # a low yield is only reported
     n_triples = trial.count_triples(job.sources.of_kind("kg", "skb"))
+    read = {one: min(n, N_TRIPLES) for one, n in n_triples.items()}
 
-    def part(divisor: int) -> BuildJob:
-        named = (replace(one, most=math.ceil(min(n, N_TRIPLES) / divisor)) for one, n in n_triples.items())
-        return replace(job, settings=settings, sources=replace(job.sources, named=tuple(named)))
+    def run(name: str, divisor: int, passages: Passages) -> Mapping[str, trial.Cost]:
+        named = tuple(replace(one, most=math.ceil(n / divisor)) for one, n in read.items())
+        part = replace(job, settings=settings, sources=replace(job.sources, named=named))
+        return trial.run_stages(part, llm, folder / name, passages)
 
-    n_extracted, step = drawn.n_extracted, len(drawn) if llm is None else N_ASKED
-    place = np.concatenate([np.arange(n_extracted), np.arange(len(drawn) - n_extracted)])  # position within its kind
-    for start in range(0, max(n_extracted, 1), max(step, 1)):
-        sample = drawn.take(np.flatnonzero((place >= start) & (place < start + step)))
-        first = trial.run_stages(part(1), llm, folder / f"first-{start}", sample)
-        if sum(cost.llm_calls + cost.failures for cost in first.values()) >= min(N_FRESH, sample.n_extracted):
+    if llm is None:
+        divisors = [STEP**k for k in (3, 2, 1, 0)]
+        samples = [drawn.take(np.arange(0, len(drawn), divisor)) for divisor in divisors]
+        first = run("first", divisors[0], samples[0])
+    else:
+        kinds = drawn.n_extracted, len(drawn) - drawn.n_extracted
+        divisors, place = [2, 1], np.concatenate([np.arange(n) for n in kinds])  # position within its kind
+        for start in range(0, max(drawn.n_extracted, 1), N_ASKED):
+            sample = drawn.take(np.flatnonzero((place >= start) & (place < start + N_ASKED)))
+            first = run(f"first-{start}", 1, sample)
+            if sum(cost.llm_calls + cost.failures for cost in first.values()) >= min(N_FRESH, sample.n_extracted):
+                break
+        samples = [sample.take(np.arange(0, len(sample), 2)), sample]
+    runs = list[Mapping[str, trial.Cost]]()
+    for divisor, sample in zip(divisors, samples):
+        runs.append(run(f"part-{divisor}", divisor, sample))
+        if len(runs) > 1 and len(sample) >= LEAST and sum(cost.s for cost in runs[-1].values()) > long_s:
             break
-    runs, half = {"first": first}, sample.take(np.arange(0, len(sample), 2))
-    for ending in ("", "_traced"):
-        for name, divisor, passages in (("small", 2, half), ("full", 1, sample)):
-            runs[name + ending] = trial.run_stages(
-                part(divisor), llm, folder / (name + ending), passages, traced=bool(ending)
-            )
-    n_read = sum(min(n, N_TRIPLES) for n in n_triples.values())
+    last = len(runs) - 1
+    named = {"first": first, "warm": runs[0 if llm is None else -1], "small": runs[0], "full": runs[-1]}
+    n_read = sum(math.ceil(n / divisors[last]) for n in read.values())
     times = sum(n_triples.values()) / n_read if n_read else 0.0
-    small, full = trial.sizes_of(runs["small"], half), trial.sizes_of(runs["full"], sample)
-    return _Plan(job, llm, counts, sample, runs, small, full, times)
+    small, middle, full = (trial.sizes_of(runs[k], samples[k]) for k in (0, last - 1, last))
+    return _Plan(job, llm, counts, samples[last], named, small, middle, full, times)
 
 
 @dataclass
 class _Plan:
-    """A plan built from trial runs. counts: of the corpus; sample: the passages of the runs; small, full: sizes of both
-    samples.
+    """A plan built from trial runs. counts: of the corpus; sample: the passages of the largest run; small, middle,
+    full: sizes of the smallest sample, of the one before the largest, and of the largest.
 
     times: the ratio of all triples of the knowledge base to those read; 0 if its only source is the corpus.
     """
@@ -156,18 +171,19 @@ class _Plan:
     sample: Passages
     runs: Mapping[str, Mapping[str, trial.Cost]]
     small: trial.Sizes
+    middle: trial.Sizes
     full: trial.Sizes
     times: float
 
     def __post_init__(self) -> None:
         """Predict the sizes of the index."""
-        small, full = self.small, self.full
+        middle, full = self.middle, self.full
         sizes = self.sizes = dict[str, float](self.counts)
         self.laws = dict[str, dict[str, float]]()
         for name, (by, *ends) in _GROWTH.items():
             if name == "nodes":
                 sizes["triples"] = round(full["triples"] * self.times) if self.times else sizes["relations"]
-            law = self.laws[name] = growth(small[by], small[name], full[by], full[name], *ends)
+            law = self.laws[name] = growth(middle[by], middle[name], full[by], full[name], *ends)
             sizes[name] = round(law["k"] * sizes[by] ** law["beta"])
         for name in full.keys() - sizes.keys():  # counts of method stages grow with the passages
             sizes[name] = round(full[name] / max(full["passages"], 1) * sizes["passages"])
@@ -233,29 +249,30 @@ class _Plan:
         return stages
 
     def _stage(self, stage: Stage) -> dict[str, Any]:
-        """The prediction for one stage at these sizes, if LLM calls took no time. Memory counts only Python objects and
-        NumPy arrays."""
+        """The prediction for one stage at these sizes, if LLM calls took no time."""
         name, settings, sizes = stage.name, self.job.settings, self.sizes
         grows_with = stage.size
         n_small, n_full, n = (of[grows_with] for of in (self.small, self.full, sizes))
-        first, small, full, *traced = (run[name] for run in self.runs.values())
-        seconds = on_line(n_small, small.s, n_full, full.s, n)
+        first, warm, small, full = (run[name] for run in self.runs.values())
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
-        grown = max(traced[1].peak_memory_bytes - traced[0].peak_memory_bytes, 0)
-        pairs = 0.0
+        grown = on_line(n_small, small.peak_memory_bytes, n_full, full.peak_memory_bytes, n, 0.0)
+        least, pairs_s = MIN_SHARE, [0.0, 0.0, 0.0]
         if name == "extraction" and settings.index.extractor == "import":
-            grows_with, seconds = "the file of --openie", full.s  # read whole for any sample
+            grows_with, least = "the file of --openie", 0.0  # read whole for any sample
         elif stage.pairs is not None:
-            grows_with, pairs = stage.pairs.name, stage.pairs.number(settings, sizes)
-        if pairs:
-            seconds += pairs / pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
+            compared = [stage.pairs.number(settings, of) for of in (self.small, self.full, sizes)]
+            if compared[-1]:
+                rate = pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
+                grows_with, pairs_s = stage.pairs.name, [n_pairs / rate for n_pairs in compared]
+        costs = (max(cost.s - of_pairs, 0.0) for cost, of_pairs in zip((small, full), pairs_s))
+        seconds = on_line(n_small, next(costs), n_full, next(costs), n, least) + pairs_s[-1]
         by = "extracted" if name == "extraction" else "passages"
         ratio = sizes[by] / max(self.full[by], 1)
         return {
             "grows_with": grows_with,
-            "s": seconds + max(0.0, first.s - full.s),  # for things loaded on first use
+            "s": seconds + max(0.0, first.s - warm.s),  # for things loaded on first use
             **{key: round(getattr(full, key) * ratio) for key in _COUNTS},
-            "peak_memory_bytes": memory_bytes() + round(grown / max(n_full - n_small, 1) * n),
+            "peak_memory_bytes": first.base_bytes + max(first.peak_memory_bytes, round(grown)),
             "disk_bytes": disk_bytes,
             "work_bytes": disk_bytes if "embedder" in stage.roles(settings) else 0,  # blocks, beside the finished file
         }

@@ -4,7 +4,6 @@ stages and measures their seconds, disk, memory, calls, and counts."""
 from __future__ import annotations
 
 import time
-import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +16,10 @@ import pyarrow.compute as pc
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index.database import database
+from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.node_documents import SCHEMAS
-from gpu_rag.index.stages.passages import keep_passages, no_passage, packed, read_passages, write_passages
+from gpu_rag.index.stages.passages import keep_passages, no_passage, read_passages, write_passages
 from gpu_rag.index.work import NamedSource, Progress, Silent, Sources, StageReport, Work
 from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.llm.interface import LLM, OnReply
@@ -83,14 +83,13 @@ class Passages:
         return {"passages": len(self), "characters": characters, "extracted": self.n_extracted}
 
     def write(self, work: Work) -> dict[str, int]:
-        """Write the tables of the first stage. Rows are converted again, as in reading."""
+        """Write the tables of the first stage."""
         ids = self.passages["doc_id"]
         documents = self.documents.filter(pc.is_in(self.documents["id"], ids))
         origins = self.origins.filter(pc.is_in(self.origins["document"], ids))
         tables = {"documents": documents, "passages": self.passages, "origins": origins}
-        rows = packed({name: table.to_pylist() for name, table in tables.items()})
         with database(work) as db:
-            keep_passages(db, [rows])
+            keep_passages(db, [tables])
             write_passages(db, work.out, origins=origins.num_rows > 0)
         return {"documents": documents.num_rows, "passages": len(self)}
 
@@ -176,19 +175,15 @@ class RepeatingLLM:
 
 @dataclass
 class Cost(StageReport):
-    """The cost of one stage on a sample. s: without LLM time; peak_memory_bytes: of Python objects and NumPy arrays, 0
-    if not traced."""
+    """The cost of one stage on a sample. s: without LLM time; base_bytes: memory before the stage; peak_memory_bytes:
+    most memory above that."""
 
     disk_bytes: int = 0
+    base_bytes: int = 0
 
 
-def run_stages(
-    job: BuildJob, llm: RepeatingLLM | None, folder: Path, sample: Passages, *, traced: bool = False
-) -> dict[str, Cost]:
-    """Run every stage of a job on these passages, in order, below `folder`.
-
-    traced: measure Python's peak memory; the seconds are then not meaningful.
-    """
+def run_stages(job: BuildJob, llm: RepeatingLLM | None, folder: Path, sample: Passages) -> dict[str, Cost]:
+    """Run every stage of a job on these passages, in order, below `folder`."""
     costs: dict[str, Cost] = {}
     for stage in job.stages:
         name, sources = stage.name, job.sources
@@ -200,17 +195,16 @@ def run_stages(
             sources = replace(sources, corpus=())
         inputs = {need: folder / need for need in stage.needs_of(sources)}
         work = Work(out, folder / "work" / name, inputs, job.settings, sources, models, Silent(), cost)
-        if traced:
-            tracemalloc.start()
-        started = time.perf_counter()
-        try:
-            cost.counts = sample.write(work) if name == "passages" else stage.run(work)
-            cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
-            cost.peak_memory_bytes = tracemalloc.get_traced_memory()[1] if traced else 0
-        finally:
-            tracemalloc.stop()
+        reset_peak_memory()
+        cost.base_bytes, started = memory_bytes(), time.perf_counter()
+        cost.counts = sample.write(work) if name == "passages" else stage.run(work)
+        cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
+        cost.peak_memory_bytes = max(peak_memory_bytes() - cost.base_bytes, 0)
         cost.s += embedder.owed_s if embedder is not None else 0.0
-        cost.disk_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+        files = [path for path in out.rglob("*") if path.is_file()]
+        if name == "extraction":  # rows of --openie are rejects where the sample lacks their passage
+            files = [path for path in files if path.name != "rejects.jsonl"]
+        cost.disk_bytes = sum(path.stat().st_size for path in files)
     return costs
 
 

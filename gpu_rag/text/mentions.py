@@ -18,7 +18,7 @@ from gpu_rag.text.name_hashes import SEPARATOR, NameHashes, codes_of
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.tokens import STOP_WORDS
 
-_BLOCK_CHARS = 1 << 20
+_BLOCK_CHARS = 1 << 18
 _BLOCK_NAMES = 1 << 16
 _NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may have a mark
 
@@ -226,7 +226,7 @@ def _to_original(
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Groups of consecutive texts of about 1 MB each, with the number of the first text."""
+    """Groups of consecutive texts of about 256 kB each, with the number of the first text."""
     first = n_chars = 0
     for i, text in enumerate(texts):
         n_chars += len(text)

@@ -87,7 +87,7 @@ def planned(cli, repeated) -> tuple[Json, Json]:
     given = ("index", repeated, "--out", repeated.parent / "i", *ALL, *cli.NO_LLM, "--json")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "perf_counter", time.process_time)
-        plan = cli.run(*given, "--plan").ok
+        plan = cli.run(*given, "--plan", "--plan-sample", 64).ok
         return plan.document, cli.run(*given).document
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
 from gpu_rag.index.work import Work
-from gpu_rag.text.mentions import find_mentions
+from gpu_rag.text.mentions import MentionFinder
 from gpu_rag.text.tokens import STOP_WORDS
 
 MOST_LINKED = 100  # most passages of a node beside its own document
@@ -22,17 +22,18 @@ EXTRACTION = "extraction"  # the index's own source
 
 @dataclass(frozen=True)
 class PassageRows:
-    """The P passages of an index. source: name of each one's source; own: {(source, node id): rows of its document, in
-    the order of the text}."""
+    """The P passages of an index. path: their table; source: name of each one's source; own: {(source, node id): rows
+    of its document, in the order of the text}."""
 
-    texts: list[str]
+    path: Path
     source: list[str]
     own: dict[tuple[str, str], list[int]]
 
 
 def read_passage_rows(folder: Path) -> PassageRows:
     """Passages as their stage wrote them."""
-    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES)
+    path = folder / "passages.parquet"
+    table = tables.read_table(path, tables.PASSAGES, ("doc_id", "start"))
     documents, starts = table["doc_id"].to_pylist(), table["start"].to_pylist()
     origins: dict[str, tuple[str, str]] = {}
     if (folder / "origins.parquet").exists():
@@ -47,7 +48,7 @@ def read_passage_rows(folder: Path) -> PassageRows:
             own.setdefault((name, node), []).append(row)
     for rows in own.values():
         rows.sort(key=starts.__getitem__)
-    return PassageRows(table["text"].to_pylist(), source, own)
+    return PassageRows(path, source, own)
 
 
 def link_passages(
@@ -60,8 +61,8 @@ def link_passages(
     come from the own extraction, and from whole-word search of the names of other sources, see `says_something`.
     """
     owner, own = _own(passages, nodes, sources)
-    node, passage = _ranked(*_mentioned(work, passages, nodes, sources), len(passages.texts))
-    width = max(len(passages.texts), 1)
+    node, passage = _ranked(*_mentioned(work, passages, nodes, sources), len(passages.source))
+    width = max(len(passages.source), 1)
     others = ~np.isin(node * width + passage, owner * width + own)
     node, passage = node[others], passage[others]
     first = np.arange(len(node)) - np.searchsorted(node, node) < MOST_LINKED
@@ -90,7 +91,7 @@ def _mentioned(
     work: Work, passages: PassageRows, nodes: Nodes, sources: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(node, passage) of each mention."""
-    if not passages.texts:
+    if not passages.source:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     found_node, found_passage = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     searched = np.zeros(nodes.n, bool)
@@ -105,23 +106,25 @@ def _mentioned(
         found_node.append(extracted[mentions["entity"].to_numpy()].astype(np.int64))  # record rows are entity rows
         found_passage.append(mentions["passage"].to_numpy().astype(np.int64))
     searched[extracted] = False
-    names, of = _searched(nodes, np.flatnonzero(searched & ~nodes.is_value()))
-    if names:
-        mentions_of = find_mentions([name.replace("_", " ") for name in names], passages.texts)
+    owners: list[np.ndarray] = []
+    finder = MentionFinder(_searched(nodes, np.flatnonzero(searched & ~nodes.is_value()), owners))
+    of, first = np.concatenate([np.zeros(0, np.int64), *owners]), 0
+    for batch in tables.read_batches(passages.path, tables.PASSAGES, ("text",)) if len(of) else ():
+        mentions_of = finder.find(batch["text"].to_pylist())
         found_node.append(of[mentions_of.name])
-        found_passage.append(mentions_of.text.astype(np.int64))
+        found_passage.append(mentions_of.text.astype(np.int64) + first)
+        first += batch.num_rows
     return np.concatenate(found_node), np.concatenate(found_passage)
 
 
-def _searched(nodes: Nodes, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """(names that are worth a search, i64: their nodes) of some nodes, names before aliases."""
-    at = pa.array(rows)
-    names, of = list[str](), list[int]()
-    for row, name, aliases in zip(rows.tolist(), nodes.names.take(at).to_pylist(), nodes.aliases.take(at).to_pylist()):
-        said = [text for text in (name, *aliases) if says_something(text)]
-        names += said
-        of += [row] * len(said)
-    return names, np.array(of, np.int64)
+def _searched(nodes: Nodes, rows: np.ndarray, owners: list[np.ndarray]) -> Iterator[str]:
+    """Names that are worth a search of some nodes, names before aliases; appends their nodes to `owners`."""
+    for start in range(0, len(rows), tables.ROWS_A_GROUP):
+        part = rows[start : start + tables.ROWS_A_GROUP]
+        names, aliases = (column.take(pa.array(part)).to_pylist() for column in (nodes.names, nodes.aliases))
+        said = [[text for text in (name, *more) if says_something(text)] for name, more in zip(names, aliases)]
+        owners.append(np.repeat(part, [len(texts) for texts in said]))
+        yield from (text.replace("_", " ") for texts in said for text in texts)
 
 
 def says_something(name: str) -> bool:

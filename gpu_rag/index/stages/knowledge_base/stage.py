@@ -50,7 +50,7 @@ def kb_stage(work: Work) -> dict[str, int]:
 
     Raises BadInput for a source that does not exist, and for a bad row if that must stop the build. Sources are read in
     blocks into columns: memory is about 50 bytes an edge, 100 a record and four times the text of names and ids, beside
-    the passages and the search of `link_passages`.
+    some 200 bytes a passage and the names of `link_passages`, which reads passages by block.
     """
     limit = work.settings.index.max_document_chars
     with Rejects(work, tuple(source.path for source in work.sources.named)) as rejects:

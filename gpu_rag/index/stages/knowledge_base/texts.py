@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.names import MOST_NEIGHBOURS, MOST_RELATIONS, standin_text
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES, KB_RELATIONS, KB_TEXTS, KB_TYPES, WEB_PAGES
+from gpu_rag.index.names import TextColumn
 from gpu_rag.index.stage import Stage, stage
 from gpu_rag.index.stages.knowledge_base.columns import single_spaced
 from gpu_rag.index.stages.knowledge_base.stage import kb_stage
@@ -71,9 +72,8 @@ MOST_EXACT = 50_000  # edges that get vectors of their own texts
 Pairs = list[tuple[str, str]]  # (relation in words, name of the neighbour)
 
 
-def _texts(file: str, schema: pa.Schema, folder: Path) -> list[str]:
-    texts: list[str] = tables.read_table(folder / file, schema)["text"].to_pylist()
-    return texts
+def _texts(file: str, schema: pa.Schema, folder: Path) -> TextColumn[str]:
+    return TextColumn(tables.read_table(folder / file, schema, ["text"])["text"])
 
 
 relation_texts = partial(_texts, "kb_relations.parquet", KB_RELATIONS)  # of each relation, in words
@@ -100,7 +100,7 @@ class Surroundings:
         """Read the knowledge base that the stage `kb` wrote."""
         names = _names(folder)
         number = names_in_words(names).dictionary_encode().indices.to_numpy()
-        given = relation_texts(folder)
+        given = list(relation_texts(folder))
         texts = list(dict.fromkeys(given))
         row = {text: row for row, text in enumerate(texts)}
         kind = np.array([row[text] for text in given], np.int32)
@@ -159,14 +159,13 @@ def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> n
     return shown
 
 
-def node_names(folder: Path) -> list[str]:
+def node_names(folder: Path) -> TextColumn[str]:
     """Name of each node, in words."""
-    texts: list[str] = names_in_words(_names(folder)).to_pylist()
-    return texts
+    return TextColumn(pa.chunked_array([names_in_words(_names(folder))]))
 
 
 def _names(folder: Path) -> pa.LargeStringArray:
-    column = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"].cast(pa.large_string())
+    column = tables.read_table(folder / "kb_nodes.parquet", KB_NODES, ["name"])["name"].cast(pa.large_string())
     return pa.concat_arrays([pa.array([], pa.large_string()), *column.chunks])
 
 
@@ -182,7 +181,7 @@ class EdgeTexts(Sequence[str]):
     def __init__(self, folder: Path):
         """Read the tables. folder: of the stage `kb`."""
         self._names = names_in_words(_names(folder))
-        self._relations = pa.array(relation_texts(folder), pa.large_string())
+        self._relations = pa.array(list(relation_texts(folder)), pa.large_string())
         edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
         self._head, self._relation, self._tail = (edges[name].to_numpy() for name in ("head", "relation", "tail"))
 
