@@ -1,7 +1,7 @@
 """The figures of docs/benchmarks by retrieval alone: rankings of passages, nodes and paths; and replies to prompts.
 
-usage: python scripts/evaluate.py CASE INDEX=QUESTIONS [...] --run METHOD[:key=value,...] [--against METHOD,...]
-           [--half even|odd|first|second] [--limit N] [--decider oracle:P] [--set SECTION.NAME=VALUE ...] [--csv FILE]
+usage: python scripts/evaluate.py CASE INDEX=QUESTIONS [...] --run METHOD[:key=value,...][@DECIDER]
+           [--against METHOD,...] [--half even|odd|first|second] [--limit N] [--set SECTION.NAME=VALUE ...] [--csv FILE]
        python scripts/evaluate.py subset FOLDER OUT [--n 200] [--seed 0]
        python scripts/evaluate.py knowledge DATA OUT
        python scripts/evaluate.py medicine PRIMEKG_INDEX docs/benchmarks/data/hybgrag-medicine.jsonl
@@ -13,7 +13,8 @@ usage: python scripts/evaluate.py CASE INDEX=QUESTIONS [...] --run METHOD[:key=v
 CASE says what is measured of each question, see CASES: passages and ceiling (ranking.md), nodes (hybgrag.md), paths
 (hydrarag.md). Each run, a method with its parameters, is made on all sets, and tables are printed of all questions
 pooled and of each set: means with 95 % bootstrap intervals, and differences to --against, paired by question. No
-language model takes part. --half: even and odd by sha1 of the question's id, first and second every second question.
+language model takes part; DECIDER is oracle:P or oracle:P:NAME (oracle.md).
+--half: even and odd by sha1 of the question's id, first and second every second question.
 
 subset: n seeded questions of a multi-hop set, and all passages that it gave to them. knowledge: MetaQA and PrimeKG as
 knowledge bases for `gpu-rag index --skb`, and their questions in halves. medicine: right: the first node is joined with
@@ -171,12 +172,13 @@ def questions_of(case: str, path: Path, half: str, limit: int) -> list[QuestionR
 
 
 def scores_of(
-    case: str, index: Index, rows: list[QuestionRow], runs: Iterable[str], settings: dict[str, Any], decider: str = ""
+    case: str, index: Index, rows: list[QuestionRow], runs: Iterable[str], settings: dict[str, Any]
 ) -> Scores:
     """Each run on the questions of one set."""
     kind, scores = CASES[case], Scores()
     for run in runs:
-        method, params = parse_run(run)
+        plain, _, decider = run.partition("@")
+        method, params = parse_run(plain)
         given = merge(merge(NO_LLM, settings), {"method": {method: params}} if params else {})
         if case == "ceiling":
             engine = index.engine(given)
@@ -221,7 +223,7 @@ def compare(options: argparse.Namespace) -> None:
     for item in options.sets:
         folder, _, path = item.partition("=")
         rows = questions_of(options.case, Path(path), options.half, options.limit)
-        parts[item] = scores_of(options.case, Index.open(folder), rows, runs, settings, options.decider)
+        parts[item] = scores_of(options.case, Index.open(folder), rows, runs, settings)
     tables = {"all": {run: np.concatenate([part[run] for part in parts.values()]) for run in runs}, **parts}
     head, csv_rows = ["run", *CASES[options.case].measures], list[list[str]]()
     for name, scores in tables.items() if len(parts) > 1 else parts.items():
@@ -616,7 +618,6 @@ def main() -> None:
         case.add_argument("sets", nargs="+", metavar="INDEX=QUESTIONS")
         case.add_argument("--run", action="append", required=True, metavar="METHOD[:key=value,...]")
         case.add_argument("--against", default="", metavar="METHOD,...")
-        case.add_argument("--decider", default="", metavar="oracle:P")
         case.add_argument("--csv", type=Path)
     drawn = command("subset", subset, "folder", "out")
     drawn.add_argument("--n", type=int, default=200)

@@ -56,14 +56,15 @@ def evaluate(
     questions: a file, or rows of `load_questions`; limit: use only the first rows of a file. at: the cut-offs of
     recall.
     ceiling: also report at which stage gold passages are lost if every choice is perfect. decider: rule, model, or
-    oracle:P, which knows the gold and is right with probability P; "" for the setting. judge: whether a model also
+    oracle:P, which knows the gold and is right with probability P; oracle:P:NAME takes only the decisions of a name; ""
+    for the setting. judge: whether a model also
     judges the answers (`eval.judge`, else the model that answers). replies, judge_replies: files that store the models'
     replies. Other keywords: see `Index`.
 
     Raises UsageError, BadInput, MissingLayer before any method runs; ModelError.
     """
     chosen = index if isinstance(index, Index) else Index.open(checked_path("index", index))
-    decider, p_oracle = decider_of(decider)
+    decider, p_oracle, only = decider_of(decider)
     given, model = checked_settings(settings, chosen.manifest.defaults(), llm=llm, embedder=embedder)
     given = given.changed("models", decider=decider) if decider else given
     rejects: list[Reject] = []
@@ -87,7 +88,7 @@ def evaluate(
         comparison = compare(
             engine, names, rows, retrieval_only=retrieval_only, at=[checked_count("at", k) or 0 for k in at],
             on_answer=bars.on_answer, judge=judging, where=checked_text("where", where), ceiling=ceiling,
-            p_oracle=p_oracle,
+            p_oracle=p_oracle, only=only,
         )  # fmt: skip
     document = comparison.document
     document["rejects"] = len(rejects)
@@ -126,18 +127,20 @@ class _Bars:
             self._progress.advance(0, reply.n_prompt + reply.n_generated)
 
 
-def decider_of(given: str) -> tuple[str, float | None]:
-    """(setting `models.decider`, "" for that of the index; probability of an oracle). Raises UsageError.
+def decider_of(given: str) -> tuple[str, float | None, str]:
+    """(setting `models.decider`, "" for that of the index; probability of an oracle; its only decision, "" for all).
+    Raises UsageError.
 
-    >>> decider_of("oracle:0.8"), decider_of("rule"), decider_of("")
-    (('', 0.8), ('rule', None), ('', None))
+    >>> decider_of("oracle:0.8"), decider_of("oracle:1:hop"), decider_of("rule")
+    (('', 0.8, ''), ('', 1.0, 'hop'), ('rule', None, ''))
     """
-    name, colon, p = checked_text("decider", given).partition(":")
+    name, colon, rest = checked_text("decider", given).partition(":")
+    p, _, only = rest.partition(":")
     if name in ("", "rule", "model") and not colon:
-        return name, None
+        return name, None, ""
     try:
         if name == "oracle" and 0 <= float(p) <= 1:
-            return "", float(p)
+            return "", float(p), only
     except ValueError:
         pass
-    raise UsageError("unknown decider", given=given, expected="rule | model | oracle:P with P from 0 to 1")
+    raise UsageError("unknown decider", given=given, expected="rule | model | oracle:P[:NAME], P from 0 to 1")

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
     words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
     parser.add_argument("--ceiling", action="store_true", help=words)
-    words = "who decides: rule, model, or oracle:P, which knows the gold and is right with probability P"
+    words = "who decides: rule, model, or oracle:P[:DECISION], which knows the gold and is right with probability P"
     parser.add_argument("--decider", default="", metavar="D", help=words)
     words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)

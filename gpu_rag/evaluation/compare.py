@@ -72,6 +72,7 @@ def compare(
     where: str = "",
     ceiling: bool = False,
     p_oracle: float | None = None,
+    only: str = "",
 ) -> Comparison:
     """Run each method over the same questions and score it.
 
@@ -83,6 +84,7 @@ def compare(
     where: a filter of documents, see `index.where`; gold that it excludes is missed.
     ceiling: whether the document includes the ceiling of each method, see `evaluation.ceiling`.
     p_oracle: lets an oracle decide that is right with this probability; decisions without gold are then listed.
+    only: the only decision that the oracle takes, by name; rules take the others.
     judge: judges the answers of all methods after the last one has run; see `evaluation.judge`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
@@ -105,7 +107,7 @@ def compare(
         document["gold_missed"] = gold.missed
     comparison = Comparison(document)
     for method in methods:
-        oracle = None if p_oracle is None else oracle_of(rows, p_oracle, gold)
+        oracle = None if p_oracle is None else oracle_of(rows, p_oracle, gold, only=only)
         answers = Spool([row.question.id for row in rows])
 
         def keep(answer: Answer, method: str = method, answers: Spool = answers) -> None:

@@ -51,13 +51,15 @@ class Known:
 class Oracle:
     """A decider that knows the gold and is right with probability p.
 
-    gold: by question id. otherwise: the decider for decisions without gold. n_decisions: {question id: number of
+    gold: by question id. only: the name of the only decision that the oracle takes, "" for all. otherwise: the decider
+    for decisions without gold. n_decisions: {question id: number of
     decisions with gold}; by_rule: names of decisions without gold. watch: called with each choice that gold settles:
     the question's gold, name, fields, right positions, and the positions that `otherwise` would take.
     """
 
     gold: Mapping[str, Gold]
     p: float = 1.0
+    only: str = ""
     otherwise: Decider = RULE
     watch: Callable[[Known, str, Fields, Sequence[int], Sequence[int]], None] | None = None
     n_decisions: Counter[str] = field(default_factory=Counter)
@@ -69,7 +71,7 @@ class Oracle:
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The gold reply to an Ask, or the reply of its rule."""
-        gold = self._known(run)
+        gold = self._known(run, ask.name)
         right = None if ask.gold is None or gold is None else await awaited(call(ask.gold, fields, gold))
         if right is None:
             self.by_rule.add(ask.name)
@@ -81,7 +83,7 @@ class Oracle:
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
         """The options that lead to gold."""
-        gold = self._known(run)
+        gold = self._known(run, choose.name)
         if choose.helps is None or gold is None:
             self.by_rule.add(choose.name)
             return await self.otherwise.choice(run, choose, options, fields)
@@ -101,8 +103,8 @@ class Oracle:
             return Taken(right, "oracle")
         return Taken(sorted(draw.sample(others, min(max(len(right), 1), len(others)))), "oracle")
 
-    def _known(self, run: Run) -> Known | None:
-        gold = self.gold.get(run.ctx.question.id)
+    def _known(self, run: Run, name: str) -> Known | None:
+        gold = self.gold.get(run.ctx.question.id) if self.only in ("", name) else None
         if gold is None:
             return None
         rows = run.index.loaded("passages of documents", _passages_of)

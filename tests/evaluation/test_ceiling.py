@@ -267,8 +267,10 @@ def test_higra_starts_from_entities_of_gold_passages(index: gpu_rag.Index) -> No
     helpful = [row for i, row in enumerate(rows) if of_gold(known, i, rows)]
     names = {option.split(" (")[0].split(",")[0] for option in entity_options(index, helpful)}
     assert names == {"Piet Ruyven", "University of Loss"}
-    near = scores(index, "higra-retriever", asked("d2"), radius=0)
+    near = scores(index, "higra-retriever", asked("d2"), radius=0, walk="subgraph")
     assert near["graph"] == 1.0 and near["choices"] == 1
+    doubted = scores(index, "higra-retriever", asked("d2"), radius=0)  # none of these is a seed of the rule
+    assert doubted["graph"] == 0.0 and doubted["choices"] == 1
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -26,8 +26,9 @@ from gpu_rag.methods.bubblerag.asks import (
     reworded,
 )
 from gpu_rag.methods.bubblerag.batched import Params, bubble_anchors, bubble_anchors_near
-from gpu_rag.methods.bubblerag.graph import is_relation, node_text, node_title
+from gpu_rag.methods.bubblerag.graph import is_relation, node_text, node_title, passages_of
 from gpu_rag.methods.bubblerag.rules import OPEN, Group, Keyword, anchors_of, groups_by_rules, keywords_by_rules, once
+from gpu_rag.program.choices import Choices
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
@@ -47,8 +48,10 @@ async def find_keywords(run: Run, question: str, passages: Sequence[str], params
     return keywords
 
 
-async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], params: Params) -> tuple[list[Group], bool]:
-    """The groups, heaviest first, and whether they differ from those of the rules."""
+async def find_groups(
+    run: Run, question: str, keywords: Sequence[Keyword], choices: Choices, params: Params
+) -> tuple[list[Group], bool]:
+    """The groups, heaviest first, and whether they differ from those of the rules. Choices are added to `choices`."""
     vectors = await embed([keyword.text for keyword in keywords])
     pools = await _candidates(run, keywords, vectors, params)
     numbers: dict[int, list[str]] = {}  # the keywords that a candidate was found for
@@ -70,7 +73,11 @@ async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], para
         candidates=candidates,
         index=run.index,
     )
-    return as_groups(reply, candidates), reply != rules
+    groups = as_groups(reply, candidates)
+    anchors = {v for group in groups for v in group.anchors}
+    chosen = [i for i, v in enumerate(candidates) if v in anchors]
+    choices.add(run, candidates, chosen, lambda v: passages_of(run.index, [v]))
+    return groups, reply != rules
 
 
 async def _candidates(run: Run, keywords: Sequence[Keyword], vectors: np.ndarray, params: Params) -> list[Ranking]:

@@ -27,6 +27,7 @@ from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_
 from gpu_rag.methods.bubblerag.graph import node_text, passages_of
 from gpu_rag.methods.bubblerag.rules import Group
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
+from gpu_rag.program.choices import DEPTH, Choices
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
@@ -35,8 +36,6 @@ from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Draft, Evidence, Path, Question
-
-DEPTH = 100  # places of each fused ranking
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,11 @@ class Before:
 
 @dataclass(frozen=True)
 class Grown:
-    """Evidence graphs, best first, and the anchors of all groups that they should join."""
+    """Evidence graphs, best first, the anchors of all groups that they should join, and the choices made."""
 
     graphs: list[EvidenceGraph]
     anchors: tuple[int, ...]
+    choices: Choices
 
 
 async def pre_retrieval(run: Run, question: Question, params: Params, limit: int) -> Before:
@@ -68,17 +68,19 @@ async def evidence_graphs(run: Run, question: str, before: Before, params: Param
     """Steps 2 to 6."""
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
     keywords = await find_keywords(run, question, blocks, params)
-    groups, weighed = await find_groups(run, question, keywords, params)
+    choices = Choices()
+    groups, weighed = await find_groups(run, question, keywords, choices, params)
     trees = await bubble_trees((before.vector, tuple(g.anchors for g in groups)), params)
     rank = params.rank == "score" or (params.rank == "auto" and weighed)
     best = best_trees(trees, groups, params.n_trees, alpha=params.alpha, intra_penalty=params.intra_penalty, rank=rank)
     lines = (_in_words(run, tree, value, groups) for tree, value in best)
     how = "alone" if trees and trees[0].kind == ALONE else "score" if rank else "first"
     run.note(f"trees/{how}", len(trees), tuple(lines))
-    grown = (expanded(run, question, before.vector, number, tree, params) for number, (tree, _) in enumerate(best, 1))
+    numbered = enumerate((tree for tree, _ in best), 1)
+    grown = (expanded(run, question, before.vector, number, tree, choices, params) for number, tree in numbered)
     graphs = list(await gather(*grown))
     run.saw(lambda: passages_of(run.index, (v for graph in graphs for v in (*graph.entities, *graph.relations))))
-    return Grown(graphs, tuple(dict.fromkeys(v for group in groups for v in group.anchors)))
+    return Grown(graphs, tuple(dict.fromkeys(v for group in groups for v in group.anchors)), choices)
 
 
 def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
@@ -157,7 +159,9 @@ async def read_passages(
     weighed, k = ("trees", limit) if order == "trees" else ("fused", DEPTH)
     found = await bubble_passages((before.vector, tree_of), weighed, k)
     if order == "walk":
-        ranking = await bubble_walk((question, before.vector, tuple(tree_of), grown.anchors), limit)
+        depth = max(limit, DEPTH) if grown.choices.taken else limit
+        walked = await bubble_walk((question, before.vector, tuple(tree_of), grown.anchors), depth)
+        ranking = grown.choices.ranked(walked, limit)
         rows = list(zip(ranking.rows, ranking.scores))
     elif order == "fused":
         rows = fused(found, before.ranking, Params.fusion_constant, limit)

@@ -24,8 +24,9 @@ from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.asks import EXPAND
 from gpu_rag.methods.bubblerag.batched import Params, Tree, bubble_neighbours
-from gpu_rag.methods.bubblerag.graph import is_relation, node_text
+from gpu_rag.methods.bubblerag.graph import is_relation, node_text, passages_of
 from gpu_rag.methods.bubblerag.rules import Group
+from gpu_rag.program.choices import Choices
 from gpu_rag.program.decide import decide
 from gpu_rag.program.run import Run
 
@@ -84,9 +85,9 @@ class EvidenceGraph:
 
 
 async def expanded(
-    run: Run, question: str, vector: np.ndarray, number: int, tree: Tree, params: Params
+    run: Run, question: str, vector: np.ndarray, number: int, tree: Tree, choices: Choices, params: Params
 ) -> EvidenceGraph:
-    """The evidence graph grown from the tree of rank `number` (from 1)."""
+    """The evidence graph grown from the tree of rank `number` (from 1). Its choices are added to `choices`."""
     graph = EvidenceGraph.of(tree, run.index)
     frontier = list(graph.entities)
     for hop in range(1, params.depth + 1):
@@ -105,6 +106,7 @@ async def expanded(
             threshold=params.pick_threshold,
             scores=found.scores,
         )
+        choices.add(run, found.rows, chosen, lambda v: passages_of(run.index, [v]))
         frontier = graph.add([found.rows[i] for i in chosen], run.index)
         if not frontier:
             break

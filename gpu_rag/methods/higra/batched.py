@@ -93,7 +93,7 @@ class Params(Declared):
         Literal["hybrid", "dense"], "similarity search: hybrid (BM25 and cosine) or dense (cosine)"
     ] = "hybrid"
     graph_context: Annotated[bool, "whether the graph is used; false: similarity alone"] = True
-    max_seeds: Annotated[int, COUNT, "maximum number of entities chosen as seeds; the paper has no limit"] = 5
+    max_seeds: Annotated[int, COUNT, "maximum number of seeds without a model, which has no limit"] = 5
     structure_constant: Annotated[float, NATURAL, "fusion constant of the rank by PageRank"] = 10.0
     similarity_constant: Annotated[float, NATURAL, "fusion constant of the rank by similarity"] = 10.0
 

@@ -20,7 +20,8 @@ from gpu_rag.methods.higra.asks import SEEDS
 from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, higra_rank, higra_search, higra_walk
 from gpu_rag.methods.higra.graph import entity_options, higra_graph, relation_paths
 from gpu_rag.methods.higra.librarian import consult
-from gpu_rag.program.decide import decide
+from gpu_rag.program.choose import best
+from gpu_rag.program.decide import RULE, decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
@@ -67,20 +68,28 @@ async def started(run: Run, text: str, params: Params) -> Begun:
 
 
 async def _seeds(run: Run, text: str, found: HigraFound, params: Params) -> list[int]:
-    """Rows of the seed entities: the decider's choice among the candidates, else the first entities."""
+    """Rows of the seed entities: the decider's choice among the candidates, else the rule's or the first entities.
+
+    In a walk on the whole graph a choice that shares no entity with the rule's is not trusted either.
+    """
     candidates = list(dict.fromkeys(chain(found.named, found.entities.rows)))[: params.n_entities]
     by_rank = dict(zip(found.entities.rows, found.entities.scores))
+    scores = [by_rank.get(row, 0.0) + params.named_bonus * (row in found.named) for row in candidates]
     chosen = await decide(
         run,
         SEEDS,
         question=text,
         options=entity_options(run.index, candidates),
         candidates=candidates,
-        k=params.max_seeds,
+        k=params.max_seeds if run.decider is RULE else max(len(candidates), 1),
         threshold=params.seed_threshold,
-        scores=[by_rank.get(row, 0.0) + params.named_bonus * (row in found.named) for row in candidates],
+        scores=scores,
     )
-    seeds = [candidates[i] for i in chosen] or list(found.entities.rows[: params.fallback_seeds])
+    near = best(scores, params.max_seeds, params.seed_threshold)
+    by_rule = [candidates[i] for i in near] or list(found.entities.rows[: params.fallback_seeds])
+    seeds = [candidates[i] for i in chosen]
+    if not seeds or (params.walk == "whole" and set(seeds).isdisjoint(by_rule)):
+        seeds = by_rule
     run.saw(lambda: _around(run.index, seeds, params.radius))
     return seeds
 

@@ -36,6 +36,7 @@ from gpu_rag.methods.hoprag.batched import (
     vertex_passage,
     walk_hops,
 )
+from gpu_rag.program.choices import Choices
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
@@ -135,11 +136,11 @@ async def visited(question: Question, run: Run, params: Params) -> dict[int, flo
     else:
         start = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
     run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start.rows))
-    walk = Walk(start.rows)
+    walk, choices = Walk(start.rows), Choices()
     for hop in range(1, params.n_hop + 1):
         if not walk.queue:
             break
-        await _hop(run, question.text, query, walk, hop, params)
+        await _hop(run, question.text, query, walk, choices, hop, params)
     counted = list(walk.counts)
     if params.entry == "walk":
         base = dict.fromkeys(counted, 0.0) | dict(zip(start.rows, start.scores))
@@ -147,7 +148,10 @@ async def visited(question: Question, run: Run, params: Params) -> dict[int, flo
         near = await near_vertices((query, tuple(counted)), params.about) if counted else []
         base = helpfulness(walk.counts, dict(zip(counted, near)))
     run.saw(lambda: {vertex_passage(run.index, v) for v in counted})
-    return inherited(base, walk.hops, params.inherit)
+    scores = inherited(base, walk.hops, params.inherit)
+    if params.entry == "walk":
+        scores = {v: score + choices.support(vertex_passage(run.index, v)) for v, score in scores.items()}
+    return scores
 
 
 def kept(run: Run, scores: Mapping[int, float], params: Params) -> Support:
@@ -167,13 +171,16 @@ def question_words(text: str, kind: str) -> frozenset[str]:
     return (names(text) if kind == "names" else frozenset()) or keywords(text)
 
 
-async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, hop: int, params: Params) -> None:
+async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Choices, hop: int, params: Params) -> None:
     """One round of hops from every vertex in the queue."""
     options = await out_edges((query, tuple(walk.queue)), params.n_options)
     taken = await gather(*(_taken(run, text, v, edges, hop, params) for v, edges in zip(walk.queue, options)))
     if any(taken) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
         lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, taken))
         run.note(f"hop_{hop}", len(walk.queue), tuple(lines))
+    for edges, edge in zip(options, taken):
+        chosen = [] if edge is None else [edges.index(edge)]
+        choices.add(run, [option.target for option in edges], chosen, lambda v: [vertex_passage(run.index, v)])
     walk.hop([None if edge is None else edge.target for edge in taken])
 
 

@@ -14,6 +14,7 @@ import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
+from gpu_rag.methods.higra import retriever
 from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
 from gpu_rag.methods.higra.rules import short_answer
@@ -163,6 +164,32 @@ def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) ->
         BORN, method="higra-retriever", settings=fast, llm=ScriptedLLM(lambda request: by_model(request, []))
     )
     assert chosen(none, "seeds/model") == () and none.status == "answered" and none.paths  # the first three seed
+
+
+def test_picks_of_a_model_are_all_seeds_if_one_is_the_rules(
+    index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks: list[Walked] = []
+
+    def walk(walked: Walked, *rest: Any) -> Any:
+        walks.append(walked)
+        return higra_walk(walked, *rest)
+
+    def seeds(labels: str, **params: Any) -> Sequence[int]:
+        settings = merge(fast, {"method": {"higra-retriever": {"max_seeds": 1, **params}}})
+        llm = ScriptedLLM(lambda request: by_model(request, labels))
+        engine = index.engine(settings, llm=llm if labels else None)
+        (answer,) = engine.run("higra-retriever", [Question("q", BORN)], retrieval_only=True).answers
+        assert answer.error is None and len(llm.calls) == bool(labels)
+        return walks[-1].seeds if walks else ()
+
+    monkeypatch.setattr(retriever, "higra_walk", walk)
+    by_rule = seeds("")
+    assert len(by_rule) == 1 and seeds("A") == by_rule
+    assert len(seeds("ABCDEF")) == 6 and seeds("ABCDEF")[0] == by_rule[0]  # max_seeds is the rule's
+    assert seeds("BCDE") == by_rule  # none of them is
+    walks.clear()
+    assert seeds("BCDE", walk="subgraph") == ()  # the paper's walk takes what the model picks
 
 
 def test_a_small_model_may_rank_seeds(index: gpu_rag.Index, fast: Any) -> None:

@@ -16,6 +16,9 @@ from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program import choices
+from gpu_rag.program.choices import DOUBT, MASS
+from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.normalise import normalise_name
@@ -255,6 +258,30 @@ def test_a_small_model_ranks_and_n_options_bounds_what_it_sees(
     assert ranked and all(len(request.constraint.options) == 2 for request in ranked)  # type: ignore[union-attr]
     similar = retrieve(hops, with_params(fast, top_k=6, n_hop=1))
     assert [e.passage_id for e in answer.evidence] == ranking(similar)[:5]  # the reader's five
+
+
+def test_a_passage_rises_by_the_hops_that_could_lead_to_it_and_did(
+    hops: gpu_rag.Index, fast: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scores(entry: str = "walk", **oracle: Any) -> dict[str, float]:
+        engine = hops.engine(with_params(fast, entry=entry, top_k=6, n_hop=1))
+        deciding = Oracle({"q": Gold(frozenset(gold))}, **oracle)
+        given = {"retrieval_only": True, "decider": deciding if gold else None}
+        (answer,) = engine.run("hoprag", [Question("q", QUESTION)], limit=6, **given).answers
+        return {e.passage_id: e.score for e in answer.evidence}
+
+    gold: set[str] = set()
+    plain, by_counts = scores(), scores("vertices")
+    last = min(plain, key=plain.__getitem__)
+    gold = {hops.passage_doc_ids[hops.passage_ids.index(last)]}
+    assert scores(only="other") == plain  # that decision is the rule's
+    raised = scores()
+    gain = raised.pop(last) - plain[last]
+    shares = [MASS * n / (n + DOUBT) for n in range(1, 6)]  # an oracle takes it whenever it is offered
+    assert any(gain == pytest.approx(share) for share in shares)
+    assert raised == {id: score for id, score in plain.items() if id != last}
+    monkeypatch.setattr(choices, "MASS", 0.0)
+    assert scores() == plain and scores("vertices")[last] > by_counts[last]  # the paper's H counts visits alone
 
 
 # --- vertices as sentences, and what is missing ------------------------------------------------------

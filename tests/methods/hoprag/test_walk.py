@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gpu_rag.methods.hoprag import program as hoprag
 from gpu_rag.methods.hoprag.batched import AtVertices, OutEdge
 from gpu_rag.methods.hoprag.program import Params, Walk, helpfulness, pruned
+from gpu_rag.program.decide import RULE
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.types import Question
@@ -58,7 +59,7 @@ class FakeRun:
 
     def __init__(self, ctx: Any, world: World, by: str, limit: int):
         self.ctx, self.world, self.limit = ctx, world, limit
-        self.by = by
+        self.by, self.decider = by, RULE
         self.index = SimpleNamespace(passages={"title": [_Text(f"P{p}") for p in range(99)]})
         self.asked: list[tuple[str, int]] = []
         self.widths: list[int] = []
