@@ -9,7 +9,7 @@ class Bars:
     """Progress of a build (gpu_rag.index.build.Progress) or of a run of questions. A context manager."""
 
     def __init__(self) -> None:
-        from rich.console import Console  # here, so that `--help` stays quick
+        from rich.console import Console  # imported here, so that `--help` stays quick
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
