@@ -1,4 +1,4 @@
-"""gpu-rag ask: one question, one answer with its evidence."""
+"""The command `gpu-rag ask`: one question, one answer with its evidence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLE = f'gpu-rag ask my-index "Who taught the composer of the Eroica?" --meth
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_index(parser)
     parser.add_argument("question", metavar="QUESTION", help="the question")
     add_method(parser)
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str | Text]:
-    """Answers and prints."""
+    """Answer the question. Returns (exit status, document, text)."""
     from gpu_rag import Index
     from gpu_rag.cli.trace_text import styled, trace_text
     from gpu_rag.jobs import row_of

@@ -1,4 +1,4 @@
-"""gpu-rag bench: the graph ops timed, beside the libraries that people use for the same work."""
+"""The command `gpu-rag bench`: time the graph ops beside the libraries that people use for the same work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPENMP_USERS = ("torch", "igraph", "faiss", "sklearn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"{', '.join(OPS)}, all (default all)")
     parser.add_argument("--peers", action="store_true", help="time other libraries too; one that is missing is named")
     parser.add_argument("--quick", action="store_true", help="10,000 nodes, B 1 and 64, damping .85, one round")
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Checks, then times; exit status 1 when an op failed its check."""
+    """Check each op, then time it. Exit status 1 when an op failed its check."""
     single_thread_by_default()
     from gpu_rag.bench import report
     from gpu_rag.bench.case import REFUSED, Config
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 
 def single_thread_by_default() -> None:
-    """Sets OMP_NUM_THREADS to 1 where nobody chose it and no OpenMP library has read it yet.
+    """Set OMP_NUM_THREADS to 1 if nobody chose it and no OpenMP library has read it yet.
 
     igraph is several times slower with more threads on shared cores, which would flatter every ratio.
     """

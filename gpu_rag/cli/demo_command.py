@@ -1,4 +1,4 @@
-"""gpu-rag demo: what each method finds of the larger sample, a few answers, checked, and one chain as a picture."""
+"""The command `gpu-rag demo`: the chains that each method finds, a few checked answers, and one chain as a picture."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Scores = dict[str, list[float]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     folder, methods = Path("demo-index"), ",".join(marked("shown"))
     parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help=f"the index folder ({folder})")
     parser.add_argument("--method", default=methods, metavar="M[,M...]", help=f"methods to compare ({methods})")
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """The main job, start to end."""
+    """Run the main job from start to end."""
     from gpu_rag import Index, load_questions
     from gpu_rag.sample import world_path
 
@@ -91,7 +91,7 @@ def _beside(out: Path, ending: str) -> Path:
 
 
 def _index(out: Path, methods: Sequence[str], settings: Settings, show: Show) -> dict[str, int]:
-    """Builds or resumes an index of the sample; its counts."""
+    """Build or resume an index of the sample. Returns its counts."""
     from gpu_rag import build
     from gpu_rag.sample import world_path
 
@@ -102,13 +102,13 @@ def _index(out: Path, methods: Sequence[str], settings: Settings, show: Show) ->
         ).report
     assert report is not None
     counts = {name: report.count(name) for name in ("passages", "entities", "relations", "mentions")}
-    shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)  # a stage that is not built counts 0
+    shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n)  # a stage that was not built counts 0
     show(f"   {shown} in {report.wall_s:.1f} s: {out}")
     return counts
 
 
 def _compare(engine: Engine, methods: Sequence[str], rows: Sequence[QuestionRow], show: Show) -> Comparison:
-    """Scores of retrieval; a line a method as it ends."""
+    """Scores of retrieval. Prints a line for each method as it ends."""
     from gpu_rag.evaluation.compare import compare
     from gpu_rag.evaluation.metrics import whole_at
 

@@ -1,4 +1,4 @@
-"""gpu-rag doctor: what this machine has, what is missing, and the line that installs it."""
+"""The command `gpu-rag doctor`: the backends and models of this machine, and lines that install the missing ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu_rag.models.packaged import EMBEDDER_WHEEL, INSTALL_LINE, LLM_WHEEL
 HELP = "Show the device, the backends found or missing, the models, and what they are good for."
 EXAMPLE = "gpu-rag doctor"
 
-# module, distributions that provide it, what it is for, the extra that installs it
+# module, distributions that provide it, its use, the extra that installs it
 BACKENDS = (
     ("torch", ("torch",), "tensors on every device", ""),
     ("scipy", ("scipy",), "graph ops on the CPU", ""),
@@ -50,7 +50,7 @@ BACKENDS = (
     ("ray", ("ray",), "models on the workers of a cluster", "ray"),
 )
 
-# what somebody wants to do, the models and the modules that it takes
+# task, the models and the modules that it needs
 WORK = (
     ("index", ("embedder",), ()),
     ("ask, answer, eval", ("embedder", "llm"), ()),
@@ -71,13 +71,13 @@ SMALL = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     parser.add_argument("--clear-vector-cache", action="store_true", help="remove the vectors kept for reuse")
     add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Looks, never installs."""
+    """Look at the machine; install nothing."""
     from gpu_rag.models.embed.cache import cached_bytes, clear
     from gpu_rag.models.packaged import cache_dir
 
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 
 def _cluster(settings: Any) -> dict[str, Any]:
-    """The Ray cluster that the settings name: what it has, or why it is not there."""
+    """The Ray cluster that the settings name: its resources, or the reason why it cannot be reached."""
     from gpu_rag.cluster import look_at
 
     try:
@@ -132,7 +132,7 @@ def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: s
 
 
 def _work(document: dict[str, Any], name: str, roles: Sequence[str], modules: Sequence[str]) -> dict[str, Any]:
-    """Whether something can be done now, what is missing for it, and the lines to run."""
+    """Whether a task can be done now, the parts that it lacks, and the lines to run."""
     lacking = [
         role for role in roles if not document["models"][role]["ready"] and document["models"][role]["note"] != NONE
     ]

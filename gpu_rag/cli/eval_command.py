@@ -1,4 +1,4 @@
-"""gpu-rag eval: methods side by side on questions with known answers."""
+"""The command `gpu-rag eval`: methods side by side on questions with known answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAMPLE = f"gpu-rag eval my-index questions.jsonl --method {','.join(marked('com
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_index(parser)
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="with gold_ids, answers or answer_ids")
     words = "methods to compare (default auto: what tune found, else the best that the index has)"
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Runs every method on every question and scores it."""
+    """Run every method on every question, and score it."""
     from gpu_rag import Index, evaluate, load_questions
     from gpu_rag.engine import method_for
     from gpu_rag.evaluation.judge import unread
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     for doubt in document.get("judge", {"doubts": ()})["doubts"]:
         if document["judge"]["capable"]:
             say(f"gpu-rag: the verdicts of this judge are not to be trusted: {doubt}")
-        elif options.json:  # the tables say it themselves
+        elif options.json:  # the tables have it already
             say(f"gpu-rag: no judge: {doubt}")
     text = score_tables(document, at, options.retrieval_only)
     n_rejected = n_questions_lost(rejects)
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:
-    """The scores, their paired differences and what ran the graph ops, as text."""
+    """The scores, their paired differences and the implementations of the graph ops, as text."""
     from gpu_rag.report.evaluation import difference_rows, score_rows
 
     methods = document["methods"]
@@ -164,7 +164,7 @@ def ceiling_table(ceiling: dict[str, Any]) -> str:
 
 
 def judge_line(document: dict[str, Any]) -> str:
-    """Who judged, what was settled without a call, and how the judge did on answers whose verdict is known."""
+    """A line on the judge: its name, the answers settled without a call, its results on answers of known verdict."""
     from gpu_rag.evaluation.judge import KINDS
 
     judge, entries = document["judge"], document["methods"].values()

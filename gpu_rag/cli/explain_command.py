@@ -1,4 +1,4 @@
-"""gpu-rag explain: the decisions, paths and evidence of one answer, in words."""
+"""The command `gpu-rag explain`: the decisions, paths and evidence of one answer, in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = "gpu-rag explain answers.jsonl q07 --index my-index"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl", help="a file made by gpu-rag answer")
     parser.add_argument("id", metavar="ID", help="the question's id")
     words = "look files, pages and lines up in this index, not in the row"
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Finds the row and prints it."""
+    """Find the row, and put it in words."""
     from gpu_rag.cli.trace_text import trace_text
     from gpu_rag.jobs import read_rows
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 
 def _look_up(row: dict[str, Any], folder: Path) -> None:
-    """Fills in where each passage stands now. Raises BadInput for a passage that the index lacks or has changed."""
+    """Fill in the place of each passage in the index. Raises BadInput for one that the index lacks or has changed."""
     from gpu_rag.index.index import Index
 
     index = Index.open(folder)

@@ -1,4 +1,4 @@
-"""gpu-rag export: the index as files that other programs read."""
+"""The command `gpu-rag export`: the index as files that other programs read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = "gpu-rag export my-index --format graphml --out graph.graphml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_index(parser)
     formats, words = ["parquet", "graphml", "pyg"], "parquet, pyg: a folder; graphml: a file"
     parser.add_argument("--format", required=True, choices=formats, help=words)
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Exports and lists the files."""
+    """Export the index, and list the files."""
     from gpu_rag import Index
 
     index = Index.open(options.index)

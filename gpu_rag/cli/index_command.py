@@ -1,4 +1,4 @@
-"""gpu-rag index: a corpus into an index folder."""
+"""The command `gpu-rag index`: build an index folder from a corpus."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ FAILED = ("failed", "malformed", "truncated")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     formats = (
         "folder or .zip of files: text, .pdf, .html, office files, mails, .epub, .csv, .jsonl, .parquet, HotpotQA ..."
     )
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or one")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to create, or index to update")
     add_list(parser, "--openie", "FILE", "triples: jsonl of {id, entities, triples}, or HippoRAG json")
     add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv or .parquet, or RDF in any form")
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Builds, or plans, and reports."""
+    """Build, or plan, and report."""
     from gpu_rag import build, plan_build
     from gpu_rag.index.manifest import mend_manifest
     from gpu_rag.index.saved_settings import saved_settings
@@ -166,7 +166,7 @@ def _say_unread(options: argparse.Namespace, columns: str) -> None:
 
 
 def _built(options: argparse.Namespace, fresh: bool) -> dict[str, StageRecord]:
-    """The stages that are there, and that the build does not throw away."""
+    """The stages of the index that the build keeps."""
     from gpu_rag.index.manifest import Manifest
 
     if fresh:
@@ -175,7 +175,7 @@ def _built(options: argparse.Namespace, fresh: bool) -> dict[str, StageRecord]:
 
 
 def _say_extractor(before: dict[str, StageRecord], extractor: str) -> None:
-    """Warn where entities are made anew by another extractor, as where a stage is added and --openie forgotten."""
+    """Warn if another extractor makes the entities anew, for example when --openie was forgotten."""
     used = before["extraction"].params.get("extractor") if "extraction" in before else None
     if used not in (None, extractor):
         again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"

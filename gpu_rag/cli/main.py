@@ -1,4 +1,4 @@
-"""The `gpu-rag` command: parses, dispatches, and turns errors into one line and an exit status."""
+"""The `gpu-rag` command: parse, dispatch, and turn errors into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad usage or bad input, 3 finish
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with usage errors raised as UsageError instead of printed and exited."""
+    """A parser that raises usage errors as UsageError instead of printing them and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError: one line that says what is wrong and where help is."""
+        """Raise UsageError with one line that says what is wrong and where help is."""
         given = re.match(r"argument COMMAND: invalid choice: '(\w+)'", message)
         if given:
             raise unknown_name("command", given[1], COMMANDS)
@@ -53,7 +53,7 @@ def command_modules() -> dict[str, Callable[[], Any]]:
 
 
 def build_parser(only: str = "") -> Parser:
-    """The whole command line, or of the commands the one named `only`: the modules of the others are not imported."""
+    """The parser of all commands, or only of the command `only`: modules of the others are not imported."""
     parser = Parser(prog="gpu-rag", description="Graph RAG on your own machines.", epilog=EXIT_STATUS)
     parser.add_argument("--version", action="version", version=f"gpu-rag {__version__}")
     modules = command_modules()
@@ -75,7 +75,7 @@ def build_parser(only: str = "") -> Parser:
 
 
 def prepare_process() -> None:
-    """Settings that libraries read at import (no spinning threads, no hub, no telemetry), and the output streams."""
+    """Make settings that libraries read at import (no spinning threads, hub or telemetry); set the output streams."""
     prepare_environment()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an answer may hold letters that the terminal's encoding lacks
@@ -89,27 +89,27 @@ def prepare_process() -> None:
 
 
 def program() -> NoReturn:
-    """Runs the command of this process and exits: what the `gpu-rag` command is.
+    """Run the command of this process, and exit: the entry point of `gpu-rag`.
 
-    Once the command has ended all is written and said: Ctrl-C then ends the process at once, and adds no traceback of
-    the libraries that are being closed.
+    When the command has ended, everything is written: Ctrl-C then ends the process at once, without a traceback of
+    libraries that are being closed.
     """
     keep_stderr()
-    status = 1  # of Ctrl-C while another end was being reported
+    status = 1  # if Ctrl-C comes while another end is reported
     with suppress(KeyboardInterrupt):
         try:
             status = main()
         finally:
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as by nohup
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if ignored, as by nohup
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # `python -m` dies of SIGINT instead of this status when Ctrl-C came while code in a string ran, as dataclasses and
-    # named tuples run it when they are made: Python forgets that when more of the kind runs to its end
+    # If Ctrl-C came while code in a string ran (dataclasses run such code when they are made), `python -m` would die of
+    # SIGINT instead of ending with this status. Another string of code that runs to its end resets that.
     exec("")
     sys.exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status."""
+    """Run one command. Returns its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     if not debug:
@@ -121,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with late_interrupt():
                 importlib.import_module("gpu_rag.api.indexes")
         status, document, text = options.run(options)
-        if options.json and document is not None:  # one that has printed it already gives none
-            # in ASCII, which every encoding can hold; of its characters a terminal obeys DEL alone
+        if options.json and document is not None:  # a command that has printed it gives None
+            # in ASCII, which every encoding can hold; DEL is the only character that a terminal would obey
             print(json.dumps(document, allow_nan=False).replace("\x7f", "\\u007f"), flush=True)
         elif text:
             show(text)
@@ -140,9 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def late_interrupt() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block: torch aborts the process when the C++ code of its import is interrupted.
+    """Delay Ctrl-C to the end of the block: torch aborts the process when its import is interrupted in C++ code.
 
-    Threads that are started in it leave Ctrl-C to this one for good.
+    Threads that start inside the block never handle Ctrl-C.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -152,7 +152,7 @@ def late_interrupt() -> Iterator[None]:
 
 
 def _internal_error(kind: type[BaseException], error: BaseException, trace: object) -> None:
-    """A bug of ours: still one line, and how to see the rest. Python exits with status 1 after it."""
+    """Report a bug of ours in one line that names --debug. Python then exits with status 1."""
     text = visible(" ".join(str(error).split()))
     print(f"gpu-rag: internal error: {kind.__name__}: {text}; run again with --debug and report it", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""gpu-rag models: packaged weights to a model folder, a repository fetched, and what a model can do."""
+"""The command `gpu-rag models`: convert the packaged weights, fetch a repository, probe a model, or misbehave."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gpu_rag.errors import UsageError
 HELP = "Convert the packaged model, fetch another, look what one can do, or serve one that misbehaves."
 EXAMPLE = "gpu-rag models convert --out smollm2"
 ACTIONS = ("convert", "fetch", "probe", "misbehave")
-OPTIONS = {"name": ("fetch", "probe"), "out": ("convert", "fetch"), "fresh": ("probe",)}  # and the actions they are for
+OPTIONS = {"name": ("fetch", "probe"), "out": ("convert", "fetch"), "fresh": ("probe",)}  # options and their actions
 OPTIONS |= dict.fromkeys(("port", "seed", "share", "faults", "thinks", "upstream", "persona"), ("misbehave",))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     parser.add_argument("action", choices=[*ACTIONS], help="what to do")
     parser.add_argument("name", nargs="?", metavar="NAME", help="fetch: OWNER/NAME; probe: a model (models.llm)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
     parser.add_argument("--fresh", action="store_true", help="probe again a model whose result was kept")
-    parser.add_argument("--port", type=int, metavar="P", help="misbehave: where it listens (default 8000; 0: any)")
-    parser.add_argument("--seed", type=int, metavar="N", help="misbehave: what goes wrong depends on it (default 0)")
-    parser.add_argument("--share", type=float, metavar="S", help="misbehave: requests that go wrong (default .3)")
+    parser.add_argument("--port", type=int, metavar="P", help="misbehave: port to listen on (default 8000; 0: any)")
+    parser.add_argument("--seed", type=int, metavar="N", help="misbehave: seed of the choice of faults (default 0)")
+    parser.add_argument("--share", type=float, metavar="S", help="misbehave: share of wrong requests (default .3)")
     parser.add_argument("--faults", metavar="F,...", help="misbehave: which faults (default all)")
     parser.add_argument("--thinks", action="store_true", help="misbehave: every reply begins with a thought")
     words = "misbehave: as this server does: vllm, ollama, llama.cpp, lmstudio, tgi or proxy"
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """One of the four."""
+    """Run one of the four actions."""
     _check_options(options)
     if options.action == "misbehave":
         return _misbehave(options)
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Raises UsageError for what belongs to another action."""
+    """Raise UsageError for an option of another action."""
     for option, actions in OPTIONS.items():
         value = getattr(options, option)
         absent = value is False or value in (None, "")
@@ -93,7 +93,7 @@ def _fetch(options: argparse.Namespace) -> tuple[Path, bool]:
 
 
 def _misbehave(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Serves until Ctrl-C; the document counts what was done."""
+    """Serve until Ctrl-C. The document counts requests and faults."""
     from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
 
     faults = tuple(names(options.faults)) if options.faults else FAULTS

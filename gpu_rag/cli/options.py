@@ -1,4 +1,4 @@
-"""Options that several commands share, and the settings that they add up to."""
+"""Options that several commands share, and the settings made of them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PROFILES = ("cpu", "gpu", "multi-gpu")  # beside those of methods
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """--profile and --set."""
-    parser.add_argument("--profile", metavar="cpu|gpu|FILE", help="settings from configs/NAME.toml or a TOML file")
+    """Add --profile and --set."""
+    parser.add_argument("--profile", metavar="cpu|gpu|FILE", help="settings of a profile or a TOML file")
     words = "one setting, such as index.chunk_words=200 or method.NAME.PARAMETER=0.5; stronger than all others"
     add_list(parser, "--set", "KEY=VALUE", words, dest="assignments", type=str)
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:
-    """DIR, the index folder."""
+    """Add DIR, the index folder."""
     parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
-    """--method."""
+    """Add --method."""
     best = f"{AUTO} (default): what tune found, else the best that the index has"
     others = ", ".join(name for name in method_names() if name != AUTO)
     parser.add_argument("--method", default=AUTO, metavar="M", help=f"{best}; or one of {others}")
@@ -48,25 +48,25 @@ def say_method(given: str, method: str) -> None:
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str = "questions") -> None:
-    """--limit."""
+    """Add --limit."""
     add_count(parser, "--limit", what, f"only the first N {what}")
 
 
 def add_where(parser: argparse.ArgumentParser) -> None:
-    """--where."""
+    """Add --where."""
     words = "only documents whose metadata fit, such as 'year >= 2020 and lang = \"de\"'"
     parser.add_argument("--where", metavar="EXPR", type=_filter, help=words)
 
 
 def _filter(text: str) -> str:
-    """A filter that is not empty."""
+    """The text of a filter. Raises UsageError if it is empty."""
     if not text.strip():
         raise UsageError("the filter is empty", expected="such as year >= 2020", do="or leave --where out")
     return text.strip()
 
 
 def add_count(parser: argparse.ArgumentParser, name: str, what: str, words: str) -> None:
-    """An option with a whole number above 0."""
+    """Add an option with a whole number above 0."""
 
     def count(text: str) -> int:
         if not text.isdecimal() or not int(text):
@@ -84,14 +84,14 @@ def port(text: str) -> int:
 
 
 def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, words: str, **more: Any) -> None:
-    """An option that may be given several times."""
+    """Add an option that may be given several times."""
     parser.add_argument(
         name, action="append", default=[], metavar=metavar, help=f"{words} (repeatable)", **{"type": Path, **more}
     )
 
 
 def add_report(parser: argparse.ArgumentParser, what: str) -> None:
-    """--report."""
+    """Add --report."""
     parser.add_argument("--report", type=Path, metavar="FILE.html", help=f"write {what} as one HTML file")
 
 
@@ -101,8 +101,8 @@ def add_progress(parser: argparse.ArgumentParser) -> None:
 
 
 def add_limits(parser: argparse.ArgumentParser, failures: str) -> None:
-    """--max-failures, with this default, and --max-fallbacks."""
-    lost, ruled = "failures allowed", "replies that may stay unread, so that rules decide,"
+    """Add --max-failures, with this default, and --max-fallbacks."""
+    lost, ruled = "failures allowed", "unreadable replies allowed, which rules then decide,"
     for name, default, words in (("--max-failures", failures, lost), ("--max-fallbacks", "20%", ruled)):
         shown = f"{words} before exit status 3 (default {default})".replace("%", "%%")  # argparse formats it
         parser.add_argument(name, type=_failures, metavar="N|P%", default=default, help=shown)
@@ -113,10 +113,10 @@ def exit_status(
     losses: Sequence[tuple[int, int, str]],
     fallbacks: Sequence[tuple[Mapping[str, Mapping[str, int]], int]],
 ) -> int:
-    """3 where more was lost than --max-failures and --max-fallbacks allow, else 0; says what, and rules loudly.
+    """3 if more was lost than --max-failures and --max-fallbacks allow, else 0. Says which limit was exceeded.
 
-    losses: (failures, of how many, words such as "12 questions failed"), of which the first too many counts; fallbacks:
-    (by step and kind, of how many replies).
+    losses: (failures, total, words such as "12 questions failed"); only the first that is exceeded is reported.
+    fallbacks: (counts by step and kind, number of replies).
     """
     status = 0
     for n, total, words in losses:
@@ -137,7 +137,7 @@ def exit_status(
 
 
 def _failures(text: str) -> str:
-    """Checked before any work is done, not when the run has ended."""
+    """Check the text of a limit before any work is done. Raises UsageError."""
     try:
         number = float(text.removesuffix("%"))
     except ValueError:
@@ -166,13 +166,13 @@ def profile_file(name: str) -> Path:
 def settings_of(
     options: argparse.Namespace, manifest: Mapping[str, Any] | None = None, flags: Mapping[str, Any] | None = None
 ) -> Settings:
-    """Strongest first: --set, flags, profile, manifest, defaults."""
+    """The settings. Strongest first: --set, flags, profile, manifest, defaults."""
     profile = read_profile(profile_file(options.profile)) if options.profile else {}
     assigned = nested([parse_assignment(text) for text in options.assignments])
-    from gpu_rag.methods.registry import load_method  # it declares the sections of methods
+    from gpu_rag.methods.registry import load_method  # declares the sections of methods
 
     settings = make_settings(merge(profile, flags or {}, assigned), manifest)
-    for name, params in settings.method.items():  # used or not: a typing error is never dropped
+    for name, params in settings.method.items():  # also methods that are not used: a typing error is never dropped
         checked(load_method(name).Params, params, f"method.{name}")
     return settings
 
@@ -197,10 +197,10 @@ def numbers(text: str) -> list[int]:
 
 
 def api_key(settings: Settings, llm: str = "") -> ApiKeys:
-    """Keys by address from the variables that `models.api_keys` names; without any the key for all model servers.
+    """Keys by address from the variables that `models.api_keys` names; without any, the key for all model servers.
 
-    That one comes from GPU_RAG_API_KEY or OPENAI_API_KEY. llm: the model in place of `models.llm`. Raises UsageError
-    for a server that is used and whose variable is not set.
+    The key for all comes from GPU_RAG_API_KEY or OPENAI_API_KEY. llm: the model in place of `models.llm`. Raises
+    UsageError for a server that is used and whose variable is not set.
     """
     if not settings.models.api_keys:
         return os.environ.get("GPU_RAG_API_KEY") or os.environ.get("OPENAI_API_KEY")
@@ -219,7 +219,7 @@ def api_key(settings: Settings, llm: str = "") -> ApiKeys:
 
 
 def say(*lines: str) -> None:
-    """Progress and remarks go to stderr; stdout is for results."""
+    """Print a remark to stderr; stdout is for results."""
     for line in lines:
         print(visible(line), file=sys.stderr, flush=True)
 

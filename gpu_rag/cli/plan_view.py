@@ -1,4 +1,4 @@
-"""--plan of `index` and `answer`: its options, plans as text, and predicted against actual afterwards."""
+"""The option --plan of `index` and `answer`: plans as text, and afterwards predicted against actual."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TOKENS = ("llm_calls", "prompt_tokens", "generated_tokens")
 
 
 def add_plan(parser: argparse.ArgumentParser, what: str, default: str) -> None:
-    """--plan and --plan-sample."""
+    """Add --plan and --plan-sample."""
     words = f"predict tokens, time, memory and disk from a sample of {what} and stop"
     parser.add_argument("--plan", action="store_true", help=words)
     add_count(parser, "--plan-sample", what, f"{what} in the sample of --plan (default {default})")
 
 
 def check_plan(options: argparse.Namespace) -> None:
-    """Raises UsageError for options that a plan, or its absence, would drop."""
+    """Raise UsageError for options that would have no effect with, or without, --plan."""
     if options.plan_sample and not options.plan:
         raise UsageError("--plan-sample is for --plan", given=options.plan_sample, do="add --plan, or leave it out")
     if options.plan and options.report:

@@ -1,4 +1,4 @@
-"""gpu-rag sample: the larger sample as files, to index and ask as one's own."""
+"""The command `gpu-rag sample`: the larger sample as files, to index and ask like your own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ EXAMPLE = "gpu-rag sample my-sample"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the files go; a new folder, or an empty one")
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Copies the files."""
+    """Copy the files."""
     from gpu_rag.errors import UsageError
     from gpu_rag.index.folder import storage_errors
     from gpu_rag.methods.registry import made_for, marked, method_of

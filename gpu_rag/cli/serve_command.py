@@ -1,4 +1,4 @@
-"""gpu-rag serve: an index behind HTTP, the questions of all clients batched together."""
+"""The command `gpu-rag serve`: an index behind HTTP, with the questions of all clients batched together."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ EXAMPLE = "gpu-rag serve my-index --port 8080"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_index(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to bind (default 127.0.0.1)")
-    parser.add_argument("--port", type=port, default=8080, metavar="PORT", help="0: a free one (default 8080)")
+    parser.add_argument("--port", type=port, default=8080, metavar="PORT", help="port; 0: a free one (default 8080)")
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=WORDS)
     audit = "append a line for each request: time, key's name, path, status, milliseconds"
     parser.add_argument("--audit", type=Path, metavar="FILE.jsonl", help=audit)
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, None, str]:
-    """Serves until a signal stops it. The JSON document is printed when it is ready, not at the end."""
+    """Serve until a signal stops the server. The JSON document is printed when it is ready, not at the end."""
     missing = [name for name in ("uvicorn", "starlette", "prometheus_client") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
 
 def _end() -> None:
-    """Ends the process where a model is still at work in a thread: torch aborts when it is taken apart under it."""
+    """End the process if a model still works in a thread: torch would abort if the interpreter shut down under it."""
     if any(thread is not threading.main_thread() for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -27,7 +27,7 @@ def visible(text: str) -> str:
 
 
 def has_styles() -> bool:
-    """Whether stdout is a terminal that shows styles, and nobody asked for none (NO_COLOR)."""
+    """Whether stdout is a terminal that shows styles, and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
 
 
@@ -43,7 +43,7 @@ def show(text: str | Text) -> None:
 
 
 class Visible(logging.Formatter):
-    """The form of warnings that libraries and model servers cause."""
+    """Formatter of log messages: control characters of libraries and model servers are shown as escapes."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The message, visible."""
@@ -51,10 +51,10 @@ class Visible(logging.Formatter):
 
 
 class _Remarks(io.FileIO):
-    """Bytes to stderr. Where they cannot be written, since its reader is gone or its disk full, the rest is dropped."""
+    """A stream of bytes to stderr. If its reader is gone or its disk full, the rest is dropped."""
 
     def write(self, data: Any) -> int:
-        """Writes, or drops for good: a remark that nobody reads ends no work."""
+        """Write the bytes, or drop all from now on: a remark that nobody reads ends no work."""
         try:
             return super().write(data)
         except OSError:
@@ -65,7 +65,7 @@ class _Remarks(io.FileIO):
 
 
 def keep_stderr() -> None:
-    """Makes stderr of this process outlive its reader.
+    """Make stderr of this process outlive its reader.
 
     Standard streams that were closed (`2>&-`) are opened to nothing first: else the next file that is opened, of the
     index perhaps, takes the number, and what libraries print to stderr goes into it.
@@ -74,7 +74,7 @@ def keep_stderr() -> None:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     if sys.stderr is not sys.__stderr__:
-        return  # what a caller in this process reads is its own
+        return  # a stream that a caller in this process set stays as it is
     encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
     remarks: Any = _Remarks(2, "w", closefd=False)
     sys.stderr = io.TextIOWrapper(remarks, encoding, errors="backslashreplace", write_through=True)

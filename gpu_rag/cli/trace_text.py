@@ -62,7 +62,7 @@ def _wrapped(text: str, indent: str, hanging: str | None = None) -> str:
 
 
 def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
-    """The text that `explain` and `ask` print. evidence: how many passages to show (default all)."""
+    """The text that `explain` and `ask` print. evidence: number of passages to show (default all)."""
     lines = [f"question  {row['question']}", f"method    {row['method']}"]
     if row.get("where"):
         lines.append(f"where     {row['where']}")
@@ -133,7 +133,7 @@ def styled(text: str, row: dict[str, Any]) -> Text:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    """The line of the answer, with what the evidence says of it."""
+    """The line of the answer, with its grounding."""
     if row["status"] == "failed":
         return f"failed    {row['error']['type']}: {row['error']['message']}"
     if row["answer"] is None:
@@ -168,14 +168,14 @@ def _step(step: dict[str, Any]) -> str:
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    """Words by the names that they are for; names without a star first."""
+    """(pattern of step names, words) of all methods; names without a star first."""
     words = WORDS | joined_hooks("explain")
     names = sorted(words, key=lambda name: "*" in name)
     return [(re.compile(re.escape(name).replace(r"\*", "([a-z0-9]+)")), words[name]) for name in names]
 
 
 def said(verb: str, n_candidates: int) -> str | None:
-    """The words for a step, or None where its name has to do.
+    """The words for a step, or None if there are none and its name is shown.
 
     >>> said("expand_1_2/rule", 40)
     'evidence graph 1, hop 2: relations that lead on, of 40, by rule'

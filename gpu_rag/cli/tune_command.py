@@ -1,4 +1,4 @@
-"""gpu-rag tune: what a method learns from questions of one's own, kept in the index."""
+"""The command `gpu-rag tune`: let a method learn from your own questions; the result is kept in the index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLE = "gpu-rag tune my-index questions.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     from gpu_rag.methods.registry import named_hooks
 
     able = [*named_hooks("tune")]
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Learns, judges and keeps."""
+    """Learn, score the result, and keep it."""
     from gpu_rag import Index, load_questions
     from gpu_rag.index.tuned import keep
     from gpu_rag.methods.registry import check_stages, named_hooks

@@ -1,4 +1,4 @@
-"""gpu-rag verify-answers: does every answer quote what is in the index, and in the corpus?"""
+"""The command `gpu-rag verify-answers`: compare every answer with the index, the replies and the corpus."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ EXAMPLE = "gpu-rag verify-answers answers.jsonl my-index --corpus corpus.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl", help="a file made by gpu-rag answer")
     parser.add_argument("index", type=Path, metavar="DIR", help="the index that it was made with")
     add_list(parser, "--corpus", "PATH", "compare quotations with the source too: what was given to gpu-rag index")
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Checks everything; exit status 1 names each row and what differs."""
+    """Check everything. Exit status 1 names each row and the difference."""
     from gpu_rag import verify_answers
 
     checked = verify_answers(options.answers, options.index, corpus=options.corpus)

@@ -1,4 +1,4 @@
-"""gpu-rag verify: is this index whole and sound?"""
+"""The command `gpu-rag verify`: check that an index is whole and sound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLE = "gpu-rag verify my-index --digest"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_index(parser)
     words = "check too that the index has what these methods, or all, need"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Checks everything; exit status 1 names what is broken."""
+    """Check everything. Exit status 1 names the broken parts."""
     from gpu_rag import verify
 
     checked = verify(options.index, methods=None if options.methods is None else names(options.methods))
