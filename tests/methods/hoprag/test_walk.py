@@ -60,7 +60,7 @@ class FakeRun:
     def __init__(self, ctx: Any, world: World, by: str, limit: int):
         self.ctx, self.world, self.limit = ctx, world, limit
         self.by, self.decider = by, RULE
-        self.index = SimpleNamespace(passages={"title": [_Text(f"P{p}") for p in range(99)]})
+        self.index = SimpleNamespace(passage_titles=[_Text(f"P{p}") for p in range(99)])
         self.asked: list[tuple[str, int]] = []
         self.widths: list[int] = []
         self.found: Ranking | None = None
