@@ -167,7 +167,7 @@ def test_a_question_that_sources_agree_on_takes_the_papers_number_of_requests(in
     llm, names = scripted({**REPLIES, "answer": {**NO, "sufficient": True, "answer": "Tamsin"}, "sources": ALL_KINDS})
     answer = ask(index, fast, QUESTION, llm, w_max=1)
     assert {"topics", "analysis", "query", "sources", "web", "text_paths", "select", "refine", "answer"} == set(names)
-    assert len(names) == answer.usage.llm_calls == 8
+    assert len(names) == answer.usage.llm_calls == 10
 
 
 ALL_KINDS = {"chosen": ["A", "B", "C"]}
