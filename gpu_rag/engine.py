@@ -429,9 +429,12 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
             passages, paths = await reranked(run, question.text, support.evidence, support.paths, run.keep)
             support = replace(support, evidence=passages, paths=paths)
         nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # only over knowledge bases
-        missing = getattr(support, "missing", ())
-        status = "retrieved" if support.evidence or support.paths or nodes else "unsupported"
-        return Draft(None, support.evidence, support.paths, status, nodes, pools, missing=missing)
+        remarks: dict[str, Any] = {
+            name: getattr(support, name, ()) for name in ("missing", "unread", "barred", "sought")
+        }
+        draft = Draft(None, support.evidence, support.paths, "retrieved", nodes, pools, **remarks)
+        there = bool(draft.evidence or draft.paths or nodes) and not draft.doubtful
+        return draft if there else replace(draft, status="unsupported")
 
     return program
 
@@ -477,9 +480,10 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
     asked = draft.condensed or question.text
     found = Grounding() if draft.text is None else grounded(asked, draft.text, draft.evidence, draft.paths, draft.nodes)
-    status = "unsupported" if found.status == "unsupported" else draft.status
+    status = "unsupported" if found.status == "unsupported" or draft.doubtful else draft.status
     common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
     common.update(condensed=draft.condensed, missing=draft.missing, source=draft.source)
+    common.update(unread=draft.unread, barred=draft.barred, sought=draft.sought)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
 
 

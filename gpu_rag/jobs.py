@@ -38,8 +38,8 @@ STATUSES = ("answered", "retrieved", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as documented for the command line. where, nodes, pools, support, condensed, missing and
-    source are included only if they are not empty."""
+    """The row of an answer, as documented for the command line. where, nodes, pools, support, condensed, missing,
+    source, unread, barred and sought are included only if they are not empty."""
     row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
@@ -65,8 +65,9 @@ def row_of(answer: Answer) -> dict[str, Any]:
         row["condensed"] = answer.condensed
     if answer.source:
         row["source"] = answer.source
-    if answer.missing:
-        row["missing"] = list(answer.missing)
+    for name in ("missing", "unread", "barred", "sought"):
+        if lines := getattr(answer, name):
+            row[name] = list(lines)
     if answer.pools:
         row["pools"] = [{**vars(pool), "entities": list(pool.entities)} for pool in answer.pools]
     return row

@@ -302,7 +302,7 @@ class Draft:
     """The return value of a program.
 
     status: answered | retrieved | unsupported. nodes: knowledge base nodes, best first; pools: `Pool`; support: only
-    where it was asked for, see `program.support`; condensed, missing, source: see `Answer`.
+    where it was asked for, see `program.support`; condensed, missing, source, unread, barred, sought: see `Answer`.
     """
 
     text: str | None
@@ -315,6 +315,14 @@ class Draft:
     condensed: str = ""
     missing: tuple[str, ...] = ()
     source: str = ""
+    unread: tuple[str, ...] = ()
+    barred: tuple[str, ...] = ()
+    sought: tuple[str, ...] = ()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether words of the question were not understood, or what it asks for is not known: never `answered`."""
+        return bool(self.unread or self.sought)
 
 
 @dataclass(frozen=True)
@@ -327,6 +335,9 @@ class Answer:
     condensed: the standalone question that was answered, if the asked one was clear only with its history; else "".
     source: "model" if no source had anything and the model answered from its own knowledge; else "".
     missing: sources that failed while others answered, such as "web: the search server did not answer; ...".
+    unread: words of the question that change its meaning and were not understood, such as "not"; sought: what was
+    looked for and is not known, such as "entity: Zorvex"; with either of them, status is never `answered`. barred:
+    nodes that the question rules out, each with the reason.
     """
 
     question_id: str
@@ -348,6 +359,9 @@ class Answer:
     condensed: str = ""
     missing: tuple[str, ...] = ()
     source: str = ""
+    unread: tuple[str, ...] = ()
+    barred: tuple[str, ...] = ()
+    sought: tuple[str, ...] = ()
 
 
 # --- model requests --------------------------------------------------------------------------------

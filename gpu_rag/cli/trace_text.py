@@ -54,6 +54,7 @@ _GROUNDED = {"supported": "bold green", "unsupported": "bold red"}
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _WIDTH = 100
 _MOST_CHARS = 323  # of a passage
+_REMARKS = ("missing", "unread", "sought", "barred")
 
 
 def _wrapped(text: str, indent: str, hanging: str | None = None) -> str:
@@ -79,7 +80,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     if row["status"] != "retrieved":
         lines += ["\nsentences", *_sentences(row)] if row.get("support") else []
         lines += ["", _answer(row)]
-    lines += [f"missing   {line}" for line in row.get("missing", ())]
+    lines += [f"{name:<9} {line}" for name in _REMARKS for line in row.get(name, ())]
     if row.get("nodes"):
         lines.append("\nnodes")
         for number, node in enumerate(row["nodes"][:evidence], 1):

@@ -88,7 +88,7 @@ class Ask(Generic[R]):
     schema: Callable[..., str] | None = None
     words: Callable[..., Sequence[str]] | None = None
     unread: Callable[..., R] | None = None
-    gold: Callable[..., R | None] | None = None
+    gold: Callable[..., R | Awaitable[R | None] | None] | None = None
     max_tokens: int = 0
     temperature: float | None = None
     reads: Literal["", "any", "capable"] = ""

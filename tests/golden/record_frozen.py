@@ -77,7 +77,9 @@ def short(value: Any) -> Any:
     if isinstance(value, Mapping):
         dropped = {k for k in value if k in ("s", "created") or k.endswith(("_s", "_idle_share"))}
         # of a question without a history; of one whose sources all answered; of one that they answered
-        dropped.update(name for name in ("condensed", "missing") if not value.get(name, True))
+        dropped.update(
+            name for name in ("condensed", "missing", "unread", "barred", "sought") if not value.get(name, True)
+        )
         if "condensed" in value and not value["source"]:
             dropped.add("source")
         return {k: short(v) for k, v in value.items() if k not in dropped}

@@ -21,7 +21,6 @@ from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
 from gpu_rag.methods.hybgrag.crag import asks as crag_asks
 from gpu_rag.methods.hybgrag.examples import read_examples
-from gpu_rag.methods.hybgrag.route_prompt import route_schema
 from gpu_rag.methods.hydrarag import replies
 from gpu_rag.methods.hydrarag.asks import SUMMARY_TOKENS
 from gpu_rag.models.budget import longest, reply_tokens
@@ -29,6 +28,7 @@ from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.packaged import packaged_llm_folder
 from gpu_rag.program import questions
+from gpu_rag.program.knowledge_base.query_prompt import query_schema
 from gpu_rag.settings import make_settings
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json
@@ -36,7 +36,7 @@ from gpu_rag.text.structs import schema_of
 from gpu_rag.types import Malformed
 
 CONTEXT = 2048
-LARGER = {"stages/extract": 4096}  # the context for thirty names and thirty facts of a passage
+LARGER = {"stages/extract": 4096, "hybgrag/route": 4096}  # thirty names and facts of a passage; eight example routes
 SETTINGS = make_settings({})
 TYPES, RELATIONS = ("person", "film", "genre"), ("directed_by", "has_genre", "starred")
 CHOICE, TEXT = "a choice", "a text"
@@ -68,13 +68,15 @@ STEPS: dict[str, str] = {
     "hybgrag/crag_route": crag_asks.route_schema(*CRAG_LISTS, 4),
     "hybgrag/crag_validate": CHOICE,
     "hybgrag/module": CHOICE,
-    "hybgrag/route": route_schema(TYPES, RELATIONS),
+    "hybgrag/route": query_schema(TYPES, RELATIONS),
     "hybgrag/validate": CHOICE,
+    "hybgrag/validate_yes_no": CHOICE,
     "hydrarag/analysis": schema_of(replies.Analysed),
     "hydrarag/answer": schema_of(replies.Answered),
     "hydrarag/answer_last": schema_of(replies.Answered),
     "hydrarag/knowledge": TEXT,
     "hydrarag/predict": schema_of(replies.Predicted),
+    "hydrarag/query": query_schema(TYPES, RELATIONS),
     "hydrarag/refine": TEXT,
     "hydrarag/refined": schema_of(replies.FollowUp),
     "hydrarag/select": CHOICE,
@@ -120,6 +122,7 @@ OPEN_IN = {  # what a name means in one file
     "hybgrag/crag_validate": {"options", "query_time"},
     "hybgrag/module": {"options"},
     "hybgrag/validate": {"options"},
+    "hybgrag/validate_yes_no": {"options"},
     "hydrarag/predict": {"indicator"},  # read out of the question alone
     "hydrarag/refined": {"indicator"},
     "hydrarag/select": {"indicator"},
@@ -243,7 +246,8 @@ def test_its_examples_are_replies_that_can_be_read(name: str, model: ScriptedLLM
         examples = read_examples(None, "routes", False)
         types = {topic.type for e in examples for topic in e.action.topics}
         relations = {relation for e in examples for topic in e.action.topics for relation in topic.relations}
-        schema = route_schema(sorted(types), sorted(relations))
+        relations |= {one.relation for e in examples for one in e.operations.constraints}
+        schema = query_schema(sorted(types), sorted(relations))
         replies = [e.route().split("Reply: ")[1] for e in examples]
     else:
         schema = STEPS[name]

@@ -201,7 +201,7 @@ KB_QUESTIONS = [
     "what was founded long ago",
     "?",
 ]
-DECISIONS = {"topics", "analysis", "paths", "refine", "answer", "follow_up", "predict"}
+DECISIONS = {"topics", "analysis", "query", "paths", "refine", "answer", "follow_up", "predict"}
 TEXT_DECISIONS = {"source_selector", "web_results", "text_paths"}
 CHAIN = {"entities": ["kerling", "ANSWER"], "relations": ["lies on"]}
 INSTEAD: dict[str, Any] = {

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from kb_in_memory import knowledge_base
 
+from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.program.knowledge_base.chain_reader import Reading
@@ -111,9 +112,38 @@ def test_hops_follow_the_words_outward_from_the_topic(question: str, topic: str,
     assert best(films(), question, topic) == chain
 
 
-def test_inverse_names_turn_a_relation_round_in_a_graph_without_types() -> None:
+@cache
+def firms() -> Memory:
+    names = [(id, id, "entity") for id in ("Norvex", "Orbis", "Telva", "Oslo", "Norway", "Ann")]
+    edges = [("Norvex", "acquired", "Orbis"), ("Orbis", "acquired", "Telva"), ("Norway", "capital", "Oslo")]
+    edges += [("Ann", "works for", "Orbis"), ("Telva", "owned by", "Orbis"), ("Orbis", "owned by", "Norvex")]
+    return Memory(knowledge_base(names, edges))
+
+
+@pytest.mark.parametrize(
+    ("question", "topic", "chain"),
+    [
+        ("Which company acquired Orbis?", "Orbis", "acquired backwards"),
+        ("What did Orbis acquire?", "Orbis", "acquired"),
+        ("Which company was acquired by Orbis?", "Orbis", "acquired"),
+        ("By whom was Orbis acquired?", "Orbis", "acquired backwards"),
+        ("Who owns Orbis?", "Orbis", "owned by"),
+        ("What does Orbis own?", "Orbis", "owned by backwards"),
+        ("Who works for Orbis?", "Orbis", "works for backwards"),
+        ("What is the capital of Norway?", "Norway", "capital"),
+        ("What is Oslo the capital of?", "Oslo", "capital backwards"),
+    ],
+)
+def test_direction_is_read_in_a_graph_without_types(question: str, topic: str, chain: str) -> None:
+    found = read(firms(), question, topic)
+    assert found.chains[0].sure and found.chains[0].text(firms().known["kb"]) == chain
+
+
+def test_a_fact_that_the_topic_lacks_is_told() -> None:
+    found, kb = read(firms(), "Who acquired Norvex?", "Norvex"), firms().known["kb"]
+    assert not any(chain.sure for chain in found.chains)
+    assert [(kb.relation_names[row], way) for row, way in found.lacking] == [("acquired", IN)]
     assert best(family(), "who is the father of Bob", "Bob") == "parents"
-    assert best(family(), "who are the children of Bob", "Bob") == "parents backwards"
     assert best(family(), "who is the wife of the mother of Bob", "Bob") == "parents, spouse"
 
 
@@ -124,7 +154,7 @@ def test_a_question_that_says_no_relation_or_much_else_is_not_sure() -> None:
     found = read(medicine(), long, "glaucoma")
     assert not found.plain and not found.chains[0].sure
     relations = [medicine().known["kb"].relation_names[row] for row in found.fitting]
-    assert relations == ["contraindication", "indication", "off-label use"]  # all that lead to drugs
+    assert relations == ["indication"]  # of all that lead to drugs, what does not mean the contrary
 
 
 def test_phrases_are_read_before_their_words() -> None:
@@ -180,5 +210,5 @@ def test_relations_that_turn_a_question_round_are_opposed_unless_it_says_so() ->
         return {names[row] for row in opposed_relations(cast(Index, memory), question)}
 
     assert opposed("Which drugs treat glaucoma?") == {"contraindication", "off-label use"}
-    assert opposed("Which drugs should be avoided in glaucoma?") == {"off-label use"}
-    assert opposed("Which drugs are used off-label for glaucoma?") == {"contraindication"}
+    assert opposed("Which drugs should be avoided in glaucoma?") == {"indication", "off-label use"}
+    assert opposed("Which drugs are used off-label for glaucoma?") == {"contraindication", "indication"}

@@ -7,37 +7,40 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from gpu_rag.methods.hybgrag.examples import Experience, Validation, fenced
-from gpu_rag.methods.hybgrag.gold import answers_question, proves
-from gpu_rag.methods.hybgrag.route_prompt import Route
-from gpu_rag.methods.hybgrag.state import Action, Topic
+from gpu_rag.methods.hybgrag.gold import answers_question, holds_answer, proves
+from gpu_rag.methods.hybgrag.state import Action
 from gpu_rag.models.ask import Ask, Choose, read_prompt
+from gpu_rag.program.knowledge_base.query import Query, Topic
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
 MOST_FAULTS = 4  # maximum that the commentor may name
 
 
-def route_of(proposal: Action | None) -> Route:
+def route_of(proposal: Action | None) -> Query:
     """The route of the action that the rules propose."""
-    return Route((), True) if proposal is None else Route(proposal.topics, proposal.sure)
+    return Query((), True) if proposal is None else Query(proposal.topics, proposal.sure, proposal.operations)
 
 
-def merged(reply: Route) -> Route:
-    """The reply with one entity for each name and type. It keeps its chain, or the union of its relations."""
-    kept: dict[tuple[str, str], Topic] = {}
+def merged(reply: Query) -> Query:
+    """The reply with one entity for each name and type, and whether it is negated. It keeps its chain, or the union of
+    its relations."""
+    kept: dict[tuple[str, str, bool], Topic] = {}
     for entity in reply.entities:
         name = " ".join(entity.entity.split())
-        key = name.casefold(), entity.type
+        key = name.casefold(), entity.type, entity.negated
         if key in kept or len(entity.ways) != len(entity.relations):
             name, earlier = (kept[key].entity, kept[key].relations) if key in kept else (name, ())
-            entity = Topic(name, entity.type, tuple(dict.fromkeys((*earlier, *entity.relations))))
+            relations = tuple(dict.fromkeys((*earlier, *entity.relations)))
+            entity = Topic(name, entity.type, relations, negated=entity.negated)
         kept[key] = structs.replace(entity, entity=name)
-    return Route(tuple(entity for entity in kept.values() if entity.entity), reply.sure)
+    entities = tuple(entity for entity in kept.values() if entity.entity)
+    return structs.replace(reply, entities=entities)
 
 
 ROUTE = Ask(
     "hybgrag_route",
-    Route,
+    Query,
     rule=route_of,
     prompt=lambda shown: shown.prompt,
     show=lambda shown: shown.slots,
@@ -53,9 +56,10 @@ MODULE = Choose(
 )
 
 
-def _validation_prompt(examples: Sequence[Validation]) -> Prompt:
-    prompt = read_prompt(f"{PROMPTS}:validate")
-    return fenced(prompt) if examples else prompt
+def _fenced_if(name: str, collected: object) -> Prompt:
+    """The prompt; examples collected for the index are fenced as untrusted text."""
+    prompt = read_prompt(name)
+    return fenced(prompt) if collected else prompt
 
 
 def _judged(question: str, references: Sequence[str], examples: Sequence[Validation]) -> Mapping[str, str]:
@@ -63,12 +67,20 @@ def _judged(question: str, references: Sequence[str], examples: Sequence[Validat
     return {**slots, "examples": "\n\n".join(example.text() for example in examples)} if examples else slots
 
 
-VALIDATE = Choose("hybgrag_validator", _validation_prompt, _judged, helps=answers_question)
+VALIDATE = Choose(
+    "hybgrag_validator",
+    lambda examples: _fenced_if(f"{PROMPTS}:validate", examples),
+    _judged,
+    helps=answers_question,
+)
 
 
-def _comment_prompt(collected: bool) -> Prompt:
-    prompt = read_prompt(f"{PROMPTS}:comment")
-    return fenced(prompt) if collected else prompt
+VALIDATE_ALL = Choose(
+    "hybgrag_validator",
+    lambda examples: _fenced_if(f"{PROMPTS}:validate_yes_no", examples),
+    _judged,
+    helps=holds_answer,
+)
 
 
 def _commented(question: str, action: Action, examples: Sequence[Experience]) -> Mapping[str, str]:
@@ -76,4 +88,11 @@ def _commented(question: str, action: Action, examples: Sequence[Experience]) ->
     return {"question": question, "action": "\n".join(action.lines()), "examples": shown}
 
 
-COMMENT = Choose("hybgrag_commentor", _comment_prompt, _commented, none=True, threshold=0.5, helps=proves)
+COMMENT = Choose(
+    "hybgrag_commentor",
+    lambda collected: _fenced_if(f"{PROMPTS}:comment", [0] * collected),
+    _commented,
+    none=True,
+    threshold=0.5,
+    helps=proves,
+)

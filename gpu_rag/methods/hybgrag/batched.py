@@ -6,6 +6,7 @@ candidates of a question are the nodes that all its topics reach, without the to
 that some topic reaches are taken, and the result says so. Candidates are ranked by the cosine of question and document,
 ties to the lower node. If wanted, distance comes first: 0 if a chain uses every relation of the topic once, in any
 order, else the edges of the shortest chain. Over several topics the largest distance counts, in a union the smallest.
+If the candidates of a question are given, they are ranked alone, wherever the topics lead.
 Apart from the sets themselves, nothing of size [B, N] is allocated.
 """
 
@@ -49,7 +50,8 @@ class TopicNodes:
     ways: tuple[int, ...] = ()
 
 
-Query = tuple[tuple[TopicNodes, ...], np.ndarray]  # the topics of a question, and its unit vector
+# the topics of a question, its unit vector, and its candidates if they are known
+Query = tuple[tuple[TopicNodes, ...], np.ndarray, tuple[int, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,9 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
     by_distance: nearer nodes first, then by cosine; else by cosine alone. Memory: the sets, summed over chains. The
     result does not depend on the batch.
     """
-    kb, questions = kb_of(index), [topics for topics, _ in queries]
+    kb, questions = kb_of(index), [topics for topics, _, _ in queries]
     walks = walked(kb, questions, radius, index.threads)
-    candidates, met = _candidates(walks)
+    candidates, met = _candidates(walks, [within for _, _, within in queries])
     question = row_of_value(candidates)
     far = torch.zeros_like(question)
     if by_distance:
@@ -131,7 +133,7 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
         of_topic = walks.distances()[at]
         nearest, farthest = torch.where(there, of_topic, radius + 1).amin(1), torch.where(there, of_topic, 0).amax(1)
         far = torch.where(met[question], farthest, nearest)
-    scores = score_nodes(kb, stacked([vector for _, vector in queries], kb.device), candidates)
+    scores = score_nodes(kb, stacked([vector for _, vector, _ in queries], kb.device), candidates)
     order = lexsort(-scores, far, question)  # candidates are ascending, so ties go to the lower node
     order = order[torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]] < k]
     nodes, question = candidates.values[order].long(), question[order]
@@ -162,8 +164,8 @@ def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius:
     return Walks(max(kb.n, 1), topics, n_topics, max(sizes, default=0), flat, of_topic, ends)
 
 
-def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
-    """The candidates of each question, and whether they are an intersection: bool[B]."""
+def _candidates(walks: Walks, within: Sequence[tuple[int, ...] | None]) -> tuple[Ragged, torch.Tensor]:
+    """The candidates of each question, and whether they are an intersection, or given: bool[B]."""
     n, batch, reached = walks.n, len(walks.n_topics), walks.keys[0]
     own = ragged_of_lists([topic.nodes for topic in walks.topics], reached.device)
     topic_keys = walks.of_question[row_of_value(own)] * n + own.values
@@ -172,7 +174,11 @@ def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
     shared = free & (count == walks.n_topics[question])
     met = torch.zeros(batch, dtype=torch.int32, device=reached.device)
     met = met.scatter_reduce_(0, question, shared.int(), "amax") > 0
-    return ragged_of_keys(found[free & (shared | ~met[question])], batch, n), met
+    given = torch.tensor([nodes is not None for nodes in within], device=reached.device)
+    rows = [place * n + node for place, nodes in enumerate(within) for node in nodes or ()]
+    kept = found[free & (shared | ~met[question]) & ~given[question]]
+    keys = torch.cat([kept, torch.tensor(rows, dtype=torch.int64, device=reached.device)]).sort().values
+    return ragged_of_keys(keys, batch, n), met | given
 
 
 @dataclass(frozen=True)

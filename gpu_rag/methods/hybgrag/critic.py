@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_rag.methods.hybgrag.asks import COMMENT, MOST_FAULTS, VALIDATE
+from gpu_rag.methods.hybgrag.asks import COMMENT, MOST_FAULTS, VALIDATE, VALIDATE_ALL
 from gpu_rag.methods.hybgrag.examples import Validation, chosen_examples, own_examples, read_examples
 from gpu_rag.methods.hybgrag.retrieve import first_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved
@@ -29,8 +29,8 @@ _LIKELY = (Fault.MISSING, Fault.WRONG_INTERSECTION)
 
 def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
     """The faults that need no judgement: no entity, then no intersection."""
-    n_nodes = sum(map(bool, result.found))  # topics that are nodes
-    if not action.topics or (action.module != TEXT and not n_nodes):
+    n_nodes = sum(bool(nodes) and not topic.negated for topic, nodes in zip(action.topics, result.found))
+    if not action.topics or (action.module != TEXT and not any(result.found)):
         return Feedback(Fault.NO_ENTITY)
     return Feedback(Fault.NO_INTERSECTION) if n_nodes > 1 and not result.met else None
 
@@ -42,19 +42,25 @@ def unknown_entities(action: Action, result: Retrieved) -> tuple[str, ...]:
 
 async def fitting(run: Run, params: Params, question: str, action: Action, result: Retrieved) -> int | None:
     """The validator: the position of the reference that answers the question, judged by documents and reasoning paths;
-    None if none of the first ones does."""
-    nodes = first_nodes(run, action, result, params.n_references)
+    None if none of the first ones does. With validator=yes_no 0 if the references answer it."""
+    nodes = await first_nodes(run, action, result, params.n_references)
     if not nodes:
         return None
     clean = action.module == TEXT or seen_by_code(action, result) is None
     n, rows = len(nodes), result.rows[: params.n_references]
+    if params.validator == "yes_no":
+        n, ask = 1, VALIDATE_ALL
+        options = ["yes, the references answer the question", "no, they do not"]
+    else:
+        ask = VALIDATE
+        options = [*(f"[{i}] meets every requirement" for i in range(1, n + 1)), "none of them does"]
     (place,) = await decide(
         run,
-        VALIDATE,
+        ask,
         question=question,
         references=[node.reference(i, params.paths) for i, node in enumerate(nodes, 1)],
         examples=_judged(run, rows),
-        options=[*(f"[{i}] meets every requirement" for i in range(1, n + 1)), "none of them does"],
+        options=options,
         query=question,
         scores=[float(clean), *[0.0] * (n - 1), float(not clean)],
         action=action,

@@ -21,8 +21,9 @@ from msgspec import Meta, Struct
 from gpu_rag.errors import BadInput
 from gpu_rag.index.index import Index
 from gpu_rag.index.tuned import TUNED, tuned
-from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, Action, Fault, Feedback, Topic
+from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, Action, Fault, Feedback
 from gpu_rag.program.embed import embed
+from gpu_rag.program.knowledge_base.query import ALL, Operations, Query, Topic
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import CLOSE, OPEN, Prompt
 
@@ -39,6 +40,7 @@ class Experience(Struct, frozen=True, omit_defaults=True):
     module: str = HYBRID
     feedback: Feedback | None = None
     sure: bool = True
+    operations: Operations = ALL
 
     def __post_init__(self) -> None:
         if self.module not in MODULES or (self.feedback is not None and self.feedback.kind == Fault.REJECTED):
@@ -49,16 +51,16 @@ class Experience(Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, question: str, action: Action, feedback: Feedback | None = None) -> Experience:
         """The experience of an action."""
-        return cls(question, action.topics, action.module, feedback, action.sure)
+        return cls(question, action.topics, action.module, feedback, action.sure, action.operations)
 
     @property
     def action(self) -> Action:
         """The action."""
-        return Action(self.module, self.entities, self.sure)
+        return Action(self.module, self.entities, self.sure, self.operations)
 
     def route(self) -> str:
         """The example for the router."""
-        reply = {"entities": msgspec.to_builtins(self.entities), "sure": self.sure}
+        reply = msgspec.to_builtins(Query(self.entities, self.sure, self.operations))
         return f"Question: {self.question}\nReply: {json.dumps(reply, ensure_ascii=False)}"
 
     def comment(self) -> str:

@@ -28,6 +28,11 @@ def answers_question(known: Known, position: int, rows: Sequence[int]) -> bool:
     return rows[position] in gold if position < len(rows) else gold.isdisjoint(rows)
 
 
+def holds_answer(known: Known, position: int, rows: Sequence[int]) -> bool:
+    """Whether some reference is a gold node; for the position after the first, whether none is."""
+    return set(gold_rows(known)).isdisjoint(rows) == (position == 1)
+
+
 async def proves(
     known: Known, position: int, action: Action, result: Retrieved, faults: Sequence[Feedback], radius: int
 ) -> bool:

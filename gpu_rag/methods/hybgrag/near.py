@@ -33,26 +33,18 @@ UNIT = 2.0**40  # resolution of the sums
 
 @dataclass(frozen=True)
 class Entities:
-    """The entities of a question. groups: the nodes of each entity; types: of the wanted nodes, () for any; opposed:
-    relations that mean the contrary of what is asked."""
+    """The entities of a question. groups: the nodes of each entity; types: of the wanted nodes, () for any; barred:
+    nodes that cannot be answers, nor lead to them."""
 
     groups: tuple[tuple[int, ...], ...]
     vector: np.ndarray
     types: tuple[int, ...] = ()
-    opposed: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Near(Ranking):
-    """Nodes, best first, with the cosines of their documents. barred: nodes linked to an entity only by opposed
-    relations, which cannot be answers; ascending."""
-
     barred: tuple[int, ...] = ()
 
 
 @batched(GRAPH, tile=TILE, name="hybgrag_near")
 @trusted()
-def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Near]:
+def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Ranking]:
     """The k nodes nearest to all entities of each question, see the module."""
     kb = kb_of(index)
     graph, n, device = kb.typed, max(kb.n, 1), kb.device
@@ -61,20 +53,14 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Near]:
     entity, edges = row_of_value(own), graph.out_indptr.diff() + graph.in_indptr.diff()
     size = torch.zeros_like(of_entity).index_add_(0, entity, edges[own.values])
     share = 1 / torch.log(3 + size.double())
-    n_relations = max(kb.n_relations, 1)
-    opposed = [place * n_relations + r for place, one in enumerate(queries) for r in one.opposed]
-    turned = torch.tensor(opposed, dtype=torch.int64, device=device)
-    pieces = [
-        (entity[at] * n + node, torch.isin(of_entity[entity[at]] * n_relations + r, turned))
-        for at, node, r in _edges(graph, own.values)
-    ]
-    joined = torch.cat([keys for keys, _ in pieces] or [entity[:0]])
-    contrary = torch.cat([of for _, of in pieces] or [entity[:0].bool()])
-    next_, against = torch.unique(joined[~contrary]), torch.unique(joined[contrary])
-    against = _question_keys(against[~torch.isin(against, next_)], of_entity, n)
+    out = [place * n + node for place, one in enumerate(queries) for node in one.barred]
+    barred = torch.tensor(out, dtype=torch.int64, device=device)
+    pieces = [entity[at] * n + node for at, node in _edges(graph, own.values)]
+    next_ = torch.unique(torch.cat([*pieces, entity[:0]]))
+    next_ = next_[~torch.isin(_question_keys(next_, of_entity, n), barred)]
     keys, worth = [_question_keys(next_, of_entity, n)], [(UNIT * share[next_ // n]).long()]
     between = next_[(size[next_ // n] <= FEW) & (edges[next_ % n] <= FEW)]
-    pairs = [(between[at] // n * n + node, at) for at, node, _ in _edges(graph, between % n)]
+    pairs = [(between[at] // n * n + node, at) for at, node in _edges(graph, between % n)]
     if pairs:
         weight = (UNIT / torch.log(3 + edges[between % n].double())).long()
         second, place = torch.unique(torch.cat([key for key, _ in pairs]), return_inverse=True)
@@ -87,7 +73,7 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Near]:
     wanted = torch.tensor([[not one.types or t in one.types for t in range(kb.n_types)] for one in queries])
     of_type = torch.from_numpy(kb.node_type.astype(np.int64)).to(device)[found % n]
     kept = wanted.to(device)[found // n, of_type] & ~torch.isin(
-        found, torch.cat([of_entity[entity] * n + own.values, against])
+        found, torch.cat([of_entity[entity] * n + own.values, barred])
     )
     found, total = found[kept], total[kept]
     order = lexsort(-total, found // n)
@@ -102,10 +88,7 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Near]:
     bounds = torch.searchsorted(question, torch.arange(len(queries) + 1, device=device)).tolist()
     rows, scores = (found % n)[order].tolist(), cosine[order].tolist()
     parts = (slice(a, min(a + k, b)) for a, b in zip(bounds, bounds[1:]))
-    barred: list[list[int]] = [[] for _ in queries]
-    for key in torch.unique(against).tolist():
-        barred[key // n].append(key % n)
-    return [Near(tuple(rows[part]), tuple(scores[part]), tuple(out)) for part, out in zip(parts, barred)]
+    return [Ranking(tuple(rows[part]), tuple(scores[part])) for part in parts]
 
 
 def _question_keys(keys: torch.Tensor, of_entity: torch.Tensor, n: int) -> torch.Tensor:
@@ -113,10 +96,8 @@ def _question_keys(keys: torch.Tensor, of_entity: torch.Tensor, n: int) -> torch
     return of_entity[keys // n] * n + keys % n
 
 
-def _edges(graph: TypedGraph, nodes: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """(position in `nodes`, node at the other end, relation) of every edge of the nodes, in pieces."""
-    out_side = graph.out_indptr, graph.out_node, graph.out_relation
-    in_side = graph.in_indptr, graph.in_node, graph.in_relation
-    for indptr, other, relation in (out_side, in_side):
+def _edges(graph: TypedGraph, nodes: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(position in `nodes`, node at the other end) of every edge of the nodes, in pieces."""
+    for indptr, other in ((graph.out_indptr, graph.out_node), (graph.in_indptr, graph.in_node)):
         for at, entry in expand(indptr[nodes], indptr[nodes + 1]):
-            yield at, other[entry].long(), relation[entry].long()
+            yield at, other[entry].long()

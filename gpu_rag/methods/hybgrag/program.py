@@ -5,14 +5,15 @@ nodes that the relations of all entities lead to; the text module ranks all docu
 node that answers the question, and moves it to the front. If there is none, the commentor names the fault, and the
 router tries again. The result of the last of `iterations` is returned without validation.
 
-If rules route and the question does not clearly state its relations, the rankings of the modules are fused. If the
-result then has no document, the answer is `unsupported`, and the trace lists possible relations. If a model decides, it
-is asked at most 4 * iterations - 2 times, and once more for each unreadable reply. The reader comes after that.
+If the route is not sure of the relations, the rankings of the modules are fused. If the result then has no document,
+the answer is `unsupported`, and the trace lists possible relations. If a model decides, it is asked at most
+4 * iterations - 2 times, and once more for each unreadable reply. The reader comes after that.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_rag.index.folder import sha256_text
@@ -21,10 +22,9 @@ from gpu_rag.methods.hybgrag.critic import comment, fitting
 from gpu_rag.methods.hybgrag.examples import NONE, own_examples
 from gpu_rag.methods.hybgrag.near import Entities
 from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_nodes, fused, retrieve_by
-from gpu_rag.methods.hybgrag.router import router_of
+from gpu_rag.methods.hybgrag.router import Router, router_of
 from gpu_rag.methods.hybgrag.state import TEXT, Action, History, Params, Retrieved
 from gpu_rag.program.embed import embed
-from gpu_rag.program.knowledge_base.chains import asked_types, opposed_relations
 from gpu_rag.program.knowledge_base.views import kb_of, node_passages, ranked_nodes
 from gpu_rag.program.reader import read_blocks
 from gpu_rag.program.run import Run
@@ -47,8 +47,18 @@ def config(index: Index, params: Params) -> dict[str, Any]:
     return {} if own == NONE else {"examples": sha256_text(repr(own))[:16]}
 
 
-async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retrieved]:
-    """Run the loop. Returns the last action and its result. The trace records actions and feedback."""
+@dataclass(frozen=True)
+class Refined:
+    """The end of the loop: the last action, its result, and what the answer says of the question, see
+    `Router.remarks`."""
+
+    action: Action
+    result: Retrieved
+    remarks: Mapping[str, Any]
+
+
+async def refined(question: str, run: Run, params: Params) -> Refined:
+    """Run the loop. The trace records actions and feedback. What the validator accepts is returned as it is."""
     (vector,) = await embed([question])
     router, history, kb = await router_of(question, vector, run, params), History(question), kb_of(run.index)
     last: tuple[Action, Retrieved] | None = None
@@ -56,7 +66,7 @@ async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retr
         action = await router.route(history)
         if action is None:
             break
-        result = await retrieve_by(action, vector, kb, params)
+        result = await _retrieved(action, router)
         history.actions.append(action)
         last = action, result
         flags = () if result.met else ("no intersection: nodes of any entity",)
@@ -73,46 +83,60 @@ async def refined(question: str, run: Run, params: Params) -> tuple[Action, Retr
         run.note(f"hybgrag_feedback_{turn}", 0, (f"{feedback.kind}: {feedback.text()}",))
     assert last is not None  # the first action is always new
     action, result = last
-    if action.sure:
-        return last
-    ranked = router.ranked
-    chains = tuple(dict.fromkeys(topic.text() for one in ranked for topic in one.chains))
-    run.note("hybgrag_unsure", len(chains), chains)
-    groups, types = tuple(one.linked.nodes for one in ranked), asked_types(run.index, question)
-    named = Entities(groups, vector, tuple(types), tuple(opposed_relations(run.index, question)))
-    if action.module != TEXT and len(action.topics) == 1 and all(one.plain for one in ranked):
-        return action, behind(result, await fused(replace(result, rows=()), named, params, kb), params)
-    deep = replace(params, n_nodes=max(DEPTH, params.n_nodes))
-    graph = replace(result, rows=()) if action.module == TEXT else await retrieve_by(action, vector, kb, deep)
-    return action, await fused(graph, named, params, kb)
+    if params.chains and not action.sure:
+        chains = tuple(dict.fromkeys(topic.text() for one in router.ranked for topic in one.chains))
+        run.note("hybgrag_unsure", len(chains), chains)
+    return Refined(action, result, router.remarks(action, result))
 
 
-async def supported(action: Action, result: Retrieved, run: Run) -> Draft:
+async def _retrieved(action: Action, router: Router) -> Retrieved:
+    """The result of an action. Where its relations are not sure, graph and documents are fused. What the question rules
+    out is left out at the end, whichever way it came."""
+    params, kb = router.params, kb_of(router.run.index)
+    deep = replace(params, n_nodes=max(DEPTH, params.n_nodes)) if params.chains else params
+    result = await retrieve_by(action, router.vector, kb, deep, router.types)
+    if params.chains and not action.sure and result.n_answers < 0:
+        ranked = router.ranked
+        groups = tuple(one.linked.nodes for one in ranked if not one.negated)
+        named = Entities(groups, router.vector, router.types, tuple(router.barred))
+        if action.module != TEXT and len(action.topics) == 1 and all(one.plain for one in ranked):
+            result = behind(result, await fused(replace(result, rows=()), named, deep, kb), deep)
+        else:
+            result = await fused(replace(result, rows=()) if action.module == TEXT else result, named, deep, kb)
+    barred = {*router.barred, *result.barred}
+    result = result.without(barred) if barred else result
+    return result.ordered(range(min(len(result.rows), params.n_nodes)))
+
+
+async def supported(found: Refined, run: Run) -> Draft:
     """A draft without a text: nodes of a result, at most run.limit passages of them, and paths to the first nodes."""
-    kb, best = kb_of(run.index), dict[int, float]()
+    kb, best, result = kb_of(run.index), dict[int, float](), found.result
     for row, score in zip(result.rows, result.scores):
         for passage in node_passages(kb, row, run.limit):
             best.setdefault(passage, score)
     shown = Ranking(tuple(best)[: run.limit], tuple(best.values())[: run.limit])
     evidence = run.evidence(shown, "of a node that the question's entities lead to", "hybgrag_nodes")
-    paths = await edge_paths(action, result, N_PATHS, kb)
-    return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result))
+    paths = await edge_paths(found.action, result, N_PATHS, kb)
+    return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result), **found.remarks)
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Draft:
     """Run the loop. Returns its ranked nodes with their passages and paths."""
-    return await supported(*await refined(question.text, run, params), run)
+    return await supported(await refined(question.text, run, params), run)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """Run the loop, then read the first nodes once, each with its document and the paths that lead to it."""
-    action, result = await refined(question.text, run, params)
-    found = await supported(action, result, run)
-    if not (result.sure or found.evidence):
-        return found
-    nodes = enumerate(first_nodes(run, action, result, run.reader.passages), 1)
+    """Run the loop, then read the first nodes once, each with its document and the paths that lead to it. The answer to
+    "how many" is the number of exact answers."""
+    found = await refined(question.text, run, params)
+    draft, action, result = await supported(found, run), found.action, found.result
+    if action.operations.aggregate == "count" and result.n_answers >= 0:
+        return replace(draft, text=str(result.n_answers), status="answered")
+    if not (result.sure or draft.evidence):
+        return draft
+    nodes = enumerate(await first_nodes(run, action, result, run.reader.passages), 1)
     blocks = ["\n".join((f"[{place}] {node.name}", node.text, *node.paths)) for place, node in nodes]
     text = await read_blocks(run, question.text, blocks) if blocks else None
-    if text is None or not (found.evidence or found.paths):
-        return found
-    return replace(found, text=text, status="answered")
+    if text is None or not (draft.evidence or draft.paths):
+        return draft
+    return replace(draft, text=text, status="answered")

@@ -12,9 +12,10 @@ from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.methods.hybgrag.batched import TopicNodes, reach_nodes
 from gpu_rag.methods.hybgrag.near import Entities, near_nodes
-from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved, Topic
+from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
+from gpu_rag.program.knowledge_base.query import Operations, Part, Plan, Topic, solve
 from gpu_rag.program.knowledge_base.views import kb_of, relation_rows
 from gpu_rag.program.knowledge_base.walks import Walk, path_along
 from gpu_rag.program.run import Run
@@ -28,21 +29,28 @@ DEPTH, DOCUMENTS = 50, 300  # nodes per fused ranking; documents searched to fin
 NODE_WORDS = 200  # words of a document shown to a model
 
 
-async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, params: Params) -> Retrieved:
+async def retrieve_by(
+    action: Action, vector: np.ndarray, kb: KnowledgeBase, params: Params, types: Sequence[int] = ()
+) -> Retrieved:
     """The nodes of an action: by the cosine of their documents alone, or among those that its topics lead to.
 
     A topic is left out of the intersection if no node has its name or a near one; `found` records this. If no topic is
-    left, documents are searched.
+    left, documents are searched. An action with operations is executed exactly, and its answers are ranked alone.
     """
     found: tuple[tuple[int, ...], ...] = ()
     if action.module != TEXT:
         names = (match_names(kb, topic.entity, topic.type, params.name_threshold) for topic in action.topics)
         found = tuple(await gather(*names))
-    pairs = zip(action.topics, found)
-    known = tuple(_topic_nodes(topic, nodes, kb) for topic, nodes in pairs if nodes)
-    if known:
-        reached = await reach_nodes((known, vector), params.radius, params.n_nodes, params.order == "distance")
-        return replace(reached, found=found)
+    pairs = [(topic, nodes) for topic, nodes in zip(action.topics, found) if nodes]
+    if pairs:
+        known, solved = tuple(_topic_nodes(*pair, kb) for pair in pairs if not pair[0].negated), None
+        if params.chains and not action.plain:
+            solved = await solve(await plan_of(action.topics, found, action.operations, kb, types))
+        within = None if solved is None else solved.nodes
+        reached = await reach_nodes((known, vector, within), params.radius, params.n_nodes, params.order == "distance")
+        if solved is None:
+            return replace(reached, found=found)
+        return replace(reached, found=found, barred=solved.barred, n_answers=len(solved.nodes), met=bool(solved.nodes))
     documents = await search_documents(vector, params.n_nodes)
     return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
 
@@ -50,11 +58,11 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
 async def fused(result: Retrieved, named: Entities, params: Params, kb: KnowledgeBase) -> Retrieved:
     """The result if the question does not clearly state its relations. Three rankings are fused by the sum of 1 / (60 +
     rank): nodes of the hybrid module, nodes near all named entities, and all documents. Only nodes of the types that
-    the question asks for count (if it names some), and none that only an opposed relation links to an entity."""
+    the question asks for count (if it names some), and no barred ones."""
     untyped = (row for row, name in enumerate(kb.type_names) if name == UNTYPED)
     named = replace(named, types=tuple({*named.types, *untyped}) if named.types else ())
     near, documents = await gather(near_nodes(named, DEPTH), search_documents(named.vector, DOCUMENTS))
-    barred, weight, cosine = set(near.barred), dict[int, float](), dict[int, float]()
+    barred, weight, cosine = set(named.barred), dict[int, float](), dict[int, float]()
     for found in (result, near, documents):
         pairs = [pair for pair in _of_types(found, named.types, kb) if pair[0] not in barred]
         for rank, (row, score) in enumerate(pairs[:DEPTH], 1):
@@ -82,18 +90,31 @@ def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float])
     return replace(result, rows=tuple(rows), scores=scores, chains=ways, sure=False)
 
 
+async def plan_of(
+    topics: Sequence[Topic],
+    found: Sequence[tuple[int, ...]],
+    operations: Operations,
+    kb: KnowledgeBase,
+    types: Sequence[int] = (),
+) -> Plan:
+    """A query in the graph. found: the nodes of each topic; types: of the answers if all topics are negated."""
+    pairs = [(_topic_nodes(topic, nodes, kb), topic.negated) for topic, nodes in zip(topics, found) if nodes]
+    parts = tuple(Part(one.nodes, one.relations, one.ways, negated) for one, negated in pairs)
+    named = await gather(*(match_names(kb, name, None, 1.0) for name in operations.without))
+    return Plan(parts, operations, tuple(node for nodes in named for node in nodes), tuple(types))
+
+
 def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> TopicNodes:
     if topic.ways:
-        return TopicNodes(
-            nodes, tuple(bisect_left(kb.relation_names, name) for name in topic.relations), topic.directions
-        )
+        rows = tuple(bisect_left(kb.relation_names, name) for name in topic.relations)
+        return TopicNodes(nodes, rows, topic.directions)
     return TopicNodes(nodes, relation_rows(topic.relations, kb))
 
 
 @dataclass(frozen=True)
 class ShownNode:
     """A ranked node for a prompt: the beginning of its document, and "entity -> relation -> ... -> node" for each found
-    topic that leads to it."""
+    topic that leads to it, with "<- relation <-" for an edge that is walked back."""
 
     name: str
     type: str
@@ -106,25 +127,27 @@ class ShownNode:
         return "\n".join((f"[{number}] {self.name} ({self.type})", text, *(f"path: {p}" for p in self.paths if paths)))
 
 
-def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[ShownNode]:
+async def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[ShownNode]:
     """The first k nodes of a result."""
     kb, shown = kb_of(run.index), []
-    named = [topic.entity for topic, nodes in zip(action.topics, result.found) if nodes]
-    for place, row in enumerate(result.rows[:k]):
-        chains = result.chains[place] if result.chains else ()
-        name, text = kb.node_names[row], " ".join(node_text(kb, run.index, row).split()[:NODE_WORDS])
-        ways = ((entity, *(kb.relation_names[r] for r in chain), name) for entity, chain in zip(named, chains) if chain)
-        shown.append(ShownNode(name, kb.type_names[kb.node_type[row]], text, [" -> ".join(way) for way in ways]))
+    paths = await gather(*(_paths_to(action, result, place, kb) for place in range(min(k, len(result.rows)))))
+    for row, ways in zip(result.rows, paths):
+        text = " ".join(node_text(kb, run.index, row).split()[:NODE_WORDS])
+        type = kb.type_names[kb.node_type[row]]
+        shown.append(ShownNode(kb.node_names[row], type, text, [path.text for path in ways]))
     return shown
 
 
 async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
     """The paths to the first n nodes as edges that can be checked against the knowledge base."""
-    starts = [(nodes, topic.directions) for nodes, topic in zip(result.found, action.topics) if nodes]
-    walks = [
-        path_along(kb, Walk(nodes, chain, row, ways))
-        for row, chains in zip(result.rows[:n], result.chains)
-        for (nodes, ways), chain in zip(starts, chains)
-        if chain
-    ]
-    return tuple(path for path in await gather(*walks) if path is not None)
+    paths = await gather(*(_paths_to(action, result, place, kb) for place in range(min(n, len(result.rows)))))
+    return tuple(path for some in paths for path in some)
+
+
+async def _paths_to(action: Action, result: Retrieved, place: int, kb: KnowledgeBase) -> list[Path]:
+    """A path from each topic that leads to the node at a place."""
+    pairs = zip(result.found, action.topics)
+    starts = [(nodes, topic.directions) for nodes, topic in pairs if nodes and not topic.negated]
+    row, chains = result.rows[place], result.chains[place] if result.chains else ()
+    walks = (path_along(kb, Walk(nodes, chain, row, ways)) for (nodes, ways), chain in zip(starts, chains) if chain)
+    return [path for path in await gather(*walks) if path is not None]

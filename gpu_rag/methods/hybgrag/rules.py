@@ -15,25 +15,36 @@ If all of these were taken: variants of every entity, one more entity, the other
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hybgrag.state import DIRECTIONS, HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
+from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params
 from gpu_rag.program.embed import embed
-from gpu_rag.program.knowledge_base.chains import Asked, Read, asked_chains
-from gpu_rag.program.knowledge_base.names import Linked, link_names, masked
+from gpu_rag.program.knowledge_base.chains import (
+    Asked,
+    Read,
+    asked_chains,
+    of_clause,
+    opposed_relations,
+    spoken_operators,
+)
+from gpu_rag.program.knowledge_base.names import Linked, link_names, masked, unknown_names
+from gpu_rag.program.knowledge_base.query import DIRECTIONS, Topic
 from gpu_rag.program.knowledge_base.relations import NearRelations, near_relations
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
+from gpu_rag.text.rules.relations.operators import Operators
 
 N_CANDIDATES = 12
 N_RANKED = 8  # relations tried per entity
@@ -48,7 +59,9 @@ class Candidate:
     """An entity that the question may mean.
 
     relations: (name, whether it can be the first step), best first; chains: that the question may ask for, best first;
-    sure: whether the first chain is certain; plain: whether the question says little else.
+    sure: whether the first chain is certain; plain: whether the question says little else. negated: whether the
+    question rules out what it leads to; lacking: relations that the question plainly says and that do not lead from it;
+    opposed: relations that mean the contrary of what is asked of it.
     """
 
     linked: Linked
@@ -56,6 +69,9 @@ class Candidate:
     chains: tuple[Topic, ...] = ()
     sure: bool = False
     plain: bool = True
+    negated: bool = False
+    lacking: tuple[str, ...] = ()
+    opposed: frozenset[int] = frozenset()
 
     def topics(self, size: int) -> list[Topic]:
         """The entity along each of its chains, then along each set of at most `size` of its relations that can begin a
@@ -65,12 +81,18 @@ class Candidate:
         sets = [s for n in sizes for s in combinations(places, n) if any(self.relations[i][1] for i in s)]
         sets.sort(key=lambda s: (len(s), sum(s), s))
         named = (tuple(self.relations[i][0] for i in s) for s in sets)
-        return [*self.chains, *(Topic(self.linked.name, self.linked.type, relations) for relations in named)]
+        name, type = self.linked.name, self.linked.type
+        return [*self.chains, *(Topic(name, type, relations, negated=self.negated) for relations in named)]
 
     @property
     def first(self) -> Topic:
         """The entity along the best chain, else along the best relation that can begin a walk."""
         return self.topics(1)[0]
+
+    def negating(self, negated: bool, opposed: frozenset[int]) -> Candidate:
+        """The candidate with its polarity."""
+        chains = tuple(structs.replace(topic, negated=negated) for topic in self.chains)
+        return replace(self, chains=chains, negated=negated, opposed=opposed)
 
     def is_of(self, topic: Topic) -> bool:
         """Whether the topic is this entity."""
@@ -78,11 +100,21 @@ class Candidate:
 
     def overlaps(self, other: Candidate) -> bool:
         """Whether both come from the same words of the question."""
-        mine, its = self.linked, other.linked
-        return mine.start < its.end and its.start < mine.end
+        return _overlap(self.linked, other.linked)
 
 
-async def candidates(question: str, run: Run, params: Params) -> list[Candidate]:
+@dataclass(frozen=True)
+class Spoken:
+    """A question as rules read it. ranked: candidates for its entities, best first; operators: of the question;
+    left_out: nodes that it leaves out; unknown: names in it that no node has."""
+
+    ranked: list[Candidate]
+    operators: Operators
+    left_out: tuple[int, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+async def candidates(question: str, run: Run, params: Params) -> Spoken:
     """The entities that a question may mean, best first. At one place, the type with the nearest relation comes first.
 
     Relations are ranked by the cosine of their words and the question with the name replaced by its type. Chains are
@@ -91,18 +123,56 @@ async def candidates(question: str, run: Run, params: Params) -> list[Candidate]
     phrases = sorted(keywords(question), key=lambda phrase: (-len(phrase), phrase))[:N_CANDIDATES]
     kb = kb_of(run.index)
     linked = await link_names(kb, question, phrases, N_CANDIDATES, params.name_threshold)
+    linked = [again for e in linked for again in _places(e, question)]
+    clear = sorted(_clear(linked, params.max_topics), key=lambda e: e.start)
+    operators = spoken_operators(run.index, question, [(e.start, e.end) for e in clear])
+    clauses = dict(zip(((e.start, e.end) for e in clear), operators.clauses))
+    left_out = tuple(n for e in linked if (c := clauses.get((e.start, e.end))) and c.left_out for n in e.nodes)
+    linked = [e for e in linked if not set(e.nodes) <= set(left_out)]
+    unknown = unknown_names(question, [e.name for e in linked], kb)
     if not linked:
-        return []
+        return Spoken([], operators, left_out, unknown)
     vectors = await embed([masked(question, e.start, e.end, e.type) for e in linked])
     ranked = await gather(
         *(near_relations((e.nodes, vector), params.radius, N_RANKED) for e, vector in zip(linked, vectors))
     )
     common = run.index.loaded("words of relations", lambda index: relation_words(kb_of(index).relation_texts))
-    asked = [_asked(question, e, linked, vector, common) for e, vector in zip(linked, vectors)]
+    asked = []
+    for e, vector in zip(linked, vectors):
+        clause = None if operators.plain else clauses.get((e.start, e.end))
+        asked.append(
+            _asked(question, e, linked, vector, common) if clause is None else of_clause(clause, e.nodes, vector)
+        )
     chains = await gather(*(asked_chains(one, LONGEST, N_CHAINS) for one in asked))
-    found = [_candidate(e, near, some, kb) for e, near, some in zip(linked, ranked, chains) if any(near.first)]
+    found = []
+    for e, near, read, one in zip(linked, ranked, chains, asked):
+        if any(near.first):
+            candidate, score = _candidate(e, near, read, kb)
+            opposed = opposed_relations(run.index, one.text)
+            negated = (e.start, e.end) in clauses and clauses[e.start, e.end].negated
+            found.append((candidate.negating(negated, opposed), score))
     found.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
-    return [candidate for candidate, _ in found]
+    return Spoken([candidate for candidate, _ in found], operators, left_out, unknown)
+
+
+def _clear(linked: Sequence[Linked], most: int) -> list[Linked]:
+    """The names that clearly occur in a question, one for each place."""
+    least, taken = CLEAR if any(e.score >= CLEAR for e in linked) else PLAIN, list[Linked]()
+    for e in linked:
+        if e.score >= least and not any(_overlap(e, other) for other in taken) and len(taken) < most:
+            taken.append(e)
+    return taken
+
+
+def _places(entity: Linked, question: str) -> list[Linked]:
+    """An entity at each place of its name in the question."""
+    name = question[entity.start : entity.end]
+    places = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", question)] if name else []
+    return [replace(entity, start=start, end=end) for start, end in places] or [entity]
+
+
+def _overlap(one: Linked, other: Linked) -> bool:
+    return one.start < other.end and other.start < one.end
 
 
 def _asked(question: str, topic: Linked, linked: Sequence[Linked], vector: np.ndarray, common: frozenset[str]) -> Asked:
@@ -128,7 +198,8 @@ def _candidate(linked: Linked, near: NearRelations, read: Read, kb: KnowledgeBas
     if read.fitting and not read.plain:
         topics.insert(0, Topic(linked.name, linked.type, tuple(names[r] for r in read.fitting)))
     score = chains[0].score if chains else max(near.scores) - 1
-    return Candidate(linked, relations, tuple(topics), sure, read.plain), score
+    lacking = tuple(dict.fromkeys(names[row] for row, _ in read.lacking))
+    return Candidate(linked, relations, tuple(topics), sure, read.plain, lacking=lacking), score
 
 
 def first_action(ranked: Sequence[Candidate], params: Params) -> Action:
@@ -139,7 +210,8 @@ def first_action(ranked: Sequence[Candidate], params: Params) -> Action:
         plain = candidate.linked.score >= least and not any(candidate.overlaps(other) for other in taken)
         if plain and len(taken) < params.max_topics:
             taken.append(candidate)
-    topics = tuple(candidate.first for candidate in taken or ranked[:1])
+    certain = [candidate for candidate in taken if candidate.sure or not candidate.negated]
+    topics = tuple(candidate.first for candidate in certain or taken or ranked[:1])
     return Action(HYBRID, topics) if topics else Action(TEXT)
 
 

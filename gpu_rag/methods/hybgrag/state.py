@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct
 
-from gpu_rag.graph.reach import EITHER, IN, OUT
+from gpu_rag.program.knowledge_base.query import ALL, Operations, Topic
 from gpu_rag.program.search import Ranking
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 
 HYBRID, TEXT = "hybrid", "text"
-DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps of a chain
 MODULES = (HYBRID, TEXT)
 
 
@@ -34,6 +33,15 @@ class Params(Declared):
     ] = "distance"
     n_relations: Annotated[int, COUNT, "without a model: maximum number of relations per entity"] = 2
     paths: Annotated[bool, "whether the validator sees reasoning paths"] = True
+    validator: Annotated[
+        Literal["choice", "yes_no"],
+        "choice: says which of the first nodes answers the question; yes_no: whether they do",
+    ] = "choice"
+    chains: Annotated[
+        bool,
+        "whether negations, alternatives, counts and comparisons are executed, and graph and documents are fused where "
+        "the relations are unsure; false: the paper's choice",
+    ] = True
     feedback: Annotated[
         Literal["corrective", "simple"], "corrective: says what was wrong; simple: says only that the result was wrong"
     ] = "corrective"
@@ -68,51 +76,30 @@ class Fault(StrEnum):
     REJECTED = "rejected"  # simple feedback: only that it was wrong
 
 
-class Topic(Struct, frozen=True):
-    """A topic entity as the router names it, and the relations that lead from it towards the answer.
-
-    ways: out, in or either for each relation, if they form one chain to be followed in order; else (), and any order is
-    allowed.
-    """
-
-    entity: Annotated[str, Meta(min_length=1)] = field(name="name")
-    type: str
-    relations: Annotated[tuple[str, ...], Meta(min_length=1)]
-    ways: tuple[Literal["out", "in", "either"], ...] = ()
-
-    @property
-    def directions(self) -> tuple[int, ...]:
-        """The ways in the form of `graph.reach`."""
-        return tuple(DIRECTIONS[way] for way in self.ways)
-
-    def text(self) -> str:
-        """ "entity (type) along relation, relation"."""
-        return f"{self.entity} ({self.type}) along {', '.join(self.relations)}"
-
-    @property
-    def key(self) -> Hashable:
-        """A key that is equal for topics with the same retrieval."""
-        relations = self.relations if self.ways else frozenset(self.relations)
-        return (self.entity.casefold(), self.type, relations, self.ways)
-
-
 @dataclass(frozen=True)
 class Action:
     """One decision of the router: the relational part of the question, and the module. sure: whether the question
-    clearly states the relations."""
+    clearly states the relations; operations: on what the topics lead to."""
 
     module: str
     topics: tuple[Topic, ...] = ()
     sure: bool = True
+    operations: Operations = ALL
+
+    @property
+    def plain(self) -> bool:
+        """Whether an answer is simply what all topics lead to."""
+        return self.operations == ALL and not any(topic.negated for topic in self.topics)
 
     @property
     def key(self) -> Hashable:
         """A key that is equal for actions with the same retrieval. The text module ignores topics."""
-        return TEXT if self.module == TEXT else frozenset(topic.key for topic in self.topics)
+        return TEXT if self.module == TEXT else (frozenset(topic.key for topic in self.topics), self.operations)
 
     def lines(self) -> tuple[str, ...]:
-        """The module, then the topics."""
-        return (f"module: {self.module}", *(f"entity: {topic.text()}" for topic in self.topics))
+        """The module, then the topics and the operations."""
+        topics = (f"entity: {topic.text()}" for topic in self.topics)
+        return (f"module: {self.module}", *topics, *(f"operation: {line}" for line in self.operations.lines()))
 
 
 class Feedback(Struct, frozen=True):
@@ -158,17 +145,27 @@ class Retrieved(Ranking):
 
     found: for each topic of the action the nodes of its name. chains (hybrid module): for each node and each topic
     FOUND the first chain of relations that leads there, () if none does; met: whether all found topics reach the nodes,
-    or only some do; sure: as in the action.
+    or only some do; sure: as in the action; barred: nodes that a negation rules out; n_answers: number of exact answers
+    of the query, -1 for a plain one.
     """
 
     found: tuple[tuple[int, ...], ...] = ()
     chains: tuple[tuple[tuple[int, ...], ...], ...] = ()
     met: bool = True
     sure: bool = True
+    barred: tuple[int, ...] = ()
+    n_answers: int = -1
+
+    def without(self, barred: Collection[int]) -> Retrieved:
+        """The result without some nodes."""
+        return self.ordered([place for place, row in enumerate(self.rows) if row not in barred])
 
     def promoted(self, place: int) -> Retrieved:
         """The result with the node at a position moved to the front; scores do not change."""
-        order = [place, *(i for i in range(len(self.rows)) if i != place)]
+        return self.ordered([place, *(i for i in range(len(self.rows)) if i != place)])
+
+    def ordered(self, order: Sequence[int]) -> Retrieved:
+        """The result with the nodes at these positions alone, in this order."""
         rows, scores = tuple(self.rows[i] for i in order), tuple(self.scores[i] for i in order)
         return replace(self, rows=rows, scores=scores, chains=tuple(self.chains[i] for i in order if self.chains))
 

@@ -22,6 +22,7 @@ from gpu_rag.methods.hydrarag.replies import (
 )
 from gpu_rag.methods.hydrarag.state import Analysis, Chain, Params
 from gpu_rag.models.ask import Ask, Choose, Packed, Refused, read_prompt
+from gpu_rag.program.knowledge_base.query import Query
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hydrarag.prompts"
@@ -61,6 +62,17 @@ ANALYSE = Ask(
     check=_analysis,
     words=lambda reply: (Chain(reply.entities, reply.relations).text,),
     gold=gold.analysis,
+    temperature=Params.temperature,
+)
+QUERY = Ask(
+    "query",
+    Query,
+    rule=lambda proposal: proposal,
+    prompt=lambda shown: shown.prompt,
+    show=lambda shown: shown.slots,
+    schema=lambda shown: shown.schema,
+    words=lambda reply: tuple(topic.text() for topic in reply.entities),
+    gold=gold.query,
     temperature=Params.temperature,
 )
 SOURCES = Choose("source_selector", f"{PROMPTS}:sources", helps=gold.has_gold, plans=True)

@@ -1,56 +1,133 @@
-"""HydraRAG, step II: paths along the chains of relations that a question asks for.
+"""HydraRAG, step II: the query of a question, its exact answers, and paths that realise it.
 
-A beam by cosine loses these paths among thousands of walks. A chain that the question clearly states ranks before paths
-that are only near by cosine; a chain that it may state gets a small bonus on its cosine. With several topics, the
-chains must meet.
+A beam by cosine loses these paths among thousands of walks. Paths along the chains of a sure query rank before paths
+that are only near by cosine; other chains that the question may ask for get a small bonus on their cosine. Chains of
+several topics must meet. A query with operations (not, or, how many, before 1990) is executed, and its answers alone
+count.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from gpu_rag.graph.reach import EITHER, IN, OUT
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.methods.hydrarag.asks import QUERY
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice
 from gpu_rag.methods.hydrarag.batched.walked import worded_paths
-from gpu_rag.methods.hydrarag.state import LIKELY, SURE, Analysis, FoundPath, Mention, Search, Sources
-from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, asked_chains
+from gpu_rag.methods.hydrarag.rules import Spoken, TopicRead
+from gpu_rag.methods.hydrarag.state import LIKELY, SURE, Analysis, FoundPath, Mention, Realised, Search, Sources
+from gpu_rag.models.ask import read_prompt
+from gpu_rag.program.decide import decide
+from gpu_rag.program.embed import embed
+from gpu_rag.program.knowledge_base.chains import (
+    Asked,
+    asked_chains,
+    asked_types,
+    of_clause,
+    opposed_relations,
+    spoken_operators,
+)
+from gpu_rag.program.knowledge_base.names import unknown_names
+from gpu_rag.program.knowledge_base.query import ALL, Part, Plan, Query, Topic, contrary_nodes, operations_of, solve
+from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
+from gpu_rag.program.knowledge_base.views import relation_row
 from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.relations.hops import n_relations
+from gpu_rag.text.rules.relations.operators import Clause
 
-N_CHAINS, N_PATHS = 3, 30  # chains walked if none is sure, and paths per chain
+N_CHAINS, N_PATHS = 3, 30  # chains read of a topic, and paths per chain
 
 
-async def asked_paths(analysis: Analysis, sources: Sources, search: Search) -> list[FoundPath]:
-    """Paths from the topics along the chains that the question asks for. The chains are noted in the trace."""
-    mentions = [mention for mention in analysis.mentions if mention.matches]
+@dataclass(frozen=True)
+class _Way:
+    """Walks that share their end, and the bonus of the path that they make."""
+
+    walks: list[Walk]
+    bonus: float
+
+
+async def realised(analysis: Analysis, sources: Sources, search: Search) -> tuple[Realised, list[FoundPath]]:
+    """What the question asks of the graphs, and the paths that realise it. The query is noted in the trace."""
+    mentions, kb = [mention for mention in analysis.mentions if mention.matches], search.kb
+    alike = [kb.node_names[node] for mention in mentions for node in mention.nodes]
+    names = unknown_names(analysis.question, alike, kb) if set(sources.kinds) <= {"kg"} else ()
+    sought = [f"entity: {name}" for name in names]
     if not mentions or not sources.graphs:
-        return []
-    asked = [_asked(analysis, mention, search.relation_words) for mention in mentions]
-    read = await gather(*(asked_chains(one, search.params.d_max, N_CHAINS) for one in asked))
-    known = [(one.nodes, found.chains) for one, found in zip(asked, read) if found.chains]
-    lines = [f"{'asked' if c.sure else 'perhaps'}: {c.text(search.kb)}" for _, chains in known for c in chains]
-    search.run.note("relations_asked", len(lines), tuple(dict.fromkeys(lines)))
-    if not known:
-        return []
-    walks = _met(known) if len(known) > 1 else []
-    if not walks:
-        nodes, chains = max(known, key=lambda one: one[1][0].score)
-        sure = chains[0].sure and len(mentions) == 1
-        bonus = SURE if sure else LIKELY
-        for chain in chains[: 1 if sure else N_CHAINS]:
-            walks += [([_walk(nodes, chain, end)], bonus) for end in chain.ends[:N_PATHS]]
-    ways = await gather(*(gather(*map(walk_nodes, some)) for some, _ in walks))
-    choice = FactChoice(sources.graphs, search.params.draw)
-    topics = tuple(node for nodes, _ in known for node in nodes)
-    found = [(_joined(some), some[0][-1], bonus) for some, (_, bonus) in zip(ways, walks) if all(some)]
-    found = [one for one in found if len(set(one[0])) == len(one[0])] or found  # no path that returns, unless all do
-    paths = await gather(*(worded_paths((way, topics), choice) for way, _, _ in found))
-    return [
-        replace(path, answers=(end,), asked=bonus) for path, (_, end, bonus) in zip(paths, found) if path is not None
+        return Realised(sought=tuple(sought)), []
+    spoken = await _spoken(analysis, mentions, search)
+    (vector,) = await embed([analysis.indicator])
+    proposal, prompt = spoken.query(kb), read_prompt("gpu_rag.methods.hydrarag.prompts:query")
+    shown = QueryPrompt(search.run, prompt, analysis.question, vector, proposal.entities)
+    query = await decide(search.run, QUERY, proposal=proposal, shown=shown, mentions=mentions, search=search)
+    lines = dict.fromkeys(f"{'asked' if query.sure else 'perhaps'}: {topic.text()}" for topic in query.entities)
+    search.run.note("relations_asked", len(query.entities), (*lines, *query.operations.lines()))
+    sought += spoken.lacking(kb) if query == proposal else []
+    unread = spoken.unread if query == proposal else ()
+    barred = await _contrary(spoken, kb)
+    parts = [(topic, part) for topic in query.entities if (part := _part(topic, mentions, kb)) is not None]
+    if query.operations == ALL and not any(topic.negated for topic in query.entities):
+        ways, met = await _ways(query, [part for _, part in parts])
+        if query.sure and not met:
+            sought.append(f"an answer to all of: {'; '.join(topic.text() for topic in query.entities)}")
+        paths = await _worded(ways, sources, search)
+        return Realised(query, barred=barred, unread=unread, sought=tuple(sought)), paths
+    first = tuple({(part.nodes, part.negated): part for _, part in reversed(parts)}.values())[::-1]
+    left_out = tuple(node for name in query.operations.without for node in kb.named(name))
+    types = tuple(sorted(asked_types(search.run.index, analysis.question)))
+    solved = await solve(Plan(first, query.operations, left_out, types))
+    nodes = tuple(node for node in solved.nodes if node not in barred)
+    barred = {**barred, **dict.fromkeys(solved.barred, "ruled out by the question")}
+    bonus = SURE if query.sure else LIKELY
+    positive = [part for part in first if not part.negated]
+    ways = [_Way([_walk(part, node) for part in positive], bonus) for node in nodes[:N_PATHS] if positive]
+    ways = ways or [_Way([walk], bonus) for node in nodes[:N_PATHS] if (walk := _own_fact(first, node, kb)) is not None]
+    if not nodes:
+        asked = (*(topic.text() for topic in query.entities), *query.operations.lines())
+        sought.append(f"an answer to: {'; '.join(asked)}")
+    found = Realised(query, nodes, query.sure and not unread, barred, unread, tuple(sought))
+    return found, await _worded(ways, sources, search)
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+async def _spoken(analysis: Analysis, mentions: Sequence[Mention], search: Search) -> Spoken:
+    """The question as rules read it."""
+    text, index = normalise_name(analysis.question.replace("_", " ")), search.run.index
+    found = ((span, mention) for mention in mentions for span in _spans(mention, text))
+    places = sorted(found, key=lambda one: one[0])
+    operators = spoken_operators(index, text, [span for span, _ in places])
+    asked = [(mention, Clause(""), _asked(analysis, mention, search.relation_words)) for mention in mentions]
+    if not operators.plain:
+        pairs = zip(places, operators.clauses)
+        asked = [(mention, clause, of_clause(clause, _nodes(mention))) for (_, mention), clause in pairs]
+    reads = await gather(*(asked_chains(one, search.params.d_max, N_CHAINS) for _, _, one in asked))
+    opposed = (opposed_relations(index, one.text) for _, _, one in asked)
+    topics = [
+        TopicRead(mention.text, one.nodes, read, clause.negated, clause.left_out, contrary)
+        for (mention, clause, one), read, contrary in zip(asked, reads, opposed)
     ]
+    if operators.plain:
+        return Spoken(tuple(topics), ALL, ())
+    parts = tuple(
+        Part(topic.nodes, topic.chains[0].relations, topic.chains[0].ways, topic.negated)
+        for topic in topics
+        if topic.chains
+    )
+    left_out = tuple(node for topic in topics if topic.left_out for node in topic.nodes)
+    operations, unread = await operations_of((operators, Plan(parts, without=left_out)))
+    unsure = any(topic.negated and not (topic.chains and topic.chains[0].sure) for topic in topics)
+    return Spoken(tuple(topics), operations, (*unread, *(["not"] if unsure else [])))
+
+
+def _spans(mention: Mention, text: str) -> list[tuple[int, int]]:
+    name = re.escape(normalise_name(mention.text.replace("_", " ")))
+    return [found.span() for found in re.finditer(rf"(?<!\w){name}(?!\w)", text)]
 
 
 def _asked(analysis: Analysis, topic: Mention, common: frozenset[str]) -> Asked:
@@ -58,20 +135,80 @@ def _asked(analysis: Analysis, topic: Mention, common: frozenset[str]) -> Asked:
     for mention in analysis.mentions:
         name = re.escape(normalise_name(mention.text.replace("_", " ")))
         text = re.sub(rf"(?<!\w){name}(?!\w)", "#" if mention is topic else "", text)
-    exact = tuple(match.node for match in topic.matches if match.cosine >= 1.0)
-    return Asked(text, exact or topic.nodes, n_relations(analysis.question, [topic.text], common))
+    return Asked(text, _nodes(topic), n_relations(analysis.question, [topic.text], common))
 
 
-def _walk(nodes: tuple[int, ...], chain: AskedChain, end: int) -> Walk:
-    return Walk(nodes, chain.relations, end, chain.ways)
+def _nodes(mention: Mention) -> tuple[int, ...]:
+    """The nodes of the very name, else all that it may denote."""
+    return tuple(match.node for match in mention.matches if match.cosine >= 1.0) or mention.nodes
 
 
-def _met(known: Sequence[tuple[tuple[int, ...], tuple[AskedChain, ...]]]) -> list[tuple[list[Walk], float]]:
-    """Walks from the first two topics to the nodes where both of their best chains end."""
-    (nodes, (one, *_)), (others, (other, *_)) = known[:2]
-    ends = [end for end in one.ends if end in other.ends]
-    bonus = SURE if one.sure and other.sure and len(known) == 2 else LIKELY
-    return [([_walk(nodes, one, end), _walk(others, other, end)], bonus) for end in ends[:N_PATHS]]
+async def _contrary(spoken: Spoken, kb: KnowledgeBase) -> dict[int, str]:
+    """The nodes that only contrary relations join with a topic, each with the reason."""
+    topics = [topic for topic in spoken.topics if topic.opposed and not (topic.negated or topic.left_out)]
+    found = await gather(*(contrary_nodes((topic.nodes, topic.opposed)) for topic in topics))
+    pairs = ((topic, nodes) for topic, nodes in zip(topics, found))
+    return {node: f"{kb.relation_names[row]} of {topic.name}" for topic, nodes in pairs for node, row in nodes.items()}
+
+
+# --- paths ------------------------------------------------------------------------------------------
+
+
+def _part(topic: Topic, mentions: Sequence[Mention], kb: KnowledgeBase) -> Part | None:
+    """A topic of the query in the graph; None for an unknown one. Without ways each relation is walked either way."""
+    nodes = next((_nodes(m) for m in mentions if m.text.casefold() == topic.entity.casefold()), ())
+    rows = [row for name in topic.relations if (row := relation_row(kb, name)) is not None]
+    if not nodes or len(rows) != len(topic.relations):
+        return None
+    ways = topic.directions if len(topic.ways) == len(rows) else (EITHER,) * len(rows)
+    return Part(nodes, tuple(rows), ways, topic.negated)
+
+
+async def _ways(query: Query, parts: Sequence[Part]) -> tuple[list[_Way], bool]:
+    """Walks along a plain query, and whether all topics meet. Where they do not, those of the first topic alone."""
+    first = list({part.nodes: part for part in reversed(parts)}.values())[::-1]
+    for together in dict.fromkeys((tuple(first), tuple(first[:2]))):
+        if len(together) > 1:
+            nodes = (await solve(Plan(together))).nodes
+            bonus = SURE if query.sure and len(together) == len(first) else LIKELY
+            if nodes:
+                return [_Way([_walk(part, node) for part in together], bonus) for node in nodes[:N_PATHS]], True
+    alone = [part for part in parts if part.nodes == first[0].nodes] if first else []
+    ends = await gather(*(solve(Plan((part,))) for part in alone))
+    bonus = SURE if query.sure and len(first) == 1 else LIKELY
+    ways = [_Way([_walk(part, node)], bonus) for part, found in zip(alone, ends) for node in found.nodes[:N_PATHS]]
+    return ways, len(first) < 2 and bool(ways)
+
+
+def _walk(part: Part, end: int) -> Walk:
+    return Walk(part.nodes, part.relations, end, part.ways)
+
+
+def _own_fact(parts: Sequence[Part], node: int, kb: KnowledgeBase) -> Walk | None:
+    """A fact of a node by the last relation of a query whose topics are all negated: whom it works for instead."""
+    for part in parts:
+        relation, way = part.relations[-1], part.ways[-1]
+        for bit, own, other in ((IN, kb.head, kb.tail), (OUT, kb.tail, kb.head)):
+            rows = (kb.relation == relation) & (own == node)
+            if way & bit and rows.any():
+                return Walk((int(other[rows.argmax()]),), (relation,), node, (bit,))
+    return None
+
+
+async def _worded(ways: Sequence[_Way], sources: Sources, search: Search) -> list[FoundPath]:
+    """The paths of walks; none that returns to a node, unless all do."""
+    nodes = await gather(*(gather(*map(walk_nodes, way.walks)) for way in ways))
+    reached = [(way, [(w, n) for w, n in zip(way.walks, some) if n]) for way, some in zip(ways, nodes)]
+    found = [(_joined([n for _, n in some]), some, way.bonus) for way, some in reached if some]
+    found = [one for one in found if len(set(one[0])) == len(one[0])] or found
+    topics = tuple(dict.fromkeys(node for way in ways for walk in way.walks for node in walk.starts))
+    choice = FactChoice(sources.graphs, search.params.draw)
+    paths = await gather(*(worded_paths((way, topics), choice) for way, _, _ in found))
+    return [
+        replace(path, answers=(some[0][0].end,), asked=bonus, chain=tuple(zip(some[0][0].chain, some[0][0].directions)))
+        for path, (_, some, bonus) in zip(paths, found)
+        if path is not None
+    ]
 
 
 def _joined(ways: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

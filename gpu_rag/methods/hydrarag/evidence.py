@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hydrarag.state import FoundPath, Search
+from gpu_rag.methods.hydrarag.state import SURE, FoundPath, Search
 from gpu_rag.program.knowledge_base.views import ranked_node
 from gpu_rag.types import Evidence, RankedNode
 
@@ -23,15 +23,21 @@ def alike(best: FoundPath, paths: Sequence[FoundPath]) -> list[int]:
     return list(answers)
 
 
-def _shape(path: FoundPath) -> tuple[tuple[str, ...], int, int]:
-    """The relations of a path with answers, its first node, and its last node unless that is the answer (then -1)."""
+def _shape(path: FoundPath) -> tuple[tuple[object, ...], int, int]:
+    """The chain or the relations of a path with answers, its first node, and its last node unless that is the answer
+    (then -1)."""
     end = path.nodes[-1] if path.answers[0] not in path.nodes[-1:] else -1
-    return path.relations, path.nodes[0], end
+    return path.chain or path.relations, path.nodes[0], end
 
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:
-    """Answer nodes, best first: of the best path and paths like it, then of the other kept paths."""
+    """Answer nodes, best first: of the best path and paths like it, then of the other kept paths. The exact answers of
+    a query with operations stand alone."""
     ranked: dict[int, tuple[str, float]] = {}
+    if search.asked.exact and search.asked.nodes:
+        source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
+        exact = search.asked.nodes[:MOST_ANSWERS]
+        return tuple(ranked_node(search.kb, node, source, SURE) for node in exact)
     for path in [*chosen, *search.kept]:
         for node in alike(path, search.found):
             ranked.setdefault(node, (path.sources, path.scores.cross))

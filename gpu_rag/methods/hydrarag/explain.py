@@ -3,6 +3,8 @@
 WORDS = {
     "topics": "topics, and the nodes that they may be",
     "analysis": "what is asked, from the topics to the answer",
+    "query": "the query: topics with the relations that lead to the answer",
+    "query_shown": "what the model is shown of {n} types and relations",
     "relations_asked": "relations that the question asks for, or may ask for",
     "sources": "kinds of sources that may know it",
     "source_selector": "kinds of sources for the first phase, of {n}",

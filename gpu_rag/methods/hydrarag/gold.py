@@ -5,7 +5,9 @@ it is missing."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
+from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.names import name_key, relation_text
 from gpu_rag.methods.hydrarag import rules
 from gpu_rag.methods.hydrarag.replies import (
@@ -20,9 +22,11 @@ from gpu_rag.methods.hydrarag.replies import (
     folded,
 )
 from gpu_rag.methods.hydrarag.rules import joined_answers
-from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, FoundPath, Search
-from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, FoundPath, Mention, Search
+from gpu_rag.program.knowledge_base.query import Part, Plan, Query, Topic, solve
+from gpu_rag.program.knowledge_base.views import kb_of, relation_row
 from gpu_rag.program.oracle import Known
+from gpu_rag.runtime.gather import gather
 
 
 def topics(known: Known) -> Topics | None:
@@ -50,6 +54,33 @@ def _chain(path: Sequence[Sequence[str]], topics: Sequence[str]) -> Chain | None
     keys = {name_key(topic): topic for topic in topics}
     entities = [keys.get(name_key(head), head) for head, _, _ in path]
     return chain_of((*entities, ANSWER), [relation_text(relation) for _, relation, _ in path], topics)
+
+
+async def query(known: Known, proposal: Query, mentions: Sequence[Mention], search: Search) -> Query | None:
+    """The gold query: the chain of the gold path, or of the proposal, whose ends are most like the gold answers. None
+    without a chain to a gold answer."""
+    kb = kb_of(known.index)
+    answers = {row for name in _answers(known) for row in kb.named(name)}
+    entities = [*_topics_of(known.gold.meta.get("path") or (), mentions, kb), *proposal.entities]
+    nodes = {mention.text: mention.nodes for mention in mentions}
+    plans = []
+    for topic in entities:
+        rows = tuple(row for name in topic.relations if (row := relation_row(kb, name)) is not None)
+        plans.append(Plan((Part(nodes.get(topic.entity, ()), rows, topic.directions),)))
+    found = await gather(*map(solve, plans))
+    worth = [2 * len(answers & {*one.nodes}) / (len(answers) + len(one.nodes) or 1) for one in found]
+    best = max(range(len(worth)), key=worth.__getitem__, default=-1)
+    return Query((entities[best],), True) if best >= 0 and worth[best] else None
+
+
+def _topics_of(path: Sequence[Sequence[str]], mentions: Sequence[Mention], kb: KnowledgeBase) -> list[Topic]:
+    """The topic of a gold path whose triples follow one another; none for another path."""
+    topic = next((m for m in mentions if path and name_key(m.text) == name_key(path[0][0].replace("_", " "))), None)
+    if topic is None or any(one[2] != other[0] for one, other in zip(path, path[1:])):
+        return []
+    type = kb.type_names[kb.node_type[topic.nodes[0]]]
+    ways: list[Literal["out", "in", "either"]] = ["out" for _ in path]
+    return [Topic(topic.text, type, tuple(relation for _, relation, _ in path), tuple(ways))]
 
 
 def predictions(known: Known, analysis: Analysis) -> Predicted | None:

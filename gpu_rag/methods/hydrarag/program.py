@@ -10,6 +10,7 @@ tries to answer; the first accepted answer ends the search. The decisions are in
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from gpu_rag.methods.hydrarag import rules
 from gpu_rag.methods.hydrarag.analysis import allowed_sources, analysed, available, by_chain, linked, selected
 from gpu_rag.methods.hydrarag.answer import Attempt, attempt
 from gpu_rag.methods.hydrarag.asks import FOLLOW_UP, KNOWLEDGE, PREDICT
-from gpu_rag.methods.hydrarag.chains import asked_paths
-from gpu_rag.methods.hydrarag.evidence import evidence_of
+from gpu_rag.methods.hydrarag.chains import realised
+from gpu_rag.methods.hydrarag.evidence import MOST_ANSWERS, evidence_of
 from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
 from gpu_rag.methods.hydrarag.replies import FollowUp, Prediction
@@ -58,7 +59,9 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     """Steps I to IV of one question: explore until an answer is accepted; `unsupported` if there is none."""
     search = Search(run, params)
     analysis, sources = await analysed(question.text, search)
-    asked = await asked_paths(analysis, sources, search) if params.chains else []
+    asked = list[FoundPath]()
+    if params.chains:
+        search.asked, asked = await realised(analysis, sources, search)
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
         (query,) = await embed([analysis.indicator])
@@ -100,9 +103,11 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     search.run.note("verified_by", len(chosen), tuple(kinds))
     evidence = evidence_of(chosen, search, search.run.limit)
     status = "answered" if tried.text is not None else "unsupported"
-    return Draft(
-        tried.text, evidence, tuple(map(_path, chosen)), status, tried.nodes, tuple(search.pools), missing=lines
-    )
+    asked, names = search.asked, search.kb.node_names
+    barred = tuple(f"{names[node]}: {reason}" for node, reason in sorted(asked.barred.items()))[:MOST_ANSWERS]
+    remarks: dict[str, Any] = {"missing": lines, "unread": asked.unread, "sought": asked.sought, "barred": barred}
+    paths, pools = tuple(map(_path, chosen)), tuple(search.pools)
+    return Draft(tried.text, evidence, paths, status, tried.nodes, pools, **remarks)
 
 
 def _path(found: FoundPath) -> Path:

@@ -32,7 +32,7 @@ async def pruned(
     analysis: Analysis, paths: Sequence[FoundPath], query: np.ndarray, phase: str, search: Search
 ) -> list[FoundPath]:
     """The at most w_max remaining paths, best first. Intermediate results are recorded in `search`."""
-    paths, params = once(paths), search.params
+    paths, params = once(_allowed(paths, search)), search.params
     _pool(f"{phase} found", paths, search)
     if not paths:
         for step in ("w1", "w2", "w_max"):
@@ -52,6 +52,16 @@ async def pruned(
     search.run.note(f"{phase}/scores", len(paths), tuple(map(_scores, left)))
     search.kept = [*left, *(path for path in kept if path not in left)]
     return left
+
+
+def _allowed(paths: Sequence[FoundPath], search: Search) -> list[FoundPath]:
+    """The paths without the answers that the question rules out, and without those that lead to nothing else."""
+    barred, found = search.asked.barred, list[FoundPath]()
+    for path in paths:
+        left = tuple(node for node in path.answers if node not in barred)
+        if left or not path.answers:
+            found.append(replace(path, answers=left))
+    return found
 
 
 def once(paths: Sequence[FoundPath]) -> list[FoundPath]:

@@ -6,13 +6,14 @@ A path has three forms: `batched.search.Walks` during the search (tensors, many 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.knowledge_base.query import Query
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.settings.check import Declared
@@ -215,7 +216,8 @@ class FoundPath:
     that state an edge; relations: of each hop, in words, with direction; stated: whether all edges are in the index (a
     text may state facts that were not extracted); topics: of the order it was found for; known: share of its entities
     in the evidence subgraph; answers: nodes at the answer place; names: entities of a text path, which the graphs may
-    not have; scores: set by pruning; asked: bonus if the question asks for its relations.
+    not have; scores: set by pruning; asked: bonus if the question asks for its relations; chain: the relations and
+    directions that it was found along, if it realises the question's query.
     """
 
     text: str
@@ -234,6 +236,7 @@ class FoundPath:
     names: tuple[str, ...] = ()
     scores: Scores = Scores()
     asked: float = 0.0
+    chain: tuple[tuple[int, int], ...] = ()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -246,13 +249,30 @@ class FoundPath:
         return ", ".join((self.kind, *self.scores.support))
 
 
+@dataclass(frozen=True)
+class Realised:
+    """The query of a question and its exact answers.
+
+    nodes: the answers, ascending, if the query has operations; exact: whether it does and was understood; barred: nodes
+    that are no answer, each with the reason; unread, sought: see `Answer`.
+    """
+
+    query: Query | None = None
+    nodes: tuple[int, ...] = ()
+    exact: bool = False
+    barred: Mapping[int, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    sought: tuple[str, ...] = ()
+
+
 @dataclass
 class Search:
     """The search of one question.
 
     run: limited in its model requests; found: the paths of all phases so far; chosen: the result of each pruning; kept:
     the W2 paths of the last pruning, the chosen ones first; documents: passage rows that were read, with their cosines;
-    pools: for `answer_on_path`; missing: {kind of source that failed: error}.
+    pools: for `answer_on_path`; missing: {kind of source that failed: error}; asked: what the question asks, see
+    `chains`.
     """
 
     run: Run
@@ -263,6 +283,7 @@ class Search:
     documents: dict[int, float] = field(default_factory=dict)
     pools: list[Pool] = field(default_factory=list)
     missing: dict[str, GpuRagError] = field(default_factory=dict)
+    asked: Realised = field(default_factory=lambda: Realised())
 
     def __post_init__(self) -> None:
         self.bound(MOST_CALLS - END_CALLS)

@@ -27,16 +27,8 @@ import numpy as np
 from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.index.knowledge_base import CURATED, KnowledgeBase
 from gpu_rag.index.knowledge_base.names import relation_text
-from gpu_rag.text.rules.relations import (
-    Unit,
-    has_direction,
-    inverses,
-    says,
-    says_inverse,
-    spoken_of,
-    units_of,
-    words_of,
-)
+from gpu_rag.text.rules.relations import Denial, Unit, denial_of, says, spoken_of, units_of, words_of
+from gpu_rag.text.rules.relations.direction import Side, agree, side_of_head, side_of_topic
 
 BEAM = 60  # chains that are extended
 TRIED = 12  # best chains that are walked from the topic
@@ -46,6 +38,8 @@ UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: reduces UNSAID for a
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
 FOUND = 0.2  # penalty of a relation that only texts state, if others are curated
+PLAINLY = 0.75  # share of a relation's words that a question expresses if it plainly says the relation
+AGAINST = 0.3  # share that a cue covers of a relation walked against its direction
 MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
 _MARKS = (".", "/", "#", ":", "__")
@@ -55,6 +49,7 @@ _CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "ha
 _BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # words between two cues for one relation ("starred which actors")
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 _NO_TYPE = frozenset({"when", "where", "how", "why"})
+_SERVES = {unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful")}
 Ways = tuple[int, ...]  # directed relations: 2 r out of the head of r, 2 r + 1 back
 
 
@@ -64,14 +59,18 @@ class ChainReader:
     def __init__(self, kb: KnowledgeBase):
         self.kb = kb
         parts = [_parts(name) for name in kb.relation_names]
-        self.units = [units_of(relation_text(last)) or units_of(relation_text(name)) for name, last in parts]
+        self._labels = labels = [
+            relation_text(last) if units_of(relation_text(last)) else relation_text(name) for name, last in parts
+        ]
+        self.units = [units_of(label) for label in labels]
+        words = map(words_of, labels)
+        self.heads = [[side_of_head(of, u.at, u.width) for u in units] for of, units in zip(words, self.units)]
         self.wide = [units_of(relation_text(name.removesuffix(last))) for name, last in parts]
         counts: dict[str, int] = {}
         for stem in (stem for units in self.units for stem in {unit.stem for unit in units}):
             counts[stem] = counts.get(stem, 0) + 1
         rarity = [[0.2 + log((kb.n_relations + 1) / counts[unit.stem]) for unit in units] for units in self.units]
         self.weights = [np.array(some) / max(sum(some), 1e-9) for some in rarity]
-        self.directed = [has_direction(units) for units in self.units]
         self.types = [units_of(name) for name in kb.type_names]
         nameless = [row for row, name in enumerate(kb.node_names) if _MEDIATOR.fullmatch(name)]
         curated = np.isin(kb.source, [at for at, source in enumerate(kb.sources) if source.kind in CURATED])
@@ -83,11 +82,11 @@ class ChainReader:
         self._follows: dict[int, np.ndarray] = {}
         self._types_behind: dict[frozenset[int], tuple[np.ndarray, list[set[int]]]] = {}
         flat = [unit for units in self.units for unit in units]
-        self._stems, self._groups = {u.stem for u in flat}, {g for u in flat for g in (*u.groups, *inverses(u))}
+        self._stems, self.groups = {u.stem for u in flat}, frozenset(group for u in flat for group in u.groups)
         self._saying: dict[str, list[int]] = {}  # relations by the stems, and by the groups, of their units
         for row, units in enumerate(zip(self.units, self.wide)):
             for unit in (unit for some in units for unit in some):
-                for key in (unit.stem, *(f"{_GROUP}{of}" for of in (*unit.groups, *inverses(unit)))):
+                for key in (unit.stem, *(f"{_GROUP}{of}" for of in unit.groups)):
                     self._saying.setdefault(key, []).append(row)
 
     @cached_property
@@ -191,18 +190,28 @@ class ChainReader:
             return set()
         return next((types for unit in units_of(text) if unit.at >= start and (types := self.types_of(unit))), set())
 
-    def opposed(self, text: str) -> set[int]:
-        """The relations that reverse a question's meaning ("contraindication") and that it does not name."""
-        named = set().union(*(unit.groups for unit in units_of(text)))
-        marked = [{group for unit in units if unit.marked for group in unit.groups} for units in self.units]
-        return {row for row, groups in enumerate(marked) if groups and not groups & named}
+    @cached_property
+    def _denials(self) -> dict[int, Denial]:
+        """The relations whose names deny another one ("contraindication"), by row."""
+        found = ((row, denial_of(label, self._stems)) for row, label in enumerate(self._labels))
+        return {row: denial for row, denial in found if denial is not None}
+
+    def opposed(self, text: str) -> frozenset[int]:
+        """The relations that mean the contrary of what a text asks for: those that deny another and that it does not
+        name; if it names one, those that this one denies."""
+        said = {key for unit in units_of(text) for key in (unit.stem, *unit.groups)}
+        named = {row for row, denial in self._denials.items() if denial.by & said}
+        denied = {key for row in named for key in self._denials[row].denied}
+        others = (row for row in range(self.kb.n_relations) if row not in self._denials)
+        contrary = {row for row in others if any(denied & {unit.stem, *unit.groups} for unit in self.units[row])}
+        return frozenset(self._denials.keys() - named | contrary)
 
     def cues(self, text: str) -> list[Unit]:
         """The units of a question that name a relation. A unit marked as shared or done together counts twice. Adjacent
         words for one relation ("starred which actors", "release years") count once."""
         words, found, end = words_of(text), list[Unit](), 0
         twice = {i for i, word in enumerate(words) if word in _SHARED | _COMPANY}
-        units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & self._groups]
+        units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & self.groups]
         silent = spoken_of(units)
         for unit in units:
             if unit.groups & silent:
@@ -217,11 +226,15 @@ class ChainReader:
             twice -= marks
         return found[:MOST_CUES]
 
-    def cover(self, cue: Unit, directed: int) -> list[float]:
-        """The degree to which a cue expresses each unit of a relation in a direction."""
+    def cover(self, cue: Unit, side: Side, directed: int) -> list[float]:
+        """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step
+        begins."""
         relation, back = divmod(directed, 2)
-        names = says_inverse if back and self.directed[relation] else says
-        return [names(cue, unit) for unit in self.units[relation]]
+        covers = [says(cue, unit) for unit in self.units[relation]]
+        if self.either[relation]:
+            return covers
+        heads = (head._replace(side=-head.side) if back else head for head in self.heads[relation])
+        return [value if agree(side, head) else AGAINST * value for value, head in zip(covers, heads)]
 
 
 def _asking(words: Sequence[str], place: int) -> bool:
@@ -265,12 +278,21 @@ class Reading:
         words = words_of(text)
         self.reader, self.cues = reader, reader.cues(text)
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
+        self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
         self.wanted = reader.asked_types(text)
         taken = {(cue.at, cue.stem) for cue in self.cues}
+        units = [unit for unit in units_of(text) if not reader.types_of(unit)]
+        self.says_no_relation = all(unit.stem in _SERVES for unit in units)
         self.spare = sum((u.at, u.stem) not in taken and not reader.types_of(u) for u in units_of(text))
-        free = (cue.stem in _NO_TYPE or reader.types_of(cue) for cue in self.cues)  # may name a relation or not
+        asked = {"what", "which"}  # a word behind them may name a relation or not, as may a type
+        free = (
+            cue.stem in _NO_TYPE or (words[cue.at - 1 : cue.at] and words[cue.at - 1] in asked) or reader.types_of(cue)
+            for cue in self.cues
+        )  # fmt: skip
         self.missed = np.array([0.0 if of else UNHEARD * (1 + cue.marked) for cue, of in zip(self.cues, free)])
         self.said = reader.said_by(self.cues)
+        self.open = np.ones(len(self.said), bool)  # directed relations that do not contradict the question
+        self.open[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
         self._alone = np.full(len(self.said), np.nan)  # the value of a step that may take any cues
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -281,7 +303,8 @@ class Reading:
             return self._steps[key]
         reader, m, relation = self.reader, len(self.cues), directed // 2
         weights = reader.weights[relation]
-        covers = np.array([reader.cover(cue, directed) for cue in self.cues]).reshape(m, len(weights))
+        lines = [reader.cover(cue, side, directed) for cue, side in zip(self.cues, self.sides)]
+        covers = np.array(lines).reshape(m, len(weights))
         words = [place for place, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
         words = words if len(words) < m else []  # "where" and the like need another cue, if there is any
         wide = [any(says(cue, unit) for unit in reader.wide[relation]) for cue in self.cues]
@@ -304,10 +327,20 @@ class Reading:
         self._steps[key] = worth, cover
         return worth, cover
 
+    def plainly_said(self) -> list[int]:
+        """The directed relations most of whose own words one cue expresses."""
+        found = []
+        for d in np.flatnonzero(self.said & self.open).tolist():
+            weights = self.reader.weights[d // 2]
+            covers = (self.reader.cover(cue, side, d) for cue, side in zip(self.cues, self.sides))
+            if any(float(np.dot(cover, weights)) >= PLAINLY for cover in covers):
+                found.append(d)
+        return found
+
     def _next(self, ways: np.ndarray, types: set[int], back: int, cosine: np.ndarray) -> list[tuple[int, set[int]]]:
         """Relations worth a step, and their target types: MOST_SAID best that a cue names, then BEAM and TRIED."""
         place, found = self.reader.types_behind(types)
-        ways = ways[place[ways] >= 0]
+        ways = ways[(place[ways] >= 0) & self.open[ways]]
         said, apart = ways[self.said[ways]], self.said[ways] | (ways == back)
         if len(said) > MOST_SAID:
             for d in said[np.isnan(self._alone[said])].tolist():

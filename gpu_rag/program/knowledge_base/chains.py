@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,10 +18,12 @@ from gpu_rag.graph.reach import IN, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.kinds import GRAPH
-from gpu_rag.program.knowledge_base.chain_reader import FAR, TRIED, ChainReader, Reading
+from gpu_rag.program.knowledge_base.chain_reader import FAR, PLAINLY, TRIED, ChainReader, Reading
 from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
+from gpu_rag.text.rules.relations.hops import n_relations
+from gpu_rag.text.rules.relations.operators import Clause, Operators, operators_of
 from gpu_rag.types import Ragged
 
 MOST_ENDS = 100  # nodes kept per chain
@@ -47,13 +49,15 @@ class Asked:
 class Read:
     """The interpretation of a question.
 
-    chains: that it may ask for, best first; fitting: relations at the topic that lead to the asked type of node; plain:
-    whether the question says little besides relations.
+    chains: that it may ask for, best first; fitting: relations at the topic that lead to the asked type of node and do
+    not mean the contrary; plain: whether the question says little besides relations; lacking: relations that it plainly
+    says and that do not lead from the topic, with their directions.
     """
 
     chains: tuple[AskedChain, ...] = ()
     fitting: tuple[int, ...] = ()
     plain: bool = True
+    lacking: Steps = ()
 
 
 @dataclass(frozen=True)
@@ -114,13 +118,21 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
             (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
             for chain, score, covered in some
         ]
-        chains = _that_lead(query.nodes, ranked, reading.spare <= SPARE)
+        chains = _that_lead(query.nodes, ranked, reading.spare, query.hops)
         fitting = {
             d // 2
             for d in first_relations
-            if any(reader.leads[d].get(type, set()) & reading.wanted for type in topic_types)
+            if reading.open[d] and any(reader.leads[d].get(type, set()) & reading.wanted for type in topic_types)
         }
-        found.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), reading.spare <= SPARE))
+        plain, lacking = reading.spare <= SPARE, Steps()
+        only = [chain for chain in chains if chain.relations == tuple(fitting)]
+        if len(fitting) == 1 and only and reading.says_no_relation:  # "which drug works for #"
+            chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
+        if plain and not any(chain.sure for chain in chains):
+            plainly = {(d // 2, reader.way(d)) for d in reading.plainly_said()}
+            walked = {step for chain in chains[:k] if len(chain.steps) <= query.hops for step in chain.steps}
+            lacking = () if plainly & walked else tuple(sorted(plainly))
+        found.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking))
     return found
 
 
@@ -129,9 +141,19 @@ def asked_types(index: Index, text: str) -> set[int]:
     return _reader(index).asked_types(text)
 
 
-def opposed_relations(index: Index, text: str) -> set[int]:
+def opposed_relations(index: Index, text: str) -> frozenset[int]:
     """The relations that mean the contrary of what a question asks for, see `ChainReader.opposed`."""
     return _reader(index).opposed(text)
+
+
+def of_clause(clause: Clause, nodes: tuple[int, ...], vector: np.ndarray | None = None) -> Asked:
+    """The part of a question about one topic."""
+    return Asked(clause.text, nodes, n_relations(clause.text, []), vector)
+
+
+def spoken_operators(index: Index, text: str, spans: Sequence[tuple[int, int]]) -> Operators:
+    """The operators of a question about topics at these characters, beside the relations of the knowledge base."""
+    return operators_of(text, spans, _reader(index).groups)
 
 
 def _reader(index: Index) -> ChainReader:
@@ -139,18 +161,20 @@ def _reader(index: Index) -> ChainReader:
 
 
 def _that_lead(
-    topic: tuple[int, ...], ranked: Sequence[tuple[Steps, float, float, np.ndarray]], plain: bool
+    topic: tuple[int, ...], ranked: Sequence[tuple[Steps, float, float, np.ndarray]], spare: int, hops: int
 ) -> list[AskedChain]:
-    """Chains that lead away from their topic; half of all end nodes make one target. plain: little else is said."""
+    """Chains that lead away from their topic; half of all end nodes make one target. spare: words of the question that
+    say no relation; hops: the relations that it names. A sure chain is not longer, nor, beside spare words, shorter."""
     away = [(steps, score, covered, set(ends.tolist()) - set(topic)) for steps, score, covered, ends in ranked]
     kept = [chain for chain in away if chain[3]]
     found = []
     for rank, (steps, score, covered, ends) in enumerate(kept):
         others = (other for _, other, _, to in kept[rank + 1 :] if 2 * len(ends & to) < len(ends | to))
         lead = score - next(others, score - FAR)
-        found.append(
-            AskedChain(steps, score, plain and covered >= SURE and lead >= MARGIN, tuple(sorted(ends)[:MOST_ENDS]))
-        )
+        guessed = len(steps) > hops or (spare > 0 and len(steps) > 1)  # a step may stand for no word, or another word
+        shorter = spare > 0 and 1 < len(steps) < hops
+        sure = spare <= SPARE and covered >= (PLAINLY if guessed else SURE) and lead >= MARGIN and not shorter
+        found.append(AskedChain(steps, score, sure, tuple(sorted(ends)[:MOST_ENDS])))
     return found
 
 

@@ -11,7 +11,7 @@ import torch
 
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
 from gpu_rag.program.kinds import GRAPH, TEXT
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.search import Ranking, rankings, stacked
@@ -19,6 +19,7 @@ from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
 from gpu_rag.runtime.step import batched
 from gpu_rag.sources.knowledge_base.nodes import LITERAL
+from gpu_rag.text.keywords import written_names
 from gpu_rag.text.tokens import STOP_WORDS
 
 MAX_WORDS = 12
@@ -142,6 +143,20 @@ def near_names(index: Index, queries: list[tuple[str | None, np.ndarray]], k: in
 def mentions_in(kb: KnowledgeBase, text: str) -> list[Mention]:
     """The node names that occur in a text, best first."""
     return mentions(text, lambda name: bool(kb.named(name)))
+
+
+def unknown_names(text: str, alike: Sequence[str], kb: KnowledgeBase) -> tuple[str, ...]:
+    """The names in a question that are no node, type or relation. alike: names of nodes that it may mean; a name that
+    has all words of one of them, or the other way round, is known."""
+    known = [set(name_key(name).split()) for name in alike]
+    words = {name_key(word) for name in (*kb.type_names, *kb.relation_texts) for word in (name, *name.split())}
+    found = []
+    for name in written_names(text):
+        own = set(name_key(name).split())
+        apart = not any(own <= other or other <= own for other in known)
+        if apart and text.find(name) > 0 and name_key(name) not in words and not kb.named(name):
+            found.append(name)
+    return tuple(found)
 
 
 # --- of one question --------------------------------------------------------------------------------

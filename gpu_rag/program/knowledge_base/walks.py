@@ -50,13 +50,15 @@ def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
 
 
 async def path_along(kb: KnowledgeBase, walk: Walk) -> Path | None:
-    """The way of a walk as a path of edges; None if there is none."""
+    """The way of a walk as a path of edges; None if there is none. Its text is "A -> r -> B <- s <- C"."""
     nodes = await walk_nodes(walk)
     if not nodes:
         return None
     edges = [_edge_row(kb, a, r, b) for a, r, b in zip(nodes, walk.chain, nodes[1:])]
-    labels = (kb.relation_names[r] for r in walk.chain)
-    text = " -> ".join((kb.node_names[nodes[0]], *labels, kb.node_names[walk.end]))
+    text = kb.node_names[nodes[0]]
+    for edge, node, other in zip(edges, nodes, nodes[1:]):
+        arrow = "->" if (kb.head[edge], kb.tail[edge]) == (node, other) else "<-"
+        text += f" {arrow} {kb.relation_names[kb.relation[edge]]} {arrow} {kb.node_names[other]}"
     source = "+".join(dict.fromkeys(kb.sources[kb.source[e]].name for e in edges))
     return Path(text, tuple(kb.triple(e) for e in edges), source)
 

@@ -22,9 +22,10 @@ from gpu_rag.methods.hybgrag import tune as tune_kb
 from gpu_rag.methods.hybgrag.critic import comment
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
-from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params, Topic
+from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.embed import embed
+from gpu_rag.program.knowledge_base.query import ALL, Topic
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.program.run import Run
@@ -69,11 +70,11 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
 
 
 def entity(name: str, type: str, *relations: str, ways: Sequence[str] = ()) -> dict[str, Any]:
-    return {"name": name, "type": type, "relations": list(relations), "ways": list(ways)}
+    return {"name": name, "type": type, "relations": list(relations), "ways": list(ways), "negated": False}
 
 
-def route(*entities: dict[str, Any], sure: bool = True) -> str:
-    return json.dumps({"entities": list(entities), "sure": sure})
+def route(*entities: dict[str, Any], sure: bool = True, operations: Any = None) -> str:
+    return json.dumps({"entities": list(entities), "sure": sure, "operations": operations or to_builtins(ALL)})
 
 
 MARTA = entity("Marta Orlo", "person", "directed_by")
@@ -156,8 +157,8 @@ def test_one_iteration_and_the_answer(index: gpu_rag.Index) -> None:
     ]
     assert [e.passage_id for e in answer.evidence] and answer.evidence[0].text.startswith("A comedy on a ferry")
     assert {path.text for path in answer.paths} == {
-        "Marta Orlo -> directed_by -> Night Ferry",
-        "comedy -> has_genre -> Night Ferry",
+        "Marta Orlo <- directed_by <- Night Ferry",
+        "comedy <- has_genre <- Night Ferry",
     }
     assert {edge[:3] for path in answer.paths for edge in path.edges} == {
         ("Night Ferry", "directed_by", "Marta Orlo"),
@@ -177,7 +178,7 @@ def test_the_reference_that_fits_becomes_the_first(index: gpu_rag.Index) -> None
     assert names(moved) == [second, first, *others]
     score = {node.name: node.score for node in kept.nodes}
     assert [node.score for node in moved.nodes] == [score[name] for name in names(moved)]
-    assert moved.paths and all(path.text.endswith(f"-> {second}") for path in moved.paths[:1])
+    assert moved.paths and all(path.text.endswith(f"<- {second}") for path in moved.paths[:1])
 
 
 ALWAYS_NEW = [route(MARTA), route(entity("Marta Orlo", "person", "starred")), route(MARTA, COMEDY), route(COMEDY)]
@@ -437,7 +438,7 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
 def test_packaged_examples() -> None:
     routes = read_examples("", "routes", False)
     experiences = read_examples("", "experiences", True)
-    assert len(routes) == 7 and len(experiences) == 30
+    assert len(routes) == 8 and len(experiences) == 30
     kinds = {e.feedback.kind for e in experiences if e.feedback}
     assert kinds == {*Fault} - {REJECTED}
     for e in experiences:

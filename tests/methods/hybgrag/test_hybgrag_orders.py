@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from answer_notes import role
+from msgspec import to_builtins
 from orders import ESCAPE, ORDER, contents, obeying, outside
 
 import gpu_rag
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program.knowledge_base.query import ALL
 from gpu_rag.settings import merge
 from gpu_rag.types import Question, Request
 
@@ -51,7 +53,8 @@ def honest(request: Request) -> str:
         marta = {"name": f"Marta Orlo {ESCAPE}", "type": PERSON, "relations": [DIRECTED]}
         other = {**marta, "type": "film"} if "Tries so far" in request.prompt else marta
         entity = piet if "painter born" in request.prompt else other
-        return json.dumps({"entities": [{**entity, "ways": []}], "sure": True})
+        entities = [{**entity, "ways": [], "negated": False}]
+        return json.dumps({"entities": entities, "sure": True, "operations": to_builtins(ALL)})
     if name == "reader":
         return "Kerling" if "painter born" in request.prompt else "Night Ferry"
     listed = re.findall(r"^([A-Z])\. (.*)$", request.prompt, re.MULTILINE)

@@ -93,7 +93,7 @@ def score(kb: KnowledgeBase, node: int) -> np.ndarray:
 def run(
     kb: KnowledgeBase, asked: list[Asked], texts: Sequence[str], radius: int = 2, k: int = 5, by_distance: bool = True
 ) -> list[Retrieved]:
-    queries = zip(map(tuple, asked), EMBED.embed(list(texts)))
+    queries = zip(map(tuple, asked), EMBED.embed(list(texts)), [None] * len(asked))
     found: list[Retrieved] = run_step(reach_nodes, kb, list(queries), radius, k, by_distance)
     return found
 
@@ -214,10 +214,10 @@ def test_a_version_that_intersects_over_the_batch_is_caught(monkeypatch: pytest.
     assert [set(one.rows) for one in right] == [{A, B}, {B, C}]
     wrong = batched._candidates
 
-    def over_all(walks):  # type: ignore[no-untyped-def]
+    def over_all(walks, within):  # type: ignore[no-untyped-def]
         walks = replace(walks)
         walks.__dict__["of_question"] = torch.zeros_like(walks.of_question)
-        return wrong(walks)
+        return wrong(walks, within)
 
     monkeypatch.setattr(batched, "_candidates", over_all)
     assert [set(one.rows) for one in run(FILMS, asked, ["which film"] * 2, 1)] != [{A, B}, {B, C}]
@@ -237,8 +237,8 @@ def test_a_version_that_takes_the_nearer_of_two_topics_is_caught(monkeypatch: py
         assert found.rows[0] == w and v in found.rows, "w is one step from both, v two from s"
     whole = batched._candidates
 
-    def nearer(walks):  # type: ignore[no-untyped-def]
-        candidates, met = whole(walks)
+    def nearer(walks, within):  # type: ignore[no-untyped-def]
+        candidates, met = whole(walks, within)
         return candidates, torch.zeros_like(met)
 
     monkeypatch.setattr(batched, "_candidates", nearer)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from gpu_rag.methods.hybgrag import rules as hybgrag_rules
 from gpu_rag.methods.hybgrag.rules import Candidate, first_action, next_action
-from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
+from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params
 from gpu_rag.program.knowledge_base.names import Linked, masked, mentions
+from gpu_rag.program.knowledge_base.query import Topic
 from gpu_rag.settings.ranges import MOST_INTEGER
 
 INCORRECT, MISSING, NO_ENTITY, NO_INTERSECTION, WRONG_INTERSECTION, WRONG_MODULE, REJECTED = Fault

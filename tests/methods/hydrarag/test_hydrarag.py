@@ -179,7 +179,7 @@ def test_an_accepted_answer_ends_the_search_in_the_first_phase(index: Any, fast:
     assert names.count("answer") == 1 and "refined" not in names
     assert answer.nodes[0].name == "Tamsin"
     for name, request in zip(names, calls):
-        assert request.temperature == (0.4 if name in ("topics", "analysis", "text_paths") else 0.0), name
+        assert request.temperature == (0.4 if name in ("topics", "analysis", "query", "text_paths") else 0.0), name
     assert differences(index, answer) == []
 
 

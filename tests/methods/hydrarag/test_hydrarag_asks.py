@@ -189,6 +189,6 @@ def test_a_perfect_decider_keeps_what_the_rules_lose(tmp_path: Path, fast: Any) 
         first[name] = [bool(a.nodes) and a.nodes[0].name in row["answers"] for a, row in zip(answers, ASKED)]
     assert all(shares["oracle"]) and all(first["oracle"]), (shares, first)
     assert sum(shares["rule"]) < 3 and sum(first["wrong"]) < 3
-    assert oracle.by_rule <= {"analysis", "refine", "follow_up"}  # without a path nothing tells the chain
+    assert oracle.by_rule <= {"analysis", "query", "refine", "follow_up"}  # without a path nothing tells the chain
     (accepted,) = index.engine(fast).run("hydrarag", questions[:1], retrieval_only=True, decider=oracle).answers
     assert noted(accepted, "topics/oracle") == [("Nightfall",)] and noted(accepted, "phase") == [("initial: accepted",)]

@@ -163,11 +163,11 @@ def index(tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any) -> gpu_rag.I
 def test_a_question_that_sources_agree_on_takes_the_papers_number_of_requests(index: Any, fast: Any) -> None:
     llm, names = scripted({**REPLIES, "answer": {**NO, "sufficient": True, "answer": "Tamsin"}})
     answer = ask(index, fast, QUESTION, llm, selector=True)
-    assert noted(answer, "phase") == [("initial: accepted",)] and answer.usage.llm_calls <= 8
+    assert noted(answer, "phase") == [("initial: accepted",)] and answer.usage.llm_calls <= 9
     llm, names = scripted({**REPLIES, "answer": {**NO, "sufficient": True, "answer": "Tamsin"}, "sources": ALL_KINDS})
     answer = ask(index, fast, QUESTION, llm, w_max=1)
-    assert {"topics", "analysis", "sources", "web", "text_paths", "select", "refine", "answer"} == set(names)
-    assert len(names) == answer.usage.llm_calls == 8
+    assert {"topics", "analysis", "query", "sources", "web", "text_paths", "select", "refine", "answer"} == set(names)
+    assert len(names) == answer.usage.llm_calls == 10
 
 
 ALL_KINDS = {"chosen": ["A", "B", "C"]}

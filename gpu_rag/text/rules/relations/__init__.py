@@ -1,9 +1,9 @@
 """Words that express a relation, in a question and in the relation's own name.
 
 A unit is a word, or a phrase from `phrases.toml`, with its stem and its groups. Two units match if their stems are
-equal or if they share a group ("treated", "indication"). They match in the inverse direction if their groups are
-inverse ("father" and the relation "children"). A unit of a marked group ("should not", "off-label") reverses the
-meaning of a question.
+equal or if they share a group ("treated", "indication"). A unit of a marked group ("should not", "off-label") reverses
+the meaning of a question. The sides of a relation, and so its direction, are read by `direction`; "not", "or", numbers
+and dates by `operators`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from gpu_rag.text.tokens import STOP_WORDS, tokenize
 
-SAME, ALIKE, INVERSE = 1.0, 0.9, 0.85  # match scores of two units
+SAME, ALIKE = 1.0, 0.9  # match scores of two units
 _WORD = re.compile(r"#|[^\W_]+(?:['’][^\W_]+)*")
+_DENYING_PREFIXES = ("contra", "counter", "anti", "non", "un", "dis")
+_DENYING_WORDS = frozenset({"not", "no", "never", "non", "without", "absent", "lack", "lacks"})
 _WINDOW = 4  # maximum words of a phrase
 _EMPTY = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "please", "thing", "one", "people"})
 
@@ -55,10 +57,9 @@ def _table() -> _Table:
         for phrase in says:
             phrases[tuple(map(_stem, words_of(phrase)))].add(group)
     pairs = [tuple(pair) for pair in rows["inverse"]]
-    inverse = {a: b for one, other in pairs for a, b in ((one, other), (other, one))}
     return _Table(
         {key: frozenset(groups) for key, groups in phrases.items()},
-        inverse,
+        {a: b for one, other in pairs for a, b in ((one, other), (other, one))},
         frozenset(rows["marked"]),
         rows["speaks_of"],
     )
@@ -85,7 +86,9 @@ def units_of(text: str) -> list[Unit]:
     words = words_of(text)
     found, at = [], 0
     while at < len(stems):
-        width = next((n for n in range(_WINDOW, 0, -1) if tuple(stems[at : at + n]) in table.phrases), 0)
+        width = next(
+            (n for n in range(min(_WINDOW, len(stems) - at), 0, -1) if tuple(stems[at : at + n]) in table.phrases), 0
+        )
         if width:
             key = tuple(stems[at : at + width])
             found.append(Unit(" ".join(key), table.phrases[key], at, width))
@@ -100,21 +103,44 @@ def says(cue: Unit, unit: Unit) -> float:
     return SAME if cue.stem == unit.stem else ALIKE if cue.groups & unit.groups else 0.0
 
 
+def says_inverse(cue: Unit, unit: Unit) -> bool:
+    """Whether a unit of a question says the inverse of a unit of a text: "father" and "daughter of"."""
+    table = _table()
+    return any(table.inverse.get(group) in cue.groups for group in unit.groups)
+
+
 def spoken_of(units: Sequence[Unit]) -> frozenset[str]:
     """The groups whose words express no relation beside these units: "given" beside "should not be"."""
     return frozenset(of for unit in units for group in unit.groups if (of := _table().speaks_of.get(group)))
 
 
-def inverses(unit: Unit) -> frozenset[str]:
-    """The groups that express a unit in the inverse direction."""
-    return frozenset(other for group in unit.groups if (other := _table().inverse.get(group)) is not None)
+@dataclass(frozen=True)
+class Denial:
+    """The name of a relation that denies another one. by: stems and groups that say so, empty for "not"; denied: stems
+    and groups of what is denied."""
+
+    by: frozenset[str]
+    denied: frozenset[str]
 
 
-def says_inverse(cue: Unit, unit: Unit) -> float:
-    """Score how well a unit of a question matches a unit of a relation's name in the inverse direction."""
-    return INVERSE if cue.groups & inverses(unit) else 0.0
+def denial_of(label: str, stems: Collection[str]) -> Denial | None:
+    """Whether the name of a relation denies another one. stems: of the names of all relations of the graph.
 
-
-def has_direction(units: Sequence[Unit]) -> bool:
-    """Whether a relation with these units has an inverse, so that its own words mean one direction of it."""
-    return any(group in _table().inverse for unit in units for group in unit.groups)
+    A name denies if a unit of it is a stem of the graph behind a prefix ("contraindication", "disliked by"), if one of
+    its words does ("phenotype absent"), or if a marked unit speaks of another group ("off-label use").
+    """
+    units, by, denied = units_of(label), set[str](), set[str]()
+    for unit in units:
+        for prefix in _DENYING_PREFIXES:
+            if unit.stem.startswith(prefix) and unit.stem.removeprefix(prefix) in stems:
+                by.add(unit.stem)
+                denied.add(unit.stem.removeprefix(prefix))
+    for group in (group for unit in units for group in unit.groups):
+        if (spoken := _table().speaks_of.get(group)) is not None:
+            by.add(group)
+            denied.add(spoken)
+    denying = {_stem(word) for word in words_of(label) if word in _DENYING_WORDS}
+    if denying:
+        by |= denying & {unit.stem for unit in units}
+        denied |= {key for unit in units if unit.stem not in denying for key in (unit.stem, *unit.groups)}
+    return Denial(frozenset(by), frozenset(denied)) if denied else None

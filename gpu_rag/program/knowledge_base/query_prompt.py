@@ -1,4 +1,4 @@
-"""The prompt of HybGRAG's router, made only if a model is asked: examples, types, relations, and earlier tries.
+"""The prompt that asks a model for the query of a question: examples, types, relations, and earlier tries.
 
 For a knowledge base with many types and relations, the model sees those that the question most likely needs, and always
 those of the rules' proposal. Prompt and trace say where a list is incomplete.
@@ -13,45 +13,36 @@ from functools import cached_property
 from math import ceil
 
 import numpy as np
-from msgspec import Struct
 
-from gpu_rag.methods.hybgrag.examples import Experience, fenced, own_examples, read_examples
-from gpu_rag.methods.hybgrag.state import DIRECTIONS, Action, History, Params, Topic
-from gpu_rag.models.ask import read_prompt
 from gpu_rag.models.budget import reply_tokens
 from gpu_rag.models.llm.interface import fits
+from gpu_rag.program.knowledge_base.query import DIRECTIONS, Query, Topic
 from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.reason import reason_room
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.structs import schema_with
 
-MOST_RELATIONS, MOST_NAME_CHARS = 4, 200  # limits per entity
+MOST_TOPICS, MOST_RELATIONS, MOST_NAME_CHARS = 4, 4, 200  # limits of a query, and per topic
+MOST_SHOWN = 100  # types, and relations, shown to the model
 Lists = tuple[list[int], list[int]]  # rows of types and of relations
 
 
-class Route(Struct, frozen=True):
-    """The entities of a question. sure: whether the question clearly states their relations."""
-
-    entities: tuple[Topic, ...]
-    sure: bool
-
-
 @dataclass
-class RoutePrompt:
-    """The prompt of one route. vector: of the question; proposal: the action that the rules propose."""
+class QueryPrompt:
+    """The prompt of one query. vector: of the question; proposal: the topics that the rules propose; examples, history:
+    texts of slots; note: name in the trace; n_types, n_shown: types and relations shown at most."""
 
     run: Run
-    params: Params
+    prompt: Prompt
+    question: str
     vector: np.ndarray
-    history: History
-    proposal: Action | None
-
-    @cached_property
-    def prompt(self) -> Prompt:
-        """The prompt; examples collected for the index are fenced as untrusted text."""
-        prompt = read_prompt("gpu_rag.methods.hybgrag.prompts:route")
-        return fenced(prompt) if self._collected else prompt
+    proposal: tuple[Topic, ...]
+    examples: str = ""
+    history: str = ""
+    note: str = "query_shown"
+    n_types: int = MOST_SHOWN
+    n_shown: int = MOST_SHOWN
 
     @cached_property
     def slots(self) -> dict[str, str]:
@@ -63,19 +54,14 @@ class RoutePrompt:
         """The JSON Schema of the reply, wide enough for the proposal."""
         return self._schema(self._lists)
 
-    @property
-    def _collected(self) -> tuple[Experience, ...]:
-        """Routes collected for the index; () if a file of routes is given."""
-        return () if self.params.routes else own_examples(self.run.index).routes
-
     @cached_property
     def _likely(self) -> Lists:
         """The types and relations that may be shown, the likeliest first."""
-        known, topics = relations_of(self.run.index), self.proposal.topics if self.proposal else ()
+        known, topics = relations_of(self.run.index), self.proposal
         own_types = [known.kb.type_names.index(topic.type) for topic in topics]
         own = [known.kb.relation_names.index(relation) for topic in topics for relation in topic.relations]
-        types, relations = known.likely(self.history.question, self.vector)
-        lists = (own_types, types, self.params.n_types), (own, relations, self.params.n_shown)
+        types, relations = known.likely(self.question, self.vector)
+        lists = (own_types, types, self.n_types), (own, relations, self.n_shown)
         first, second = (list(dict.fromkeys((*mine, *some)))[: max(most, len(set(mine)))] for mine, some, most in lists)
         return first, second
 
@@ -99,7 +85,7 @@ class RoutePrompt:
         counts = ("types", len(lists[0]), kb.n_types), ("relations", len(lists[1]), kb.n_relations)
         if any(n < whole for _, n, whole in counts):
             lines = tuple(f"{what}: {n} of {whole}" for what, n, whole in counts)
-            self.run.note("hybgrag_shown", kb.n_types + kb.n_relations, lines)
+            self.run.note(self.note, kb.n_types + kb.n_relations, lines)
         return lists
 
     def _slots(self, lists: Lists) -> dict[str, str]:
@@ -110,30 +96,36 @@ class RoutePrompt:
         if len(relations) < kb.n_relations:
             lines.append(f"(of {kb.n_relations} relations those that the question most likely needs)")
         partly = f" (of {kb.n_types} types those that the question most likely needs)"
-        examples = self._collected or read_examples(self.params.routes, "routes", False)
-        return {
-            "examples": "\n\n".join(example.route() for example in examples),
+        slots = {
+            "examples": self.examples,
             "types": ", ".join(kb.type_names[row] for row in types) + partly * (len(types) < kb.n_types),
             "relations": "\n".join(lines),
-            "history": self.history.text(),
-            "question": self.history.question,
+            "history": self.history,
+            "question": self.question,
         }
+        return {name: text for name, text in slots.items() if name in self.prompt.fields}
 
     def _schema(self, lists: Lists) -> str:
-        kb, topics = relations_of(self.run.index).kb, self.proposal.topics if self.proposal else ()
-        most_relations = max((MOST_RELATIONS, *(len(topic.relations) for topic in topics)))
-        return route_schema(
+        kb, topics = relations_of(self.run.index).kb, self.proposal
+        return query_schema(
             [kb.type_names[row] for row in lists[0]],
             [kb.relation_names[row] for row in lists[1]],
-            most_relations,
+            max((MOST_RELATIONS, *(len(topic.relations) for topic in topics))),
             max((MOST_NAME_CHARS, *(len(topic.entity) for topic in topics))),
+            max(MOST_TOPICS, len(topics)),
         )
 
 
-def route_schema(
-    types: Sequence[str], relations: Sequence[str], most: int = MOST_RELATIONS, chars: int = MOST_NAME_CHARS
+def query_schema(
+    types: Sequence[str],
+    relations: Sequence[str],
+    most: int = MOST_RELATIONS,
+    chars: int = MOST_NAME_CHARS,
+    topics: int = MOST_TOPICS,
 ) -> str:
-    """The JSON Schema of a route. most: relations per entity; chars: of its name."""
-    options = {"type": types, "relations": relations, "ways": list(DIRECTIONS)}
-    sizes = {"entities": Params.max_topics, "relations": most, "ways": most, "name": chars}
-    return schema_with(Route, options, sizes)
+    """The JSON Schema of a query. most: relations per topic; chars: of a name; topics: at most."""
+    options = {
+        "type": types, "relations": relations, "ways": list(DIRECTIONS), "relation": relations, "by": ["", *relations],
+    }  # fmt: skip
+    sizes = {"entities": topics, "relations": most, "ways": most, "name": chars}
+    return schema_with(Query, options, sizes)

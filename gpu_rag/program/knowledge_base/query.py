@@ -1,0 +1,358 @@
+"""A small algebra of questions over a knowledge base, the same for rules and models, and its exact execution.
+
+A query has topics, each with the relations that lead from it to the answer; the answers of a topic may be ruled out
+(`negated`). Its operations say how the answers of several topics are joined (all of them, or `either`), which things
+are left out, which values of the answers are compared with a number or a date, and what is asked of them: all, how
+many, or the first or last by a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from msgspec import Meta, Struct, field
+
+from gpu_rag.graph.common.trusted import trusted
+from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
+from gpu_rag.graph.reach import EITHER, IN, OUT, reachable
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.views import kb_of, relation_row
+from gpu_rag.runtime.step import batched
+from gpu_rag.text.figures import MONTHS, one_form
+from gpu_rag.text.rules.relations import says, units_of
+from gpu_rag.text.rules.relations.operators import Aggregate, Compare, Operators
+from gpu_rag.types import Ragged
+
+DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps of a chain
+MOST_VALUES = 3  # things that a query leaves out, and values that it compares
+_SHARE = 2  # a relation gives the values of things if one in so many has a value by it
+_YEAR = re.compile(r"-?\d{1,4}")
+_DAY = re.compile(rf"(?:(\d{{1,2}}) )?({'|'.join(MONTHS)}) (\d{{1,4}})")
+_AMOUNT = re.compile(r"[^\w-]?(-?\d+(?:p\d+)?)(?: ?%| \w+)?")
+
+
+class Topic(Struct, frozen=True):
+    """An entity that a question names, and the relations that lead from it towards the answer.
+
+    ways: out, in or either for each relation, if they form one chain to be followed in order; else (), and any order is
+    allowed. negated: whether what it leads to is ruled out.
+    """
+
+    entity: Annotated[str, Meta(min_length=1)] = field(name="name")
+    type: str
+    relations: Annotated[tuple[str, ...], Meta(min_length=1)]
+    ways: tuple[Literal["out", "in", "either"], ...] = ()
+    negated: bool = False
+
+    @property
+    def directions(self) -> tuple[int, ...]:
+        """The ways in the form of `graph.reach`."""
+        return tuple(DIRECTIONS[way] for way in self.ways)
+
+    def text(self) -> str:
+        """ "entity (type) along relation, relation", each relation walked back with "backwards"."""
+        ways = self.ways or ("out",) * len(self.relations)
+        steps = (f"{relation}{' backwards' * (way == 'in')}" for relation, way in zip(self.relations, ways))
+        return f"{'not ' * self.negated}{self.entity} ({self.type}) along {', '.join(steps)}"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A key that is equal for topics with the same retrieval."""
+        relations = self.relations if self.ways else frozenset(self.relations)
+        return (self.entity.casefold(), self.type, relations, self.ways, self.negated)
+
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Constraint(Struct, frozen=True):
+    """A comparison of a value of an answer, by a relation, with a number or a date. most, least: the value included."""
+
+    relation: str
+    compare: Compare
+    value: Annotated[str, Meta(max_length=40)]
+
+
+class Operations(Struct, frozen=True):
+    """What is done with the answers of the topics. without: names of things that are no answer; by: the relation whose
+    values say which answer is the first or the last."""
+
+    either: bool = False
+    without: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=MOST_VALUES)
+    ] = ()
+    constraints: Annotated[tuple[Constraint, ...], Meta(max_length=MOST_VALUES)] = ()
+    aggregate: Aggregate = ""
+    by: str = ""
+
+    def lines(self) -> tuple[str, ...]:
+        """Each operation in words."""
+        compared = (f"{one.relation} {one.compare} {one.value}" for one in self.constraints)
+        asked = f"{self.aggregate}{f' by {self.by}' * bool(self.by)}"
+        return (
+            *(["either topic"] if self.either else []), *(f"without {name}" for name in self.without),
+            *compared, *([asked] if self.aggregate else []),
+        )  # fmt: skip
+
+
+ALL = Operations()
+
+
+class Query(Struct, frozen=True):
+    """A question as a query. sure: whether the question plainly says the relations; several entries of one entity are
+    alternatives then, the likeliest first."""
+
+    entities: tuple[Topic, ...]
+    sure: bool
+    operations: Operations = ALL
+
+
+# --- execution --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """A topic in the graph. nodes: of its name; relations, ways: as in `Topic`, by row."""
+
+    nodes: tuple[int, ...]
+    relations: tuple[int, ...]
+    ways: tuple[int, ...] = ()
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A query in the graph. without: nodes; types: of the answers if all topics are negated, () for any."""
+
+    parts: tuple[Part, ...]
+    operations: Operations = ALL
+    without: tuple[int, ...] = ()
+    types: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The nodes that answer a query, ascending. barred: what the query rules out of the rest; ascending."""
+
+    nodes: tuple[int, ...]
+    barred: tuple[int, ...] = ()
+
+
+@batched(GRAPH, name="kb_solve")
+@trusted()
+def solve(index: Index, plans: list[Plan]) -> list[Solved]:
+    """The nodes that answer each query, exactly.
+
+    An answer stands at the end of the chain of every topic that is not negated (with `either`, of one), at that of no
+    negated one, and is no topic. A topic without ways leads along each of its relations, either way. If all topics are
+    negated, the other nodes at the end of their last relations are the answers.
+    """
+    return _solved(index, plans)
+
+
+def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
+    kb = kb_of(index)
+    n, width = max(kb.n, 1), max((len(plan.parts) for plan in plans), default=0) + 1
+    parts = [(q * width + p, part) for q, plan in enumerate(plans) for p, part in enumerate(plan.parts)]
+    chains = [(key, part.nodes, *chain) for key, part in parts for chain in _chains(part)]
+    starts = ragged_of_lists([nodes for _, nodes, _, _ in chains], kb.device)
+    relations = ragged_of_lists([relations for _, _, relations, _ in chains], kb.device)
+    ways = ragged_of_lists([ways for _, _, _, ways in chains], kb.device)
+    ends = reachable(kb.typed, starts, relations, Ragged(ways.values, relations.offsets), threads=index.threads)
+
+    def tensor(values: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int64, device=kb.device)
+
+    of_chain = tensor(key for key, *_ in chains)
+    reached = torch.unique(of_chain[row_of_value(ends)] * n + ends.values.long())  # (question, part, node)
+    ruled_out = torch.isin(reached // n, tensor(key for key, part in parts if part.negated))
+    keys = reached // n // width * n + reached % n  # (question, node)
+    found, count = torch.unique(keys[~ruled_out], return_counts=True)
+    found = found[count >= tensor(map(_needed, plans))[found // n]]
+    others = (q * n + node for q, plan in enumerate(plans) if not _needed(plan) for node in _rest(kb, plan))
+    found = torch.cat([found, tensor(others)]).unique()
+    left_out = tensor(q * n + node for q, plan in enumerate(plans) for node in plan.without)
+    topics = tensor(key // width * n + node for key, part in parts for node in part.nodes)
+    barred = torch.cat([keys[ruled_out], left_out]).unique()
+    found = found[~torch.isin(found, torch.cat([barred, topics]))]
+    kept, out = (_lists(ragged_of_keys(some, len(plans), n)) for some in (found, barred))
+    answers = (_valued(kb, index, plan, nodes) for plan, nodes in zip(plans, kept))
+    return [Solved(nodes, tuple(gone.tolist())) for nodes, gone in zip(answers, out)]
+
+
+def _chains(part: Part) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    if part.ways:
+        return [(part.relations, part.ways)]
+    return [((relation,), (EITHER,)) for relation in part.relations]
+
+
+def _needed(plan: Plan) -> int:
+    """The number of topics that an answer must belong to; 0 if all are negated."""
+    positive = sum(not part.negated for part in plan.parts)
+    return min(positive, 1) if plan.operations.either else positive
+
+
+def _rest(kb: KnowledgeBase, plan: Plan) -> list[int]:
+    """The nodes at the end of the last relations of a query whose topics are all negated."""
+    ends = [np.zeros(0, np.int64)]
+    for part in plan.parts:
+        for relations, ways in _chains(part):
+            rows = np.flatnonzero(kb.relation == relations[-1])
+            ends += [side[rows] for side, way in ((kb.tail, OUT), (kb.head, IN)) if ways[-1] & way]
+    nodes = np.unique(np.concatenate(ends))
+    if plan.types:
+        nodes = nodes[np.isin(kb.node_type[nodes], plan.types)]
+    found: list[int] = nodes.tolist()
+    return found
+
+
+def _lists(ragged: Ragged) -> list[np.ndarray]:
+    values, offsets = ragged.values.cpu().numpy().astype(np.int64), ragged.offsets.tolist()
+    return [values[a:b] for a, b in zip(offsets, offsets[1:])]
+
+
+def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> tuple[int, ...]:
+    """The nodes whose values meet the constraints; of these the first or the last, if that is asked."""
+    for one in plan.operations.constraints:
+        owners, values = values_of(index, one.relation)
+        nodes = nodes[np.isin(nodes, owners[_meets(values, one)])]
+    if plan.operations.aggregate in ("first", "last") and plan.operations.by:
+        sign = -1 if plan.operations.aggregate == "last" else 1
+        owners, values = values_of(index, plan.operations.by)
+        mine = np.isin(owners, nodes)
+        owners, values = owners[mine], sign * values[mine]
+        nodes = np.unique(owners[values == values.min()]) if len(values) else owners
+    return tuple(nodes.tolist())
+
+
+def _meets(values: np.ndarray, constraint: Constraint) -> np.ndarray:
+    """bool per value. A year stands for the whole year."""
+    value = amount(constraint.value)
+    if value is None:
+        return np.zeros(len(values), bool)
+    values = np.floor(values) if value == int(value) and _YEAR.fullmatch(constraint.value) else values
+    tests = {"equal": values == value, "less": values < value, "more": values > value}
+    return tests.get(constraint.compare, values <= value if constraint.compare == "most" else values >= value)
+
+
+def amount(text: str) -> float | None:
+    """The number of a text that is a number or a date, else None. A date is its year and the part of it that is over.
+
+    >>> amount("1,200"), amount("1904-07-01"), amount("July 1904"), amount("Ann")
+    (1200.0, 1904.5, 1904.5, None)
+    """
+    plain = one_form(text.strip()).casefold()
+    if date := _DAY.fullmatch(plain):
+        return int(date[3]) + MONTHS.index(date[2]) / 12 + (int(date[1] or 1) - 1) / 372
+    number = _AMOUNT.fullmatch(plain)
+    return float(number[1].replace("p", ".")) if number else None
+
+
+def values_of(index: Index, relation: str) -> tuple[np.ndarray, np.ndarray]:
+    """(nodes i64, values f64): the amounts at the ends of a relation's edges, with the nodes at the other ends."""
+    return index.loaded(f"values {relation!r}", lambda index: _values(kb_of(index), relation))
+
+
+def _values(kb: KnowledgeBase, relation: str) -> tuple[np.ndarray, np.ndarray]:
+    row = relation_row(kb, relation)
+    edges = np.flatnonzero(kb.relation == (-1 if row is None else row))
+    owners, values = [np.zeros(0, np.int64)], [np.zeros(0)]
+    for own, other in ((kb.head, kb.tail), (kb.tail, kb.head)):
+        names, place = np.unique(other[edges], return_inverse=True)
+        amounts = [amount(kb.node_names[node]) for node in names.tolist()]
+        known = np.array([value is not None for value in amounts], bool)[place] if len(names) else np.zeros(0, bool)
+        owners.append(own[edges][known].astype(np.int64))
+        values.append(np.array([value or 0.0 for value in amounts])[place][known] if len(names) else np.zeros(0))
+    return np.concatenate(owners), np.concatenate(values)
+
+
+@batched(GRAPH, name="kb_contrary")
+def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[int]]]) -> list[dict[int, int]]:
+    """The nodes that only given relations join with some nodes, each with one of these relations; ascending."""
+    kb = kb_of(index)
+    graph, n, width = kb.typed, max(kb.n, 1), max(kb.n_relations, 1)
+    own = ragged_of_lists([nodes for nodes, _ in queries], kb.device)
+    question, against = row_of_value(own), [q * width + row for q, (_, rows) in enumerate(queries) for row in rows]
+    keys, rows = [question[:0]], [question[:0]]
+    sides = (graph.out_indptr, graph.out_node, graph.out_relation), (graph.in_indptr, graph.in_node, graph.in_relation)
+    for indptr, other, relation in sides:
+        for at, edge in expand(indptr[own.values], indptr[own.values + 1]):
+            keys.append(question[at] * n + other[edge].long())
+            rows.append(question[at] * width + relation[edge].long())
+    key, row = torch.cat(keys), torch.cat(rows)
+    contrary = torch.isin(row, torch.tensor(against, dtype=torch.int64, device=kb.device))
+    contrary &= ~torch.isin(key, key[~contrary])
+    found: list[dict[int, int]] = [{} for _ in queries]
+    for node, relation in sorted(zip(key[contrary].tolist(), row[contrary].tolist())):
+        found[node // n].setdefault(node % n, relation % width)
+    return found
+
+
+# --- the rule ---------------------------------------------------------------------------------------
+
+
+@batched(GRAPH, name="kb_operations")
+def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[tuple[Operations, tuple[str, ...]]]:
+    """(operations, unread words) for the operators of each question, whose topics are in a plan without operations.
+
+    A value is compared by the relation that the words before it name, among those that give values to the answers; if
+    they name none, by the only one, or for dates by the only one with dates.
+    """
+    kb, found = kb_of(index), []
+    bare = [replace(plan, operations=Operations(either=spoken.either)) for spoken, plan in queries]
+    for (spoken, plan), solved in zip(queries, _solved(index, bare)):
+        unread, constraints = list(spoken.unread), []
+        ordered = spoken.aggregate in ("first", "last")
+        valued = _valued_by(kb, index, solved.nodes) if spoken.comparisons or ordered else {}
+        for one in spoken.comparisons[:MOST_VALUES]:
+            relation = _named(kb, valued, one.words, amount(one.value))
+            if relation:
+                constraints.append(Constraint(relation, one.compare, one.value))
+            else:
+                unread.append(one.value)
+        by = _named(kb, valued, spoken.words, None) if ordered else ""
+        if ordered and not by:
+            unread.append(spoken.order)
+        aggregate = "" if ordered and not by else spoken.aggregate
+        names = tuple(kb.node_names[node] for node in plan.without)
+        operations = Operations(spoken.either, names, tuple(constraints), aggregate, by)
+        found.append((operations, tuple(dict.fromkeys(unread))))
+    return found
+
+
+def _valued_by(kb: KnowledgeBase, index: Index, nodes: Sequence[int]) -> dict[str, float]:
+    """The relations by which many of the nodes have values, each with the median of the values."""
+    graph, at = kb.typed, torch.tensor(nodes, dtype=torch.int64, device=kb.device)
+    rows = set[int]()
+    for indptr, relation in ((graph.out_indptr, graph.out_relation), (graph.in_indptr, graph.in_relation)):
+        for _, edge in expand(indptr[at], indptr[at + 1]):
+            rows.update(torch.unique(relation[edge]).tolist())
+    found = dict[str, float]()
+    for row in sorted(rows):
+        owners, values = values_of(index, kb.relation_names[row])
+        mine = np.isin(owners, nodes)
+        if _SHARE * len(np.unique(owners[mine])) >= len(nodes):
+            found[kb.relation_names[row]] = float(np.median(values[mine]))
+    return found
+
+
+def _named(kb: KnowledgeBase, valued: dict[str, float], words: str, value: float | None) -> str:
+    """The relation that words name among those with values; else the only one with values like the given one."""
+    cues = units_of(words)
+
+    def said(relation: str) -> float:
+        return sum(max((says(cue, unit) for cue in cues), default=0.0) for unit in units_of(relation.replace("_", " ")))
+
+    best = max(valued, key=said, default="")
+    if best and said(best):
+        return best
+    dates = [name for name, median in valued.items() if 1000 <= median < 2200]
+    likely = dates if value is None or 1000 <= value < 2200 else [name for name in valued if name not in dates]
+    return likely[0] if len(likely) == 1 else ""

@@ -1,0 +1,135 @@
+"""The side of a relation on which a thing stands: in a question by word order, voice and prepositions; in the name of a
+relation by its form.
+
+AGENT does what the verb says ("Ann" of "Ann directed it"), or fills the role ("director", "capital" of France). PATIENT
+is what it is done to, or has the role ("it", France). A role and a verb are compared only where the role is that of an
+agent (-er, -or, ...) or of a patient (-ee); the sides of other nouns are OWNER and FILLER, for nouns alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS, is_person
+from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
+from gpu_rag.text.sentences import word_set
+
+AGENT, PATIENT, OPEN = 1, -1, 0
+FILLER, OWNER = 2, -2
+_BE = word_set("is are was were be been being get gets got")
+_DO = word_set("do does did will would can could may might shall should must")
+_BEFORE_NOUN = word_set("the a an its his her their whose s of our your")
+_INTRANSITIVE = word_set(
+    "worked works lived lives played plays served serves resided resides belonged belongs studied studies starred stars"
+    " acted acts appeared appears participated competed graduated died moved collaborated collaborates depended depends"
+)
+_COMPLEMENT = PREPOSITIONS - {"by", "of"}
+_NOT_AGENTS = word_set(
+    "father mother brother sister daughter grandfather grandmother stepfather stepmother member partner"
+)
+_OF_VERBS = ("ion", "ment", "ing", "use")  # nouns whose "of" means either side
+_LEAST_SHARED = 3  # letters at the beginning of two forms of one word
+
+
+class Side(NamedTuple):
+    """A side, and the word by which it was read. noun: whether that word is the name of a role."""
+
+    side: int
+    word: str
+    noun: bool
+
+
+def side_of_head(words: Sequence[str], place: int, width: int) -> Side:
+    """The side of the head of a relation's edges, by the words of its name. place, width: of the words looked at.
+
+    "acquired", "works for": AGENT; "acquired by", "born in", "director": PATIENT; "capital of": FILLER; "genre": OWNER.
+    """
+    is_role = not (_is_verb(words[place]) or _has_complement(words, place))
+    word, behind = words[place], list(words[place + (width if is_role else 1) :])
+    if is_role:
+        owner = _owner(words[place + width - 1])
+        side = -owner if behind == ["of"] else owner if behind[:1] in ([], ["of"]) else OPEN
+    elif behind[:1] == ["by"]:
+        side = PATIENT
+    elif behind[:1] and behind[0] in _COMPLEMENT:
+        side = PATIENT if _is_participle(word) and word not in _INTRANSITIVE else AGENT
+    else:
+        side = OPEN if behind else AGENT
+    return Side(side, word, is_role)
+
+
+def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
+    """The side of what stands towards the topic "#" of a question, for the words at a place."""
+    if "#" not in words:
+        return Side(OPEN, words[place], False)
+    topic, word, is_role = words.index("#"), words[place], not _reads_as_verb(words, place, width)
+    before, behind = list(words[:place]), list(words[place + (width if is_role else 1) :])
+    if is_role:
+        owner = _owner(words[place + width - 1])
+        if topic < place:
+            fills = "as" in before[-3:] or (behind[:1] == ["of"] and before[-1:] != ["s"])
+            owns = before[-1:] in (["s"], ["#"])
+        else:
+            fills, owns = behind[:1] == ["#"] or before[-1:] == ["whose"], behind[:1] == ["of"]
+        if not (fills or owns):
+            return Side(OPEN, word, True)
+        return Side(-owner if fills else owner, word, True)
+    passive = _is_participle(word) and any(one in _BE for one in before[-3:])
+    if topic > place:
+        if behind[:1] == ["by"]:
+            side = AGENT
+        elif behind[:1] and behind[0] in _COMPLEMENT and _is_participle(word):
+            side = PATIENT if word in _INTRANSITIVE else AGENT
+        else:
+            side = OPEN if passive else PATIENT
+    elif any(one in _DO for one in before[:topic]) or not _is_participle(word):
+        side = AGENT
+    else:
+        side = PATIENT if passive or behind[:1] == ["by"] else AGENT
+    return Side(side, word, False)
+
+
+def agree(one: Side, other: Side) -> bool:
+    """Whether two sides may be the same. Sides are compared for forms of one word, and for two roles."""
+    shared = next(
+        (n for n, (a, b) in enumerate(zip(one.word, other.word)) if a != b), min(map(len, (one.word, other.word)))
+    )
+    one_word = shared >= max(_LEAST_SHARED, min(len(one.word), len(other.word)) - 3)
+    if not (one_word or (one.noun and other.noun)):
+        return True
+    return one.side == other.side or abs(one.side) != abs(other.side)
+
+
+def _owner(noun: str) -> int:
+    """The side of the owner of a role."""
+    single = noun.removesuffix("s")
+    if single.endswith(_OF_VERBS):
+        return OPEN
+    if single.endswith("ee"):
+        return AGENT
+    acts = single.endswith(("er", "or", "ist", "ian")) and single not in _NOT_AGENTS and is_person(single)
+    return PATIENT if acts else OWNER
+
+
+def _is_verb(word: str) -> bool:
+    bases = {word, word.removesuffix("s"), word.removesuffix("es")}
+    return is_verb(word, "") or bool(bases & BASE_VERBS)
+
+
+def _has_complement(words: Sequence[str], place: int) -> bool:
+    """Whether a form in -s is a verb by the preposition behind it: "reports to"."""
+    return words[place].endswith("s") and words[place + 1 : place + 2] == ["to"]
+
+
+def _is_participle(word: str) -> bool:
+    return is_verb(word, "") and not word.endswith(("s", "ing"))
+
+
+def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
+    word, before = words[place], words[place - 1] if place else ""
+    if before in _BEFORE_NOUN or words[place + width : place + width + 1] == ["of"]:
+        return False
+    if _is_verb(word) or _has_complement(words, place):
+        return True
+    return not is_person(word.removesuffix("s")) and any(one in _DO for one in words[:place])

@@ -1,0 +1,258 @@
+"""Words of a question that are operators on what its relations lead to: not, or, how many, before 1990, the first.
+
+A question with several topics is cut into clauses, one for each topic, at "and", "or", "but", "that", a comma and the
+like, and before a negated auxiliary. A negation belongs to the topics of its clause. A clause without words of its own
+("or Bob") repeats the clause before it. Numbers and dates are compared only if the question says how.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpu_rag.text.rules.decomposition.phrases import AUX, COPULAS
+from gpu_rag.text.rules.extraction.lexicon import MONTHS, is_verb
+from gpu_rag.text.rules.relations import units_of, words_of
+from gpu_rag.text.sentences import word_set
+from gpu_rag.text.tokens import STOP_WORDS
+
+Compare = Literal["equal", "less", "most", "more", "least"]
+Aggregate = Literal["", "count", "first", "last"]
+
+_NOT = frozenset({"not", "never", "no", "neither", "nor", "without"})
+_EXCEPT = frozenset({"except", "excluding", "besides"})
+_CUTS = frozenset({",", ";", "and", "or", "but", "that", "who", "which", "whom", "nor", "without", *_EXCEPT})
+_NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
+_TOKEN = re.compile(r"#\d+|[^\W_]+(?:[.,\-/][^\W_]+)*(?:['’][^\W_]+)*|[,;]|['’]s\b")
+_COUNT = (("how", "many"), ("the", "number", "of"), ("number", "of"), ("count", "the"))
+_PHRASES: dict[Compare, str] = {
+    "less": "before, earlier than, prior to, less than, fewer than, under, below, lower than, smaller than",
+    "most": "until, at most, up to, no more than, no later than",
+    "more": "after, later than, more than, over, above, greater than, higher than, larger than, longer than",
+    "least": "since, at least, no less than, no fewer than",
+    "equal": "in, exactly, during",
+}
+_COMPARES: dict[tuple[str, ...], Compare] = {
+    tuple(phrase.split()): compare for compare, phrases in _PHRASES.items() for phrase in phrases.split(", ")
+}
+_WIDEST = 3
+_FIRST = word_set("first earliest oldest smallest lowest cheapest shortest fewest least")
+_LAST = word_set("last latest newest youngest largest highest biggest longest most greatest")
+_NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
+_PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
+_OUT = (("other", "than"), ("apart", "from"))
+_PERMITS = word_set("safe safely suitable allowed permitted tolerated")  # what is not "contraindicated"
+_FORBIDDEN = "contraindicated"
+_DO = frozenset({"do", "does", "did"})
+TOPIC, NOT, EXCEPT, CUT, WORD = range(5)
+_Words = list[tuple[str, int]]  # words with their kinds
+
+
+@dataclass(frozen=True)
+class Clause:
+    """The part of a question about one topic. text: with "#" in place of the topic and without other topics; negated:
+    whether it rules out what it leads to; left_out: whether it rules out the topic itself ("except Ann")."""
+
+    text: str
+    negated: bool = False
+    left_out: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison with a number or a date. words: of the question before it, which may name the relation."""
+
+    compare: Compare
+    value: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operators of a question. clauses: one for each topic, in order; either: whether one clause is enough; turns:
+    whether words such as "should not" turn one of several clauses round; unread:
+    words whose part in the question is not understood. order: the word of `aggregate`; words: the others."""
+
+    clauses: tuple[Clause, ...]
+    either: bool = False
+    turns: bool = False
+    aggregate: Aggregate = ""
+    order: str = ""
+    words: str = ""
+    comparisons: tuple[Comparison, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the question has no operator, so that its relations say all."""
+        rules_out = any(clause.negated or clause.left_out for clause in self.clauses)
+        return not (rules_out or self.either or self.turns or self.aggregate or self.comparisons or self.unread)
+
+
+def operators_of(text: str, spans: Sequence[tuple[int, int]], known: frozenset[str] = frozenset()) -> Operators:
+    """The operators of a question. spans: characters of its topics, in order, apart; known: groups of the relations
+    that a question may ask for: a phrase of theirs such as "should not be given" is no negation.
+
+    >>> found = operators_of("Which films of Ann were not written by Bob?", [(15, 18), (39, 42)])
+    >>> [(clause.text, clause.negated) for clause in found.clauses]
+    [('which films of #', False), ('were written by #', True)]
+    """
+    for place, (start, end) in reversed(list(enumerate(spans))):
+        text = f"{text[:start]} #{place} {text[end:]}"
+    text = re.sub(r"\bcan(?:not|n['’]t)\b", "can not", text, flags=re.IGNORECASE)
+    words = [word.casefold() for word in _TOKEN.findall(_NEGATION.sub(r"\1 not", text))]
+    others = " ".join(word for word in words if word[0] != "#")
+    aggregate, order, words = _aggregated(words)
+    comparisons, words = _compared(words)
+    clauses, unread, before, ruled_out = dict[int, Clause](), list[str](), _Words(), False
+    kinds, left_out = _without(_kinds(words, known))
+    clauses.update((int(topic[1:]), Clause("#", left_out=True)) for topic in left_out)
+    for part in _parts(kinds):
+        topics = [word for word, kind in part if kind == TOPIC]
+        negations = [word for word, kind in part if kind in (NOT, EXCEPT)]
+        if not topics:
+            unread += negations
+            continue
+        said = [pair for pair in part if pair[1] not in (NOT, EXCEPT)]
+        content = any(kind != TOPIC and word not in _PLAIN for word, kind in said)
+        rules_out = len(negations) % 2 == 1
+        if before and not content:  # "or Bob": as the clause before it
+            said = [(topics[0], TOPIC) if kind == TOPIC else (word, kind) for word, kind in before]
+            rules_out = rules_out or ruled_out
+        for topic in topics:
+            line = ("#" if word == topic else word for word, kind in said if kind != TOPIC or word == topic)
+            clauses[int(topic[1:])] = Clause(" ".join(line).strip(" ,;"), rules_out)
+        before, ruled_out = said, rules_out
+    ordered = tuple(clauses.get(place, Clause("#")) for place in range(len(spans)))
+    either = "or" in words and len(spans) > 1
+    turns = len(spans) > 1 and any(unit.marked and unit.groups & known for unit in units_of(others))
+    return Operators(ordered, either, turns, aggregate, order, others, comparisons, tuple(dict.fromkeys(unread)))
+
+
+def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
+    """The words with their kinds. A "not" inside a phrase for a known relation ("should not be given") is a word, and
+    words that turn a question round begin a clause."""
+    units = [unit for unit in units_of(" ".join(map(_bare, words))) if unit.groups & known]
+    spoken = {i for unit in units for i in range(unit.at, unit.at + unit.width)}
+    turns = {unit.at for unit in units if unit.marked}
+    kinds = _Words()
+    for i, word in enumerate(words):
+        if word in _PERMITS and i not in spoken and _FORBIDDEN in known:
+            kinds.append(("not", NOT))
+            word, kind = _FORBIDDEN, CUT
+        elif word[0] == "#":
+            kind = TOPIC
+        elif i in turns or (word in _DO and i):
+            kind = CUT
+        elif i in spoken or words[i + 1 : i + 2] == ["only"]:
+            kind = WORD
+        elif word in _EXCEPT or tuple(words[i : i + 2]) in _OUT:
+            kind = EXCEPT
+        else:
+            kind = NOT if word in _NOT else CUT if word in _CUTS else WORD
+        kinds.append((word, kind))
+    return kinds
+
+
+def _without(words: _Words) -> tuple[_Words, list[str]]:
+    """(the words without "except Ann" and "is not Ann", the topics that are left out so)."""
+    kept, left_out, i = _Words(), list[str](), 0
+    while i < len(words):
+        behind = words[i + 1 : i + 2] if words[i][0] in _EXCEPT else words[i + 2 : i + 3]
+        is_not = words[i][1] == NOT and i > 0 and words[i - 1][0] in COPULAS
+        behind = words[i + 1 : i + 2] if is_not else behind
+        if (words[i][1] == EXCEPT or is_not) and behind and behind[0][1] == TOPIC:
+            left_out.append(behind[0][0])
+            i += 2 if is_not or words[i][0] in _EXCEPT else 3
+        else:
+            kept.append(words[i])
+            i += 1
+    return kept, left_out
+
+
+def _bare(word: str) -> str:
+    """A stand-in of one word for a mark, so that places of words and of units agree."""
+    return word if len(words_of(word)) == 1 and word[0] != "#" else "#"
+
+
+def _parts(words: _Words) -> list[_Words]:
+    """The clauses. A cut counts only if topics stand on both sides of it, and none makes a clause without a topic,
+    unless the clause has a negation of its own."""
+    cuts = list[int]()
+    for i, (word, kind) in enumerate(words):
+        if kind in (CUT, EXCEPT) or word in ("without", "nor"):
+            begins = i
+            while begins and words[begins - 1][0] in AUX:  # "are contraindicated in"
+                begins -= 1
+            cuts.append(begins)
+        elif kind == NOT and i and words[i - 1][0] in AUX:
+            cuts.append(i - 1)
+    parts, start = list[_Words](), 0
+    for end in [*sorted(set(cuts)), len(words)]:
+        part = words[start:end]
+        if any(kind == TOPIC for _, kind in part):
+            parts.append(part)
+            start = end
+    if start < len(words):
+        rest = words[start:]
+        if parts and not any(kind in (NOT, EXCEPT) for _, kind in rest):
+            parts[-1] = parts[-1] + rest
+        else:
+            parts.append(rest)
+    return parts
+
+
+def _aggregated(words: list[str]) -> tuple[Aggregate, str, list[str]]:
+    """(aggregate, its word, the words without it)."""
+    for phrase in _COUNT:
+        for i in range(len(words)):
+            if tuple(words[i : i + len(phrase)]) == phrase:
+                return "count", " ".join(phrase), [*words[:i], "which", *words[i + len(phrase) :]]
+    for i, word in enumerate(words):
+        compares = words[max(i - 1, 0)] == "at" or words[i + 1 : i + 2] == ["than"]
+        if word in _FIRST | _LAST and not compares:
+            kept = [*words[:i], *words[i + 1 :]]
+            if i == len(kept):  # "was founded first"
+                kept = _without_verb(kept)
+            return ("first" if word in _FIRST else "last"), word, kept
+    return "", "", words
+
+
+def _without_verb(words: list[str]) -> list[str]:
+    """The words without a verb and its auxiliary at their end, which say what is compared."""
+    end = len(words)
+    while end > 1 and (words[end - 1] in AUX or (end == len(words) and is_verb(words[end - 1], ""))):
+        end -= 1
+    return words[:end] if words[end - 1 : end] != ["and"] else words[: end - 1]
+
+
+def _compared(words: list[str]) -> tuple[tuple[Comparison, ...], list[str]]:
+    """The comparisons, and the words without them."""
+    found, kept, i = list[Comparison](), list[str](), 0
+    while i < len(words):
+        width = next((n for n in range(_WIDEST, 0, -1) if tuple(words[i : i + n]) in _COMPARES), 0)
+        value = _value(words[i + width :]) if width else []
+        between = words[i] == "between" and _value(words[i + 1 :])
+        if between and words[i + 1 + len(between)] == "and" and (other := _value(words[i + 2 + len(between) :])):
+            said = " ".join(kept[-3:])
+            found += [Comparison("least", " ".join(between), said), Comparison("most", " ".join(other), said)]
+            i += 2 + len(between) + len(other)
+            kept = _without_verb(kept)
+        elif value:
+            compare, i = _COMPARES[tuple(words[i : i + width])], i + width + len(value)
+            noun = [word for word in words[i : i + 1] if word[0] != "#" and word not in _PLAIN]  # "100 employees"
+            found.append(Comparison(compare, " ".join(value), " ".join(noun or kept[-3:])))
+            kept, i = _without_verb(kept), i + len(noun)
+        else:
+            kept.append(words[i])
+            i += 1
+    return tuple(found), kept
+
+
+def _value(words: Sequence[str]) -> list[str]:
+    """The words of a number or date at the beginning: "1990", "3 May 1904", "2001-05-04"."""
+    date = [word for word in words[:3] if word in MONTHS or _NUMBER.fullmatch(word)]
+    size = next((n for n in (3, 2, 1) if list(words[:n]) == date[:n] and len(date) >= n), 0)
+    return list(words[:size]) if any(_NUMBER.fullmatch(word) for word in words[:size]) else []
