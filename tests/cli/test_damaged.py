@@ -314,7 +314,8 @@ def test_every_flipped_bit_of_a_manifest_is_noticed_and_its_copy_goes_on(run, cl
     data = path.read_bytes()
     for _ in range(100):
         flip(path, chance)
-        with pytest.raises(IndexMismatch if b'"format":1' not in path.read_bytes() else IndexCorrupt, match="manifest"):
+        whole = b'"format":1' in path.read_bytes()  # else another format, or no JSON
+        with pytest.raises(IndexCorrupt if whole else (IndexCorrupt, IndexMismatch), match="manifest"):
             Manifest.read(broken)
         path.write_bytes(data)
     path.write_bytes(data[:-40])
