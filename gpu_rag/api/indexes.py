@@ -28,7 +28,6 @@ from gpu_rag.api.questions import Asked, checked_questions
 from gpu_rag.engine import Engine, answer_of, check_unique
 from gpu_rag.errors import BadInput, ModelError, UsageError
 from gpu_rag.index import index as opened
-from gpu_rag.index.facts import Fact, load_facts
 from gpu_rag.index.names import SortedRows
 from gpu_rag.index.work import Progress
 from gpu_rag.methods.registry import AUTO
@@ -42,6 +41,7 @@ from gpu_rag.types import Evidence
 if TYPE_CHECKING:
     from gpu_rag.api.job import Job
     from gpu_rag.index.build import BuildReport
+    from gpu_rag.index.facts import Fact
 
 
 class Retrieving(TypedDict, total=False):
@@ -188,14 +188,17 @@ class Index(opened.Index):
     def neighbours(self, name: str, *, k: int = 20) -> list[Fact]:
         """At most k facts around a name, those with the best connected other end first. Raises BadInput for a name that
         the index lacks, MissingLayer."""
-        facts = self.loaded("facts", load_facts)
-        return facts.around(checked_text("name", name), checked_count("k", k) or 0)
+        from gpu_rag.index.facts import load_facts
+
+        return self.loaded("facts", load_facts).around(checked_text("name", name), checked_count("k", k) or 0)
 
     def paths(self, start: str, end: str, *, k: int = 5, hops: int = 4) -> list[tuple[Fact, ...]]:
         """At most k chains of up to `hops` facts between two names, in any direction of the facts.
 
         Shorter chains come first, then chains through names with fewer facts. Raises as `neighbours`.
         """
+        from gpu_rag.index.facts import load_facts
+
         facts = self.loaded("facts", load_facts)
         names = checked_text("start", start), checked_text("end", end)
         return facts.chains(*names, checked_count("k", k) or 0, checked_count("hops", hops) or 0)

@@ -42,9 +42,17 @@ def read_plan(path: Path, keys: Iterable[str]) -> dict[str, Any] | None:
 def planned_seconds(plan: Mapping[str, Any] | None, job: BuildJob) -> dict[str, float | None]:
     """Predicted seconds of each stage of a build, 0 if it was up to date; None without a plan of this corpus and these
     settings."""
-    planned: dict[str, float | None] = dict.fromkeys(stage.name for stage in job.stages)
-    if plan is None:
-        return planned
+    unplanned: dict[str, float | None] = dict.fromkeys(stage.name for stage in job.stages)
+    try:
+        planned = unplanned if plan is None else unplanned | _planned(plan, job)
+    except (LookupError, TypeError, ValueError, AttributeError):  # a plan that --plan has not written
+        return unplanned
+    return planned if planned.get("passages") is not None else unplanned
+
+
+def _planned(plan: Mapping[str, Any], job: BuildJob) -> dict[str, float | None]:
+    """Predicted seconds of the stages that the plan is of. Raises for a plan that --plan has not written."""
+    planned: dict[str, float | None] = {}
     settings = settle(job.stages, job.settings, job.models)
     for stage in job.stages:
         described = {role: job.models.describe(role) for role in stage.roles(settings)}
@@ -52,7 +60,7 @@ def planned_seconds(plan: Mapping[str, Any] | None, job: BuildJob) -> dict[str, 
         if plan["identity"].get(stage.name) == made:
             row = plan["stages"][stage.name]
             planned[stage.name] = 0.0 if row["skipped"] and not job.fresh else float(row["s"])
-    return planned if planned.get("passages") is not None else dict.fromkeys(planned)
+    return planned
 
 
 def compared(seconds: Mapping[str, Pair], tokens: Mapping[str, Pair], memory: Pair, disk: Pair) -> Comparison:

@@ -224,7 +224,7 @@ def examples(name: str) -> list[Any]:
 
 
 def test_json_examples_have_the_keys_that_the_commands_print(documents):
-    assert set(documents) == set(COMMANDS)
+    assert set(documents) == {*COMMANDS} - {"mcp"}  # it prints no document
     for name, real in documents.items():
         shown = examples(name)
         assert len(shown) == len(real), name

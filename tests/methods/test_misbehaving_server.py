@@ -110,7 +110,7 @@ def test_no_question_fails_for_the_form_of_a_reply(sound: Path, serve: Serve, me
 def test_together_the_runs_meet_every_fault_and_count_what_became_of_it(sound: Path, serve: Serve) -> None:
     done: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
-    for method in ("bubblerag", "higra-agent", "hydrarag"):
+    for method in ("bubblerag", "higra-agent", "hybgrag", "hydrarag"):
         server = serve(seed=3, share=0.6)
         for answer in answers(sound, method, server.url):
             for key, n in answer.usage.fallbacks.items():

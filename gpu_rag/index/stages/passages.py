@@ -143,8 +143,10 @@ def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
 def are_english(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
     """bool[n]: whether each of n documents, by id, is in English, or in a language that is not known. folder: of the
     stage `passages`."""
+    if not (folder / METADATA).exists():
+        return np.ones(len(documents), bool)
     table = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id"])
-    about = read_metadata(folder / METADATA, len(table)) if (folder / METADATA).exists() else table
+    about = read_metadata(folder / METADATA, len(table))
     if LANGUAGE not in about.column_names:
         return np.ones(len(documents), bool)
     others = table["id"].filter(pc.fill_null(pc.not_equal(about[LANGUAGE].cast(pa.string()), ENGLISH), False))

@@ -11,6 +11,7 @@ from gpu_rag.methods.higra.dialogue import Answered, Dialogue, SubQuestions
 from gpu_rag.methods.higra.graph import passages_of_entities
 from gpu_rag.methods.higra.rules import MAX_ASKS, short_answer
 from gpu_rag.models.ask import Ask, Choose, Packed, Refused
+from gpu_rag.program.choose import best
 from gpu_rag.program.oracle import Known
 from gpu_rag.program.reader import UNKNOWN, Support, is_answer, passage_block, read, read_blocks
 from gpu_rag.program.run import Run
@@ -37,7 +38,12 @@ def of_gold(gold: Known, position: int, candidates: Sequence[int]) -> bool:
     return not gold.passages.isdisjoint(passages_of_entities(gold.index).get(candidates[position], ()))
 
 
-SEEDS = Choose("seeds", f"{PROMPTS}:seeds", none=True, helps=of_gold)
+def first_seeds(scores: Sequence[float], most: int, threshold: float) -> list[int]:
+    """Positions of the `most` best options with at least the threshold; a model may take any number."""
+    return best(scores, most, threshold)
+
+
+SEEDS = Choose("seeds", f"{PROMPTS}:seeds", none=True, rule=first_seeds, helps=of_gold)
 
 
 # --- the Librarian ---------------------------------------------------------------------------------

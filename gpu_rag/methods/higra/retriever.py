@@ -21,7 +21,7 @@ from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, hi
 from gpu_rag.methods.higra.graph import entity_options, higra_graph, relation_paths
 from gpu_rag.methods.higra.librarian import consult
 from gpu_rag.program.choose import best
-from gpu_rag.program.decide import RULE, decide
+from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
@@ -81,7 +81,8 @@ async def _seeds(run: Run, text: str, found: HigraFound, params: Params) -> list
         question=text,
         options=entity_options(run.index, candidates),
         candidates=candidates,
-        k=params.max_seeds if run.decider is RULE else max(len(candidates), 1),
+        k=max(len(candidates), 1),
+        most=params.max_seeds,
         threshold=params.seed_threshold,
         scores=scores,
     )
