@@ -41,6 +41,7 @@ LEFT_OUT = {
     "index my/corpus.jsonl --out new-index --profile gpu": "needs a GPU",
     "serve my-index --port 8080": "until Ctrl-C",
     "serve my-index --port 8080 --json": "Ctrl-C",
+    "mcp my-index --http 8765": "start it with a command",
     "models misbehave --port 8000 --seed 1 --share 0.3": "Ctrl-C",
     "bench pagerank --sizes 20000 --batch 1,64 --peers --rounds 3 --damping 0.85 --json": "peers",  # .ci/run, smaller
     "index corpus.jsonl --kg facts.tsv --source pages=web:PAGES --out my-both --for hydrarag": "needs a folder of web",
