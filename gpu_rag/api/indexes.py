@@ -28,7 +28,6 @@ from gpu_rag.api.questions import Asked, checked_questions
 from gpu_rag.engine import Engine, answer_of, check_unique
 from gpu_rag.errors import BadInput, ModelError, UsageError
 from gpu_rag.index import index as opened
-from gpu_rag.index.names import SortedRows
 from gpu_rag.index.work import Progress
 from gpu_rag.methods.registry import AUTO
 from gpu_rag.models.llm.interface import LLM, ApiKeys
@@ -205,7 +204,7 @@ class Index(opened.Index):
 
     def passage(self, id: str) -> Evidence:
         """One passage by its id, with score 0. Raises BadInput for an unknown id."""
-        row = SortedRows(self.passages["id"]).get(checked_text("id", id))
+        row = self.rows_of_passages.get(checked_text("id", id))
         if row is None:
             raise BadInput("no such passage", given=id, expected="the passage_id of an evidence")
         return self.evidence([row], [0.0], "")[0]

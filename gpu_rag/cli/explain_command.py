@@ -41,10 +41,9 @@ def _look_up(row: dict[str, Any], folder: Path) -> None:
     from gpu_rag.index.index import Index
 
     index = Index.open(folder)
-    rows = {name: number for number, name in enumerate(index.passage_ids)}
     for item in row["evidence"]:
-        number = rows.get(item["passage_id"])
-        if number is None or index.passages["text"][number].as_py() != item["text"]:
+        number = index.rows_of_passages.get(item["passage_id"])
+        if number is None or index.passage_rows([number])[0]["text"] != item["text"]:
             raise BadInput(
                 "the answer quotes what this index does not hold",
                 given=f"passage {item['passage_id']} and {folder}",

@@ -15,7 +15,7 @@ Event = dict[str, Any]
 
 
 class Meter:
-    """What is done and what is left: of the stage that runs, and of a build whose stages have predicted seconds."""
+    """Work done and work left, of the stage that runs and of a build whose stages have predicted seconds."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()

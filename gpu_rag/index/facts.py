@@ -108,10 +108,9 @@ def load_facts(index: Index) -> Facts:
         kb = index.loaded("kb", load_kb)
         return _facts(kb.head, kb.tail, kb.n, kb.named, lambda row: Fact(*kb.triple(row)))
     head, tail = index.relation_ends
-    passages = index.relations["passages"]
 
     def fact(row: int) -> Fact:
-        stated = passages[row].as_py()
+        stated = index.relation_passages[row]
         return Fact(*index.relation_text(row), index.passage_ids[stated[0]] if stated else "")
 
     def lookup(name: str) -> Sequence[int]:

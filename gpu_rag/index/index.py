@@ -166,6 +166,11 @@ class Index:
         return TextColumn(self._column("passages", "passages", tables.PASSAGES, "id"))
 
     @cached_property
+    def rows_of_passages(self) -> SortedRows:
+        """Row of each passage by its id."""
+        return SortedRows(self._column("passages", "passages", tables.PASSAGES, "id"))
+
+    @cached_property
     def passage_doc_ids(self) -> TextColumn[str]:
         """Document id of each passage."""
         return TextColumn(self._column("passages", "passages", tables.PASSAGES, "doc_id"))

@@ -76,13 +76,13 @@ def _page(name: str, media_type: str) -> Endpoint:
 
 
 class _Api:
-    """The endpoints. Passage ids are loaded on creation."""
+    """The endpoints. The column of passage ids is read on creation."""
 
     def __init__(self, admission: Admission, step_words: StepWords):
         self._admission, self._live, self._settings = admission, admission.live, admission.settings.serve
         self._step_words, self._created = step_words, int(time.time())
         self._index = index = self._live.engine.index
-        self._rows = {name: row for row, name in enumerate(index.passage_ids)}
+        self._rows = index.rows_of_passages
         if self._rows:
             index.places([0])
         admission.counts.registry.register(EngineMetrics(self._live, lambda: admission.n_open))

@@ -1,4 +1,4 @@
-"""Which code runs the graph ops: chosen by `[graph]`, printed, and recorded by every command that runs them."""
+"""The code that runs the graph ops: chosen by `[graph]`, printed, and recorded by every command that runs them."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_answers_are_read_as_they_were_added_in_the_order_of_the_questions() -> 
 
 
 def test_an_evaluation_holds_no_answers(tmp_path: Path) -> None:
-    """Of 120 questions, 4 open at once, few answers are alive at any time, and none at the end."""
+    """With 120 questions, 4 open at once, few answers are alive at any time, and none at the end."""
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"id": f"d{i}", "text": f"Mill {i} is old."}) + "\n" for i in range(5)))
     given = {"models": {"embedder": "hash", "llm": "none"}, "runtime": {"max_live": 4}}

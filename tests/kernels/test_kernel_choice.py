@@ -1,4 +1,4 @@
-"""Which implementation of a kernel runs, and the references and errors that need no Triton."""
+"""The implementation of a kernel that runs, and the references and errors that need no Triton."""
 
 from __future__ import annotations
 

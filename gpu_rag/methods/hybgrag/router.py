@@ -97,7 +97,7 @@ class Router:
         )  # fmt: skip
 
     def remarks(self, action: Action, result: Retrieved) -> dict[str, tuple[str, ...]]:
-        """What the answer does not understand (`unread`), does not know (`sought`), and rules out (`barred`)."""
+        """The remarks of an answer: `unread` (not understood), `sought` (not known) and `barred` (ruled out)."""
         kb, own = kb_of(self.run.index), {candidate.first.key: candidate for candidate in self.ranked}
         as_spoken = action.operations == self.operations and all(topic.key in own for topic in action.topics)
         asked = [own[topic.key] for topic in action.topics if topic.key in own]

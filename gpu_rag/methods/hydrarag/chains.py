@@ -52,7 +52,7 @@ class _Way:
 
 
 async def realised(analysis: Analysis, sources: Sources, search: Search) -> tuple[Realised, list[FoundPath]]:
-    """What the question asks of the graphs, and the paths that realise it. The query is noted in the trace."""
+    """The query of a question to the graphs, and the paths that realise it. The query is noted in the trace."""
     mentions, kb = [mention for mention in analysis.mentions if mention.matches], search.kb
     alike = [kb.node_names[node] for mention in mentions for node in mention.nodes]
     names = unknown_names(analysis.question, alike, kb) if set(sources.kinds) <= {"kg"} else ()

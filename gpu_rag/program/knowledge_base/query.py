@@ -81,7 +81,7 @@ class Constraint(Struct, frozen=True):
 
 
 class Operations(Struct, frozen=True):
-    """What is done with the answers of the topics. without: names of things that are no answer; by: the relation whose
+    """Operations on the answers of the topics. without: names of things that are no answer; by: the relation whose
     values say which answer is the first or the last."""
 
     either: bool = False

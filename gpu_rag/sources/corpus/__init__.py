@@ -197,7 +197,7 @@ def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
 
 
 def _documents(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[_Found]:
-    """What `read_file` gives, but the rows of a sheet whose first line names all of `limits.columns`."""
+    """The documents of `read_file`; of a sheet whose first line names all of `limits.columns`, one a row."""
     for found in read_file(path, name, limits, parser):
         is_table = limits.columns and has_suffix(path, SHEET_SUFFIXES) and isinstance(found, Document)
         rows = list(_sheet_rows(found, limits.columns)) if is_table and isinstance(found, Document) else []
