@@ -10,6 +10,7 @@ from gpu_rag.program.decide import decide
 from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.text.lenient import spoken
+from gpu_rag.text.prompts import CLOSE, OPEN
 from gpu_rag.types import Draft, Evidence, Path
 
 UNKNOWN = "unknown"
@@ -41,9 +42,9 @@ def passage_block(number: int, evidence: Evidence) -> str:
 
 
 def clean_answer(text: str) -> str:
-    """The first line, without a leading label or closing full stop."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    line = _unlabelled(line)
+    """The first line, without the fence of the prompt, a leading label or a closing full stop."""
+    lines = text.replace(OPEN, "\n").replace(CLOSE, "\n").splitlines()
+    line = _unlabelled(next((line.strip() for line in lines if line.strip()), ""))
     return line.rstrip(".").strip() if line.count(".") <= 1 else line
 
 
@@ -62,7 +63,7 @@ def begun_answer(text: str) -> str:
         answer = clean_answer(said)
         return answer if is_answer(answer) else ""
     line = _unlabelled(line)
-    answer = line.rstrip(" .\t")
+    answer = line.partition("<")[0].rstrip(" .\t")  # the fence may begin there
     silent = any(known.startswith(answer.casefold().strip(" .")) for known in _NO_ANSWER)
     return "" if silent or any(label.startswith(line) for label in _LABELS) else answer
 

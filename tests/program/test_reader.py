@@ -13,7 +13,7 @@ PARTS = [
     "Answer:", "Short answer:", "The answer is:", "The answer is", "<think>", "</think>", "unknown", "None",
     "no answer", "Tamsin", "St. Loss", ".",
 ]  # fmt: skip
-PARTS += ["\n", " ", "```", "i don't know", "Ans", "U.S.", "\u2028"]
+PARTS += ["<data>", "</data>", "\n", " ", "```", "i don't know", "Ans", "U.S.", "\u2028"]
 
 
 def whole_answer(text: str) -> str:
