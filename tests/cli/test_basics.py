@@ -21,11 +21,6 @@ from gpu_rag.cli.main import COMMANDS, build_parser, late_interrupt
 PATIENCE_S = 600  # for a process that ends by itself
 
 
-def parsers():
-    (verbs,) = [action for action in build_parser()._actions if hasattr(action, "choices") and action.choices]
-    return verbs.choices
-
-
 # --- help ------------------------------------------------------------------------------------------
 
 
@@ -182,14 +177,6 @@ def test_any_answer_can_be_shown_on_a_terminal_without_unicode(cli, answer, ques
 
 
 # --- errors ----------------------------------------------------------------------------------------
-
-
-def test_debug_prints_a_traceback_and_the_line(run, tmp_path):
-    result = run("verify", tmp_path / "nothing", "--debug")
-    assert result.status == 2
-    assert "Traceback (most recent call last)" in result.err and 'manifest.py", line' in result.err
-    assert "not an index" in result.error
-    assert "Traceback" not in run("verify", tmp_path / "nothing").err
 
 
 def test_the_disk_refuses_with_status_1(run, cli, index, questions, replay, tmp_path):
