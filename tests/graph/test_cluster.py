@@ -88,34 +88,9 @@ def clumps(n: int, dim: int, seed: int) -> torch.Tensor:
     return unit(unit(r.normal(size=(n // 6, dim))).numpy()[r.integers(0, n // 6, n)] + r.normal(size=(n, dim)) * 0.03)
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
-@pytest.mark.parametrize("min_samples", [2, 5])
-def test_equals_scikit_learn(name: str, min_samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sklearn.cluster import DBSCAN
-
-    monkeypatch.setattr(module, "TILE", 200)
-    vectors = clumps(900, 64, min_samples)
-    theirs = DBSCAN(eps=0.06, min_samples=min_samples, metric="cosine").fit(vectors.numpy()).labels_
-    ours = CLUSTERS[name](vectors, 0.06, min_samples).numpy()
-    first = {c: int(np.flatnonzero(theirs == c)[0]) for c in set(theirs) if c >= 0}
-    assert ours.tolist() == [first.get(c, -1) for c in theirs]
-    assert 20 < len(first) < 300 and (ours < 0).any()
-
-
 def degrees(*angles: float) -> torch.Tensor:
     turn = np.radians(angles)
     return unit(np.stack([np.cos(turn), np.sin(turn)], 1))
-
-
-@pytest.mark.parametrize("name", CLUSTERS)
-def test_by_hand(name: str) -> None:
-    assert CLUSTERS[name](degrees(0, 10, 90, 95), 0.02, 2).tolist() == [0, 0, 2, 2]
-    assert CLUSTERS[name](degrees(0, 10, 20, 90), 0.02, 2).tolist() == [0, 0, 0, -1]
-    # rows 1 (29, 31, 20, 2 apart) and 4 are core; row 0 goes to the cluster of core row 1, not to that of row 4
-    rows = degrees(20, 29, 30, 31, 11, 10, 9)
-    assert CLUSTERS[name](rows, 1 - np.cos(np.radians(9.5)), 4).tolist() == [0, 0, 0, 0, 4, 4, 4]
-    assert CLUSTERS[name](torch.zeros(3, 4), 0.5, 2).tolist() == [-1] * 3
-    assert CLUSTERS[name](torch.zeros(0, 4), 0.5, 2).tolist() == []
 
 
 @pytest.mark.parametrize("name", CLUSTERS)

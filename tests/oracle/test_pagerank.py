@@ -299,11 +299,6 @@ def test_the_naive_version_is_the_dense_solve() -> None:
         assert np.abs(naive_pagerank(csr, seeds).numpy() - reference(csr, seeds).numpy()).sum(1).max() <= 1e-7
 
 
-@pytest.mark.parametrize("check", [check_bound, check_mass, check_networkx])
-def test_the_checks_accept_power_iteration(check: Any) -> None:
-    check(power())
-
-
 # --- the real one ----------------------------------------------------------------------------------
 
 no_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
