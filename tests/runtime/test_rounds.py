@@ -2,7 +2,6 @@
 
 import gc
 import textwrap
-import tracemalloc
 import weakref
 
 import pytest
@@ -495,25 +494,3 @@ def test_wide_long_and_deep_programs_need_no_recursion():
     for _ in range(3_000):
         nested = gather(nested)
     nested.discard()
-
-
-def test_what_an_open_question_weighs():
-    """At most 4 kB a question that waits, with its context, task, coroutine, call and place in the queue."""
-    n, sizes, step = 2_000, [], toy("step", max_batch=2_000)
-
-    async def program(ctx):
-        for i in range(5):
-            await step(i)
-
-    def answers(queries, k):
-        sizes.append(tracemalloc.get_traced_memory()[0])
-        return queries
-
-    programs = [(Question(str(i), "?"), program) for i in range(n)]
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        run_rounds(programs, Toys({"step": answers}).resources, max_live=n)
-    finally:
-        tracemalloc.stop()
-    assert (max(sizes) - before) / n < 4_000
