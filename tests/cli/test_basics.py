@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -36,17 +35,6 @@ def test_help_of_a_command_has_an_example_that_can_be_run(name, capsys):
     build_parser().parse_args(words[1:])  # raises UsageError for an option that does not exist
     for option in ("--json", "--debug"):
         assert option in text
-
-
-def test_help_of_the_program_names_every_command_and_exit_status(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main_module.main(["--help"])
-    text = capsys.readouterr().out
-    assert stopped.value.code == 0
-    for name in COMMANDS:
-        assert re.search(rf"^ +{name}\b", text, re.M)
-    for part in ("0 done", "1 failed", "2 bad usage", "3 finished"):
-        assert part in " ".join(text.split())
 
 
 # --- usage errors: status 2, one line, nothing on stdout -------------------------------------------

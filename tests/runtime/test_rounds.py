@@ -231,19 +231,6 @@ def test_a_broken_program_is_its_own_failure(program, kind, message):
     assert type(broken.error) is kind and message in str(broken.error) and broken.draft is None
 
 
-def test_errors_can_be_caught_and_the_program_goes_on():
-    async def program(ctx):
-        caught = []
-        for attempt in (lambda: Foreign(), lambda: graph([], []), lambda: graph(-1)):
-            try:
-                await attempt()
-            except GpuRagError as error:
-                caught.append(type(error).__name__)
-        return caught, await graph(4)
-
-    assert one(program).draft == (["UsageError", "UsageError", "RequestFailed"], 4)
-
-
 def test_a_failure_keeps_its_traceback_as_text_and_no_frames():
     class Big:
         pass
