@@ -106,6 +106,13 @@ def test_recall_equals_brute_force(method, run, cli, people, asked):
     check_recall(run, cli, people, asked, method)
 
 
+def test_cut_offs_of_ones_own(run, cli, index, questions):
+    given = ("eval", index, questions, "--method", "bm25", "--retrieval-only", "--at", "3,1,3", *cli.NO_LLM, "--json")
+    entry = run(*given).document["methods"]["bm25"]
+    named = [f"{m}@{k}" for m in ("recall", "retrieval_f1", "whole") for k in (1, 3)]
+    assert [name for name in entry if "@" in name] == named
+
+
 def test_paired_differences_are_differences_of_the_means(run, cli, people, asked):
     given = ("eval", people, asked, "--method", "bm25,dense", "--retrieval-only", *cli.NO_LLM, "--json")
     document = run(*given).document
@@ -207,3 +214,12 @@ def test_questions_without_gold_have_no_recall(run, cli, index, questions):
     entry = run(*given, "--json").document["methods"]["bm25"]
     assert entry["recall@2"] is None and entry["ci95"] == {}
     assert " - " in run(*given).out.replace("\n", " ")  # the table shows a dash
+
+
+def test_the_table_shows_what_the_document_says(run, cli, index, questions):
+    given = ("eval", index, questions, "--method", "bm25,dense", "--retrieval-only", *cli.NO_LLM)
+    entry = run(*given, "--json").document["methods"]["bm25"]
+    (line,) = [line for line in run(*given).out.splitlines() if line.startswith("bm25 ")]
+    low, high = entry["ci95"]["recall@2"]
+    assert f"{entry['recall@2']:.3f} [{low:.3f}, {high:.3f}]" in line
+    assert str(entry["failed"]) in line.split()

@@ -68,3 +68,14 @@ def test_answers_continue_under_the_same_filter_only(call, dated, tmp_path):
         "eval", dated, questions, "--method", "dense", "--retrieval-only", "--where", "year > 1999"
     )
     assert status == 0 and document["where"] == "year > 1999" and document["methods"]["dense"]["recall@2"] == 0.0
+
+
+def test_explain_and_export_show_metadata(run, call, dated, tmp_path):
+    questions, out = tmp_path / "questions.jsonl", tmp_path / "out.jsonl"
+    questions.write_text(json.dumps({"id": "q", "question": QUESTION}) + "\n")
+    call("answer", dated, questions, "--method", "dense", "--out", out, "--where", "lang = 'fr'")
+    said = run("explain", out, "q")
+    assert 'lang "fr"; year 2021' in said.out and "where     lang = 'fr'" in said.out
+    call("export", dated, "--format", "graphml", "--out", tmp_path / "g.graphml")
+    assert "n_metadata" in (tmp_path / "g.graphml").read_text()
+    assert call("verify-answers", out, dated)[0] == 0

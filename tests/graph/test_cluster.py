@@ -88,6 +88,20 @@ def clumps(n: int, dim: int, seed: int) -> torch.Tensor:
     return unit(unit(r.normal(size=(n // 6, dim))).numpy()[r.integers(0, n // 6, n)] + r.normal(size=(n, dim)) * 0.03)
 
 
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("min_samples", [2, 5])
+def test_equals_scikit_learn(name: str, min_samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.cluster import DBSCAN
+
+    monkeypatch.setattr(module, "TILE", 200)
+    vectors = clumps(900, 64, min_samples)
+    theirs = DBSCAN(eps=0.06, min_samples=min_samples, metric="cosine").fit(vectors.numpy()).labels_
+    ours = CLUSTERS[name](vectors, 0.06, min_samples).numpy()
+    first = {c: int(np.flatnonzero(theirs == c)[0]) for c in set(theirs) if c >= 0}
+    assert ours.tolist() == [first.get(c, -1) for c in theirs]
+    assert 20 < len(first) < 300 and (ours < 0).any()
+
+
 def degrees(*angles: float) -> torch.Tensor:
     turn = np.radians(angles)
     return unit(np.stack([np.cos(turn), np.sin(turn)], 1))

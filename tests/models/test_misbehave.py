@@ -14,10 +14,10 @@ import pytest
 from gpu_rag.errors import RequestFailed, StorageError
 from gpu_rag.models.llm.http import find_style, kept_style
 from gpu_rag.models.llm.http_wire import Style, body, read_answer, read_completion, thought
-from gpu_rag.models.misbehave import FAULTS, MODEL, Manners, MisbehavingServer
-from gpu_rag.text.lenient import Read, read_reply
+from gpu_rag.models.misbehave import CONTENT, FAULTS, MODEL, Manners, MisbehavingServer
+from gpu_rag.text.lenient import EXACT, Read, read_reply
 from gpu_rag.text.replies import canonical_schema, object_of
-from gpu_rag.types import JsonSchema, Request
+from gpu_rag.types import Choice, JsonSchema, Rank, Request
 
 NAMES = canonical_schema(
     object_of(
@@ -29,6 +29,7 @@ NAMES = canonical_schema(
     )
 )
 ASKED = Request("You read.", "Halden Bridge spans the Ves.", JsonSchema(NAMES), 256)
+CONSTRAINTS = [None, JsonSchema(NAMES), Choice(("yes", "no")), Rank(("a", "b", "c"))]
 Open = Callable[..., MisbehavingServer]
 
 
@@ -63,6 +64,14 @@ def post(url: str) -> Callable[[dict[str, Any]], Any]:
     return send
 
 
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_without_faults_every_constraint_is_kept(serve: Open, constraint: Any) -> None:
+    request = Request("You read.", "Halden Bridge spans the Ves.", constraint, 64)
+    answer = post(serve(share=0.0).url)(body(MODEL, request, Style()))
+    found = read_reply(read_answer(request, answer), constraint)
+    assert isinstance(found, Read) and found.how == EXACT
+
+
 def test_faults_depend_on_seed_body_and_attempt_alone() -> None:
     bodies = [b"%d" % i for i in range(400)]
     manners = Manners(seed=3, share=0.3)
@@ -74,6 +83,33 @@ def test_faults_depend_on_seed_body_and_attempt_alone() -> None:
     assert {Manners(seed=4, share=0.3).fault(*key) == fault for key, fault in drawn.items()} == {True, False}
     assert not any(Manners(share=0.0).fault(text, 0) for text in bodies)
     assert all(Manners(share=1.0, faults=("empty",)).fault(text, 0) == "empty" for text in bodies)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_shows(serve: Open, fault: str) -> None:
+    """Every fault but a slow reply and an unharmful dress is trouble for who expects the exact form."""
+    server = serve(share=1.0, faults=(fault,))
+    try:
+        answer = post(server.url)(body(MODEL, ASKED, Style()))
+    except RequestFailed:
+        assert fault in (
+            "429",
+            "500",
+            "reset",
+            "half_closed",
+            "not_json",
+            "no_choices",
+            "error_200",
+        ) and server.done == {fault: 1}
+        return
+    reply = read_answer(ASKED, answer)
+    found = read_reply(reply, ASKED.constraint)
+    assert (isinstance(found, Read) and found.how == EXACT) == (fault == "slow"), (fault, reply.text[:80])
+    assert server.done == {fault: 1}
+    if fault in ("fenced", "chatty"):
+        assert isinstance(found, Read)
+    elif fault in CONTENT and fault not in ("cut", "cut_silently"):
+        assert not isinstance(found, Read)
 
 
 def test_a_thought_takes_the_room_of_the_answer_or_is_switched_off(serve: Open) -> None:

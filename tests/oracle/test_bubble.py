@@ -22,6 +22,7 @@ from ragged_lists import listed, ragged
 from refusals import caught, refusals
 
 from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING, Bubbles, bubble_expansion, localise, node_costs
+from gpu_rag.graph.bubble.events import fixpoint
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.types import CSR, Blocks, Ragged
@@ -225,6 +226,47 @@ PATH = Instance(5, ((0, 1), (1, 2), (2, 3), (3, 4)), (1, 1, 1, 1, 1), ())
 def test_costs_below_one_are_one(name: str) -> None:
     anchored = replace(PATH, anchors=((0, 0), (4, 1)))
     assert grow([replace(anchored, costs=(0, 0, -5, 0, 0))], name) == grow([anchored], name)
+
+
+# --- distances and Steiner trees -------------------------------------------------------------------
+
+
+def steiner(case: Instance, groups: list[int]) -> int | None:
+    """The least cost of a connected node set with a member of every group, all nodes paid but its cheapest anchor: by
+    trying. A path within it from an anchor of a group to any node pays for all it enters, so not for that anchor."""
+    graph = nx.Graph()
+    graph.add_nodes_from(range(case.n))
+    graph.add_edges_from(case.edges)
+    best = None
+    for size in range(1, case.n + 1):
+        for nodes in itertools.combinations(range(case.n), size):
+            covered = {g for v, g in case.anchors if v in nodes}
+            if not set(groups) <= covered or not nx.is_connected(graph.subgraph(nodes)):
+                continue
+            free = min(case.costs[v] for v in nodes if case.groups_of(v))
+            cost = sum(case.costs[v] for v in nodes) - free
+            best = cost if best is None else min(best, cost)
+    return best
+
+
+def test_within_m_of_an_exact_group_steiner_tree() -> None:
+    """min over v of the sum of distances <= m * (cost of the best tree). Every instance that has two to four groups."""
+    ratios = []
+    for seed in range(150):
+        case = instance(seed, most=9)
+        groups = sorted({g for _, g in case.anchors})
+        if not 2 <= len(groups) <= 4:
+            continue
+        exact = steiner(case, groups)
+        blocks, costs, anchors, kinds = blocks_of([case])
+        state = fixpoint(blocks, costs, anchors, kinds)[groups]
+        reached = (state != torch.iinfo(torch.int64).max).all(0)
+        assert bool(reached.any()) == (exact is not None)
+        if exact is not None:
+            least = int((state >> 32).sum(0)[reached].min())
+            assert least <= len(groups) * exact
+            ratios.append(least / exact if exact else 1.0)
+    assert len(ratios) >= 30 and max(ratios) <= 4
 
 
 # --- bad input -------------------------------------------------------------------------------------
