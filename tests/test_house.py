@@ -81,13 +81,6 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def test_a_circle_is_seen() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
-    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
-    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.a import X\ndef f():\n    import p.b\n"
-    assert imports("p.c", text, {"p", "p.a", "p.b", "p.c"}) == {"p.a", "p.b"}
-
-
 def test_no_file_imports_in_a_circle_not_even_for_types() -> None:
     files = {name: path for package, root in ROOTS.items() for name, path in modules(root, package).items()}
     edges = {name: imports(name, path.read_text(encoding="utf-8"), set(files)) for name, path in files.items()}

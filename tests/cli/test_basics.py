@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -19,11 +18,6 @@ from gpu_rag.cli import main as main_module
 from gpu_rag.cli.main import COMMANDS, build_parser, late_interrupt
 
 PATIENCE_S = 600  # for a process that ends by itself
-
-
-def parsers():
-    (verbs,) = [action for action in build_parser()._actions if hasattr(action, "choices") and action.choices]
-    return verbs.choices
 
 
 # --- help ------------------------------------------------------------------------------------------
@@ -41,17 +35,6 @@ def test_help_of_a_command_has_an_example_that_can_be_run(name, capsys):
     build_parser().parse_args(words[1:])  # raises UsageError for an option that does not exist
     for option in ("--json", "--debug"):
         assert option in text
-
-
-def test_help_of_the_program_names_every_command_and_exit_status(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main_module.main(["--help"])
-    text = capsys.readouterr().out
-    assert stopped.value.code == 0
-    for name in COMMANDS:
-        assert re.search(rf"^ +{name}\b", text, re.M)
-    for part in ("0 done", "1 failed", "2 bad usage", "3 finished"):
-        assert part in " ".join(text.split())
 
 
 # --- usage errors: status 2, one line, nothing on stdout -------------------------------------------
@@ -182,14 +165,6 @@ def test_any_answer_can_be_shown_on_a_terminal_without_unicode(cli, answer, ques
 
 
 # --- errors ----------------------------------------------------------------------------------------
-
-
-def test_debug_prints_a_traceback_and_the_line(run, tmp_path):
-    result = run("verify", tmp_path / "nothing", "--debug")
-    assert result.status == 2
-    assert "Traceback (most recent call last)" in result.err and 'manifest.py", line' in result.err
-    assert "not an index" in result.error
-    assert "Traceback" not in run("verify", tmp_path / "nothing").err
 
 
 def test_the_disk_refuses_with_status_1(run, cli, index, questions, replay, tmp_path):

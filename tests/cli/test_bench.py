@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import case, measure
+from gpu_rag.bench import case
 from gpu_rag.bench import peers as peers_module
 from gpu_rag.bench import run as runner
 from gpu_rag.bench.inputs import GRAPHS, graph_of
 from gpu_rag.bench.peers import peer_file
-from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.nearest import bench as nearest
@@ -99,30 +96,12 @@ def test_igraph_is_not_quoted_with_several_openmp_threads(threads, run, monkeypa
     assert row["note"].startswith(f"not timed: OMP_NUM_THREADS is {threads or 'not set'}")
 
 
-def test_a_fresh_process_takes_one_openmp_thread(cli):
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    result = cli.run_process("bench", "rrf", "--sizes", 300, "--batch", 1, "--json", env=environment).ok
-    assert result.document["machine"]["OMP_NUM_THREADS"] == "1"
-
-
 def test_what_does_not_fit_is_said(run, monkeypatch):
     monkeypatch.setattr(runner, "free_bytes", lambda device: 10_000)
     result = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY)
     assert result.status == 0
     assert [row["ms"] for row in result.document["rows"]] == [None, None]
     assert all("GB are free" in row["note"] for row in result.document["rows"])
-
-
-def test_the_page(run, tmp_path):
-    page = tmp_path / "bench.md"
-    result = run("bench", "pagerank", "--peers", "--graph", "uniform,bipartite", "--out", page, *TINY)
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith("# Benchmark: pagerank\n\n- date: ")
-    assert "cores" in text and "- command: `OMP_NUM_THREADS=1 gpu-rag bench pagerank --peers --sizes 300" in text
-    assert text.count("\n| pagerank | uniform | 300 |") == 16
-    assert len({line.count("|") for line in text.splitlines() if line.startswith("| pagerank")}) == 1
-    row = next(row for row in result.document["rows"] if row["B"] == 20)
-    assert "| CPU ms a question |" in text and f"| {row['cpu_ms'] / 20:.3g} |" in text
 
 
 @pytest.mark.parametrize(
@@ -180,24 +159,6 @@ def test_passes_are_those_of_the_run(monkeypatch):
     assert 5 < sum(in_place.values()) < 40
 
 
-def test_steps_in_f16_are_passes_of_two_bytes(monkeypatch):
-    csr = prepare(graph_of("bipartite", 200, 0))
-    seeds = Ragged(torch.tensor([3, 50, 120]), torch.tensor([0, 1, 3]))
-    weights = Ragged(torch.tensor([1.0, 0.5, 0.5]), seeds.offsets)
-    steps = []
-    whole = matrix.ppr_step
-    monkeypatch.setattr(
-        matrix, "ppr_step", lambda *given, **more: steps.append(given[1].itemsize) or whole(*given, **more)
-    )
-    counts = {}
-    for state in ("f32", "f16"):
-        steps.clear()
-        options = Options(0.85, tol=1e-6, max_iter=200, solver="auto", block=16, threads=1, state=state)
-        counts[state] = count_passes(csr, seeds, weights, "torch", options, 2)[1]
-        assert sum(counts[state].values()) == len(steps) and counts[state].get(2, 0) == steps.count(2)
-    assert 2 not in counts["f32"] and counts["f16"][2] > 10 and counts["f16"][4] < counts["f32"][4]
-
-
 def test_pagerank_by_torch_is_timed_in_both_states(run, monkeypatch):
     monkeypatch.setattr(pagerank, "pick_implementation", lambda graph: "torch")
     document = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY).document
@@ -212,20 +173,6 @@ def test_pagerank_by_torch_is_timed_in_both_states(run, monkeypatch):
     assert by_name["torch f16"][0]["bytes"] < by_name["torch"][0]["bytes"]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_copy_copies_all(threads):
-    copy = measure.Copy(torch.device("cpu"), threads)
-    copy()
-    assert torch.equal(copy.source, copy.target)
-    assert copy.gb_s(1.0) == pytest.approx(2**21 / 1e6)
-
-
-def test_fresh_memory_is_poisoned_and_then_not():
-    with measure.poisoned():
-        assert torch.empty(5).isnan().all()
-    assert not torch.are_deterministic_algorithms_enabled()
-
-
 # --- graphs and reference --------------------------------------------------------------------------
 
 
@@ -236,32 +183,6 @@ def test_graphs_are_sound_and_follow_their_seed(kind):
     assert first.n == 500 and prepare(first).symmetric
     assert torch.equal(first.indices, again.indices) and torch.equal(first.indptr, again.indptr)
     assert not torch.equal(first.indptr, other.indptr)
-
-
-def test_graphs_have_their_shapes():
-    degrees = {kind: graph_of(kind, 2000, 0).indptr.diff() for kind in GRAPHS}
-    assert degrees["power-law"].max() > 5 * degrees["uniform"].max()
-    bipartite = graph_of("bipartite", 2000, 0)
-    n_entities = 2000 - 2000 // 6
-    rows_of = torch.arange(2000).repeat_interleave(degrees["bipartite"])
-    assert bool(((rows_of < n_entities) != (bipartite.indices < n_entities)).all())
-    assert int(degrees["bipartite"].min()) >= 1
-    with pytest.raises(UsageError):
-        graph_of("star", 100, 0)
-
-
-@pytest.mark.parametrize("undirected", [True, False])
-def test_reference_against_networkx(undirected):
-    generator = np.random.default_rng(3)
-    src, dst = (torch.from_numpy(generator.integers(0, 30, 60)) for _ in range(2))
-    weight = torch.from_numpy(generator.random(60)) + 0.1
-    csr = csr_from_edges(src, dst, 30, weight, undirected=undirected)
-    pi = np.zeros((30, 1))
-    pi[[2, 7], 0] = 0.25, 0.75
-    graph = nx.from_scipy_sparse_array(case.adjacency(csr), create_using=nx.Graph if undirected else nx.DiGraph)
-    expected = nx.pagerank(graph, 0.85, {2: 0.25, 7: 0.75}, tol=1e-12, max_iter=1000, dangling={2: 0.25, 7: 0.75})
-    found = solve_exactly(csr, pi, 0.85)[:, 0]
-    assert np.abs(found - np.array(list(expected.values()))).sum() < 3e-9
 
 
 @pytest.mark.skipif(importlib.util.find_spec("igraph") is None, reason="needs igraph")

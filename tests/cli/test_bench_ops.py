@@ -64,25 +64,6 @@ def test_the_graph_of_an_index(run, index):
     assert [(row["graph"], row["B"], row["rounds"]) for row in document["rows"]] == [("index", 2, 1)]
 
 
-def test_quick_fills_in_what_is_not_given(run):
-    document = run("bench", "groups", "reach", "--quick", "--sizes", 400, "--json").document
-    assert [(row["op"], row["n"], row["B"]) for row in document["rows"]] == [
-        ("groups", 400, 1), ("reach", 400, 1), ("reach", 400, 64),
-    ]  # fmt: skip
-    assert "--quick --sizes 400" in document["command"] and document["rounds"] == 1
-
-
-def test_hops(run):
-    tiny = ("--sizes", 300, "--batch", 3, "--rounds", 1, "--json")
-    ops = ("ego", "paths", "frontier")
-    document = run("bench", *ops, "--hops", "1,2", *tiny).document
-    assert [(row["op"], row["hops"]) for row in document["rows"]] == [(op, hops) for op in ops for hops in (1, 2)]
-    assert all(row["ms"] > 0 for row in document["rows"]) and "--hops 1,2" in document["command"]
-    assert document["rows"][1]["bytes"] > document["rows"][0]["bytes"]
-    usual = run("bench", *ops, "groups", *tiny).document["rows"]
-    assert [row["hops"] for row in usual] == [2, 2, 1, None]
-
-
 def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
     whole = frontier.frontier_topk
 
@@ -283,13 +264,6 @@ def test_the_peers_paths_are_all_paths():
         every = sorted(tuple(path) for path in graph.get_all_simple_paths(one, to=other, maxlen=4))
         ours = [tuple(v for v in row if v >= 0) for row in found.nodes[found.question == question].tolist()]
         assert ours == every
-
-
-def test_peers_are_not_timed_where_they_take_minutes(run, monkeypatch):
-    monkeypatch.setattr(peer_file("paths"), "NETWORKX_NODES", 299)
-    monkeypatch.setattr(peer_file("paths"), "IGRAPH_NODES", 299)
-    rows = run("bench", "paths", "--peers", *TINY).document["rows"]
-    assert {row["note"] for row in rows} == {"not timed above 299 nodes"}
 
 
 def test_too_few_vertices_are_refused_before_any_work():

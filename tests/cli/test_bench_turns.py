@@ -52,31 +52,6 @@ def test_calls_are_averaged_and_rounds_have_a_median(clock):
     assert (found.ms, found.cpu_ms, found.calls) == (pytest.approx(5.0), pytest.approx(2.5), 3)
 
 
-@pytest.mark.parametrize(("seconds", "calls"), [(0.01, 16), (0.125, 16), (0.3, 6), (1.5, 1), (60.0, 1)])
-def test_slow_calls_are_fewer(clock, seconds, calls):
-    turn = measure.Turn(lambda r, c: None, lambda asked: clock.work(seconds), 16)
-    found = measure.interleaved({"op": turn}, 2, CPU, lambda text: None)["op"]
-    assert (found.calls, found.ms) == (calls, pytest.approx(1e3 * seconds))
-    assert clock.now == pytest.approx(2 * (1 + calls) * seconds)
-
-
-def test_making_inputs_and_freeing_results_is_not_timed(clock):
-    class Result:
-        def __del__(self) -> None:
-            clock.work(7.0)
-
-    def run(asked: None) -> Result:
-        clock.work(0.001)
-        return Result()
-
-    def inputs(r: int, c: int) -> None:
-        clock.work(3.0)
-
-    assert measure.interleaved({"op": measure.Turn(inputs, run)}, 1, CPU, lambda text: None)["op"].ms == pytest.approx(
-        1
-    )
-
-
 # --- questions -------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ import pytest
 from project_scripts import script
 
 from gpu_rag.cli.main import COMMANDS as OWN
-from gpu_rag.cli.main import build_parser
-from gpu_rag.errors import UsageError
 from gpu_rag.methods.registry import named_hooks
 
 COMMANDS = (*OWN, *named_hooks("commands"))
@@ -40,35 +37,11 @@ def test_the_page_is_what_the_script_makes(page):
     assert len(linked) == len(set(linked)) and set(linked) == {file.stem for file in EXAMPLES.glob("*.json")}
 
 
-def test_a_made_part_that_is_altered_is_made_again(page):
-    altered = page.replace("- `--limit N`: only the first N questions\n", "- `--limit N`: whatever\n")
-    assert altered != page and make_docs.page(altered) == page
-    emptied = make_docs.MADE.sub(r"\1\2", page)
-    assert len(emptied) < len(page) and make_docs.page(emptied) == page
-    with pytest.raises(SystemExit):
-        make_docs.page(page.replace("<!-- made: ask -->", "<!-- made: asks -->"))
-
-
-def test_every_call_on_the_page_can_be_parsed(page):
-    calls = re.findall(r"^\$ gpu-rag (.*)$", page, re.MULTILINE)
-    assert {call.split()[0] for call in calls} == set(COMMANDS)
-    for call in calls:
-        build_parser().parse_args(shlex.split(call))
-    with pytest.raises(UsageError):
-        build_parser().parse_args(shlex.split(calls[0] + " --no-such-option"))
-
-
 def test_environment_variables_are_on_the_page(page):
     sources = (Path(__file__).resolve().parents[2] / "gpu_rag" / "cli").glob("*.py")
     read = {name for file in sources for name in re.findall(r'environ\.get\("(\w+)"\)', file.read_text())}
     assert read == {"GPU_RAG_CACHE", "GPU_RAG_API_KEY", "OPENAI_API_KEY", "NO_COLOR", "TERM"}
     assert all(f"`{name}`" in page for name in read)
-
-
-def test_the_error_on_the_page_is_what_the_program_says(page, run, index, cli):
-    call, error = re.search(r"^\$ gpu-rag (ask .*)\n(gpu-rag: error: .*)$", page, re.MULTILINE).groups()
-    words = [str(index) if word == "my-index" else word for word in shlex.split(call)]
-    assert run(*words, *cli.NO_LLM).err == error + "\n"
 
 
 # --- JSON examples ---------------------------------------------------------------------------------

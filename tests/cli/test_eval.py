@@ -1,15 +1,8 @@
 """gpu-rag eval: its numbers against a computation of its own, from the rankings of `ask` and the texts of answers."""
 
-import json
-
 import numpy as np
 import pytest
 
-CONTRACT = {
-    "recall@2", "recall@5", "recall@10", "em", "f1", "failed", "malformed", "llm_calls", "prompt_tokens",
-    "cached_tokens", "generated_tokens", "wall_s", "llm_s", "embed_s", "graph_s", "ci95",
-    "llm_idle_share", "stages", "graph_ops",
-}  # fmt: skip
 HOMES = ["Kerling", "Tamsin", "Loss", "Ves", "Brandt"]
 
 
@@ -111,18 +104,6 @@ def check_recall(run, cli, people, asked, method, at=(2, 5, 10, 15)):
 @pytest.mark.parametrize("method", ["dense", "bm25"])
 def test_recall_equals_brute_force(method, run, cli, people, asked):
     check_recall(run, cli, people, asked, method)
-
-
-def test_the_document_has_the_documented_keys(run, cli, index, questions):
-    compared = ("--method", "dense,bm25,hybrid,ppr")
-    given = ("eval", index, questions, *compared, "--retrieval-only", *cli.NO_LLM, "--json")
-    document = run(*given).document
-    assert document["n"] == len(cli.QUESTIONS)
-    assert list(document["methods"]) == ["dense", "bm25", "hybrid", "ppr"]
-    for entry in document["methods"].values():
-        assert set(entry) >= CONTRACT
-        assert entry["em"] is None and entry["f1"] is None and "em" not in entry["ci95"]
-        assert (entry["llm_calls"], entry["prompt_tokens"], entry["failed"]) == (0, 0, 0)
 
 
 def test_cut_offs_of_ones_own(run, cli, index, questions):
@@ -241,4 +222,4 @@ def test_the_table_shows_what_the_document_says(run, cli, index, questions):
     (line,) = [line for line in run(*given).out.splitlines() if line.startswith("bm25 ")]
     low, high = entry["ci95"]["recall@2"]
     assert f"{entry['recall@2']:.3f} [{low:.3f}, {high:.3f}]" in line
-    assert json.dumps(entry["failed"]) in line.split()
+    assert str(entry["failed"]) in line.split()

@@ -57,17 +57,6 @@ def test_only_the_layers_that_a_method_needs(build):
     assert (document["entities"], document["mentions"]) == (0, 0)
 
 
-def test_a_second_run_skips_every_stage_and_fresh_skips_none(build, run, tmp_path):
-    build()
-    before = digest(run, tmp_path / "i")
-    again = build()
-    assert again.status == 0 and all(stage["skipped"] for stage in again.document["stages"].values())
-    assert again.err.count("up to date") == len(again.document["stages"])
-    fresh = build("--fresh")
-    assert not any(stage["skipped"] for stage in fresh.document["stages"].values())
-    assert digest(run, tmp_path / "i") == before
-
-
 def test_a_folder_with_other_files_is_left_alone(build, tmp_path):
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "thesis.tex").write_text("precious")

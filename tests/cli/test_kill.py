@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import random
 import signal
 import sqlite3
@@ -147,43 +146,6 @@ def test_ctrl_c_ends_a_process_with_one_line(index, questions, tiny_corpus, tmp_
         assert kept_replies(replies) == 2  # a clean stop keeps every reply that had come
         assert run(*words).status == 0
         assert sum(server.begun.values()) == n - 2
-
-
-def test_ctrl_c_in_code_made_from_text_ends_with_status_1_too(tmp_path):
-    """Dataclasses run such code when they are made; `python -m` then dies of the signal if nothing is done about it."""
-    (tmp_path / "stopped.py").write_text(
-        "from gpu_rag.cli import main\nmain.prepare_process = lambda: exec('raise KeyboardInterrupt')\nmain.program()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "stopped"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True
-    )
-    assert done.returncode == 1 and b"Ctrl-C" in done.stderr
-
-
-def maps_of(process: subprocess.Popen) -> str:
-    """The files of its memory: torch is among them when Python itself has started."""
-    try:
-        return Path(f"/proc/{process.pid}/maps").read_text()
-    except OSError:  # it has ended
-        return ""
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_libraries_are_loaded(index, cli):
-    """SIGINT at any moment of the seconds in which nothing else happens yet: one line, and an end."""
-    moments = random.Random(3)
-    for _ in range(2):
-        process = subprocess.Popen(
-            cli.command_line("ask", index, "Who?", *cli.NO_LLM), stderr=subprocess.PIPE, text=True
-        )
-        wait_for(lambda process=process: "torch" in maps_of(process) or process.poll() is not None, process)
-        time.sleep(moments.uniform(0, 1))
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE_S)
-        # 2: it had ended before, there is no language model; SIGINT: it had said so, and was being closed
-        assert process.returncode in (1, 2, -signal.SIGINT), err
-        assert err.startswith("gpu-rag: error: ") and err.count("\n") == 1
-        assert "Traceback" not in err
 
 
 # each run is a child, so that libraries are loaded once; its status is printed

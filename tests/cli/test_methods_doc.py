@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_rag.cli.main import build_parser
-from gpu_rag.errors import UsageError
 from gpu_rag.methods.registry import load_method, method_names
 from gpu_rag.settings.check import Declared
 
@@ -83,16 +80,6 @@ def test_every_parameter_of_a_method_stands_with_its_default(name, page):
     for wrong in ({**found, some: "77.5"}, {**found, "imaginary": "1"}, {k: v for k, v in found.items() if k != some}):
         with pytest.raises(AssertionError):
             check_table(wrong, settings)
-
-
-def test_every_command_of_the_page_can_be_parsed(page):
-    pages = [page, *dict.fromkeys(section(page, name) for name in METHODS)]
-    calls = [line.split("   #")[0] for text in pages for line in re.findall(r"^gpu-rag (.*)$", text, re.MULTILINE)]
-    assert len(calls) > len(METHODS)
-    for call in calls:
-        build_parser().parse_args(shlex.split(call))
-    with pytest.raises(UsageError):
-        build_parser().parse_args(shlex.split(calls[0] + " --imaginary"))
 
 
 def test_every_link_of_the_page_leads_somewhere(page):

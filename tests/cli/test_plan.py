@@ -130,17 +130,6 @@ def test_later_the_build_is_held_against_the_plan(planned, repeated):
     assert found["disk"]["actual_bytes"] == sum(path.stat().st_size for path in files)
 
 
-def test_predicted_against_actual_of_a_build_in_words_and_in_the_report(run, cli, tiny_corpus, tmp_path):
-    given = ("index", tiny_corpus, "--out", tmp_path / "i", *ALL, *cli.NO_LLM)
-    assert run(*given, "--plan").status == 0
-    told = run(*given, "--fresh", "--report", tmp_path / "report.html")
-    assert (tmp_path / "i" / "plan.json").exists()  # --fresh keeps it
-    assert re.search(r"^stage +predicted +actual +actual / predicted$", told.out, re.M)
-    assert re.search(r"^synonyms s +[\d.]+ +[\d.]+ +[\d.]+$", told.out, re.M)
-    assert "Predicted against actual" in (tmp_path / "report.html").read_text("utf-8")
-    assert "plan" not in run(*given, "--json").document  # nothing was left to do
-
-
 def files_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
@@ -170,15 +159,6 @@ def test_what_is_up_to_date_is_not_planned_again(run, cli, tiny_corpus, tmp_path
     fresh = run(*given, *ALL, "--plan", "--fresh", "--json").document
     assert not any(stage["skipped"] for stage in fresh["stages"].values())
     assert "up to date" in run(*given, *ALL, "--plan").out
-
-
-def test_a_small_corpus_is_its_own_sample(run, cli, tiny_corpus, tmp_path):
-    given = ("index", tiny_corpus, "--out", tmp_path / "i", *ALL, *cli.NO_LLM, "--json")
-    plan, built = run(*given, "--plan").document, run(*given).document
-    for name in ("documents", "passages", "rejects", "entities", "relations", "mentions"):
-        assert plan[name] == built[name], name
-    fewer = run(*given, "--plan", "--plan-sample", 2).document
-    assert (fewer["sample"], fewer["passages"]) == (2, 6)
 
 
 def test_a_plan_of_other_settings_is_not_compared(run, cli, tiny_corpus, tmp_path, monkeypatch):
@@ -341,26 +321,6 @@ def cache(tmp_path, monkeypatch) -> Iterator[Path]:
     monkeypatch.setenv("GPU_RAG_CACHE", str(tmp_path / "cache"))
     yield tmp_path / "cache"
     packaged.set_cache_dir(None)
-
-
-@pytest.mark.slow
-def test_a_plan_with_the_packaged_embedder_comes_true_and_leaves_the_vector_cache_alone(
-    run, repeated, tiny_corpus, tmp_path, by_processor, cache
-):
-    from gpu_rag.models.embed.cache import cached_bytes
-
-    cold = ("--set", "models.llm=none", "--set", "models.vector_cache_gib=0")
-    assert run("index", tiny_corpus, "--out", tmp_path / "warm", "--set", "models.llm=none").status == 0
-    before = cached_bytes(cache)
-    assert before > 0
-    corpus = tmp_path / "some.jsonl"
-    corpus.write_text("".join(repeated.read_text("utf-8").splitlines(keepends=True)[:110]), "utf-8")
-    plan = run("index", corpus, "--out", tmp_path / "i", *ALL, "--set", "models.llm=none", "--plan", "--json").ok
-    assert cached_bytes(cache) == before
-    built = run("index", corpus, "--out", tmp_path / "i", *ALL, *cold, "--json").document
-    check_index_plan(plan.document, built, seconds=4)
-    for name in ("passage_vectors", "entity_vectors", "relation_vectors"):
-        assert 0.2 < built["plan"][name]["ratio"] < 5, name
 
 
 ROWS = [(f"node {k % 40}", f"r{k % 3}", f"node {k * 7 % 60}") for k in range(900)]

@@ -11,8 +11,6 @@ import pytest
 
 from gpu_rag.cli import progress
 from gpu_rag.cli.progress import Bars, Meter, line_of
-from gpu_rag.index.stage import stage
-from gpu_rag.methods import registry
 
 FORWARD = ("s", "number", "share")
 
@@ -134,21 +132,3 @@ def test_a_long_stage_that_does_not_advance_is_not_silent(events: bool, capsys, 
     assert len(told) > 4 and all("links" in line for line in told)
     if events:
         check_forward([json.loads(line) for line in told])
-
-
-@pytest.mark.slow
-def test_no_stage_of_a_slow_build_is_silent_for_five_seconds(run, cli, tiny_corpus, tmp_path, monkeypatch) -> None:
-    @stage("bm25", needs=("passages",))
-    def slow(work: Any) -> dict[str, int]:
-        time.sleep(6)
-        return {}
-
-    stages_for = registry.stages_for
-    monkeypatch.setattr(
-        "gpu_rag.api.builds.stages_for", lambda *a: [slow if one.name == "bm25" else one for one in stages_for(*a)]
-    )
-    for form in ((), ("--json-progress",)):
-        result = run("index", tiny_corpus, "--out", tmp_path / f"ix{len(form)}", "--for", "bm25", *cli.NO_LLM, *form)
-        lines = [line for line in result.err.splitlines() if "bm25" in line]
-        seconds = [event["s"] for event in events_of("\n".join(lines))]
-        assert len(lines) >= 2 and all(later - sooner < 5 for sooner, later in zip(seconds, seconds[1:]))

@@ -83,31 +83,6 @@ def test_all_that_reads_an_index_works_where_nothing_may_be_written(
     assert state(locked) == before
 
 
-def test_the_watch_sees_every_way_of_writing(watch, tmp_path):
-    import shutil
-    import sqlite3
-
-    folder = tmp_path / "i"
-    watch.folder = str(folder)
-    attempts = [
-        lambda: folder.mkdir(),
-        lambda: (folder / "a").write_text("x"),
-        lambda: (folder / "a").open("ab").close(),
-        lambda: os.close(os.open(folder / "b", os.O_CREAT | os.O_WRONLY)),
-        lambda: os.replace(folder / "a", folder / "c"),
-        lambda: sqlite3.connect(folder / "d").close(),
-        lambda: (folder / "c").unlink(),
-        lambda: shutil.rmtree(folder),
-    ]
-    for number, attempt in enumerate(attempts):
-        watch.seen = []
-        attempt()
-        assert watch.seen, number
-    watch.seen = []
-    (tmp_path / "elsewhere").write_text("x")
-    assert watch.seen == []
-
-
 def test_building_into_a_folder_without_permission_is_one_line(locked, run, cli, tiny_corpus):
     if os.access(locked, os.W_OK):
         pytest.skip("this user may write everywhere")

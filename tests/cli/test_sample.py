@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.sample import corpus_path, questions_path, world_files, world_path
+from gpu_rag.sample import corpus_path, questions_path, world_path
 
 Row = dict[str, Any]
 
@@ -94,11 +94,6 @@ def test_the_sample(corpus, questions):
         check(corpus, questions)
 
 
-def test_same_surname_distractors(corpus):
-    last = Counter(row["title"].split()[-1] for row in corpus)
-    assert sum(n >= 2 for n in last.values()) >= 5
-
-
 def test_the_larger_sample():
     corpus, questions = read_rows(world_path("corpus.jsonl")), read_rows(world_path("questions.jsonl"))
     passages = {row["id"]: row for row in corpus}
@@ -114,40 +109,6 @@ def test_the_larger_sample():
         assert not any(mentions(text, answer) for text in [row["question"], *before] for answer in row["answers"]), row[
             "id"
         ]
-
-
-def test_ready_triples_stand_on_their_passages():
-    passages = {row["id"]: row for row in read_rows(world_path("corpus.jsonl"))}
-    rows = read_rows(world_path("openie.jsonl"))
-    assert [row["id"] for row in rows] == list(passages)
-    ends = [(row, end) for row in rows for subject, _, obj in row["triples"] for end in (subject, obj)]
-    assert all(end in row["entities"] for row, end in ends)
-    written = [end in passages[row["id"]]["title"] + " " + passages[row["id"]]["text"] for row, end in ends]
-    assert sum(written) > 0.98 * len(written)
-
-
-def test_facts_stand_on_their_passages():
-    passages = {row["id"]: row["title"] + " " + row["text"] for row in read_rows(world_path("corpus.jsonl"))}
-    first, *lines = world_path("facts.tsv").read_text(encoding="utf-8").splitlines()
-    facts = [line.split("\t") for line in lines]
-    assert first.split("\t") == ["head", "relation", "tail", "provenance"]
-    assert len({tuple(fact[:3]) for fact in facts}) == len(facts) == 815
-    assert 40 <= len({fact[1] for fact in facts}) <= 50
-    # ends are titles where there is one: "Pressburg" of a passage is Bratislava
-    written = [end.split(" (")[0] in passages[where] for head, _, tail, where in facts for end in (head, tail)]
-    assert sum(written) > 0.96 * len(written)
-
-
-def test_the_knowledge_base_is_of_the_same_facts():
-    files = world_files()
-    nodes = [json.loads(line) for line in files["world/nodes.jsonl"].splitlines()]
-    edges = [line.split("\t") for line in files["world/edges.tsv"].splitlines()[1:]]
-    ids = {node["id"] for node in nodes}
-    assert len(ids) == len(nodes) == 1032 and {end for src, _, dst in edges for end in (src, dst)} <= ids
-    texts = {row["text"] for row in read_rows(world_path("corpus.jsonl"))}
-    assert {node["text"] for node in nodes if "text" in node} == texts
-    asked = [json.loads(line) for line in files["kb-questions.jsonl"].splitlines()]
-    assert len(asked) == 16 and {key for row in asked for key in row["answer_ids"]} <= ids
 
 
 def test_the_sample_as_files(run, tmp_path):

@@ -51,12 +51,6 @@ def test_settings_of_the_build_are_found_back(build, tmp_path):
     }  # the defaults are not spelled out
 
 
-def test_the_embedder_is_found_back(run, cli, tiny_corpus, tmp_path):
-    given = ("index", tiny_corpus, "--out", tmp_path / "i", "--json", "--set", "models.llm=none")
-    assert run(*given, "--for", "dense", "--set", "models.embedder=hash").status == 0
-    assert skipped(run(*given, "--for", "dense")) == {"passages", "passage_vectors"}
-
-
 def test_from_python_settings_are_over_what_is_remembered(tiny_corpus, tmp_path):
     sections = {**FAST, "index": {"chunk_words": 8, "overlap_words": 0}}
     gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=sections)
@@ -94,10 +88,6 @@ def written(tiny_corpus: Path, tmp_path: Path, tmp_path_factory: pytest.TempPath
         report = by("a", made, tiny_corpus, index={"extractor": "llm", "min_yield": 0.0})
         assert {n for n, r in report.manifest.stages.items() if "llm" in r.models} == {"extraction", "hop_questions"}
     return Path(shutil.copytree(made, tmp_path / "i"))
-
-
-def test_the_same_model_finds_its_work_done(written, tiny_corpus):
-    assert all(stage.skipped for stage in by("a", written, tiny_corpus).stages.values())
 
 
 def test_what_is_damaged_is_made_anew_from_kept_replies(written, tiny_corpus):

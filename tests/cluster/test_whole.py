@@ -86,12 +86,6 @@ def test_index_and_answers_are_those_of_a_run_without_workers(local_ray, tiny_co
         assert [settled(a) for a in on_workers] == [settled(a) for a in answers]
 
 
-def test_one_role_on_workers_leaves_the_other_here(local_ray, tiny_corpus, tmp_path, recorded) -> None:
-    given = settings_of(recorded, {**SCALE, "llm_workers": 0})
-    report = gpu_rag.build(tiny_corpus, tmp_path / "there", settings=given).report
-    assert list(report.workers) == ["embedder"]
-
-
 def test_a_run_that_was_interrupted_asks_nothing_twice_that_it_has(pools, marks, tmp_path) -> None:
     def answer(request: Request) -> str:
         import os

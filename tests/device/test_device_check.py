@@ -3,17 +3,15 @@ taken for one of a GPU."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 import torch
@@ -85,26 +83,6 @@ def test_the_json_of_another_device_is_refused(monkeypatch: pytest.MonkeyPatch, 
         assert why in device_check.refused(out) and bool(device_check.refused(out)) == bool(why)
 
 
-def test_it_runs_from_a_checkout(tmp_path: Path) -> None:
-    """Not installed, without the packages that read texts, from another folder; so do its sections' processes."""
-    code = """
-import contextlib, os, runpy, sys
-sys.modules.update(dict.fromkeys(("Stemmer", "bm25s", "duckdb", "jsonschema")))
-sys.argv = sys.argv[1:]
-with contextlib.suppress(SystemExit):
-    runpy.run_path(sys.argv[0], run_name="__main__")
-import gpu_rag, gpu_rag_kernels
-print(gpu_rag.__file__, gpu_rag_kernels.__file__, os.environ["PYTHONPATH"])
-"""
-    plain = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    command = [sys.executable, "-c", code, str(CHECK), "--section", "machine", "--out", str(tmp_path / "out.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=plain)
-    ours, kernels, path = done.stdout.split()[-3:]
-    assert Path(ours).is_relative_to(ROOT / "gpu_rag") and Path(kernels).is_relative_to(ROOT / "kernels")
-    assert path == os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
-    assert str(ROOT / "kernels") not in os.environ.get("PYTHONPATH", "").split(os.pathsep), "importing it sets nothing"
-
-
 # --- checks of kernels -----------------------------------------------------------------------------
 
 
@@ -145,53 +123,10 @@ def test_checks_catch_wrong_outputs(op: str) -> None:
         assert not check(wrong(lambda a: a.view(-1)[:1].fill_(float("nan"))))["all_written"]
 
 
-@pytest.mark.parametrize("seed", range(21))
-def test_steps_in_f16_are_right_to_their_last_bit_and_pass(seed: int) -> None:
-    """A state that is off by 2^-9 is still caught."""
-    case = device_check.step(device_check.rmat(40, 90, seed, CPU), 3, seed, fp16=True)
-    state, change = case.run("reference")
-    error, allowed = case.error((state, change))
-    assert error <= allowed == 2.0**-10.3
-    assert case.error((state * (1 + 2.0**-9), change))[0] > allowed
-
-
 def timing(ms: float, **more: Any) -> Any:
     """A plan whose clock says `ms`, with the reference in the kernel's place."""
     kind = type("Timing", (device_check.Plan,), {"ms": lambda self, run: ms})
     return kind(CPU, kernel="reference", ceilings={"copy_gb_s": 2000.0, "product_tflop_s": 400.0}, **more)
-
-
-def test_shares_by_hand_and_a_peer_may_fail() -> None:
-    def no_memory() -> Callable[[], Any]:
-        raise MemoryError("out of memory")  # as CuPy's own error
-
-    copied = replace(case_by_reference("ppr_step"), bytes=10**9, peers={"other": no_memory, "same": lambda: int})
-    times = device_check.timed(copied, timing(2.0))
-    assert times["share"] == pytest.approx(0.25) and times["ms"] == times["same, ms"] == 2.0
-    assert times["other, ms"] == "MemoryError: out of memory"
-
-
-def test_bytes_by_hand() -> None:
-    csr = device_check.rmat(40, 90, 3, CPU)
-    pattern = 8 * 41 + 4 * csr.m
-    assert device_check.step(csr, 4, fp16=True).bytes == pattern + 12 * 40 + 3 * 40 * 4 * 2
-    assert device_check.hop(csr, 2).bytes == pattern + 4 * 40 * 2 * 8
-
-
-def test_parts_are_kept_as_they_end_and_fail_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile may want more shared memory than a device has: an error of Triton's own, no RuntimeError."""
-    kind, kept = type("OutOfResources", (Exception,), {}), list[str]()
-    monkeypatch.setattr(device_check, "refusals", lambda: (kind,))
-    clock = iter([0.0, 0.0, 9.0])
-    monkeypatch.setattr(device_check.time, "time", lambda: next(clock))
-
-    def too_large() -> Any:
-        raise kind("shared memory, Required: 300000")
-
-    plan = device_check.Plan(CPU, until=5.0, keep=lambda result: kept.append(json.dumps(result)))
-    result = plan.parts([("large", too_large), ("right", lambda: {"ok": True}), ("late", lambda: {"ok": True})])
-    assert [part["ok"] for part in result["parts"].values()] == [False, True, False] and not result["ok"]
-    assert "OutOfResources" in kept[0] and result["parts"]["late"]["error"] == device_check.LATE and len(kept) == 2
 
 
 # --- other sections --------------------------------------------------------------------------------
@@ -237,143 +172,3 @@ def test_smoke_catches_rankings_that_differ_and_errors(monkeypatch: pytest.Monke
     part = device_check.smoke(device_check.Plan(torch.device("cuda")))
     assert part["ok"] == (slip == "none") and part["same rankings"] == (0 if slip == "another order" else part["of"])
     assert part["error"] == ("lost" if slip == "an error" else "")
-
-
-def test_a_trace_by_hand() -> None:
-    """Two kernels that overlap by half, a copy each way, and a wait beside that of the profile."""
-
-    def event(cat: str, name: str, ts: float, dur: float, **args: int) -> dict[str, Any]:
-        return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args}
-
-    events = [
-        event("cpu_op", "aten::mm", 0, 100), event("kernel", "a", 10, 20), event("kernel", "b", 20, 20),
-        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 50, 5, bytes=4096),
-        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 60, 5, bytes=64), {"ph": "M", "name": "process_name"},
-        *(event("cuda_runtime", "cudaStreamSynchronize", at, 1) for at in (61, 90)),
-    ]  # fmt: skip
-    assert device_check.traced(events) == {
-        "gpu_busy": 0.4, "kernels": 2, "waits": 1, "bytes_to_gpu": 4096, "bytes_to_host": 64,
-    }  # fmt: skip
-
-
-def fake_tool(folder: Path, lines: str, status: int) -> Path:
-    """A compute-sanitizer that runs nothing and says the given lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tool = folder / "compute-sanitizer"
-    tool.write_text(f"#!{sys.executable}\nimport sys\nprint({lines!r}, file=sys.stderr)\nsys.exit({status})\n")
-    tool.chmod(0o755)
-    return tool
-
-
-def test_sanitizer_is_absent_or_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    for key in ("CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr(device_check, "find_spec", lambda name: None)
-    assert device_check.sanitizer(device_check.Plan(CPU))["ok"] is None
-    package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
-    monkeypatch.setattr(device_check, "find_spec", lambda name: package)
-    packaged = fake_tool(tmp_path / "nvidia" / "cu13" / "compute-sanitizer", "", 0)
-    assert device_check.find_sanitizer() == str(packaged)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    toolkit = fake_tool(tmp_path / "cuda" / "bin", "", 0)
-    assert device_check.find_sanitizer() == str(toolkit)
-
-
-CLEAN = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
-
-
-@pytest.mark.parametrize(
-    ("lines", "status", "ok"),
-    [
-        (CLEAN, 0, True),
-        (CLEAN, 1, False),  # a case was wrong
-        ("========= ERROR SUMMARY: 3 errors", 99, False),
-        ("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)", 0, False),
-        ("========= Error: no device", 0, False),  # says nothing about errors found
-    ],
-)
-def test_sanitizer_counts_only_what_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str, status: int, ok: bool
-) -> None:
-    monkeypatch.setattr(device_check, "find_sanitizer", lambda: str(fake_tool(tmp_path, lines, status)))
-    result = device_check.sanitizer(device_check.Plan(CPU, until=time.time() + 3600))
-    assert result["ok"] is ok and result["parts"]["memcheck"]["status"] == status
-
-
-# --- the run ---------------------------------------------------------------------------------------
-
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
-
-
-def test_nothing_of_a_late_command_goes_on(tmp_path: Path) -> None:
-    """A program that a killed command had started would go on working on the GPU while others are timed."""
-    mark, limit_s = tmp_path / "mark", 1.0
-    late = f"import fcntl, time; f = open({str(mark)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); f.write('.'); f.flush()"
-    late += "; time.sleep(600)"
-    starts = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {late!r}]); time.sleep(600)"
-    while not mark.exists() or not mark.read_text():  # longer where Python takes longer to start
-        limit_s *= 2
-        done = device_check.ended(python(starts), limit_s)
-        assert done["status"] == 124 and f"longer than the {limit_s:.0f} s" in done["tail"]
-    until = time.monotonic() + 60  # the system ends it, not at once
-    with mark.open() as file:
-        while not unlocked(file):
-            assert time.monotonic() < until, "it goes on"
-            time.sleep(0.01)
-
-
-def unlocked(file: IO[str]) -> bool:
-    """Whether no other process holds the lock of a file."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def test_a_section_that_dies_is_a_failure_and_its_parts_are_kept(tmp_path: Path) -> None:
-    run, part = device_check.run_section, tmp_path / "part.json"
-    assert not run(python("pass"), 60.0, part)["ok"], "nothing was written"
-    for last, error in (("import time; time.sleep(60)", "longer than the 2 s"), ("raise SystemExit('lost')", "lost")):
-        device_check.write(part, {"parts": [1, 2]})
-        result = run(python(last), 2.0, part)
-        assert result["parts"] == [1, 2] and result["ok"] is False and error in result["error"]
-    assert [path.name for path in tmp_path.iterdir()] == ["part.json"]
-    written = f"open({str(part)!r}, 'w').write('{{\"ok\": true}}')"
-    assert run(python(written), 60.0, part) == {"ok": True}
-
-
-def played(monkeypatch: pytest.MonkeyPatch, results: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Sections end at once with the given results; returns which were asked for, and their limits."""
-    asked: dict[str, float] = {}
-
-    def run_section(command: list[str], left: float, part: Path) -> dict[str, Any]:
-        name = command[command.index("--child") + 1]
-        asked[name] = left - device_check.GRACE
-        return dict(results.get(name, {"ok": True}))
-
-    monkeypatch.setattr(device_check, "run_section", run_section)
-    return asked
-
-
-def test_sections_go_on_where_a_run_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    out, names = tmp_path / "out.json", tuple(device_check.SECTIONS)
-    lacking = {"sanitizer": {"ok": None, "absent": "no tool"}}
-    asked = played(monkeypatch, {**lacking, "msbfs_or": {"ok": False, "error": "slow"}})
-    assert device_check.run_all(out, 1e6, names) == 1
-    assert tuple(asked) == names == tuple(json.loads(out.read_text()))
-    assert asked == {name: limit for name, (limit, _) in device_check.SECTIONS.items()}, "each has its own limit"
-    assert max(asked.values()) + device_check.GRACE <= 600, "a command has ten minutes"
-    assert "| sanitizer | absent: no tool |" in out.with_suffix(".md").read_text()
-    asked = played(monkeypatch, lacking)
-    assert device_check.run_all(out, 110.0, ("msbfs_or",)) == 0 and list(asked) == ["msbfs_or"]
-    assert asked["msbfs_or"] == pytest.approx(100, abs=1)
-    assert tuple(json.loads(out.read_text())) == names, "the others are kept"
-    assert device_check.rest(out) == ()
-    assert device_check.run_all(out, 1e6, names) == 3, "something was absent, which is not ok"
-    asked = played(monkeypatch, {})
-    assert device_check.run_all(out, 1.0, names) == 1 and not asked, "no section is begun without time"
-    assert device_check.rest(out) == names == device_check.rest(tmp_path / "none.json")

@@ -18,7 +18,7 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import components, interop
 from gpu_rag.graph.bubble import bubble_expansion, localise, node_costs
 from gpu_rag.graph.cluster import exact_groups, radius_clusters
-from gpu_rag.graph.csr import csr_from_edges, is_symmetric, row_of_entry, transpose
+from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import minmax_rows, rrf
@@ -89,13 +89,6 @@ def op(function: Op) -> Op:
 
 
 @op
-def building(w: World, put: Put, by: str) -> Any:
-    src, dst, weight = put(w.edges)
-    graph = csr_from_edges(src, dst, N, weight)
-    return graph, transpose(put(w.weighted)), is_symmetric(graph), prepare(graph)
-
-
-@op
 def pagerank(w: World, put: Put, by: str) -> Any:
     weights = Ragged(torch.arange(1.0, 8.0), w.seeds.offsets)
     one = personalized_pagerank(put(w.csr), put(w.seeds), put(weights), implementation=by)
@@ -106,36 +99,11 @@ def pagerank(w: World, put: Put, by: str) -> Any:
 
 
 @op
-def pagerank_by_a_prior(w: World, put: Put, by: str) -> Any:
-    prior = torch.rand(BATCH, N, generator=torch.Generator().manual_seed(1))
-    prior[2] = 0
-    return personalized_pagerank(put(w.csr), prior=put(prior), implementation=by, threads=2, block=2)
-
-
-@op
-def pagerank_in_half_precision(w: World, put: Put, by: str) -> Any:
-    return personalized_pagerank(put(w.csr), put(w.seeds), implementation="torch", state="f16")
-
-
-@op
-def best_by_pagerank(w: World, put: Put, by: str) -> Any:
-    graph = prepare(put(w.weighted))
-    return topk_rows(personalized_pagerank(graph, put(w.seeds), ids=(10, N), implementation=by, tol=1e-8), 4, lo=10)
-
-
-@op
 def balls_and_blocks(w: World, put: Put, by: str) -> Any:
     graph = checked(put(w.csr))
     balls = ego_balls(graph, put(w.seeds), 2, implementation=by, include=[(0, 20), (24, N)])
     blocks = induced_subgraphs(graph, balls, implementation=by)
     return ego_balls(graph, put(w.seeds), 3, limit=9, implementation=by), balls, blocks
-
-
-@op
-def pagerank_of_blocks(w: World, put: Put, by: str) -> Any:
-    balls = ego_balls(put(w.weighted), put(w.seeds), 2, implementation=by)
-    blocks = induced_subgraphs(put(w.weighted), balls, implementation=by)
-    return blocks_pagerank(blocks, put(w.seeds), implementation=by)
 
 
 @op
@@ -382,23 +350,3 @@ def test_no_op_moves_its_graph_back_and_forth(device: Device) -> None:
     files = ("matrix", "inputs.py:teleport_of_prior")
     to_host = [copy for copy in device.copies if copy.to == "cpu" and copy.where.startswith(files)]
     assert max(copy.bytes for copy in to_host) <= 16 * 64, "two numbers a question"
-
-
-def test_steps_of_pagerank_wait_for_the_device_only_to_look(device: Device) -> None:
-    """Once, for the proof."""
-    w = World()
-    graph, seeds = prepare(device.put(w.csr)), device.put(w.seeds)
-    device.forget()
-    personalized_pagerank(graph, seeds, tol=1e-6)
-    looks = [where for _, where in device.syncs if where.startswith("matrix.py")]
-    steps = device.launches["_sparse_csr_tensor_unsafe"] or device.launches["mm"]
-    assert steps > 20 and len(looks) == 1
-
-
-def test_a_prior_is_summed_without_a_wait_for_each_question(device: Device) -> None:
-    """Node 59 has no edge, so the mass on it is asked for too."""
-    graph, prior = prepare(device.put(World().csr)), device.put(torch.rand(BATCH, N))
-    assert graph.has_dangling
-    device.forget()
-    personalized_pagerank(graph, prior=prior)
-    assert sum(where == "inputs.py:teleport_of_prior" for _, where in device.syncs) == 1

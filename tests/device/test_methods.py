@@ -108,14 +108,6 @@ def test_an_index_is_built_alike(device: Device, corpus: Path, folder: Path, tmp
     assert made.digest() == expected.digest()
 
 
-def test_export_to_pyg(device: Device, folder: Path) -> None:
-    pytest.importorskip("torch_geometric")
-    one, other = (gpu_rag.Index.open(folder, device=where).to_pyg() for where in ("cuda", "cpu"))
-    assert one.metadata() == other.metadata()
-    for kind in one.edge_types:
-        assert torch.equal(device.back(one[kind].edge_index), other[kind].edge_index)
-
-
 def test_composed_vectors_have_one_order_of_sums(device: Device) -> None:
     """Edges with several facts, as in a graph too large for a vector of each: the bits of the CPU, by no sum whose
     order a GPU chooses."""

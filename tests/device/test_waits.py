@@ -235,15 +235,3 @@ def test_steps_replayed_as_a_graph_have_the_bits_of_steps(waits: Waits, monkeypa
         assert device.replays == (2 if kernel == "triton" else 0)
     assert all(torch.equal(steps, replayed) for steps, replayed in zip(*found))
     assert not torch.equal(found[1][1], found[1][2])
-
-
-def test_omegas_go_to_the_device_once_a_look(waits: Waits) -> None:
-    device = waits.device
-    ring = torch.arange(40)
-    graph = prepare(device.put(csr_from_edges(ring, (ring * 7 + 1) % 40, 40, undirected=False)))  # by power iteration
-    seeds = device.put(Ragged(torch.tensor([0, 9]), torch.tensor([0, 1, 2])))
-    waits.forget()
-    personalized_pagerank(graph, seeds, tol=1e-8)
-    omegas = [copy for copy in device.copies if copy.to == "cuda" and copy.where == "matrix.py:sweep"]
-    looks = [where for _, where in device.syncs if where == "matrix.py:sweep"]
-    assert 3 < len(omegas) <= len(looks)

@@ -108,17 +108,6 @@ def degrees(*angles: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_by_hand(name: str) -> None:
-    assert CLUSTERS[name](degrees(0, 10, 90, 95), 0.02, 2).tolist() == [0, 0, 2, 2]
-    assert CLUSTERS[name](degrees(0, 10, 20, 90), 0.02, 2).tolist() == [0, 0, 0, -1]
-    # rows 1 (29, 31, 20, 2 apart) and 4 are core; row 0 goes to the cluster of core row 1, not to that of row 4
-    rows = degrees(20, 29, 30, 31, 11, 10, 9)
-    assert CLUSTERS[name](rows, 1 - np.cos(np.radians(9.5)), 4).tolist() == [0, 0, 0, 0, 4, 4, 4]
-    assert CLUSTERS[name](torch.zeros(3, 4), 0.5, 2).tolist() == [-1] * 3
-    assert CLUSTERS[name](torch.zeros(0, 4), 0.5, 2).tolist() == []
-
-
-@pytest.mark.parametrize("name", CLUSTERS)
 def test_all_alike_leaves_few_pairs_waiting(name: str) -> None:
     """Far more neighbours than there is room for waiting pairs."""
     alike = clumps(6, 16, 0)[:1].expand(300, 16).contiguous()

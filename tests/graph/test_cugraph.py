@@ -244,15 +244,3 @@ def test_components_are_those_of_every_implementation(stand_in: StandIn, undirec
     with preferring({"ops": "auto"}), recording() as record:
         connected_components(csr)
     assert record["connected_components"] != {"cugraph"}, "by name alone"
-
-
-# --- cuGraph's own graphs ----------------------------------------------------------------------------
-
-
-def test_the_choice_is_taken_from_settings_and_recorded(stand_in: StandIn) -> None:
-    csr = some_graph(True, True)
-    with preferring({"pagerank": "cugraph"}), recording() as record:
-        personalized_pagerank(csr, SEEDS)
-        assert personalized_pagerank(csr, SEEDS, implementation="torch").shape[0] == 3
-    assert record["personalized_pagerank"] == {"cugraph", "torch"}
-    assert sum(name == "personalized_pagerank" for name, _ in stand_in.calls) == 2

@@ -112,21 +112,6 @@ def test_many_questions(limit: int | None, threads: int, monkeypatch: pytest.Mon
 PATH = graph_of(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
 
 
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_by_hand(name: str) -> None:
-    def balls(*a: Any, **k: Any) -> list[list[int]]:
-        return listed(ego_balls(PATH, *a, implementation=name, **k))
-
-    assert balls(ragged([[0], [1, 3]]), 1) == [[0, 1], [0, 1, 2, 3, 4]]
-    assert balls(ragged([[0], [3, 1, 3]]), 1, limit=3) == [[0, 1], [0, 1, 3]]
-    assert balls(ragged([[4]]), 9, include=[(2, 4)]) == [[2, 3, 4]], "a seed is in its ball, allowed or not"
-    assert balls(ragged([[0]]), 9, include=[(0, 2), (3, 5)]) == [[0, 1]], "nor is a node passed through"
-    assert balls(ragged([[0], []]), 0) == [[0], []]
-    assert balls(ragged([]), 3) == []
-    assert balls(ragged([[0]]), 3, limit=0) == [[]]
-    assert listed(ego_balls(graph_of(0, []), ragged([[]]), 2, implementation=name)) == [[]]
-
-
 def one_hop_short(csr: CSR, seeds: Ragged, radius: int, **options: Any) -> Ragged:
     return ego_balls(csr, seeds, radius - 1, **options)
 

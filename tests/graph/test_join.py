@@ -98,20 +98,6 @@ def test_several_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(JOINS[name], left, lk, right, rk, groups)
 
 
-def test_by_hand() -> None:
-    left, right = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
-    for name, join in JOINS.items():
-        index, score = join(left, ragged([[1, 2]]), right, ragged([[3], [1]]))
-        assert index.tolist() == [1] and score.tolist() == pytest.approx([(1 / 2 + 0.6) / 2]), name
-        only = (torch.tensor([7]), torch.tensor([5, 7]))
-        assert join(left, ragged([[1, 2]]), right, ragged([[3], [1]]), exclude=only)[0].tolist() == [0], name
-        none = (torch.tensor([7]), torch.tensor([7, 7]))
-        index, score = join(left, ragged([[]]), right, ragged([[], []]), exclude=none)
-        assert index.tolist() == [-1] and score.tolist() == [-np.inf], name
-        index, score = join(left, ragged([[]]), right[[1, 0, 0]], ragged([[], [], []]))
-        assert index.tolist() == [1] and score.tolist() == [0.5], "no keywords share nothing; the first of equals"
-
-
 def test_keywords_are_any_integers() -> None:
     left, lk, right, rk = larger(60, 2)
     want = hybrid_argmax(left, lk, right, rk)
@@ -175,13 +161,6 @@ def awkward() -> tuple[torch.Tensor, Ragged, torch.Tensor, Ragged, Groups]:
     left, right = unit_rows(r, 60, 6, False), unit_rows(r, 80, 6, False)
     groups = torch.arange(60) // 3, torch.arange(80) // 3
     return left, keywords(r, 60, 6, 9), right, keywords(r, 80, 6, 9), groups
-
-
-def test_the_check_takes_the_right_one() -> None:
-    for join in (hybrid_argmax, wrong(half_sum)):
-        left, lk, right, rk, groups = awkward()
-        index, _ = join(left, lk, right, rk, exclude=groups)
-        assert index.tolist() == all_scores(left, lk, right, rk, groups).argmax(1).tolist()
 
 
 test_checks_catch = caught(WRONG, check, *awkward())

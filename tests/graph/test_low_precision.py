@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.graph.common import low_precision as module
-from gpu_rag.graph.common.low_precision import LowPrecision, fastest_dtype, low_precision_rows, rounding_of, slack_of
+from gpu_rag.graph.common.low_precision import fastest_dtype, low_precision_rows, rounding_of, slack_of
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -83,9 +83,3 @@ def test_the_dtype_is_by_the_instructions_of_the_processor(monkeypatch: pytest.M
     ):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found, raising=False)
         assert fastest_dtype() == dtype
-
-
-def test_a_part_keeps_its_bounds() -> None:
-    whole = low_precision_rows(rows(10, 8, 6, 1.0), torch.bfloat16)
-    part: LowPrecision = whole.part(3, 7)
-    assert torch.equal(part.rows, whole.rows[3:7]) and part.length.tolist() == whole.length[3:7].tolist()

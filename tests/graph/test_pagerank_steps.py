@@ -68,12 +68,6 @@ def test_a_row_does_not_know_its_batch(graph: PageRankGraph, implementation: str
     check_bits(graph, solver(implementation, kind, damping))
 
 
-def test_rows_hold_as_many_questions_as_the_tests_ask() -> None:
-    from gpu_rag.graph.pagerank.numba_path import lanes_for
-
-    assert [lanes_for(few) for few in (1, 2, 8, 9, 70)] == [1, 8, 8, 32, 32]
-
-
 @pytest.mark.parametrize("damping", [0.5, 0.85])
 def test_sweeps_in_one_call_are_the_sweeps_one_by_one(
     graph: PageRankGraph, damping: float, monkeypatch: pytest.MonkeyPatch

@@ -129,22 +129,6 @@ def test_parts_and_chains_are_those_of_torch(seed: int, batch: int, depth: int) 
         whole = some(whole, r)
 
 
-def test_the_cases_say_something() -> None:
-    """Two questions in one batch, with parts of different lengths that meet in a topic, and one that crosses itself."""
-    line = path_graph(csr_from_edges(torch.tensor([0, 1, 2, 3, 0]), torch.tensor([1, 2, 3, 4, 3]), 5))
-    topics, window = ragged([[0, 2, 4], [1, 3]]), Window(torch.zeros(2).long(), torch.full((2,), 6))
-    closed = Ends(torch.zeros(2).bool(), torch.zeros(2).bool())
-    hops = [start_paths(line, topics)]
-    for _ in range(2):
-        hops.append(expand_paths(line, hops[-1], topics))
-    parts = both(lambda **by: path_parts(line, topics, hops, closed, **by))
-    first = both(lambda **by: chain_paths(None, parts, topics, 0, closed, window, **by))
-    second = both(lambda **by: chain_paths(first, parts, topics, 1, closed, window, **by))
-    third = both(lambda **by: chain_paths(second, parts, topics, 2, closed, window, **by))
-    assert [[v for v in row if v >= 0] for row in third.nodes.tolist()] == [[0, 1, 2, 3, 4], [1, 0, 3], [1, 2, 3]]
-    assert second.size == 4, "0 - 3 - 2 goes on to 4 only over 3, where it has been"
-
-
 @pytest.mark.parametrize("name", ["numba", "torch"])
 def test_too_many_pairs_are_refused_by_both(name: str) -> None:
     sides = torch.arange(2, 9)

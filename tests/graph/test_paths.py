@@ -142,59 +142,8 @@ def test_many_questions_in_small_pieces(implementation: str, threads: int, monke
     assert sum(map(len, search(graph_of(case[0], case[1]), case[2], case[3]))) > 300, "the case says something"
 
 
-def test_blocks_are_a_graph_like_any_other() -> None:
-    """Each question on a subgraph of its own, all at once: its paths are those of the graph without the other nodes."""
-    edges, n, asks, depth = large(3)
-    asks, r = asks[:8], np.random.default_rng(6)
-    kept = [sorted({*r.permutation(n)[:16].tolist(), *a.topics}) for a in asks]
-    blocks = induced_subgraphs(graph_of(edges, n).csr, ragged(kept))
-    starts = blocks.offsets.tolist()
-    local = [
-        Ask([starts[b] + kept[b].index(t) for t in a.topics], a.opens, a.closes, a.least, a.longest)
-        for b, a in enumerate(asks)
-    ]
-    found = search(path_graph(blocks.csr), local, depth)
-    for b, (a, nodes) in enumerate(zip(asks, kept)):
-        inside = [(u, v) for u, v in edges if u in nodes and v in nodes]
-        (wanted,) = search(graph_of(inside, n), [a], depth)
-        assert [[int(blocks.global_ids[v]) for v in path] for path in found[b]] == wanted
-
-
 HOUSE: Edges = [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (3, 4)]
 """A square 0 1 2 3 with a roof 4 over 2 and 3; node 5 is alone."""
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_by_hand(implementation: str) -> None:
-    graph = graph_of(HOUSE, 6)
-
-    def ask(
-        topics: list[int], depth: int, least: int, longest: int, opens: bool = False, closes: bool = False
-    ) -> object:
-        return search(graph, [Ask(topics, opens, closes, least, longest)], depth, implementation)[0]
-
-    assert ask([0, 4], 1, 0, 2) == [[0, 3, 4]]
-    assert ask([0, 4], 2, 0, 4) == [[0, 1, 2, 3, 4], [0, 1, 2, 4], [0, 3, 2, 4], [0, 3, 4]]
-    assert ask([0, 4], 2, 2, 3) == [[0, 1, 2, 4], [0, 3, 2, 4]], "more than 2, at most 3"
-    assert ask([0, 1, 2], 1, 0, 9) == [[0, 1, 2]], "a segment passes no other topic and meets no other segment"
-    assert ask([1, 0, 4], 2, 0, 9) == [[1, 0, 3, 2, 4], [1, 0, 3, 4]]
-    assert ask([4], 1, 0, 1) == [[4, 2], [4, 3]] == ask([4], 1, 0, 1, closes=True), "one topic: paths from it"
-    assert ask([4], 1, 0, 1, opens=True) == [[2, 4], [3, 4]]
-    assert ask([4], 1, 0, 2, opens=True, closes=True) == [[2, 4, 3], [3, 4, 2]]
-    assert ask([0, 1], 1, 0, 2, closes=True) == [[0, 1, 2]]
-    assert ask([0, 5], 3, 0, 6) == [] == ask([], 3, 0, 6) == ask([5], 3, 0, 3)
-
-
-def test_one_hop_and_the_parts() -> None:
-    graph, topics = graph_of([(0, 1), (0, 2), (0, 3)], 4), ragged([[0, 3]])
-    first = expand_paths(graph, start_paths(graph, topics), topics)
-    assert (first.nodes.tolist(), first.edges.tolist(), first.group.tolist()) == ([[0, 1], [0, 2]], [[0], [1]], [0, 0])
-    closed = Ends(torch.tensor([False]), torch.tensor([False]))
-    parts = path_parts(graph, topics, [start_paths(graph, topics), first], closed)
-    assert (parts.nodes.tolist(), parts.edges.tolist(), parts.group.tolist()) == ([[0, 3]], [[2]], [1])
-    opened = Ends(torch.tensor([True]), torch.tensor([False]))
-    parts = path_parts(graph, topics, [start_paths(graph, topics), first], opened)
-    assert (parts.nodes.tolist(), parts.group.tolist()) == ([[1, 0], [2, 0], [0, 3]], [0, 0, 1])
 
 
 # --- wrong versions --------------------------------------------------------------------------------
@@ -340,12 +289,6 @@ EXAMPLE: Case = (
     [False, True, False],
     1,
 )
-
-
-def test_nodes_by_hand() -> None:
-    edges, n, orders, opens, closes, depth = EXAMPLE
-    ends = Ends(torch.tensor(opens), torch.tensor(closes))
-    assert listed(nodes_on_paths(graph_of(edges, n), ragged(orders), depth, ends)) == [[0, 1, 2], [0, 1, 2, 3], [6]]
 
 
 def balls_of_all(graph: PathGraph, topics: Ragged, depth: int, ends: Ends) -> Ragged:

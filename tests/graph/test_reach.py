@@ -90,21 +90,6 @@ FILMS: Edges = [(0, 0, 2), (0, 0, 3), (1, 0, 3), (1, 0, 4), (2, 1, 5), (3, 1, 6)
 """Directors 0 and 1, films 2 to 4, years 5 and 6; relation 0 directed, 1 made in."""
 
 
-@pytest.mark.parametrize("reach", REACH)
-def test_by_hand(reach: Reach) -> None:
-    def ask(starts: list[int], *chain: Step) -> list[int]:
-        steps = ragged([[r for r, _ in chain]]), ragged([[w for _, w in chain]])
-        return listed(reach(graph_of(FILMS, 8, 2), ragged([starts]), *steps))[0]
-
-    assert ask([0], (0, OUT)) == [2, 3]
-    assert ask([6], (1, IN), (0, IN)) == [0, 1]
-    assert ask([0], (0, EITHER), (0, EITHER)) == [0, 1], "a walk may come back"
-    assert ask([3], (ANY, EITHER)) == [0, 1, 6]
-    assert ask([1, 0, 1]) == [0, 1], "an empty chain leads nowhere else"
-    assert ask([7], (0, OUT)) == [] == ask([], (0, OUT))
-    assert ask([0], (1, OUT)) == []
-
-
 def test_marks_of_one_step_are_gone_in_the_next() -> None:
     """So many entries to so few nodes that they are marked, not sorted, and cleared one by one: 300 nodes to 0 and 1,
     and 0 and 1 to each other and to the 300."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import BadInput, GpuRagError, ModelError, UsageError
+from gpu_rag.errors import GpuRagError, ModelError, UsageError
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, ordered
 from gpu_rag.index.verify import verify
@@ -83,12 +83,6 @@ def test_models_are_opened_before_the_corpus_is_read_or_an_index_erased(
     assert time.perf_counter() - began < 10, "two looks at a server that is not there, not six"
     assert digest(tmp_path / "old") == before
     assert not (tmp_path / "new" / "stages").exists()
-
-
-def test_a_corpus_that_is_not_there_makes_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no such corpus"):
-        gpu_rag.build(tmp_path / "nothing", tmp_path / "out", settings=FAST)
-    assert not (tmp_path / "out").exists()
 
 
 def test_verify_names_what_a_build_that_was_ended_has_not_made(tiny_corpus: Path, tmp_path: Path, monkeypatch) -> None:

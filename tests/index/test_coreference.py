@@ -79,11 +79,6 @@ def test_every_kind_of_rewrite_is_counted_and_only_good_ones_are_read(bench: Any
     assert bench.report.failures == 2 and "coref_failed" in extraction_stage.retry
 
 
-def test_passages_keep_their_text(bench: Any) -> None:
-    extract(bench, ScriptedLLM(answer))
-    assert [row["text"] for row in bench.rows("passages")] == list(TEXTS.values())
-
-
 def test_without_coreference_nothing_is_asked_and_nothing_depends_on_it(bench: Any) -> None:
     llm = ScriptedLLM(answer)
     bench.put_passages([ANN])

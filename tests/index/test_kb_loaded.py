@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,6 @@ from kb_in_memory import knowledge_base
 import gpu_rag
 import gpu_rag.api.indexes  # before `load_method` is replaced
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.reach import EITHER, reachable
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.knowledge_base.names import name_key
@@ -49,21 +47,6 @@ def bases(draw: Any) -> KnowledgeBase:
 def ragged(*lists: list[int]) -> Ragged:
     offsets = torch.tensor(np.cumsum([0, *map(len, lists)]))
     return Ragged(torch.tensor([value for one in lists for value in one], dtype=torch.int64), offsets)
-
-
-@few
-@given(bases())
-def test_walks_along_relations_are_those_of_networkx(kb):
-    graph = nx.MultiGraph()
-    graph.add_nodes_from(range(kb.n))
-    graph.add_edges_from(zip(kb.head.tolist(), kb.tail.tolist(), kb.relation.tolist()))
-    for relation in range(kb.n_relations):
-        starts = ragged(*([node] for node in range(kb.n)))
-        steps = ragged(*([relation] for _ in range(kb.n)))
-        found = reachable(kb.typed, starts, steps, Ragged(torch.full_like(steps.values, EITHER), steps.offsets))
-        for node in range(kb.n):
-            near = {v for _, v, key in graph.edges(node, keys=True) if key == relation}
-            assert set(found.values[found.offsets[node] : found.offsets[node + 1]].tolist()) == near
 
 
 @few

@@ -70,10 +70,3 @@ def test_a_corpus_of_one_language(tmp_path: Path, language: str) -> None:
         assert (index.metadata is None) == (language == "en"), "English alone needs no column"
         assert (index.n_entities > 0) == (language == "en")
         assert index.retrieve("Albert Brandt", method="ppr", k=1).evidence
-
-
-def test_passages_of_the_sample_are_english() -> None:
-    sample = Path(gpu_rag.__file__).parent / "sample"
-    files = (sample / name for name in ("corpus.jsonl", "world/corpus.jsonl"))
-    texts = [json.loads(line)["text"] for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    assert len(texts) > 400 and {language_of(text) for text in texts} == {"en"}

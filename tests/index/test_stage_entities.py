@@ -54,19 +54,6 @@ def brute_force(found: Found) -> Tables:
     return entities, relations, len(flat) - len(good)
 
 
-def test_names_merge_and_the_commonest_way_names_the_entity(bench: Any) -> None:
-    found = [
-        (["New  York", "“New York”", "NEW YORK"], []),
-        (["new york"], [("New York", "IS", "a city"), ("new york", "is", "A City")]),
-    ]
-    entities, relations, dropped = run_layer(bench, found)
-    # "New York" and "new york" are written twice each: the alphabet decides, upper case first
-    assert entities["new york"] == ("New York", ["new york", "NEW YORK", "“New York”"], 2)
-    assert entities["a city"] == ("A City", ["a city"], 1)
-    assert relations == {("new york", "is", "a city"): [1]}
-    assert dropped == 0
-
-
 def test_names_that_are_nothing_or_whole_sentences_are_dropped_and_counted(bench: Any) -> None:
     long = "x" * MAX_NAME_CHARS
     found = [(["...", " ", long, long + "y", "Ann"], [("Ann", "said", long + "y"), ("", "is", "Ann")])]
@@ -74,14 +61,6 @@ def test_names_that_are_nothing_or_whole_sentences_are_dropped_and_counted(bench
     assert set(entities) == {"ann", long}
     assert relations == {}  # an end that is dropped takes its triple along
     assert dropped == 5
-
-
-def test_ends_of_triples_are_entities_and_self_relations_stay(bench: Any) -> None:
-    found = [([], [("Ann", "is", "ann"), ("Bo", "", "Ann")]), (["Cy"], [("Bo", "...", "ANN")]), ([], [])]
-    entities, relations, _ = run_layer(bench, found)
-    assert set(entities) == {"ann", "bo", "cy"}
-    assert relations == {("ann", "is", "ann"): [0], ("bo", "", "ann"): [0, 1]}
-    assert entities["ann"] == ("Ann", ["ANN", "ann"], 2)
 
 
 NAMES = st.sampled_from(

@@ -50,25 +50,6 @@ def rejects(bench: Any) -> list[Row]:
     return [json.loads(line) for line in (bench.folder("extraction") / "rejects.jsonl").read_text().splitlines()]
 
 
-def test_names_and_triples_go_to_the_chunks_that_hold_them(bench: Any, tmp_path: Path) -> None:
-    put_documents(bench, {"d": ["Orlo built it.", "Orlo met Brandt.", "Ves flows."], "e": ["Kerling."]})
-    row = {
-        "id": "d",
-        "entities": ["Orlo", "Ves", "Nowhere"],
-        "triples": [["Orlo", "met", "Brandt"], ["Orlo", "saw", "Ves"], ["Orlo", "built", "it"]],
-    }
-    found = extracted(bench, tmp_path, [row, {"id": "e", "entities": ["Unseen"], "triples": [["a", "b", "c"]]}])
-    first, second, third = (found[f"d#{k}"] for k in range(3))
-    assert first["entities"] == ["Orlo", "Nowhere"]  # Nowhere is verbatim in no chunk: it goes to the first
-    assert second["entities"] == ["Orlo"] and third["entities"] == ["Ves"]
-    # a triple needs both of its ends in one chunk, else it goes to the first
-    assert first["triples"] == [["Orlo", "saw", "Ves"], ["Orlo", "built", "it"]]
-    assert second["triples"] == [["Orlo", "met", "Brandt"]] and third["triples"] == []
-    # a document of one passage is not searched
-    assert (found["e"]["entities"], found["e"]["triples"]) == (["Unseen"], [["a", "b", "c"]])
-    assert [row["status"] for row in found.values()] == ["ok"] * 4
-
-
 def test_a_title_counts_as_text_of_every_chunk(bench: Any, tmp_path: Path) -> None:
     put_documents(bench, {"d": ["one", "two"]}, title="Halden Bridge")
     found = extracted(bench, tmp_path, [{"id": "d", "entities": ["Halden"], "triples": []}])

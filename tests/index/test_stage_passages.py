@@ -45,9 +45,6 @@ def check_passages(sources: dict[str, str], rows: list[Row]) -> None:
         assert all(source[i].isspace() for i in range(len(source)) if i not in covered)
 
 
-LONG = "  The Halden Bridge is old.\n\nNaïve œuvre \U0001d4b2 was ﬁne. It crosses the river Ves. " * 9 + "\t"
-
-
 def test_a_title_is_stored_once_a_document(bench: Any, tmp_path: Path) -> None:
     title = "".join(chr(0x4E00 + i) for i in range(MAX_TITLE_CHARS))  # nothing in it repeats
     rows = [{"id": "a", "title": title, "text": "It crosses the river Ves. " * 2_000}]
@@ -56,19 +53,6 @@ def test_a_title_is_stored_once_a_document(bench: Any, tmp_path: Path) -> None:
     with pq.ParquetFile(next(tmp_path.rglob("passages.parquet"))) as file:
         column = file.metadata.row_group(0).column(file.schema_arrow.names.index("title"))
     assert column.total_uncompressed_size < 4 * len(title.encode())  # the value, and the least and greatest value
-
-
-def test_chunk_offsets_point_into_the_source(bench: Any, tmp_path: Path) -> None:
-    sources = {"long": LONG, "short": " One line. ", "no-title": "x" * 700 + " end"}
-    rows = [{"id": name, "title": "T" if name == "long" else "", "text": text} for name, text in sources.items()]
-    counts = bench.run(passages_stage, CHUNKED, sources=Sources((write_corpus(tmp_path / "c.jsonl", rows),)))
-    passages = bench.rows("passages")
-    check_passages(sources, passages)
-    assert counts["documents"] == 3 and counts["passages"] == len(passages) and counts["rejects"] == 0
-    many = [row for row in passages if row["doc_id"] == "long"]
-    assert len(many) > 11  # more than ten: as text, long#10 comes before long#2
-    assert {row["title"] for row in many} == {"T"}
-    assert next(row for row in passages if row["doc_id"] == "short")["text"] == "One line."
 
 
 @given(

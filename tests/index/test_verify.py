@@ -15,7 +15,6 @@ from damage import Change, Columns, drop, put, repeat, swap, turned
 from stage_bench import FILES, HOME
 
 import gpu_rag
-from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.name_table import NAMES
@@ -210,8 +209,3 @@ def test_a_stage_made_from_another_state(index: Path) -> None:
     record = manifest.stages["mentions"]
     manifest.with_stage(replace(record, inputs={**record.inputs, "entities": "0" * 64})).write(index)
     assert [line.split(": ")[1] for line in verify(index)] == ["made from another state of entities"]
-
-
-def test_a_folder_that_is_no_index(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="not an index"):
-        verify(tmp_path)

@@ -193,12 +193,6 @@ def test_is_the_sequential_heap(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_larger_graphs(name: str) -> None:
-    cases = [instance(seed, most=400) for seed in range(50_000, 50_012)]
-    assert grow(cases, name) == [heap_oracle(case) for case in cases]
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_alone_as_in_a_batch(name: str) -> None:
     cases = [instance(seed) for seed in range(300, 340)]
     together = grow(cases, name, threads=3)
@@ -223,47 +217,9 @@ WRONG: dict[str, Grow] = {
 test_checks_catch = caught(WRONG, check, range(400))
 
 
-def test_the_checks_accept_the_op() -> None:
-    check(lambda case: grow([case], "numba")[0], range(100))
-
-
 # --- by hand ---------------------------------------------------------------------------------------
 
 PATH = Instance(5, ((0, 1), (1, 2), (2, 3), (3, 4)), (1, 1, 1, 1, 1), ())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_by_hand(name: str) -> None:
-    """On the path 0 - 1 - 2 - 3 - 4."""
-
-    def on_path(anchors: list[tuple[int, int]], costs: tuple[int, ...] = PATH.costs) -> list[Candidate]:
-        return grow([replace(PATH, anchors=tuple(anchors), costs=costs)], name)[0]
-
-    # both bubbles have distance 2 at node 2, group 1 comes second
-    assert on_path([(0, 0), (4, 1)]) == [((0, 1, 2, 3, 4), 3, 2, MEETING)]
-    # node 3 costs 9: group 0 is at 2 after 2, at 3 after 11; group 1 enters 3 after 9 and 2 after 10
-    assert on_path([(0, 0), (4, 1)], (1, 1, 1, 9, 1)) == [((0, 1, 2, 3, 4), 3, 10, MEETING)]
-    # one group: its anchors touch when 3 reaches 2 (2 was reached from 0 ... 1 - 2 at the same cost, 2 < 3)
-    assert on_path([(0, 0), (3, 0)]) == [((0, 1, 2, 3), 1, 1, INSIDE)]
-    # an anchor of two groups is a tree by itself; then its group 1 meets the one at 3
-    assert on_path([(1, 0), (1, 1)]) == [((1,), 3, 0, MEETING)]
-    # an anchor on the way covers its group although it did not grow there
-    assert on_path([(0, 0), (2, 2), (4, 1)])[0] == ((0, 1, 2), 5, 1, MEETING)
-    assert on_path([]) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_meets(name: str) -> None:
-    apart = Instance(5, ((0, 1), (3, 4)), (1,) * 5, ((4, 1), (0, 0), (2, 3)))
-    assert grow([apart], name)[0] == [((0,), 1, 0, ALONE), ((2,), 8, 0, ALONE), ((4,), 2, 0, ALONE)]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_cover_first(name: str) -> None:
-    """0 and 1 meet early and leave group 2 out; the tree that covers all three comes first only when asked for."""
-    case = Instance(6, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5)), (1,) * 6, ((0, 0), (1, 1), (5, 2)), limit=1)
-    assert grow([case], name)[0][0][1] == 0b011
-    assert grow([replace(case, cover_first=True)], name)[0][0] == ((0, 1, 2, 3, 4, 5), 0b111, 3, MEETING)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -272,35 +228,7 @@ def test_costs_below_one_are_one(name: str) -> None:
     assert grow([replace(anchored, costs=(0, 0, -5, 0, 0))], name) == grow([anchored], name)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_new_names_that_keep_the_order_change_nothing(name: str) -> None:
-    """Ties go by id, so only order-preserving names may change nothing; here the ids of the whole graph move."""
-    cases = [instance(seed) for seed in range(20)]
-    blocks, costs, anchors, groups = blocks_of(cases)
-    moved = replace(blocks, global_ids=blocks.global_ids * 7 + 5)
-    one = bubble_expansion(blocks, costs, anchors, groups, implementation=name)
-    two = bubble_expansion(
-        moved, costs.int(), Ragged(anchors.values * 7 + 5, anchors.offsets), groups, implementation=name
-    )
-    assert torch.equal(one.nodes.values * 7 + 5, two.nodes.values) and torch.equal(one.offsets, two.offsets)
-
-
 # --- distances and Steiner trees -------------------------------------------------------------------
-
-
-def test_distances_are_those_of_dijkstra() -> None:
-    for seed in range(60):
-        case = instance(seed)
-        blocks, costs, anchors, groups = blocks_of([case])
-        state = fixpoint(blocks, costs, anchors, groups)
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(case.n))
-        graph.add_weighted_edges_from((v, u, case.costs[u]) for v in range(case.n) for u in case.neighbours(v))
-        for g in range(state.shape[0]):
-            sources = {v for v, k in case.anchors if k == g}
-            want = nx.multi_source_dijkstra_path_length(graph, sources) if sources else {}
-            found = {v: int(s) >> 32 for v, s in enumerate(state[g].tolist()) if s != torch.iinfo(torch.int64).max}
-            assert found == want
 
 
 def steiner(case: Instance, groups: list[int]) -> int | None:
@@ -357,15 +285,6 @@ test_bad_input = refusals(
         ("not unit rows", lambda: node_costs(EYE, EYE * torch.inf, ONE, ONE)),
     ]
 )
-
-
-def test_no_questions() -> None:
-    nothing = induced_subgraphs(csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2), ragged([]))
-    for name in NAMES:
-        found = bubble_expansion(
-            nothing, torch.zeros(0, dtype=torch.int32), ragged([]), ragged([]), implementation=name
-        )
-        assert found.offsets.tolist() == [0] and found.nodes.batch == 0
 
 
 # --- the local graph against a search and a sort, and its costs against whole fractions -------------

@@ -214,37 +214,6 @@ def test_a_question_alone_has_the_trees_of_any_batch(seed: int, batch: int) -> N
     assert grow(made.graph, Growth(), made.asked[::-1], threads=2)[::-1] == together
 
 
-def small(ends: list[tuple[int, int]], vectors: list[list[float]]) -> BubbleGraph:
-    """Entities as far as `ends` reach, relations behind them; no passages."""
-    n, pairs = 1 + max(map(max, ends)), torch.tensor(ends)
-    csr = csr_from_edges(torch.arange(len(ends)).repeat(2) + n, pairs.T.reshape(-1), n + len(ends))
-    rows = torch.tensor(vectors)
-    empty = Ragged(torch.zeros(0, dtype=torch.int32), torch.zeros(n + len(ends) + 1, dtype=torch.int64))
-    return BubbleGraph(checked(csr), empty, rows[:n], rows[n:])
-
-
-def check_first(ends: list[tuple[int, int]], vectors: list[list[float]], nodes: tuple[int, ...], cost: float) -> None:
-    query = np.array([1.0, 0.0], np.float32)
-    ((first, *_),) = grow(small(ends, vectors), Growth(), [(query, ((0,), (1,)))])
-    assert (first.nodes, first.groups) == (nodes, 0b11) and first.cost == pytest.approx(cost)
-
-
-def test_two_ways_by_hand() -> None:
-    """Entities 0 and 1 are joined by relations 2 and 3. The query is (1, 0): cosines 1, .6, 0 cost 1, 6554, 16385."""
-    two = [(0, 1), (0, 1)]
-    check_first(
-        two, [[0.6, 0.8], [0.6, -0.8], [1.0, 0.0], [0.0, 1.0]], (0, 1, 2), 0.4
-    )  # by the relation that is nearer
-    check_first(two, [[0.6, 0.8], [0.6, -0.8], [0.0, 1.0], [1.0, 0.0]], (0, 1, 3), 0.4)
-    check_first(two, [[0.6, 0.8], [0.6, -0.8], [0.0, 1.0], [0.0, 1.0]], (0, 1, 2), 0.4)  # a tie: by the lower one
-    with pytest.raises(AssertionError):
-        check_first(two, [[0.6, 0.8], [0.6, -0.8], [0.0, 1.0], [0.0, 1.0]], (0, 1, 3), 0.4)
-    # a detour 0 - 3 - 2 - 4 - 1 of cost 1 + 1 + 1 beats one relation of cost 16385; the mean is over three entities
-    detour = [(0, 2), (1, 2), (0, 1)]
-    near = [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
-    check_first(detour, near, (0, 1, 2, 3, 4), 2 / 3)
-
-
 def test_vectors_of_half_precision_give_the_same_trees() -> None:
     """An index on a GPU holds such vectors."""
     made = Made(5, batch=20)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import Phase, given, settings
@@ -112,9 +111,3 @@ test_wrong_components_are_caught = caught(WRONG)
 
 
 test_connected_components = passes([by_scipy, connected_components, *BY.values()], [check_random, check_long])
-
-
-@pytest.mark.parametrize("components", [connected_components, *BY.values()])
-def test_by_hand(components: Fn) -> None:
-    assert components(csr_of(4, np.array([(0, 2), (1, 3)]))).tolist() == [0, 1, 0, 1]
-    assert components(csr_of(0, np.zeros((0, 2), dtype=int))).shape == (0,)

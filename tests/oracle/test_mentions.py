@@ -254,11 +254,3 @@ test_wrong_versions_are_caught = caught(WRONG)
 
 
 test_find_mentions = passes([plain, find_mentions], CHECKS)
-
-
-def test_many_names_over_a_long_text() -> None:
-    names = [f"name {i}" for i in range(3000)]
-    text = " ".join(f"Name {i}," for i in range(0, 3000, 7))
-    found = find_mentions(names, [text])
-    assert found.name.tolist() == list(range(0, 3000, 7))
-    assert all(text[s:e].casefold() == names[i] for s, e, i in zip(found.start, found.end, found.name))

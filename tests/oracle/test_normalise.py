@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from refusals import caught, passes
 
-from gpu_rag.text.normalise import clean_text, normalise_name
+from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.tokens import tokenize
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
@@ -187,17 +187,6 @@ test_wrong_versions_are_caught = caught(WRONG)
 
 
 test_normalise_name = passes([fixpoint, normalise_name], CHECKS)
-
-
-def test_clean_text_keeps_words_and_is_idempotent() -> None:
-    @QUICK
-    @given(STRINGS)
-    def holds(text: str) -> None:
-        once = clean_text(text)
-        assert clean_text(once) == once
-
-    holds()
-    assert clean_text("Ann lives in Rome.").split() == ["Ann", "lives", "in", "Rome."]
 
 
 # --- tokens -----------------------------------------------------------------------------------------

@@ -288,22 +288,6 @@ WRONG = {
 test_wrong_versions_are_caught = caught(WRONG)
 
 
-@pytest.mark.parametrize("check", [*CHECKS, check_bound])
-def test_the_checks_accept_the_dense_solve(check: Any) -> None:
-    check(reference)
-
-
-def test_the_naive_version_is_the_dense_solve() -> None:
-    for csr in GRAPHS.values():
-        seeds = ragged(seed_rows(csr.n, 4)[0])
-        assert np.abs(naive_pagerank(csr, seeds).numpy() - reference(csr, seeds).numpy()).sum(1).max() <= 1e-7
-
-
-@pytest.mark.parametrize("check", [check_bound, check_mass, check_networkx])
-def test_the_checks_accept_power_iteration(check: Any) -> None:
-    check(power())
-
-
 # --- the real one ----------------------------------------------------------------------------------
 
 no_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")

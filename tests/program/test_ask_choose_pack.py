@@ -143,17 +143,6 @@ def test_ask_returns_the_text_and_books_its_cost():
     assert hashed("Ada Lovelace") == "a69a9f8a4684" and usage.llm_s > 0 and outcome.trace[0].s > 0
 
 
-def test_seeds_follow_the_slot():
-    async def program(run):
-        await ask(run, ASK, {"question": "a"}, max_tokens=9)
-        await gather(*(ask(run, ASK, {"question": q}, max_tokens=9) for q in "bc"))
-
-    llm = WordLLM()
-    outcome_of(program, llm, temperature=0.7)
-    assert [r.seed for r in llm.requests] == [request_seed(5, "q0", slot, 0) for slot in ((0,), (1, 0, 0), (1, 1, 0))]
-    assert {r.temperature for r in llm.requests} == {0.7}
-
-
 async def ask_number(run):
     return await ask(run, ASK, {"question": "how many?"}, reply=Number, max_tokens=9, name="count")
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -149,17 +148,6 @@ def test_tables_of_integers_and_files_that_are_cut(tmp_path: Path) -> None:
     data = (folder / "nodes.parquet").read_bytes()
     (folder / "nodes.parquet").write_bytes(data[:20] + bytes(9) + data[29:])
     same_nodes(folder)
-
-
-def test_starks_layout(tmp_path: Path) -> None:
-    folder = tmp_path / "stark"
-    folder.mkdir()
-    info = {"0": {"name": "A", "text": "t"}, "1": {"title": "B", "x": ["y", 2]}, "2": 5}
-    (folder / "node_info.json").write_text(json.dumps(info))
-    (folder / "edge_type_dict.json").write_text('{"0": "likes"}')
-    np.save(folder / "edge_index.npy", np.zeros((2, 3), np.int64))
-    np.save(folder / "edge_types.npy", np.zeros(3, np.int64))
-    assert len(same_nodes(folder)) == 3
 
 
 def test_most_rows_of_a_usual_file_are_not_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import textwrap
-import tracemalloc
 import weakref
 
 import pytest
@@ -230,19 +229,6 @@ def test_a_broken_program_is_its_own_failure(program, kind, message):
     before, broken, after = run(good, program, good)
     assert (before.draft, after.draft, before.error, after.error) == (2, 2, None, None)
     assert type(broken.error) is kind and message in str(broken.error) and broken.draft is None
-
-
-def test_errors_can_be_caught_and_the_program_goes_on():
-    async def program(ctx):
-        caught = []
-        for attempt in (lambda: Foreign(), lambda: graph([], []), lambda: graph(-1)):
-            try:
-                await attempt()
-            except GpuRagError as error:
-                caught.append(type(error).__name__)
-        return caught, await graph(4)
-
-    assert one(program).draft == (["UsageError", "UsageError", "RequestFailed"], 4)
 
 
 def test_a_failure_keeps_its_traceback_as_text_and_no_frames():
@@ -495,25 +481,3 @@ def test_wide_long_and_deep_programs_need_no_recursion():
     for _ in range(3_000):
         nested = gather(nested)
     nested.discard()
-
-
-def test_what_an_open_question_weighs():
-    """At most 4 kB a question that waits, with its context, task, coroutine, call and place in the queue."""
-    n, sizes, step = 2_000, [], toy("step", max_batch=2_000)
-
-    async def program(ctx):
-        for i in range(5):
-            await step(i)
-
-    def answers(queries, k):
-        sizes.append(tracemalloc.get_traced_memory()[0])
-        return queries
-
-    programs = [(Question(str(i), "?"), program) for i in range(n)]
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        run_rounds(programs, Toys({"step": answers}).resources, max_live=n)
-    finally:
-        tracemalloc.stop()
-    assert (max(sizes) - before) / n < 4_000

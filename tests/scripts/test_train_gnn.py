@@ -6,7 +6,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from project_scripts import script
@@ -45,22 +44,3 @@ def test_the_loader_of_pyg_takes_the_same_balls() -> None:
         return sorted(zip(balls.block.tolist(), balls.nodes.tolist(), balls.seeds.tolist()))
 
     assert pairs(ours) == pairs(theirs) and ours.edges.shape == theirs.edges.shape
-
-
-def test_an_index_is_a_feature_and_a_graph_store() -> None:
-    from torch_geometric.data import FeatureStore, GraphStore
-    from torch_geometric.data.graph_store import EdgeLayout
-
-    from gpu_rag.index.hetero import HeteroGraph, to_hetero_data
-
-    vectors, ends = np.eye(3, dtype=np.float32), np.array([[0, 2], [1, 0]])
-    kinds = {"passage": {"num_nodes": 3, "x": vectors}, "entity": {"num_nodes": 3, "name": ["a", "b", "c"]}}
-    mentioned = ("entity", "mentioned_in", "passage")
-    store = to_hetero_data(HeteroGraph(kinds, {mentioned: {"edge_index": ends}}))
-    assert isinstance(store, FeatureStore) and isinstance(store, GraphStore)
-    row = store.get_tensor(group_name="passage", attr_name="x", index=torch.tensor([2]))
-    assert torch.equal(row, torch.from_numpy(vectors[2:]))
-    (edges,) = store.get_all_edge_attrs()
-    assert edges.edge_type == mentioned and edges.layout == EdgeLayout.COO
-    found = store.get_edge_index(edge_type=mentioned, layout="coo")
-    assert torch.equal(torch.stack([*found]), torch.from_numpy(ends))

@@ -29,7 +29,6 @@ from gpu_rag.settings import (
     ModelSettings,
     ReaderSettings,
     RuntimeSettings,
-    Settings,
     make_settings,
     merge,
     nested,
@@ -45,11 +44,6 @@ from gpu_rag.settings.ranges import (
     in_words,
     shortened,
 )
-
-
-def test_no_values_give_the_defaults() -> None:
-    assert make_settings({}) == Settings()
-    assert make_settings({"index": {}, "method": {}}) == Settings()
 
 
 def test_values_reach_their_sections_and_others_keep_their_defaults() -> None:
@@ -231,10 +225,6 @@ def test_the_default_is_accepted_and_what_cannot_be_is_refused_by_name(where: st
 def test_an_empty_name_is_not_the_working_folder(key: str, empty: str) -> None:
     where, _, name = key.rpartition(".")
     assert all(fact in refusal(where, name, empty) for fact in (key, repr(empty), "a path"))
-
-
-def test_a_range_is_said_with_its_default() -> None:
-    assert all(fact in refusal("method.ppr", "damping", 5) for fact in ("given 5", "0 <= damping < 1", "0.85"))
 
 
 def test_settings_that_are_fixed_now_are_left_out_of_what_an_index_has_saved() -> None:

@@ -63,12 +63,6 @@ def test_beir_folder(tmp_path):
         read_corpus([tmp_path / ".jsonl"])
 
 
-def test_hipporag_corpus_takes_ids_from_the_content(tmp_path):
-    path = tmp_path / "corpus.json"
-    path.write_text(json.dumps([{"title": d["title"], "text": d["text"], "idx": i} for i, d in enumerate(DOCS)]))
-    assert [d.id for d in read(path)[0]] == [sha(d["title"], d["text"]) for d in DOCS]
-
-
 SENTENCES = [["Vell", ["Vell is a town.", " It lies on the Orn."]], ["Orn", ["A river."]]]
 
 
@@ -85,12 +79,6 @@ def test_hotpotqa_and_2wiki_contexts_are_each_one_document(tmp_path, extra, join
     documents, rejects = read(path, path)
     texts = [("Vell", f"Vell is a town.{joint} It lies on the Orn."), ("Orn", "A river."), ("Vell", "Another Vell.")]
     assert plain(documents) == [(sha(*t), *t) for t in texts] and not rejects
-
-
-def test_musique_paragraphs(tmp_path):
-    paragraphs = [{"idx": 0, "title": "Vell", "paragraph_text": "A town.", "is_supporting": True}]
-    path = lines(tmp_path / "m.jsonl", [{"id": "2hop__1_2", "question": "q", "paragraphs": paragraphs}] * 3)
-    assert plain(read(path)[0]) == [(sha("Vell", "A town."), "Vell", "A town.")]
 
 
 def test_broken_contexts_are_rejects_and_the_others_stay(tmp_path):

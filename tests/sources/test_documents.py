@@ -298,12 +298,3 @@ def test_the_working_directory_cannot_put_modules_into_the_parser(tmp_path):
     run = [sys.executable, "-P", "-c", code, str(tmp_path / "b.pdf")]
     done = subprocess.run(run, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['Document']"
-
-
-def test_the_same_files_give_the_same_documents_alone_and_in_a_folder(tmp_path):
-    for i in range(5):
-        (tmp_path / f"{i}.pdf").write_bytes(pdf(PAGES[i % 4 :]))
-        (tmp_path / f"{i}.html").write_text(ARTICLE[i * 150 :])
-    together, rejects = read(tmp_path)
-    alone = [d for path in sorted(tmp_path.iterdir()) for d in read(path)[0]]
-    assert [(d.id, d.text) for d in together] == [(d.id, d.text) for d in alone] and len(together) + len(rejects) == 10

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.text.mentions import MentionFinder, Mentions, _word_starts, find_mentions, mentioned_names
+from gpu_rag.text.mentions import MentionFinder, Mentions, find_mentions, mentioned_names
 from gpu_rag.text.normalise import normalise_name
 
 
@@ -89,11 +89,6 @@ def test_texts_longer_than_one_block():
     text = "x" * 700_000 + " Vell "
     found = rows(find_mentions(["vell"], [text, "Vell", text, text + "é²"]))
     assert found == [(0, 700_001, 700_005, 0), (1, 0, 4, 0), (2, 700_001, 700_005, 0), (3, 700_001, 700_005, 0)]
-
-
-def test_word_boundaries():
-    assert np.flatnonzero(_word_starts("ab-c_d1")).tolist() == [0, 2, 3, 7]
-    assert _word_starts("")[0] and _word_starts("東京")[1] and not _word_starts("e\u0301")[1]
 
 
 KNOWN = {

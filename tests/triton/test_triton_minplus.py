@@ -116,34 +116,6 @@ def test_a_question_alone_has_the_bits_of_the_batch() -> None:
     assert torch.equal(torch.where(found == UNREACHED, found, found + first), whole[:, first:last])
 
 
-def test_bubbles_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The torch path of bubble expansion, its relaxation done by Triton, against the heap."""
-    from gpu_rag.graph.bubble import bubble_expansion
-    from gpu_rag.graph.bubble import events as bubble_events
-    from gpu_rag.types import Blocks, Ragged
-
-    r = np.random.default_rng(3)
-    ends = torch.from_numpy(r.integers(0, 20, (2, 40)))
-    graph = csr_from_edges(ends[0], ends[1], 20)
-    one = Blocks(graph, torch.tensor([0, 20]), torch.arange(20, dtype=torch.int32))
-    costs = torch.from_numpy(r.integers(1, 9, 20))
-    anchors, groups = (Ragged(torch.tensor(v), torch.tensor([0, 4])) for v in ([0, 5, 11, 17], [0, 0, 1, 2]))
-    calls: list[int] = []
-
-    def relax(*a: Any) -> torch.Tensor:
-        calls.append(1)
-        return by_triton(*(CSR(x.indptr.to(DEVICE), x.indices.to(DEVICE)) if isinstance(x, CSR) else x.to(DEVICE)
-                           for x in a)).cpu()  # fmt: skip
-
-    heap = bubble_expansion(one, costs, anchors, groups, implementation="numba")
-    monkeypatch.setattr(bubble_events, "minplus_relax", relax)
-    found = bubble_expansion(one, costs, anchors, groups, implementation="torch")
-    assert calls and len(heap.kind) > 0
-    for name in ("offsets", "groups", "distance", "kind"):
-        assert torch.equal(getattr(heap, name), getattr(found, name))
-    assert torch.equal(heap.nodes.values, found.nodes.values) and torch.equal(heap.nodes.offsets, found.nodes.offsets)
-
-
 def module() -> Any:
     return importlib.import_module("gpu_rag_kernels.bubble.triton")
 

@@ -184,12 +184,3 @@ def test_pagerank_by_triton(state: str, monkeypatch: pytest.MonkeyPatch) -> None
     found = personalized_pagerank(csr, seeds, damping=0.5, implementation="torch", state=state, block=2)
     assert float((found.cpu() - exact).abs().sum(1).max()) < 1.1e-6
     assert (calls.count(torch.float16) > 3) == (state == "f16") and torch.float32 in calls
-
-
-def test_by_hand() -> None:
-    """Path 0 - 1 - 2, from node 0, d = 1/2: q = [1/2, 0, 0] + half of what the neighbours give."""
-    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
-    degree, restart = torch.tensor([1.0, 2.0, 1.0]), Restart(torch.ones(1, 1), torch.tensor([0, -1, -1]).int())
-    x, y = torch.tensor([[1.0], [0.0], [0.0]]), torch.zeros(3, 1)
-    change = ppr_step(path, x, y, restart, 0.5, degree, 1 / degree, torch.ones(1))
-    assert y.flatten().tolist() == [0.5, 0.25, 0.0] and change is not None and change.tolist() == [1.0]

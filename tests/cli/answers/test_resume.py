@@ -63,6 +63,7 @@ def test_damage_that_no_kill_can_do_is_refused(answer, out, cli):
         (("--set", "runtime.seed=1"), "seed (0, now 1)"),
         (("--set", "runtime.max_calls=9"), "budget ("),
         (("--set", "models.decider=rule"), "decider ("),
+        (("--method", "bm25"), "method ("),
     ],
 )
 def test_other_settings_are_refused_by_the_name_of_what_differs(options, differing, answer, out):
@@ -72,14 +73,6 @@ def test_other_settings_are_refused_by_the_name_of_what_differs(options, differi
     assert result.status == 2 and "other settings" in result.error
     named = result.error.split("differing: ", 1)[1].split("; ")[0]
     assert named.startswith(differing) and named.count(", now ") == 1  # this one, and no other
-    assert out.read_bytes() == before
-
-
-def test_another_method_is_refused(answer, out):
-    answer("--limit", 1)
-    before = out.read_bytes()
-    result = answer("--method", "bm25")
-    assert result.status == 2 and 'differing: method ("ppr", now "bm25"); choose' in result.error  # no parameters
     assert out.read_bytes() == before
 
 

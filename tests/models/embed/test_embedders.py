@@ -66,9 +66,6 @@ def rows_that_differ(embed, texts: list[str]) -> int:
     return int(((whole != alone) | (whole != mixed)).any(axis=1).sum())
 
 
-# --- fixed batches ---------------------------------------------------------------------------------
-
-
 # --- the hashing embedder --------------------------------------------------------------------------
 
 
@@ -98,11 +95,6 @@ def test_hash_embedder_rows_are_units_and_independent(texts):
     whole = embedder.embed(texts)
     np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1.0, atol=1e-5)
     assert all((embedder.embed([text])[0] == row).all() for text, row in zip(texts, whole))
-
-
-def test_hash_embedder_puts_shared_words_near():
-    a, b, c = HashEmbedder().embed(["Marie Curie discovered polonium", "polonium was found by Curie", "a jazz album"])
-    assert a @ b > a @ c + 0.2
 
 
 # --- MiniLM ----------------------------------------------------------------------------------------
@@ -183,11 +175,6 @@ def test_minilm_empty_call_duplicates_surrogates_and_progress(minilm):
     rows = minilm.embed(["x", "y z", "x", "broken \ud800 text"], seen.append)
     assert rows.dtype == np.float32 and (rows[0] == rows[2]).all() and (rows[0] != rows[1]).any()
     assert seen[-1] == 3
-
-
-def test_embedders_have_different_hashes(minilm):
-    assert len({minilm.content_hash, HashEmbedder().content_hash}) == 2
-    assert load_embedder("hash").content_hash == HashEmbedder().content_hash
 
 
 # --- identity of a folder --------------------------------------------------------------------------

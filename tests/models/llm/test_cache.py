@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
+from gpu_rag.errors import IndexCorrupt, IndexMismatch, RequestFailed, StorageError
 from gpu_rag.models.llm.cache import CachedLLM, ReplyFile, faults_of, mend_replies
 from gpu_rag.models.llm.interface import reply_key
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -96,18 +96,6 @@ def test_failures_are_handed_on_and_not_kept(tmp_path):
     assert len(cached) == 1 and len(engine.calls) == 2
     cached.complete([ask("bad")])
     assert len(engine.calls) == 3
-
-
-def test_what_arrived_before_the_engine_gave_up_is_kept(tmp_path):
-    def answer(request):
-        if request.prompt == "5":
-            raise ModelError("gone")
-        return "fine"
-
-    cached = CachedLLM(ScriptedLLM(answer), tmp_path / "r.sqlite")
-    with pytest.raises(ModelError):
-        cached.complete([ask(str(i)) for i in range(9)])
-    assert len(cached) == 5
 
 
 def n_kept(path: Path) -> int:
@@ -239,16 +227,6 @@ def test_readers_and_two_writers_share_the_file(tmp_path):
         thread.join()
     assert errors == [] and counts == sorted(counts)
     assert len(writers[0]) == 2 * 10 * 4 + 10
-
-
-def test_one_cache_serves_two_threads(tmp_path):
-    cached = CachedLLM(ScriptedLLM(echo), tmp_path / "r.sqlite")
-    cached.complete([ask("a")])
-    replies: list[list] = []
-    thread = threading.Thread(target=lambda: replies.append(cached.complete([ask("a"), ask("b")])))
-    thread.start()
-    thread.join()
-    assert [r.from_cache for r in replies[0]] == [True, False]
 
 
 def answered(path: Path, n: int) -> dict[str, str]:

@@ -140,17 +140,6 @@ def test_without_system_text_or_key_none_is_sent(server):
     assert server.bodies[0]["messages"] == [{"role": "user", "content": "p"}] and server.keys == [None]
 
 
-def test_at_most_max_connections_at_once(server):
-    def slow(body):
-        wait_until(lambda: server.most_busy >= 4)
-        time.sleep(0.03)  # in which a fifth would come
-        return echo(body)
-
-    server.behave = slow
-    connect(server, max_connections=4).complete([Request("", str(i)) for i in range(24)])
-    assert server.most_busy == 4
-
-
 def test_constraints_travel_as_vllm_reads_them(server):
     def obey(body):
         return 200, completion('{"n": 1}' if "response_format" in body else "yes")
@@ -249,14 +238,6 @@ def test_what_cannot_be_ranked_is_unscored(server):
 
 
 # --- failures --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_overload_is_tried_again(server, status):
-    server.behave = failing_first(2, status)
-    replies = connect(server).complete([Request("", str(i)) for i in range(5)])
-    assert [r.text for r in replies] == [f"re: {i}" for i in range(5)]
-    assert set(server.seen.values()) == {3}
 
 
 def test_waits_grow_and_retry_after_is_obeyed(server):
@@ -418,33 +399,6 @@ def test_wrong_model_ids_and_addresses(server):
 def test_a_schema_that_is_not_json_fails_alone(server):
     bad, good = connect(server).complete([Request("", "a", JsonSchema("{")), Request("", "b")])
     assert isinstance(bad, RequestFailed) and good.text == "re: b"
-
-
-# --- as a stream -----------------------------------------------------------------------------------
-
-
-def test_a_slow_reply_holds_up_no_other(server):
-    from gpu_rag.models.llm.service import as_streaming
-
-    gate = threading.Event()
-
-    def behave(body):
-        if body["messages"][-1]["content"] == "slow":
-            gate.wait(60)
-        return echo(body)
-
-    server.behave = behave
-    llm = as_streaming(connect(server, max_connections=2))
-    llm.submit(0, Request("", "slow"))
-    for key in range(1, 20):
-        llm.submit(key, Request("", str(key)))
-    found: dict[int, Any] = {}
-    while len(found) < 19:
-        found.update(llm.poll(60.0))
-    assert 0 not in found and server.most_busy <= 2
-    gate.set()
-    assert llm.poll(60.0)[0][0] == 0
-    llm.close()
 
 
 # --- replies that come as a stream -----------------------------------------------------------------

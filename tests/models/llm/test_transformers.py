@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import ContextOverflow, RequestFailed
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name
-from gpu_rag.models.llm.decode import Decoder, Row, _choose
+from gpu_rag.models.llm.decode import Row, _choose
 from gpu_rag.models.llm.transformers import TransformersLLM, _Job
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
@@ -141,14 +141,6 @@ def test_counts_and_finish_reasons(llm, plain):
     assert [r.n_cached for r in again] == [n_head] * 5
     assert all((r.finish_reason, r.n_generated) == ("length", 3) or r.finish_reason == "stop" for r in first)
     assert "length" in {r.finish_reason for r in first}
-
-
-def test_reply_that_ends_by_itself_says_stop(llm):
-    """One decoding step whose likeliest token is the end: nothing is generated and nothing else is read."""
-    decoder = Decoder(llm._model, range(len(llm._tokenizer)), 0)
-    row = Row([5, 6], max_tokens=9)
-    decoder.generate([row])
-    assert (row.finish, row.out) == ("stop", [])
 
 
 def test_on_reply_sees_every_index_once(llm):
