@@ -16,7 +16,7 @@ import numpy as np
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.cluster.task_queue import Task
 from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
-from gpu_rag.models.embed.interface import OnBatch, Parts, distinct
+from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.llm.chat import ChatFormat
 from gpu_rag.models.llm.interface import OnReply, check_key, in_order
 from gpu_rag.types import Reply, Request
@@ -41,12 +41,7 @@ class RayEmbedder:
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once. Raises ModelError."""
-        once, index = distinct(texts)
-        out = np.zeros((len(once), self.dim), dtype=np.float32)
-        with closing(self.parts(once, on_batch)) as parts:
-            for rows, vectors in parts:
-                out[rows] = vectors
-        return out[index]
+        return gathered(texts, self.dim, self.parts, on_batch)
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
         """(rows, f32[len(rows), D]) of distinct texts, one list at a time as it finishes, in any order. So a vector

@@ -150,11 +150,11 @@ def test_passes_are_those_of_the_run(monkeypatch):
     products = []
     whole = matrix.ppr_step
     monkeypatch.setattr(matrix, "ppr_step", lambda *given, **how: products.append(1) or whole(*given, **how))
-    options = Options(damping=0.5, tol=1e-6, max_iter=200, solver="power", block=16, threads=1)
+    options = Options(damping=0.5, tol=1e-6, max_iter=200, block=16, threads=1)
     width, passes = count_passes(prepare(csr), seeds, weights, "torch", options, 2)
     assert width == 16
     assert sum(passes.values()) == len(products)
-    assert 15 < len(products) < 40  # 0.5^20 is 1e-6
+    assert 10 < len(products) < 40  # .268^11 is below 1e-6
     in_place = count_passes(prepare(csr), seeds, weights, "numba", options, 2)[1]
     assert 5 < sum(in_place.values()) < 40
 
