@@ -1,15 +1,21 @@
-"""Choices with mass: what a model chose moves passages up the ranking of a graph walk.
+"""Choices with mass: what a model chose moves passages up a walk's ranking, as far as the graph bears it out.
 
 A choice offers options, such as edges, relations or entities, which lead to passages. Over all choices of a question:
   n(p), m(p)  = the summed weights of the chosen options that lead to passage p, and of all offered ones; an option
                 weighs 1 / (number of its passages)
-  agreement   = n(p) / (m(p) + DOUBT): the share of the occasions to choose p that were taken
-  score(p)    = score of the walk + MASS * agreement
+  agreement   = n(p) / (m(p) + 1): the share of the occasions to choose p that were taken
+  lean        = of one choice, the mean over its pairs of a chosen option and one passed over: 1 where the chosen one
+                leads to a passage that the graph ranks higher, -1 where lower, 0 where neither
+  trust       = (sum of leans / (number of choices + 1) - CHANCE) / (SURE - CHANCE), within 0 and 1
+  score(p)    = score of the walk + MASS * trust * agreement
+A model that chooses at random has leans around 0, so its choices move nothing, however many they are; a model that is
+right mostly chooses what the graph holds likely, and then it is also followed where the graph holds it unlikely.
 Rules do not count as choices, so without a model a ranking stays as the walk gives it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -17,42 +23,59 @@ from gpu_rag.program.decide import RULE
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 
-MASS, DOUBT = 0.3, 1.0
+MASS, CHANCE, SURE = 0.6, 0.1, 0.4
 PARTS = 1 << 40  # weights are rounded down to multiples of 1 / PARTS: sums are exact in any order
 DEPTH = 100  # places of a walk's ranking that choices may reorder
 
 
 @dataclass
 class Choices:
-    """The choices of one question, summed over passages."""
+    """The choices of one question. made: of each, the passages of its options, and the chosen positions."""
 
-    offered: dict[int, int] = field(default_factory=dict)
-    taken: dict[int, int] = field(default_factory=dict)
+    made: list[tuple[list[Collection[int]], frozenset[int]]] = field(default_factory=list)
 
     def add(
         self, run: Run, options: Sequence[int], chosen: Collection[int], passages_of: Callable[[int], Collection[int]]
     ) -> None:
         """Count a choice, unless the rule made it. chosen: positions; passages_of: the passages that an option leads
         to."""
-        if run.decider is RULE:
-            return
-        for position, option in enumerate(options):
-            passages = passages_of(option)
-            for passage in passages:
-                self.offered[passage] = self.offered.get(passage, 0) + PARTS // len(passages)
-                if position in chosen:
-                    self.taken[passage] = self.taken.get(passage, 0) + PARTS // len(passages)
+        if run.decider is not RULE:
+            self.made.append(([passages_of(option) for option in options], frozenset(chosen)))
 
-    def support(self, passage: int) -> float:
-        """The score that choices add to a passage."""
-        return MASS * self.taken.get(passage, 0) / (self.offered.get(passage, 0) + DOUBT * PARTS)
+    def agreement(self) -> dict[int, float]:
+        """The agreement on each passage that a chosen option leads to, by ascending row."""
+        offered: dict[int, int] = {}
+        taken: dict[int, int] = {}
+        for options, chosen in self.made:
+            for position, passages in enumerate(options):
+                for passage in passages:
+                    offered[passage] = offered.get(passage, 0) + PARTS // len(passages)
+                    if position in chosen:
+                        taken[passage] = taken.get(passage, 0) + PARTS // len(passages)
+        return {passage: n / (offered[passage] + PARTS) for passage, n in sorted(taken.items())}
 
-    def ranked(self, walked: Ranking, limit: int) -> Ranking:
+    def trust(self, ranking: Sequence[int]) -> float:
+        """The trust in the choices by a ranking of passages that they did not move; 0 without choices."""
+        place = {passage: i for i, passage in enumerate(ranking)}
+        leans = [_lean(options, chosen, place) for options, chosen in self.made if 0 < len(chosen) < len(options)]
+        share = (math.fsum(leans) / (len(leans) + 1) - CHANCE) / (SURE - CHANCE)
+        return min(1.0, max(0.0, share))
+
+    def ranked(self, walked: Ranking, limit: int, trust: float) -> Ranking:
         """The first `limit` passages of a walk, and of those chosen, by score; ties in the order of the walk, then of
         rows."""
-        if not self.taken:
+        if not trust:
             return Ranking(walked.rows[:limit], walked.scores[:limit])
         scores = dict(zip(walked.rows, walked.scores))
-        scores |= {passage: scores.get(passage, 0.0) + self.support(passage) for passage in sorted(self.taken)}
+        for passage, agreement in self.agreement().items():
+            scores[passage] = scores.get(passage, 0.0) + MASS * trust * agreement
         best = sorted(scores.items(), key=lambda item: -item[1])[:limit]
         return Ranking(tuple(row for row, _ in best), tuple(score for _, score in best))
+
+
+def _lean(options: Sequence[Collection[int]], chosen: Collection[int], place: dict[int, int]) -> float:
+    """The lean of one choice. An option has the place of its best passage; what is not ranked comes last."""
+    places = [min((place.get(passage, len(place)) for passage in passages), default=len(place)) for passages in options]
+    left = [rank for position, rank in enumerate(places) if position not in chosen]
+    pairs = sum((rank > places[i]) - (rank < places[i]) for i in chosen for rank in left)
+    return pairs / (len(chosen) * len(left))

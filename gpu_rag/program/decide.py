@@ -81,6 +81,11 @@ def decider_in(run: Run, reads: str) -> Decider:
     return run.decider
 
 
+def model_decides(run: Run) -> bool:
+    """Whether a capable model decides, so that a program may ask for several choices in one request."""
+    return decider_in(run, "") is MODEL and run.models.language_model.capable
+
+
 def options_of(run: Run, choose: Choose, fields: Fields) -> Options:
     """The options of a choice, checked. Raises UsageError."""
     texts, scores = tuple(fields["options"]), fields.get("scores")

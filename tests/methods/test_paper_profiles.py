@@ -28,7 +28,9 @@ HIGRA: dict[str, Any] = {
 }  # fmt: skip
 # {profile: {method: constants}}, from the tables and settings sections of the papers; see each method's README
 PAPERS: dict[str, dict[str, dict[str, Any]]] = {
-    "hoprag-paper": {"hoprag": {"top_k": 20, "n_hop": 4, "entry": "edges", "keywords": "all", "inherit": 0.0}},
+    "hoprag-paper": {
+        "hoprag": {"top_k": 20, "n_hop": 4, "entry": "edges", "keywords": "all", "inherit": 0.0, "hops": "single"}
+    },
     "bubblerag-paper": {
         "bubblerag": {
             "budget": 10, "alpha": 1.0, "depth": 6, "n_trees": 3, "n_passages": 15, "n_before": 5, "n_anchors": 10,

@@ -17,6 +17,7 @@ from gpu_rag.index.stages import coreference, extraction
 from gpu_rag.methods.bubblerag import asks as bubblerag
 from gpu_rag.methods.higra import asks as higra
 from gpu_rag.methods.higra.stages import links, merge
+from gpu_rag.methods.hoprag import asks as hoprag
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import questions as hop_questions
 from gpu_rag.methods.hybgrag.crag import asks as crag_asks
@@ -60,6 +61,7 @@ STEPS: dict[str, str] = {
     "higra/seeker": schema_of(higra.Action),
     "higra/seeker_final": schema_of(higra.LastWord),
     "hoprag/choose": CHOICE,
+    "hoprag/choose_all": schema_of(hoprag.Ways),
     "hoprag/hop_in": schema_of(hop_questions.InQuestions),
     "hoprag/hop_out": schema_of(hop_questions.OutQuestions),
     "hybgrag/comment": CHOICE,
@@ -157,6 +159,7 @@ SAMPLES: dict[str, str] = {
     ),
     **dict.fromkeys(("candidates", "entities", "relations"), listed(CANDIDATE, 20)),
     "options": listed(CANDIDATE, 10),
+    "places": f"From Halden Bridge\n{listed(QUESTION, 20)}",
     "query_time": "03/01/2031, 10:00:00 PT",
     "kind": "comparison (things are compared); the answer changes within years; encyclopedia",
     "sources": "graph or text",

@@ -1,20 +1,22 @@
-"""Choices with mass: support by exact fractions, any order of choices, and what rules leave as it is."""
+"""Choices with mass: agreement by exact fractions, trust by pairs, any order, and what they leave as it is."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from random import Random
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_rag.program.choices import DOUBT, MASS, Choices
+from gpu_rag.program.choices import CHANCE, MASS, SURE, Choices
 from gpu_rag.program.decide import MODEL, RULE
 from gpu_rag.program.run import Decider, Run
 from gpu_rag.program.search import Ranking
 
 Choice = tuple[list[tuple[int, ...]], set[int]]  # the passages of each option, and chosen positions
+WALKED = Ranking((5, 6, 7), (1.0, 0.9, 0.8))
 
 
 class _Run:
@@ -23,13 +25,13 @@ class _Run:
 
 
 def counted(choices: list[Choice], decider: Decider = MODEL) -> Choices:
-    found = Choices()
+    made = Choices()
     for options, chosen in choices:
-        found.add(cast(Run, _Run(decider)), range(len(options)), chosen, options.__getitem__)
-    return found
+        made.add(cast(Run, _Run(decider)), range(len(options)), chosen, options.__getitem__)
+    return made
 
 
-def support(choices: list[Choice], passage: int, *, shared: bool = True) -> Fraction:
+def agreement(choices: list[Choice], passage: int, *, shared: bool = True) -> Fraction:
     """The formula of the module; without `shared` each option weighs 1, which is wrong."""
     taken, offered = Fraction(0), Fraction(0)
     for options, chosen in choices:
@@ -38,40 +40,78 @@ def support(choices: list[Choice], passage: int, *, shared: bool = True) -> Frac
                 weight = Fraction(1, len(passages) if shared else 1)
                 offered += weight
                 taken += weight * (position in chosen)
-    return Fraction(MASS) * taken / (offered + Fraction(DOUBT))
+    return taken / (offered + 1)
+
+
+def trust(choices: list[Choice], ranking: list[int], *, passed_over: bool = True, shrunk: bool = True) -> float:
+    """The formula of the module. Wrong are: pairs with all options, and no doubt about few choices."""
+    leans = []
+    for options, chosen in choices:
+        best = [min((ranking.index(p) for p in option if p in ranking), default=len(ranking)) for option in options]
+        left = [place for i, place in enumerate(best) if i not in chosen or not passed_over]
+        signs = [(place > best[i]) - (place < best[i]) for i in chosen for place in left]
+        if signs and len(chosen) < len(options):
+            leans.append(Fraction(sum(signs), len(signs)))
+    share = (float(sum(leans) / (len(leans) + shrunk)) - CHANCE) / (SURE - CHANCE) if leans else 0.0
+    return min(1.0, max(0.0, share))
 
 
 OPTIONS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True).map(tuple), min_size=1, max_size=6)
 CHOICES = st.lists(OPTIONS.flatmap(lambda o: st.tuples(st.just(o), st.sets(st.integers(0, len(o) - 1)))), max_size=5)
 
 
-@given(CHOICES, st.randoms())
-def test_support_is_the_share_of_occasions_taken_in_any_order(choices: list[Choice], random: Any) -> None:
-    found = counted(choices)
-    for passage in range(7):
-        assert found.support(passage) == pytest.approx(float(support(choices, passage)), abs=1e-9)
-    shuffled = random.sample(choices, len(choices))
-    walked = Ranking((3, 1), (0.9, 0.4))
-    assert counted(shuffled).ranked(walked, 7) == found.ranked(walked, 7)  # to the bit
+@given(CHOICES, st.permutations(range(5)), st.randoms())
+def test_agreement_and_trust_are_the_formulas_in_any_order(
+    choices: list[Choice], ranking: list[int], random: Any
+) -> None:
+    made, shuffled = counted(choices), counted(random.sample(choices, len(choices)))
+    assert all(made.agreement().get(p, 0.0) == pytest.approx(float(agreement(choices, p)), abs=1e-9) for p in range(7))
+    assert made.trust(ranking) == pytest.approx(trust(choices, ranking), abs=1e-9)
+    assert shuffled.agreement() == made.agreement() and shuffled.trust(ranking) == made.trust(ranking)  # to the bit
 
 
 def test_an_option_of_many_passages_speaks_less_for_each() -> None:
     choices: list[Choice] = [([(0,), (1, 2, 3, 4)], {0, 1})]
-    found = counted(choices)
-    assert found.support(0) > found.support(1) == pytest.approx(float(support(choices, 1)))
-    assert found.support(1) != pytest.approx(float(support(choices, 1, shared=False)))
+    found = counted(choices).agreement()
+    assert found[0] > found[1] == pytest.approx(float(agreement(choices, 1)))
+    assert found[1] != pytest.approx(float(agreement(choices, 1, shared=False)))
+
+
+def test_trust_is_earned_by_what_the_graph_holds_likely() -> None:
+    right: list[Choice] = [([(5,), (8,), (9,)], {0})] * 3
+    wrong: list[Choice] = [([(5,), (8,), (7,)], {1})] * 3
+    ranking = [5, 6, 7]
+    assert counted(right).trust(ranking) == 1.0 and counted(wrong).trust(ranking) == 0.0
+    assert 0 < counted(right + wrong[:1] * 2).trust(ranking) < 1
+    one: list[Choice] = [([(6,), (5,), (8,), (7,), (9,)], {0})]  # three pairs of four: .5 by one choice is .25
+    assert counted(one).trust(ranking) == pytest.approx(trust(one, ranking)) == pytest.approx((0.25 - 0.1) / 0.3)
+    assert trust(one, ranking, passed_over=False) != trust(one, ranking) != trust(one, ranking, shrunk=False)
+    assert counted([([(5,)], {0})]).trust(ranking) == 0.0  # nothing was passed over
+    assert counted([([(5,), (6,)], set())]).trust(ranking) == Choices().trust(ranking) == 0.0
+
+
+def test_random_choices_move_nothing_however_many_they_are() -> None:
+    random, ranking = Random(3), list(range(100))
+    trusts = []
+    for _ in range(50):
+        options = [[(p,) for p in random.sample(range(200), 20)] for _ in range(40)]
+        trusts.append(counted([(option, {random.randrange(20)}) for option in options]).trust(ranking))
+    assert sum(t > 0 for t in trusts) <= 10 and max(trusts) < 0.5
+    likely = [[(p,) for p in sorted(random.sample(range(200), 20))] for _ in range(3)]
+    assert counted([(option, {0}) for option in likely]).trust(ranking) == 1.0  # three right choices
 
 
 def test_a_passage_taken_on_every_occasion_passes_one_taken_on_few() -> None:
-    walked = Ranking((5, 6, 7), (1.0, 0.9, 0.8))
     choices: list[Choice] = [([(6,), (7,)], {1})] * 3 + [([(6,), (7,)], {0, 1})]
-    ranked = counted(choices).ranked(walked, 2)
-    assert ranked.rows == (7, 5) and ranked.scores[0] == pytest.approx(0.8 + MASS * 4 / (4 + DOUBT))
-    outside = counted([([(8,)], {0})]).ranked(walked, 4)
-    assert outside.rows == (5, 6, 7, 8) and outside.scores[3] == pytest.approx(MASS / (1 + DOUBT))
+    ranked = counted(choices).ranked(WALKED, 2, 1.0)
+    assert ranked.rows == (7, 6) and ranked.scores[0] == pytest.approx(0.8 + MASS * 4 / 5)
+    half = counted(choices).ranked(WALKED, 3, 0.5)
+    assert half.rows == (7, 5, 6) and half.scores[0] == pytest.approx(0.8 + MASS * 0.5 * 4 / 5)
+    outside = counted([([(8,)], {0})]).ranked(WALKED, 4, 1.0)
+    assert outside.rows == (5, 6, 7, 8) and outside.scores[3] == pytest.approx(MASS / 2)
 
 
-def test_rules_and_empty_choices_leave_the_ranking() -> None:
-    walked = Ranking((5, 6, 7), (1.0, 0.9, 0.8))
-    for found in (counted([([(7,)], {0})], RULE), counted([([(7,), (6,)], set())]), Choices()):
-        assert found.ranked(walked, 2) == Ranking((5, 6), (1.0, 0.9)) and found.support(7) == 0
+def test_rules_empty_choices_and_no_trust_leave_the_ranking() -> None:
+    assert not counted([([(7,), (6,)], {0})], RULE).made
+    for made, trusted in ((counted([([(7,), (6,)], set())]), 1.0), (counted([([(7,)], {0})]), 0.0), (Choices(), 1.0)):
+        assert made.ranked(WALKED, 2, trusted) == Ranking((5, 6), (1.0, 0.9))

@@ -15,7 +15,7 @@ Passages by `order`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,9 +49,11 @@ class Before:
 
 @dataclass(frozen=True)
 class Grown:
-    """Evidence graphs, best first, the anchors of all groups that they should join, and the choices made."""
+    """Evidence graphs, best first, the nodes of the trees that they grew from, the anchors of all groups that they
+    should join, and the choices made."""
 
     graphs: list[EvidenceGraph]
+    trees: tuple[int, ...]
     anchors: tuple[int, ...]
     choices: Choices
 
@@ -79,8 +81,14 @@ async def evidence_graphs(run: Run, question: str, before: Before, params: Param
     numbered = enumerate((tree for tree, _ in best), 1)
     grown = (expanded(run, question, before.vector, number, tree, choices, params) for number, tree in numbered)
     graphs = list(await gather(*grown))
-    run.saw(lambda: passages_of(run.index, (v for graph in graphs for v in (*graph.entities, *graph.relations))))
-    return Grown(graphs, tuple(dict.fromkeys(v for group in groups for v in group.anchors)), choices)
+    run.saw(lambda: passages_of(run.index, _nodes(graphs)))
+    anchors = dict.fromkeys(v for group in groups for v in group.anchors)
+    return Grown(graphs, _nodes(EvidenceGraph.of(tree, run.index) for tree, _ in best), tuple(anchors), choices)
+
+
+def _nodes(graphs: Iterable[EvidenceGraph]) -> tuple[int, ...]:
+    """The nodes of evidence graphs, in order, once each."""
+    return tuple(dict.fromkeys(v for graph in graphs for v in (*graph.entities, *graph.relations)))
 
 
 def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
@@ -113,8 +121,7 @@ async def ranking(question: Question, run: Run, params: Params) -> Ranking:
     """The passages of `retrieve` with passages=walk, as rows and scores only, for `fused`."""
     before = await pre_retrieval(run, question, params, run.limit)
     grown = await evidence_graphs(run, question.text, before, params)
-    nodes = dict.fromkeys(v for graph in grown.graphs for v in (*graph.entities, *graph.relations))
-    return await bubble_walk((question.text, before.vector, tuple(nodes), grown.anchors), run.limit)
+    return await bubble_walk((question.text, before.vector, _nodes(grown.graphs), grown.anchors), run.limit)
 
 
 async def _enough(run: Run, question: str, before: Before) -> Draft | None:
@@ -159,9 +166,10 @@ async def read_passages(
     weighed, k = ("trees", limit) if order == "trees" else ("fused", DEPTH)
     found = await bubble_passages((before.vector, tree_of), weighed, k)
     if order == "walk":
-        depth = max(limit, DEPTH) if grown.choices.taken else limit
-        walked = await bubble_walk((question, before.vector, tuple(tree_of), grown.anchors), depth)
-        ranking = grown.choices.ranked(walked, limit)
+        trust = grown.choices.trust(before.ranking.rows[:DEPTH])
+        nodes = tuple(tree_of) if trust or not grown.choices.made else grown.trees  # no step by choices without trust
+        walked = await bubble_walk((question, before.vector, nodes, grown.anchors), max(limit, DEPTH))
+        ranking = grown.choices.ranked(walked, limit, trust)
         rows = list(zip(ranking.rows, ranking.scores))
     elif order == "fused":
         rows = fused(found, before.ranking, Params.fusion_constant, limit)

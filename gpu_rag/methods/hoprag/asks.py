@@ -1,12 +1,20 @@
-"""The decision of HopRAG: the out-edge of a passage to follow."""
+"""The decisions of HopRAG: the out-edge of a passage to follow, for each passage or for all of a round at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from gpu_rag.methods.hoprag.batched import OutEdge, vertex_passage
-from gpu_rag.models.ask import Choose
+from gpu_rag.models.ask import Ask, Choose, Packed
 from gpu_rag.program.oracle import Known
+
+PROMPTS = "gpu_rag.methods.hoprag.prompts"
+MOST_PLACES = 20  # of one request
 
 
 def nearest(entry: str, edges: Sequence[OutEdge]) -> list[int]:
@@ -19,4 +27,55 @@ def leads_to_gold(gold: Known, position: int, edges: Sequence[OutEdge]) -> bool:
     return vertex_passage(gold.index, edges[position].target) in gold.passages
 
 
-HOP = Choose("hop", "gpu_rag.methods.hoprag.prompts:choose", none=True, rule=nearest, helps=leads_to_gold)
+HOP = Choose("hop", f"{PROMPTS}:choose", none=True, rule=nearest, helps=leads_to_gold)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A vertex to hop from: its title, and the questions of its out-edges, nearest first."""
+
+    title: str
+    options: Sequence[str]
+
+
+class Ways(Struct, frozen=True):
+    """Numbers of the out-edges to follow, counted from 1 over all places, at most one of each place."""
+
+    ways: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=MOST_PLACES)]
+
+
+def texts(places: Sequence[Place]) -> list[str]:
+    """Each place with its numbered ways, for a prompt."""
+    number = count(1)
+    lines = ((f"{next(number)}. {' '.join(way.split())}" for way in place.options) for place in places)
+    return ["\n".join((f"From {place.title}", *ways)) for place, ways in zip(places, lines)]
+
+
+def chosen(reply: Ways, places: Sequence[Place]) -> list[list[int]]:
+    """The position of the way taken from each place, or nothing. The first number of a place counts."""
+    positions, end = [], 0
+    for place in places:
+        start, end = end, end + len(place.options)
+        positions.append([number - 1 - start for number in reply.ways if start < number <= end][:1])
+    return positions
+
+
+def _first_ways(entry: str, places: Sequence[Place]) -> Ways:
+    """The nearest way from each place, by the rule of HOP."""
+    starts = [1 + sum(len(place.options) for place in places[:i]) for i in range(len(places))]
+    return Ways(() if entry == "walk" else tuple(starts[:MOST_PLACES]))
+
+
+HOPS = Ask(
+    "hops",
+    Ways,
+    rule=_first_ways,
+    prompt=f"{PROMPTS}:choose_all",
+    show=lambda question, places: {
+        "question": question,
+        "places": Packed(texts(places), range(len(places)), separator="\n\n"),
+    },
+    words=lambda reply, places: [
+        f"{place.title} -> {place.options[i]}" for place, ways in zip(places, chosen(reply, places)) for i in ways
+    ],
+)

@@ -1,19 +1,18 @@
 """HopRAG (Liu et al. 2025): retrieve, reason and prune on a passage graph whose edges are pseudo-questions.
 
 Retrieve: top_k vertices. Reason, n_hop rounds: from every vertex in the queue the decider follows at most one
-out-edge. The count of its target grows, and the target is queued unless it was counted before. Prune: the top_k of
-  H(v) = max(base(v), inherit * H(u) for every hop from u to v), in the order of the hops; ties to the lower passage.
-With sentences as vertices, evidence is still passages: a passage has the H of its best sentence, and top_k counts
-passages.
+out-edge. The count of its target grows, and the target is queued unless it was counted before. Prune: the top_k
+passages by H; ties to the lower passage. With sentences as vertices, a passage has the H of its best sentence.
 
-entry     base(v)                                                    the start
-walk      its score in a random walk along all edges, 0 if it        the top_k by it; similarity takes no hops, since
-          is not among the top_k, see `batched`                      the walk has taken them
-vertices  (SIM(v, q) + count(v) / sum of counts) / 2, the paper's H  the nearest vertices, as in its published code
+entry     H(v)                                                       the start
+walk      its score in a random walk along all edges, see `batched`, the top_k by it; similarity takes no hops, since
+          and what the hops add to it, see `program.choices`         the walk has taken them
+vertices  base(v) = (SIM(v, q) + count(v) / sum of counts) / 2, the  the nearest vertices, as in its published code
+          paper's H, and at least inherit * H(u) for a hop from u
 edges     the same                                                   the ends of the nearest edges, as in its text
 
-`entry: edges`, `keywords: all`, `inherit: 0` follow the paper exactly. Then a vertex reached by a hop is kept only if
-it is near the question itself, so hops add almost nothing. `inherit` keeps vertices that a good one leads to.
+`entry: edges`, `keywords: all`, `inherit: 0`, `hops: single` follow the paper exactly. Then a vertex reached by a hop
+is kept only if it is near the question itself, so hops add almost nothing.
 
 keywords: of the question its names, as the paper's recogniser finds them; of a passage its topics, since the set of
 all its words has a Jaccard index near 0 with any question.
@@ -25,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from gpu_rag.methods.hoprag.asks import HOP
+from gpu_rag.methods.hoprag.asks import HOP, HOPS, MOST_PLACES, Place, chosen
 from gpu_rag.methods.hoprag.batched import (
     HopQuestion,
     OutEdge,
@@ -36,10 +35,12 @@ from gpu_rag.methods.hoprag.batched import (
     vertex_passage,
     walk_hops,
 )
-from gpu_rag.program.choices import Choices
-from gpu_rag.program.decide import decide
+from gpu_rag.models.ask import shown
+from gpu_rag.program.choices import DEPTH, Choices
+from gpu_rag.program.decide import decide, model_decides
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
+from gpu_rag.program.reason import reason_room
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
@@ -85,13 +86,14 @@ def inherited(scores: Mapping[int, float], hops: Sequence[tuple[int, int]], shar
     return found
 
 
-def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int], k: int) -> list[tuple[int, float]]:
-    """The k best (passage, H), best first, ties to the lower passage. A passage has the score of its best vertex."""
+def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int]) -> Ranking:
+    """Passages by H, best first, ties to the lower passage. A passage has the score of its best vertex."""
     best: dict[int, float] = {}
     for vertex, score in scores.items():
         passage = passage_of[vertex]
         best[passage] = max(score, best.get(passage, score))
-    return sorted(best.items(), key=lambda item: (-item[1], item[0]))[:k]
+    rows = sorted(best, key=lambda passage: (-best[passage], passage))
+    return Ranking(tuple(rows), tuple(best[passage] for passage in rows))
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,12 @@ class Params(Declared):
     inherit: Annotated[
         float,
         SHARE,
-        "share of a vertex's helpfulness that the vertices it leads to get at least; 0: the paper's choice",
+        "entry=vertices, edges: share of a vertex's helpfulness that vertices after it get at least; 0: the paper",
     ] = 0.8
+    hops: Annotated[
+        Literal["joint", "single"],
+        "requests to a capable model: joint: one for all vertices of a round if they fit; single: one for each vertex",
+    ] = "joint"
     keywords: Annotated[
         Literal["names", "all"],
         "names: names in the question, topics of a passage; all: all keywords of question and passage",
@@ -124,40 +130,28 @@ class Params(Declared):
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The passages of the top_k vertices by H, at most run.limit."""
-    return kept(run, await visited(question, run, params), params)
-
-
-async def visited(question: Question, run: Run, params: Params) -> dict[int, float]:
-    """H of each vertex that the walk visited, in the order of first visits."""
     (vector,) = await embed([question.text])
     query = HopQuestion(vector, question_words(question.text, params.keywords))
     if params.entry == "walk":
-        start = await walk_hops((question.text, query), params.about, params.top_k)
+        near = await walk_hops((question.text, query), params.about, max(params.top_k, DEPTH))
     else:
-        start = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
-    run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start.rows))
-    walk, choices = Walk(start.rows), Choices()
+        near = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
+    start = near.rows[: params.top_k]
+    run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start))
+    walk, choices = Walk(start), Choices()
     for hop in range(1, params.n_hop + 1):
         if not walk.queue:
             break
         await _hop(run, question.text, query, walk, choices, hop, params)
     counted = list(walk.counts)
-    if params.entry == "walk":
-        base = dict.fromkeys(counted, 0.0) | dict(zip(start.rows, start.scores))
-    else:
-        near = await near_vertices((query, tuple(counted)), params.about) if counted else []
-        base = helpfulness(walk.counts, dict(zip(counted, near)))
     run.saw(lambda: {vertex_passage(run.index, v) for v in counted})
-    scores = inherited(base, walk.hops, params.inherit)
     if params.entry == "walk":
-        scores = {v: score + choices.support(vertex_passage(run.index, v)) for v, score in scores.items()}
-    return scores
-
-
-def kept(run: Run, scores: Mapping[int, float], params: Params) -> Support:
-    """The visited vertices after pruning, as passages."""
-    best = pruned(scores, {v: vertex_passage(run.index, v) for v in scores}, min(params.top_k, run.limit))
-    ranking = Ranking(tuple(p for p, _ in best), tuple(h for _, h in best))
+        scores = dict(zip(near.rows if choices.made else start, near.scores))
+    else:
+        sims = await near_vertices((query, tuple(counted)), params.about) if counted else []
+        scores = inherited(helpfulness(walk.counts, dict(zip(counted, sims))), walk.hops, params.inherit)
+    walked = pruned(scores, {v: vertex_passage(run.index, v) for v in scores})
+    ranking = choices.ranked(walked, min(params.top_k, run.limit), choices.trust(walked.rows))
     return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
 
 
@@ -174,25 +168,39 @@ def question_words(text: str, kind: str) -> frozenset[str]:
 async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Choices, hop: int, params: Params) -> None:
     """One round of hops from every vertex in the queue."""
     options = await out_edges((query, tuple(walk.queue)), params.n_options)
-    taken = await gather(*(_taken(run, text, v, edges, hop, params) for v, edges in zip(walk.queue, options)))
+    ways = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
+    places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, ways)]
+    if params.hops == "joint" and model_decides(run):
+        positions = await _jointly(run, text, places, params.entry)
+    else:
+        fields = {"step": hop, "question": text, "entry": params.entry}
+        each = (
+            decide(run, HOP, title=place.title, options=place.options, edges=edges, **fields)
+            for place, edges in zip(places, options)
+        )
+        positions = await gather(*each)
+    taken = [edges[way[0]] if way else None for edges, way in zip(options, positions)]
     if any(taken) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
         lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, taken))
         run.note(f"hop_{hop}", len(walk.queue), tuple(lines))
-    for edges, edge in zip(options, taken):
-        chosen = [] if edge is None else [edges.index(edge)]
-        choices.add(run, [option.target for option in edges], chosen, lambda v: [vertex_passage(run.index, v)])
+    for edges, way in zip(options if params.entry == "walk" else (), positions):  # the paper's H counts visits alone
+        choices.add(run, [edge.target for edge in edges], way, lambda v: [vertex_passage(run.index, v)])
     walk.hop([None if edge is None else edge.target for edge in taken])
 
 
-async def _taken(
-    run: Run, text: str, vertex: int, edges: Sequence[OutEdge], hop: int, params: Params
-) -> OutEdge | None:
-    """The out-edge that is followed, or None."""
-    options = [edge_question(run.index, edge.edge) for edge in edges]
-    chosen = await decide(
-        run, HOP, step=hop, question=text, title=_name(run, vertex), options=options, edges=edges, entry=params.entry
-    )
-    return edges[chosen[0]] if chosen else None
+async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> list[list[int]]:
+    """The way taken from each place, as `chosen` gives it, by as few requests as the context allows."""
+    waiting, requests = [place for place in places if place.options], list[list[Place]]()
+    llm = run.models.language_model
+    while waiting:
+        fields = {"question": text, "places": waiting[:MOST_PLACES]}
+        room = HOPS.room(fields, llm) + reason_room(run.models)
+        fitting = shown(llm, HOPS.prompt_of(fields), HOPS.slots(fields), room).positions
+        requests.append(waiting[: len(fitting) or 1])
+        waiting = waiting[len(requests[-1]) :]
+    replies = await gather(*(decide(run, HOPS, question=text, places=part, entry=entry) for part in requests))
+    ways = iter(way for reply, part in zip(replies, requests) for way in chosen(reply, part))
+    return [next(ways) if place.options else [] for place in places]
 
 
 def _name(run: Run, vertex: int) -> str:

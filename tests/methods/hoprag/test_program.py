@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,12 @@ from answer_notes import ranking
 
 import gpu_rag
 from gpu_rag import load_questions
+from gpu_rag.methods.hoprag.asks import HOPS, Place, Ways, chosen, texts
 from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.program import choices
-from gpu_rag.program.choices import DOUBT, MASS
+from gpu_rag.program.choices import MASS, Choices
 from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.text.keywords import keywords, names
@@ -36,8 +38,8 @@ def hops(build: Build, facts: Any) -> gpu_rag.Index:
 
 
 def with_params(settings: Settings, **params: Any) -> Settings:
-    """The paper's H and the start of its code, and what is given."""
-    return {**settings, "method": {"hoprag": {"entry": "vertices", "inherit": 0.0, **params}}}
+    """The paper's H, the start of its code and one request a vertex, and what is given."""
+    return {**settings, "method": {"hoprag": {"entry": "vertices", "inherit": 0.0, "hops": "single", **params}}}
 
 
 def retrieve(index: gpu_rag.Index, settings: Settings, text: str = QUESTION, limit: int = 20) -> Answer:
@@ -275,13 +277,65 @@ def test_a_passage_rises_by_the_hops_that_could_lead_to_it_and_did(
     last = min(plain, key=plain.__getitem__)
     gold = {hops.passage_doc_ids[hops.passage_ids.index(last)]}
     assert scores(only="other") == plain  # that decision is the rule's
+    assert scores() == plain  # the graph holds it least likely: no trust
+    monkeypatch.setattr(Choices, "trust", lambda self, ranking: 1.0 if self.made else 0.0)
     raised = scores()
     gain = raised.pop(last) - plain[last]
-    shares = [MASS * n / (n + DOUBT) for n in range(1, 6)]  # an oracle takes it whenever it is offered
+    shares = [MASS * n / (n + 1) for n in range(1, 6)]  # an oracle takes it whenever it is offered
     assert any(gain == pytest.approx(share) for share in shares)
     assert raised == {id: score for id, score in plain.items() if id != last}
-    monkeypatch.setattr(choices, "MASS", 0.0)
-    assert scores() == plain and scores("vertices")[last] > by_counts[last]  # the paper's H counts visits alone
+    assert scores("vertices")[last] > by_counts[last]  # the paper's H counts visits alone
+
+
+# --- one request for a round -------------------------------------------------------------------------
+
+
+def joint(
+    index: gpu_rag.Index, fast: Settings, say: Callable[[Request], str], **llm: Any
+) -> tuple[Answer, ScriptedLLM]:
+    engine = ScriptedLLM(say, **llm)
+    settings = with_params({**fast, "models": {**fast["models"], "decider": "model"}}, hops="joint", top_k=6, n_hop=1)
+    (answer,) = index.answer(QUESTION, method="hoprag", settings=settings, llm=engine)
+    return answer, engine
+
+
+def test_one_request_a_round_hops_as_one_a_vertex_does(hops: gpu_rag.Index, fast: Settings) -> None:
+    """The first way of each place is the nearest edge, so this is the walk of similarity."""
+
+    def say(request: Request) -> str:
+        firsts = re.findall(r"^From .*\n(\d+)\. ", request.prompt, re.MULTILINE)
+        return json.dumps({"ways": list(map(int, firsts))}) if firsts else "unknown"
+
+    similar = retrieve(hops, with_params(fast, top_k=6, n_hop=1), limit=5)
+    whole, engine = joint(hops, fast, say)
+    assert len(engine.calls) == 2 and ranking(whole) == ranking(similar)  # the hops, and the reader
+    assert [e.score for e in whole.evidence] == [e.score for e in similar.evidence]
+    numbers = re.findall(r"^(\d+)\. ", engine.calls[0].prompt, re.MULTILINE)
+    assert numbers == [str(i) for i in range(1, len(numbers) + 1)] and engine.calls[0].prompt.count("\nFrom ") > 2
+    asking = engine.calls[0]
+    needed = sum(map(engine.count_tokens, (asking.system, asking.prompt))) + asking.max_tokens
+    for fewer in (4, 60):  # too small for all places
+        narrow, engine = joint(hops, fast, say, context_tokens=needed - fewer)
+        asked = [re.findall(r"^From (.*)$", r.prompt, re.MULTILINE) for r in engine.calls if "\nFrom " in r.prompt]
+        assert len(asked) > 1 and all(len(places) == len(set(places)) for places in asked)
+        assert ranking(narrow) == ranking(whole)
+        (hop,) = (step for step in whole.trace if step.verb == "hop_1")
+        assert [*chain(*asked)] == [line.split(" -> ")[0] for line in hop.chosen if not line.endswith("none")]
+
+
+def test_ways_of_a_reply_are_the_first_of_each_place() -> None:
+    places = [Place("A", ["a", "b"]), Place("B", ["c"]), Place("C", ["d", "e", "f"])]
+    assert chosen(Ways((6, 2, 1, 99)), places) == [[1], [], [2]]
+    assert chosen(Ways(()), places) == [[], [], []]
+    assert texts(places)[2] == "From C\n4. d\n5. e\n6. f"
+    every = {"places": places}
+    assert HOPS.rule(entry="walk", **every) == Ways(()) and HOPS.rule(entry="edges", **every) == Ways((1, 3, 4))
+
+
+def test_a_reply_that_cannot_be_read_leaves_the_hops_to_the_rule(hops: gpu_rag.Index, fast: Settings) -> None:
+    answer, _ = joint(hops, fast, lambda request: "no idea")
+    assert "hops/fallback" in {step.verb for step in answer.trace} and answer.usage.fallbacks["hops/rule"] == 1
+    assert ranking(answer) == ranking(retrieve(hops, with_params(fast, top_k=6, n_hop=1), limit=5))
 
 
 # --- vertices as sentences, and what is missing ------------------------------------------------------

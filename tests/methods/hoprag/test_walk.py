@@ -21,7 +21,17 @@ from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.types import Question
 
-STEPS = ("embed", "walk_hops", "enter_hops", "out_edges", "near_vertices", "decide", "edge_question", "vertex_passage")
+STEPS = (
+    "embed",
+    "model_decides",
+    "walk_hops",
+    "enter_hops",
+    "out_edges",
+    "near_vertices",
+    "decide",
+    "edge_question",
+    "vertex_passage",
+)
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
@@ -64,6 +74,9 @@ class FakeRun:
         self.asked: list[tuple[str, int]] = []
         self.widths: list[int] = []
         self.found: Ranking | None = None
+
+    def model_decides(self, run: Any) -> bool:
+        return False
 
     async def embed(self, texts: Sequence[str]) -> np.ndarray:
         return np.ones((len(texts), 1), np.float32)
@@ -245,11 +258,8 @@ def test_by_hand() -> None:
     assert verbs.found.rows == (0, 2) and verbs.found.scores == pytest.approx((0.45, 0.405))
     verbs, hops = walk(w, replace(params, entry="walk"), "similarity")  # the random walk takes all edges itself
     assert hops == [] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
-    verbs, hops = walk(
-        w, replace(params, entry="walk", inherit=0.9), "llm"
-    )  # 0 hops to 2, which has nothing of its own
-    assert hops == [("hop_1", 2), ("hop_2", 1)] and verbs.found is not None
-    assert verbs.found.rows == (0, 2) and verbs.found.scores == pytest.approx((0.7, 0.63))
+    verbs, hops = walk(w, replace(params, entry="walk", inherit=0.9), "llm")  # only trusted choices move passages
+    assert hops == [("hop_1", 2), ("hop_2", 1)] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
 
 
 def test_the_walk_alone() -> None:
@@ -261,9 +271,9 @@ def test_the_walk_alone() -> None:
     assert (walk.queue, walk.counts) == ([], {4: 2, 7: 1, 9: 2})
     scores = helpfulness(walk.counts, {4: 0.5, 7: 0.9, 9: -0.1})
     assert scores == pytest.approx({4: 0.45, 7: 0.55, 9: 0.15})
-    assert [p for p, _ in pruned(scores, {4: 1, 7: 0, 9: 0}, 5)] == [0, 1]  # a passage counts as its best sentence
-    assert pruned({5: 0.3, 2: 0.3}, {5: 5, 2: 2}, 1) == [(2, 0.3)]
-    assert Walk([]).counts == {} and pruned({}, {}, 3) == []
+    assert pruned(scores, {4: 1, 7: 0, 9: 0}).rows == (0, 1)  # a passage counts as its best sentence
+    assert pruned({5: 0.3, 2: 0.3}, {5: 5, 2: 2}) == Ranking((2, 5), (0.3, 0.3))
+    assert Walk([]).counts == {} and pruned({}, {}) == Ranking((), ())
     refused = Walk([1, 2])
     refused.hop([None, None])
     assert (refused.queue, refused.counts) == ([], {1: 1, 2: 1})
