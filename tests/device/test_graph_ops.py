@@ -23,7 +23,7 @@ from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import minmax_rows, rrf
 from gpu_rag.graph.join import join_index
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import nearest, topk_rows
@@ -166,7 +166,6 @@ def joins(w: World, put: Put, by: str) -> Any:
         held.best(left, mine, groups=groups[0]),
         hybrid_scores(left, mine, right, theirs, i, j),
         hybrid_best_of(left, mine, right, theirs, i, j),
-        rare_word_pairs(mine, theirs, 2, 20),
     )
 
 
@@ -272,7 +271,6 @@ MIXED = [
     Mixed("nearest", lambda w, put: nearest(w.queries, put(w.vectors), 2)),
     Mixed("index", lambda w, put: nearest_index(put(w.vectors)).search(w.queries, 2)),
     Mixed("fusion", lambda w, put: rrf([put(held(w)), held(w)], 2, constants=[1, 1])),
-    Mixed("words", lambda w, put: rare_word_pairs(put(w.words(4)), w.words(4), 1, 4)),
     Mixed("costs", lambda w, put: node_costs(put(w.queries), w.vectors, *put((w.ids(BATCH, 3), w.ids(N, 3))))),
     Mixed("join", lambda w, put: hybrid_argmax(put(w.queries), put(w.words(BATCH)), w.vectors, w.words(N))),
     Mixed("CSR", lambda w, put: prepare(replace(put(w.csr), indices=w.csr.indices))),

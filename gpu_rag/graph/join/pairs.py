@@ -7,8 +7,7 @@ import torch
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.dots import exact_dots, f32_slack
-from gpu_rag.graph.common.segments import offsets_of
-from gpu_rag.graph.ragged import check_ragged, expand, keys_of, row_of_value, small_values
+from gpu_rag.graph.ragged import check_ragged, expand, keys_of, small_values
 from gpu_rag.types import Ragged
 
 _PAIRS = 1 << 19  # pairs whose keywords are compared at a time: limits memory, not the result
@@ -96,30 +95,3 @@ def _check_pairs(
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < lists.batch:
             given = f"{int(rows.min())} to {int(rows.max())} of {lists.batch} {name} rows"
             raise BadInput("a row of a pair is out of range", given=given)
-
-
-def rare_word_pairs(left: Ragged, right: Ragged, words: int, longest: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs (i, j), i64[P] each, of lists that share one of the `words` rarest words of list i.
-
-    Rarity is the number of right lists with a word; ties go to the lower word; words in more than `longest` lists, or
-    in none, are skipped. left, right: Ragged of i32/i64, each list ascending. Sorted by (i, word, j); a pair that
-    shares two words comes twice. Memory: O(words * longest) for each left list.
-    """
-    for lists, name in ((left, "left words"), (right, "right words")):
-        check_ragged(lists, name, device=left.values.device, ascending=True)
-    left, right = small_values(left, right)
-    n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
-    counts = torch.bincount(right.values.long(), minlength=n)
-    starts = offsets_of(counts)
-    holders = row_of_value(right)[torch.argsort(right.values, stable=True)]
-    word, row = left.values.long(), row_of_value(left)
-    usable = (counts[word] > 0) & (counts[word] <= longest)
-    word, row = word[usable], row[usable]
-    order = torch.argsort(row * (longest + 1) + counts[word], stable=True)  # words of a list are ascending: ties
-    word, row = word[order], row[order]
-    rank = torch.arange(len(row), device=row.device) - torch.searchsorted(row, row)
-    word, row = word[rank < words], row[rank < words]
-    pieces = [(row[entry], holders[place]) for entry, place in expand(starts[word], starts[word + 1])]
-    if not pieces:
-        return row.new_zeros(0), row.new_zeros(0)
-    return torch.cat([i for i, _ in pieces]), torch.cat([j for _, j in pieces])

@@ -59,12 +59,12 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
             "close pairs of these rows", given=given, expected="0 < threshold <= 1, D <= 16384, a group a row"
         )
     bits, tables = plan(len(base), threshold)
-    sketch, keys = _codes(base, SKETCH // 32, 32, seed=0), np.zeros(0, np.int64)
+    sketch, keys = projection_codes(base, SKETCH // 32, 32, seed=0), np.zeros(0, np.int64)
     words = np.ascontiguousarray(sketch.T).view(np.uint64)
     for first in range(0, tables, TOGETHER):
-        codes = _codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
+        codes = projection_codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
         pairs = [pair for code in codes for pair in _candidates(code, groups, words, _most_differing(threshold))]
-        keys = _distinct(np.concatenate([keys, *(_key(left, right, len(base)) for left, right in pairs)]))
+        keys = distinct(np.concatenate([keys, *(_key(left, right, len(base)) for left, right in pairs)]))
     left, right = np.divmod(keys, max(len(base), 1))
     return _scored(base, left, right, threshold)
 
@@ -83,7 +83,7 @@ def sampled_recall(
         paired = torch.from_numpy(groups[i.numpy()] == groups[j.numpy()]) & (i != j)
         i, j = i[paired], j[paired]
         close = exact_dots(base, i, base, j) >= threshold
-        keys = _distinct(np.concatenate([keys, _key(i[close].numpy(), j[close].numpy(), n)]))
+        keys = distinct(np.concatenate([keys, _key(i[close].numpy(), j[close].numpy(), n)]))
     return len(keys), int(np.isin(keys, _key(left, right, n)).sum())
 
 
@@ -93,7 +93,7 @@ def _most_differing(threshold: float) -> int:
     return math.floor(SKETCH * share + _SPREAD * math.sqrt(SKETCH * share * (1 - share)))
 
 
-def _distinct(keys: np.ndarray) -> np.ndarray:
+def distinct(keys: np.ndarray) -> np.ndarray:
     """The distinct keys, ascending. `np.unique` takes four times as long."""
     keys.sort()
     return keys[np.diff(keys, prepend=-1) > 0]
@@ -103,8 +103,11 @@ def _key(left: np.ndarray, right: np.ndarray, n: int) -> np.ndarray:
     return np.minimum(left, right) * n + np.maximum(left, right)
 
 
-def _codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray:
-    """The signs of `bits` projections each: u32[n_codes, N]."""
+def projection_codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray:
+    """The signs of `bits` <= 32 projections each: u32[n_codes, N]. The same bits on every machine.
+
+    base: f16/f32[N, D] on the CPU, unit rows, D <= 16384.
+    """
     n, dims = base.shape
     signs = np.random.default_rng(seed).integers(0, 2, (dims, n_codes * bits)) * 2 - 1
     projections = torch.from_numpy(signs.astype(np.float32))

@@ -9,8 +9,7 @@ from gpu_rag.index.build import BuildReport
 PAPER_DEGREE = 5.87  # edges per vertex in the paper
 MODES = {
     "hop_exact": "every out-question was compared with every in-question",
-    "hop_approximate_faiss": "out-questions were compared with candidates, found by faiss",
-    "hop_approximate_torch": "out-questions were compared with candidates, found by torch",
+    "hop_candidates": "out-questions were compared with candidates that share a keyword and bits of hashed projections",
 }
 
 

@@ -20,12 +20,7 @@ class HopSettings(Declared):
     ] = "auto"
     edge_budget: Annotated[float, NATURAL, "number of edges kept, as a multiple of n log2 n for n vertices"] = 1.0
     exact_limit: Annotated[
-        int, NATURAL, "above this many in- or out-questions, edges are matched among candidates only"
+        int, NATURAL, "above this many in- or out-questions, a CPU matches edges among candidates only"
     ] = 200_000
-    neighbours: Annotated[
-        Literal["auto", "faiss", "torch"],
-        "how candidates are found; auto: as `graph.neighbours`; if that is auto, faiss from 100,000 in-questions on",
-    ] = "auto"
 
     tokens: ClassVar[int] = 256  # per reply with questions
-    candidates: ClassVar[int] = 32  # nearest in-questions per out-question, beside those that share rare keywords

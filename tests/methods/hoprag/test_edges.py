@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 from joins import hybrid_argmax
 from ragged_lists import ragged
 
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.join import candidates
+from gpu_rag.graph.join.candidates import WordBuckets
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.graph.ragged import some_lists
 from gpu_rag.methods.hoprag.stages.edges import cut_to_budget, edge_budget, edges_of_matches, strongest_parallel
 from gpu_rag.types import Ragged
 
@@ -205,28 +209,76 @@ def test_rows_without_a_pair_have_no_best() -> None:
 # --- candidates ---------------------------------------------------------------------------------------
 
 
-def rare_by_hand(left: Ragged, right: Ragged, words: int, longest: int) -> set[tuple[int, int]]:
+def pairs_of(made: WordBuckets, rows: torch.Tensor, lists: Ragged) -> set[tuple[int, int]]:
+    i, j = made.pairs(rows, lists)
+    pairs = list(zip(i.tolist(), j.tolist()))
+    assert pairs == sorted(set(pairs))
+    return set(pairs)
+
+
+def sharing_a_rare_word(left: Ragged, right: Ragged, words: int) -> set[tuple[int, int]]:
     holders: dict[int, list[int]] = {}
     for j, held in enumerate(sets(right)):
         for word in held:
             holders.setdefault(word, []).append(j)
-    pairs = set()
-    for i, own in enumerate(sets(left)):
-        usable = [w for w in own if 0 < len(holders.get(w, [])) <= longest]
-        for word in sorted(usable, key=lambda w: (len(holders[w]), w))[:words]:
-            pairs.update((i, j) for j in holders[word])
-    return pairs
+    known = [sorted((len(holders[w]), w) for w in own if w in holders) for own in sets(left)]
+    return {(i, j) for i, own in enumerate(known) for _, word in own[:words] for j in holders[word]}
 
 
 @QUICK
-@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 6))
-def test_rare_words_bring_their_holders(seed: int, words: int, longest: int) -> None:
-    _, left, _, right = drawn_sides(seed)
-    i, j = rare_word_pairs(left, right, words, longest)
-    assert set(zip(i.tolist(), j.tolist())) == rare_by_hand(left, right, words, longest)
-    assert torch.equal(i, i.sort().values)
+@given(st.integers(0, 10**6), st.integers(1, 3))
+def test_rare_words_bring_their_holders(seed: int, words: int) -> None:
+    left, left_words, right, right_words = drawn_sides(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "WORDS", words)
+        found = pairs_of(WordBuckets(right, right_words), left, left_words)
+    assert found == sharing_a_rare_word(left_words, right_words, words)
 
 
-def test_common_words_first_would_be_caught() -> None:
-    left, right = ragged([[0, 1]], torch.int32), ragged([[0], [0], [0, 1]], torch.int32)
-    assert set(zip(*(part.tolist() for part in rare_word_pairs(left, right, 1, 9)))) == {(0, 2)}  # not 0 and 1 too
+def common_word(n: int, seed: int) -> tuple[torch.Tensor, Ragged]:
+    """Unit rows near to each other in groups of six; word 0 belongs to all, and each row has a word of its own."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n // 6 + 1, 32))[np.arange(n) // 6] + 0.3 * rng.normal(size=(n, 32))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return torch.from_numpy(rows.astype(np.float16)), ragged([[0, 1 + seed * n + i] for i in range(n)], torch.int32)
+
+
+def check_common_word(n: int = 1500) -> None:
+    """Of rows with a common word few are candidates, and most near ones are among them."""
+    (left, left_words), (right, right_words) = common_word(n, 1), common_word(n, 2)
+    right[: n // 2] = left[: n // 2]
+    pairs = pairs_of(WordBuckets(right, right_words), left, left_words)
+    near = {(i, j) for i, j in (left.float() @ right.float().T > 0.9).nonzero().tolist()}
+    assert len(near & pairs) > 0.9 * len(near) > n and len(pairs) < n * n / 8
+
+
+def test_near_rows_of_a_common_word_are_candidates() -> None:
+    check_common_word()
+
+
+@pytest.mark.parametrize(("name", "value"), [("DRAWS", 1), ("CAP", 4), ("BUCKET", 10**6)])
+def test_too_few_draws_short_buckets_and_whole_lists_are_caught(
+    name: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, name, value)
+    with pytest.raises(AssertionError):
+        check_common_word()
+
+
+def test_the_order_of_rows_does_not_show_in_candidates() -> None:
+    (left, left_words), (right, right_words) = common_word(300, 1), common_word(300, 2)
+    order = torch.from_numpy(np.random.default_rng(3).permutation(300))
+    moved = WordBuckets(right[order], some_lists(right_words, order))
+    found = {(i, int(order[j])) for i, j in pairs_of(moved, left, left_words)}
+    assert found == pairs_of(WordBuckets(right, right_words), left, left_words)
+    alone = pairs_of(moved, left[7:8], some_lists(left_words, torch.tensor([7])))
+    assert {int(order[j]) for _, j in alone} == {j for i, j in found if i == 7}
+
+
+def test_what_is_no_row_or_no_word_is_refused() -> None:
+    rows, lists = common_word(3, 1)
+    for bad in (Ragged(lists.values - 1, lists.offsets), Ragged(lists.values.flip(0), lists.offsets)):
+        with pytest.raises(BadInput):
+            WordBuckets(rows, bad)
+    with pytest.raises(BadInput):
+        WordBuckets(rows * 3, lists)

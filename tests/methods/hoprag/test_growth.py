@@ -156,9 +156,9 @@ def test_a_damaged_or_older_state_is_not_carried_over(build_hops: Any, old: Any,
 
 def test_the_approximate_mode_carries_nothing_over(build_hops: Any, old: Any, tmp_path: Path) -> None:
     corpus, folder = write(tmp_path / "c.jsonl", [*OLD, passage(20)]), old[1]
-    near = {"exact_limit": 10, "neighbours": "torch"}
+    near = {"exact_limit": 10}
     report = build_hops(corpus, folder, **near)
-    assert report.stages["hop_edges"].reused == 0 and report.count("hop_approximate_torch") == 1
+    assert report.stages["hop_edges"].reused == 0 and report.count("hop_candidates") == 1
     assert verify(folder, stage_checks()) == []
     assert build_hops(corpus, folder).stages["hop_edges"].reused == 0  # back to exact: from nothing
 

@@ -4,6 +4,7 @@ stay."""
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.index import tables
 from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.hoprag.settings import HopSettings
-from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly
+from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly, sampled_matches
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.methods.hoprag.tables import (
     EDGES,
@@ -27,17 +27,17 @@ from gpu_rag.methods.hoprag.tables import (
     QUESTIONS,
     questions_file,
     read_lists,
-    read_questions,
 )
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
 from gpu_rag.types import Ragged
 
+_log = logging.getLogger(__name__)
+
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The cut, and the way of matching."""
-    hops = {name: getattr(settings.section(HopSettings), name) for name in ("edge_budget", "exact_limit", "candidates")}
-    return {**hops, "neighbours": neighbours_of(settings)}
+    """The cut, and where matching among candidates begins."""
+    return {name: getattr(settings.section(HopSettings), name) for name in ("edge_budget", "exact_limit")}
 
 
 def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
@@ -74,34 +74,33 @@ def edges_stage(work: Work) -> dict[str, int]:
     }
 
 
-def neighbours_of(settings: Settings) -> str:
-    """auto | faiss | torch: `hops.neighbours`; if that is auto, `graph.neighbours`."""
-    own = settings.section(HopSettings).neighbours
-    return settings.graph.neighbours if own == "auto" else own
-
-
 def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """The best in-question and SIM of every out-question, and the mode as a count."""
-    hops = work.settings.section(HopSettings)
-    if max(len(outs.vertex), len(ins.vertex)) <= hops.exact_limit:
+    """The best in-question and SIM of every out-question; counts of the mode, and what a sample tells of candidates."""
+    if _is_exact(work):
         question, sim = match_exactly(work, outs, ins, read_previous(work.previous))
         tables.write_arrays(work.out / "keys.safetensors", {"in": ins.keys, "out": outs.keys})
         return question, sim, {"hop_exact": 1}
-    # torch tiles are exact; faiss searches inverted lists
-    by, threads = neighbours_of(work.settings), work.settings.models.threads
-    index = nearest_index(ins.vectors, mode="exact" if by == "torch" else "ivf", implementation=by, threads=threads)
-    question, sim = match_nearly(work, outs, ins, index.proposer)
-    return question, sim, {f"hop_approximate_{index.implementation}": 1}
+    question, sim = match_nearly(work, outs, ins)
+    sampled, found = sampled_matches(work, outs, ins, sim)
+    _log.info("hop edges by candidates: %d of %d exact matches of a sample are found", found, sampled)
+    return question, sim, {"hop_candidates": 1, "hop_sampled": sampled, "hop_sampled_and_found": found}
+
+
+def _is_exact(work: Work) -> bool:
+    """Whether all questions are compared: up to `hops.exact_limit` questions on a side, and always on a GPU."""
+    folder, limit = work.stage_folders["hop_questions"], work.settings.section(HopSettings).exact_limit
+    few = max(tables.n_rows(questions_file(folder, side)) for side in ("in", "out")) <= limit
+    return few or pick_device(work.settings.models.device) != "cpu"
 
 
 def read_side(work: Work, side: str) -> Side:
     """The in- or out-questions, on the device of the models. They have keys only if they are matched exactly."""
     folders, device = work.stage_folders, pick_device(work.settings.models.device)
-    vertex = read_questions(folders["hop_questions"], side)["vertex"].to_numpy().astype(np.int64)
+    rows = tables.read_table(questions_file(folders["hop_questions"], side), QUESTIONS, ["vertex"])
+    vertex = rows["vertex"].to_numpy().astype(np.int64)
     lists = read_lists(folders["hop_keywords"] / f"{side}.safetensors")
     vectors = tables.read_arrays(folders[f"hop_{side}_vectors"] / "vectors.safetensors")["vectors"]
-    is_exact = len(vertex) <= work.settings.section(HopSettings).exact_limit
-    keys = question_keys(work, side, lists, vectors) if is_exact else np.zeros((0, 2), "<u8")
+    keys = question_keys(work, side, lists, vectors) if _is_exact(work) else np.zeros((0, 2), "<u8")
     moved = Ragged(lists.values.to(device), lists.offsets.to(device))
     return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device), keys)
 
@@ -137,7 +136,9 @@ def read_previous(folder: Path | None) -> Previous | None:
 def _n_crossing(work: Work, edges: dict[str, np.ndarray]) -> int:
     """The number of edges whose ends are in different documents."""
     path = work.stage_folders["passages"] / "passages.parquet"
-    documents = tables.read_table(path, tables.PASSAGES)["doc_id"].combine_chunks().dictionary_encode().indices
+    documents = (
+        tables.read_table(path, tables.PASSAGES, ["doc_id"])["doc_id"].combine_chunks().dictionary_encode().indices
+    )
     of_vertex = documents.to_numpy()[read_vertices(work, "passage")["passage"].to_numpy()]
     return int((of_vertex[edges["source"]] != of_vertex[edges["target"]]).sum())
 

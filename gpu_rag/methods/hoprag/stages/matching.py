@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.join import JoinIndex, join_index
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
-from gpu_rag.graph.nearest.index import Proposer
+from gpu_rag.graph.join.candidates import WordBuckets
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.work import Work
-from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.types import Ragged
 
 EXACT_ROWS = 16_384  # out-questions per unit of resumable work
 NEAR_ROWS = 2_048  # the same, for matching among candidates
-RARE_WORDS, RARE_HOLDERS = 4, 64  # words of an out-question that give candidates, and candidates per word
+SAMPLED_FROM = 1 << 17  # in-questions that the sample is compared with at a time
 
 
 @dataclass(frozen=True)
@@ -121,25 +121,33 @@ def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray
     return index.cpu().numpy(), score.cpu().numpy()
 
 
-def match_nearly(work: Work, outs: Side, ins: Side, near: Proposer) -> tuple[np.ndarray, np.ndarray]:
-    """Variant of `match_exactly` that compares each out-question only with candidates and carries nothing over.
-
-    Candidates: the 2 * `hops.candidates` in-questions with the nearest vectors (twice, since those of the same vertex
-    are often among the nearest), and the in-questions with one of its four rarest keywords. Their SIM is exact.
-    """
-    k = min(2 * work.settings.section(HopSettings).candidates, len(ins.vertex))
+def match_nearly(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray]:
+    """Variant of `match_exactly` that compares each out-question only with candidates, see `WordBuckets`, and carries
+    nothing over. SIM is exact."""
+    buckets = WordBuckets(ins.vectors, ins.keywords)
 
     def block(rows: np.ndarray) -> np.ndarray:
         left = outs.part(torch.from_numpy(rows))
-        ids = near(left.vectors.float(), k).ids.long()
-        i, column = (ids >= 0).nonzero().T
-        rare_i, rare_j = rare_word_pairs(left.keywords, ins.keywords, RARE_WORDS, RARE_HOLDERS)
-        i, j = torch.cat([i, rare_i]), torch.cat([ids[i, column], rare_j])
+        i, j = buckets.pairs(left.vectors, left.keywords)
         other = left.vertex[i] != ins.vertex[j]
-        found = hybrid_best_of(left.vectors, left.keywords, ins.vectors, ins.keywords, i[other], j[other])
-        return np.stack([part.double().cpu().numpy() for part in found])
+        used, j = j[other].unique(return_inverse=True)
+        right = ins.part(used)
+        index, score = hybrid_best_of(left.vectors, left.keywords, right.vectors, right.keywords, i[other], j)
+        return np.stack([np.append(used.numpy(), -1)[index.numpy()], score.numpy()])
 
     return _in_blocks(work, len(outs.vertex), NEAR_ROWS, block)
+
+
+def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple[int, int]:
+    """The number of SAMPLE out-questions that have an exact match, and how many of these have its SIM in `sim`, f64 of
+    all out-questions."""
+    rows = torch.linspace(0, max(len(sim) - 1, 0), min(SAMPLE, len(sim)), dtype=torch.float64).long()
+    left, best, n = outs.part(rows), np.full(len(rows), -np.inf), len(ins.vertex)
+    for start in range(0, n, SAMPLED_FROM):
+        right = ins.part(torch.arange(start, min(start + SAMPLED_FROM, n)))
+        best = np.maximum(best, _best(left, right, work.settings.models.threads)[1])
+    matched = best > -np.inf
+    return int(matched.sum()), int((matched & (sim[rows.numpy()] >= best)).sum())
 
 
 def _in_blocks(
