@@ -421,7 +421,7 @@ def _content_of(path: Path) -> str:
 
 
 def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
-    """The method's `retrieve` as a program, whose draft has evidence but no text."""
+    """The method's `retrieve` as a program, whose draft has evidence; its only text is a number counted exactly."""
 
     async def program(question: Question, run: Run, params: Any) -> Draft:
         support = await module.retrieve(question, run, params)
@@ -432,9 +432,11 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
         remarks: dict[str, Any] = {
             name: getattr(support, name, ()) for name in ("missing", "unread", "barred", "sought")
         }
-        draft = Draft(None, support.evidence, support.paths, "retrieved", nodes, pools, **remarks)
+        count = getattr(support, "count", "") or None
+        status = "answered" if count else "retrieved"
+        draft = Draft(count, support.evidence, support.paths, status, nodes, pools, **remarks)
         there = bool(draft.evidence or draft.paths or nodes) and not draft.doubtful
-        return draft if there else replace(draft, status="unsupported")
+        return draft if there else replace(draft, text=None, status="unsupported")
 
     return program
 

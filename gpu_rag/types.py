@@ -302,7 +302,8 @@ class Draft:
     """The return value of a program.
 
     status: answered | retrieved | unsupported. nodes: knowledge base nodes, best first; pools: `Pool`; support: only
-    where it was asked for, see `program.support`; condensed, missing, source, unread, barred, sought: see `Answer`.
+    where it was asked for, see `program.support`; condensed, missing, source, unread, barred, sought: see `Answer`;
+    count: the number of exact answers, if the question asks for it and that needs no model.
     """
 
     text: str | None
@@ -318,6 +319,7 @@ class Draft:
     unread: tuple[str, ...] = ()
     barred: tuple[str, ...] = ()
     sought: tuple[str, ...] = ()
+    count: str = ""
 
     @property
     def doubtful(self) -> bool:

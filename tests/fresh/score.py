@@ -1,11 +1,12 @@
-"""Score hydrarag and hybgrag, deciding by rules, on fresh questions over four knowledge bases.
+"""Score hydrarag and hybgrag, deciding by rules, on fresh questions over seven knowledge bases.
 
-usage: python tests/fresh/score.py DATA OUT [--graph company,music,zsre,medicine] [--limit N] [--method M,...] [--gold]
+usage: python tests/fresh/score.py DATA OUT [--graph company,music,...] [--limit N] [--method M,...] [--gold]
 
 DATA is the folder of benchmark data with `zsre` and `primekg_partial`; OUT keeps the indexes and `rows.jsonl`. The
 graphs `company` and `music` are invented and lie beside this file, with two further sources each whose facts may
-differ. `questions.jsonl` and `medicine.jsonl` hold no text of the data: a template's names are sha1 hashes of nodes'
-names, filled in at run time. Gold is an expression that `Graph.gold` computes from the edges alone; --gold prints it.
+differ; so are `harbour`, `orchestra` and `clinic`, for the second set. The questions hold no text of the data: a
+template's names are sha1 hashes of nodes' names, filled in at run time. Gold is an expression that `Graph.gold`
+computes from the edges alone; --gold prints it.
 
 A question is right if its answers are gold: for a count the number; for one name, or where any will do, the first
 answer; for lists F1 >= .8; without gold the status `unsupported`, or no answers. The answers of a row are its text,
@@ -28,6 +29,11 @@ from typing import Any
 import gpu_rag
 
 HERE = Path(__file__).parent
+SETS = {
+    "questions": ("company", "music", "zsre"),
+    "medicine": ("medicine",),
+    "second set": ("harbour", "orchestra", "clinic"),
+}
 VERDICTS = ("right", "wrong answered", "wrong retrieved", "refused")
 PLAIN = re.compile(r" \(disease\)$")  # PrimeKG writes it behind names; people do not
 NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -50,7 +56,7 @@ def edges_of(graph: str, data: Path) -> list[Edge]:
         name = {node["id"]: node["name"] for node in nodes}
         return [(name[row[0]], row[1], name[row[2]], "") for row in rows_of(base / "kg.tsv.gz")]
     files = [HERE / f"{graph}{part}.tsv" for part in ("", "-register", "-gazette")]
-    return [(h, r, t, "".join(rest)) for file in files for h, r, t, *rest in rows_of(file)]
+    return [(h, r, t, "".join(rest)) for file in files if file.exists() for h, r, t, *rest in rows_of(file)]
 
 
 class Graph:
@@ -123,9 +129,7 @@ def best(values: dict[str, Any], extreme: Any) -> set[str]:
 def questions_of(graph: str, knowledge: Graph) -> list[dict[str, Any]]:
     """Questions with names filled in, `gold`, and for medicine `harm`: contraindicated names that are not gold."""
     asked = []
-    for row in map(
-        json.loads, (HERE / ("medicine" if graph == "medicine" else "questions")).with_suffix(".jsonl").open()
-    ):
+    for row in (json.loads(line) for file in sorted(HERE.glob("*.jsonl")) for line in file.open(encoding="utf-8")):
         if row["graph"] != graph:
             continue
         fill = row.get("fill", {})
@@ -175,7 +179,8 @@ def build(graph: str, edges: list[Edge], data: Path, out: Path) -> None:
     elif graph == "medicine":
         sources = [f"primekg_partial=kg:{data / 'primekg_partial'}"]
     else:
-        sources = [f"{name}=kg:{HERE / f'{graph}-{name}.tsv'}" for name in ("register", "gazette")]
+        others = {name: HERE / f"{graph}-{name}.tsv" for name in ("register", "gazette")}
+        sources = [f"{name}=kg:{file}" for name, file in others.items() if file.exists()]
         path = out / (f"{graph}.ttl" if graph == "company" else graph)
         (write_turtle if graph == "company" else write_base)(main, path)
         sources.insert(0, f"{graph}=kg:{path}")
@@ -218,7 +223,7 @@ def judged(asked: dict[str, Any], answer: gpu_rag.Answer) -> dict[str, Any]:
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     for method in sorted({row["method"] for row in rows}):
-        for name, graphs in (("questions", ("company", "music", "zsre")), ("medicine", ("medicine",))):
+        for name, graphs in SETS.items():
             some = [row for row in rows if row["method"] == method and row["graph"] in graphs]
             if not some:
                 continue
@@ -242,7 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(usage=(__doc__ or "").split("\n\n")[1][7:])
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--graph", default="company,music,zsre,medicine")
+    parser.add_argument("--graph", default="company,music,zsre,medicine,harbour,orchestra,clinic")
     parser.add_argument("--method", default="hydrarag,hybgrag")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--gold", action="store_true")

@@ -132,9 +132,8 @@ def test_a_label_denies_another_by_its_form() -> None:
 
 # --- execution --------------------------------------------------------------------------------------
 
-PEOPLE = [
-    (f"n{i}", name, "x") for i, name in enumerate(["Ann", "Bob", "1990", "2001-05-04", "1,200", "Eva", "Fay", "35"])
-]
+NAMES = ["Ann", "Bob", "1990", "2001-05-04", "1,200", "Eva", "Fay", "35"]
+PEOPLE = [(f"n{i}", name, "xy"[i % 2]) for i, name in enumerate(NAMES)]
 
 
 def plain(kb: KnowledgeBase, plan: Plan) -> tuple[set[int], set[int]]:
@@ -171,6 +170,7 @@ def plain(kb: KnowledgeBase, plan: Plan) -> tuple[set[int], set[int]]:
         nodes = set().union(*(step(everyone, r, w) for rows, ways in last for r, w in zip(rows, ways)))
         nodes = {node for node in nodes if not plan.types or kb.node_type[node] in plan.types}
     nodes -= out | {node for part in plan.parts for node in part.nodes}
+    nodes = {node for node in nodes if kb.node_type[node] in plan.types} or nodes
     for one in plan.operations.constraints:
         limit = amount(one.value)
         assert limit is not None
@@ -207,8 +207,9 @@ def cases(draw: st.DrawFn) -> tuple[KnowledgeBase, list[Plan]]:
         st.sampled_from(["", "first", "last"]), relations.map(kb.relation_names.__getitem__),
     ).map(lambda o: o if o.aggregate else Operations(o.either, o.without, o.constraints))  # fmt: skip
     plan = st.builds(
-        Plan, st.lists(part(), min_size=1, max_size=3).map(tuple), operations, st.lists(node, max_size=1).map(tuple)
-    )
+        Plan, st.lists(part(), min_size=1, max_size=3).map(tuple), operations, st.lists(node, max_size=1).map(tuple),
+        st.sampled_from([(), (0,), (1,)]),
+    )  # fmt: skip
     return kb, draw(st.lists(plan, min_size=1, max_size=3))
 
 

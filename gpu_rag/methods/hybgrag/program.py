@@ -94,16 +94,16 @@ async def _retrieved(action: Action, router: Router) -> Retrieved:
     out is left out at the end, whichever way it came."""
     params, kb = router.params, kb_of(router.run.index)
     deep = replace(params, n_nodes=max(DEPTH, params.n_nodes)) if params.chains else params
-    result = await retrieve_by(action, router.vector, kb, deep, router.types)
+    result = await retrieve_by(action, router.vector, kb, deep, router.spoken.types)
     if params.chains and not action.sure and result.n_answers < 0:
         ranked = router.ranked
         groups = tuple(one.linked.nodes for one in ranked if not one.negated)
-        named = Entities(groups, router.vector, router.types, tuple(router.barred))
+        named = Entities(groups, router.vector, router.spoken.types, tuple(router.spoken.barred))
         if action.module != TEXT and len(action.topics) == 1 and all(one.plain for one in ranked):
             result = behind(result, await fused(replace(result, rows=()), named, deep, kb), deep)
         else:
             result = await fused(replace(result, rows=()) if action.module == TEXT else result, named, deep, kb)
-    barred = {*router.barred, *result.barred}
+    barred = {*router.spoken.barred, *result.barred}
     result = result.without(barred) if barred else result
     return result.ordered(range(min(len(result.rows), params.n_nodes)))
 
@@ -117,7 +117,9 @@ async def supported(found: Refined, run: Run) -> Draft:
     shown = Ranking(tuple(best)[: run.limit], tuple(best.values())[: run.limit])
     evidence = run.evidence(shown, "of a node that the question's entities lead to", "hybgrag_nodes")
     paths = await edge_paths(found.action, result, N_PATHS, kb)
-    return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result), **found.remarks)
+    counts = found.action.operations.aggregate == "count" and found.action.sure and result.n_answers > 0
+    count = str(result.n_answers) if counts else ""
+    return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result), count=count, **found.remarks)
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Draft:
@@ -130,8 +132,8 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     "how many" is the number of exact answers."""
     found = await refined(question.text, run, params)
     draft, action, result = await supported(found, run), found.action, found.result
-    if action.operations.aggregate == "count" and result.n_answers >= 0:
-        return replace(draft, text=str(result.n_answers), status="answered")
+    if draft.count:
+        return replace(draft, text=draft.count, status="answered")
     if not (result.sure or draft.evidence):
         return draft
     nodes = enumerate(await first_nodes(run, action, result, run.reader.passages), 1)

@@ -6,24 +6,20 @@ repeats one, the rules' proposal is taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpu_rag.methods.hybgrag.asks import MODULE, ROUTE
 from gpu_rag.methods.hybgrag.examples import fenced, own_examples, read_examples
-from gpu_rag.methods.hybgrag.retrieve import plan_of
-from gpu_rag.methods.hybgrag.rules import Candidate, Spoken, candidates, first_action, next_action
+from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Params, Retrieved
 from gpu_rag.models.ask import read_prompt
 from gpu_rag.program.decide import decide
-from gpu_rag.program.knowledge_base.chains import asked_types
-from gpu_rag.program.knowledge_base.query import ALL, Operations, contrary_nodes, operations_of
 from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
+from gpu_rag.program.knowledge_base.spoken import Spoken
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
-from gpu_rag.runtime.gather import gather
 
 _MODULE_TEXTS = {
     HYBRID: "knowledge graph: search among what these entities and relations lead to",
@@ -33,23 +29,15 @@ _MODULE_TEXTS = {
 
 @dataclass(frozen=True)
 class Router:
-    """The router of one question. vector: of the question; spoken: the question as rules read it; operations: on what
-    its topics lead to; unread: words of it whose part is not understood; barred: nodes that only contrary relations
-    join with a topic, each with the reason; types: of the nodes asked for."""
+    """The router of one question. vector: of the question; ranked: the candidates for its entities, best first; spoken:
+    the question as rules read it; unknown: names in it that no node has."""
 
     run: Run
     params: Params
     vector: np.ndarray
+    ranked: list[Candidate]
     spoken: Spoken
-    operations: Operations
-    unread: tuple[str, ...]
-    barred: Mapping[int, str]
-    types: tuple[int, ...]
-
-    @property
-    def ranked(self) -> list[Candidate]:
-        """The candidates for the entities, best first."""
-        return self.spoken.ranked
+    unknown: tuple[str, ...]
 
     async def route(self, history: History) -> Action | None:
         """The next action that was not taken before; None if none is left."""
@@ -83,7 +71,7 @@ class Router:
         action = next_action(history, ranked, params) if history.actions else first_action(ranked, params)
         plain = {candidate.first.key for candidate in ranked if candidate.sure}
         sure = action is not None and action.module != TEXT and all(topic.key in plain for topic in action.topics)
-        return action and replace(action, sure=sure, operations=self.operations)
+        return action and replace(action, sure=sure, operations=self.spoken.operations)
 
     def _prompt(self, history: History, proposal: Action | None) -> QueryPrompt:
         """The prompt of the route; examples collected for the index are fenced as untrusted text."""
@@ -99,35 +87,29 @@ class Router:
     def remarks(self, action: Action, result: Retrieved) -> dict[str, tuple[str, ...]]:
         """The remarks of an answer: `unread` (not understood), `sought` (not known) and `barred` (ruled out)."""
         kb, own = kb_of(self.run.index), {candidate.first.key: candidate for candidate in self.ranked}
-        as_spoken = action.operations == self.operations and all(topic.key in own for topic in action.topics)
+        as_spoken = action.operations == self.spoken.operations and all(topic.key in own for topic in action.topics)
         asked = [own[topic.key] for topic in action.topics if topic.key in own]
-        sought = [f"entity: {name}" for name in self.spoken.unknown]
+        sought = [f"entity: {name}" for name in self.unknown]
         sought += [f"{relation} of {one.linked.name}" for one in asked for relation in one.lacking]
         if action.module != TEXT and not (result.met and result.rows):
             sought.append(f"an answer to all of: {'; '.join(action.lines()[1:])}")
         barred = {row: f"{kb.node_names[row]}: ruled out by the question" for row in result.barred}
-        barred |= {row: f"{kb.node_names[row]}: {reason}" for row, reason in self.barred.items()}
+        barred |= {row: f"{kb.node_names[row]}: {reason}" for row, reason in self.spoken.barred.items()}
         lines = tuple(barred[row] for row in sorted(barred)[: self.params.n_nodes])
-        return {"unread": self.unread if as_spoken else (), "sought": tuple(sought), "barred": lines}
+        return {"unread": self.spoken.unread if as_spoken else (), "sought": tuple(sought), "barred": lines}
 
 
 async def router_of(question: str, vector: np.ndarray, run: Run, params: Params) -> Router:
     """The router of a question. The candidates are noted in the trace."""
-    spoken, kb = await candidates(question, run, params), kb_of(run.index)
-    linked = tuple(f"{c.linked.name} ({c.linked.type}) {c.linked.score:.2f}" for c in spoken.ranked)
-    run.note("hybgrag_candidates", len(linked), linked)
-    first = first_action(spoken.ranked, params)
-    own = [candidate for topic in first.topics for candidate in spoken.ranked if candidate.first.key == topic.key]
-    operations, unread, types = ALL, list[str](), tuple(asked_types(run.index, question))
-    if params.chains and not spoken.operators.plain:
-        plan = await plan_of(first.topics, [one.linked.nodes for one in own], ALL, kb, types)
-        operations, words = await operations_of((spoken.operators, replace(plan, without=spoken.left_out)))
-        left_over = any(one.negated and one.first not in first.topics for one in spoken.ranked)
-        unsure = left_over or any(one.negated and not one.sure for one in own)
-        unread = [*words, *(["not"] if unsure else [])]
-    barred = dict[int, str]()
-    if params.chains:
-        pairs = [(one.linked, one.opposed) for one in own if one.opposed and not one.negated]
-        for (entity, _), nodes in zip(pairs, await gather(*(contrary_nodes((e.nodes, o)) for e, o in pairs))):
-            barred |= {node: f"{kb.relation_names[row]} of {entity.name}" for node, row in nodes.items()}
-    return Router(run, params, vector, spoken, operations, tuple(dict.fromkeys(unread)), barred, types)
+    ranked, spoken, unknown = await candidates(question, run, params)
+    run.note(
+        "hybgrag_candidates",
+        len(ranked),
+        tuple(f"{c.linked.name} ({c.linked.type}) {c.linked.score:.2f}" for c in ranked),
+    )
+    if not params.chains:
+        spoken = Spoken(types=spoken.types)
+    first = first_action(ranked, params).topics
+    left_over = any(one.negated and one.first not in first for one in ranked)
+    unread = tuple(dict.fromkeys((*spoken.unread, *(["not"] if left_over and params.chains else []))))
+    return Router(run, params, vector, ranked, replace(spoken, unread=unread), unknown)

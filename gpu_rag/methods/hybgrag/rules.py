@@ -20,37 +20,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any
 
-import numpy as np
-from msgspec import structs
-
+from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params
 from gpu_rag.program.embed import embed
-from gpu_rag.program.knowledge_base.chains import (
-    Asked,
-    Read,
-    asked_chains,
-    of_clause,
-    opposed_relations,
-    spoken_operators,
-)
 from gpu_rag.program.knowledge_base.names import Linked, link_names, masked, unknown_names
-from gpu_rag.program.knowledge_base.query import DIRECTIONS, Topic
+from gpu_rag.program.knowledge_base.query import Topic
 from gpu_rag.program.knowledge_base.relations import NearRelations, near_relations
+from gpu_rag.program.knowledge_base.spoken import Named, Spoken, TopicRead, is_value, spoken_of, stands_as_name
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.keywords import keywords
-from gpu_rag.text.rules.relations.hops import n_relations, relation_words
-from gpu_rag.text.rules.relations.operators import Operators
 
 N_CANDIDATES = 12
 N_RANKED = 8  # relations tried per entity
 CLEAR, PLAIN = 3.0, 2.0  # minimum scores of a name in the question, see `Linked`
 N_CHAINS, LONGEST = 4, 3  # chains tried per entity, relations per chain
-WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
 N_VARIANTS = 1  # relation sets tried to repair an intersection before an entity is dropped
 
 
@@ -60,8 +47,7 @@ class Candidate:
 
     relations: (name, whether it can be the first step), best first; chains: that the question may ask for, best first;
     sure: whether the first chain is certain; plain: whether the question says little else. negated: whether the
-    question rules out what it leads to; lacking: relations that the question plainly says and that do not lead from it;
-    opposed: relations that mean the contrary of what is asked of it.
+    question rules out what it leads to; lacking: relations that the question plainly says and that do not lead from it.
     """
 
     linked: Linked
@@ -71,7 +57,6 @@ class Candidate:
     plain: bool = True
     negated: bool = False
     lacking: tuple[str, ...] = ()
-    opposed: frozenset[int] = frozenset()
 
     def topics(self, size: int) -> list[Topic]:
         """The entity along each of its chains, then along each set of at most `size` of its relations that can begin a
@@ -89,11 +74,6 @@ class Candidate:
         """The entity along the best chain, else along the best relation that can begin a walk."""
         return self.topics(1)[0]
 
-    def negating(self, negated: bool, opposed: frozenset[int]) -> Candidate:
-        """The candidate with its polarity."""
-        chains = tuple(structs.replace(topic, negated=negated) for topic in self.chains)
-        return replace(self, chains=chains, negated=negated, opposed=opposed)
-
     def is_of(self, topic: Topic) -> bool:
         """Whether the topic is this entity."""
         return (self.linked.name, self.linked.type) == (topic.entity, topic.type)
@@ -103,64 +83,38 @@ class Candidate:
         return _overlap(self.linked, other.linked)
 
 
-@dataclass(frozen=True)
-class Spoken:
-    """A question as rules read it. ranked: candidates for its entities, best first; operators: of the question;
-    left_out: nodes that it leaves out; unknown: names in it that no node has."""
+async def candidates(question: str, run: Run, params: Params) -> tuple[list[Candidate], Spoken, tuple[str, ...]]:
+    """(the entities that a question may mean, best first; the question as rules read it; names in it that no node has).
 
-    ranked: list[Candidate]
-    operators: Operators
-    left_out: tuple[int, ...] = ()
-    unknown: tuple[str, ...] = ()
-
-
-async def candidates(question: str, run: Run, params: Params) -> Spoken:
-    """The entities that a question may mean, best first. At one place, the type with the nearest relation comes first.
-
-    Relations are ranked by the cosine of their words and the question with the name replaced by its type. Chains are
-    looked up for names that occur in the question.
+    At one place, the type with the nearest relation comes first. Relations are ranked by the cosine of their words and
+    the question with the name replaced by its type.
     """
     phrases = sorted(keywords(question), key=lambda phrase: (-len(phrase), phrase))[:N_CANDIDATES]
-    kb = kb_of(run.index)
+    index, kb = run.index, kb_of(run.index)
     linked = await link_names(kb, question, phrases, N_CANDIDATES, params.name_threshold)
-    linked = [again for e in linked for again in _places(e, question)]
-    clear = sorted(_clear(linked, params.max_topics), key=lambda e: e.start)
-    operators = spoken_operators(run.index, question, [(e.start, e.end) for e in clear])
-    clauses = dict(zip(((e.start, e.end) for e in clear), operators.clauses))
-    left_out = tuple(n for e in linked if (c := clauses.get((e.start, e.end))) and c.left_out for n in e.nodes)
-    linked = [e for e in linked if not set(e.nodes) <= set(left_out)]
-    unknown = unknown_names(question, [e.name for e in linked], kb)
-    if not linked:
-        return Spoken([], operators, left_out, unknown)
-    vectors = await embed([masked(question, e.start, e.end, e.type) for e in linked])
-    ranked = await gather(
+    linked = [again for e in linked for again in _places(e, question) if not is_value(question, again.start, again.end)]
+    clear = sorted(_clear(linked, index, question, params.max_topics), key=lambda e: e.start)
+    linked = [*clear, *(e for e in linked if e not in clear)]
+    vectors = list(await embed([masked(question, e.start, e.end, e.type) for e in linked])) if linked else []
+    named = [Named(e.name, e.nodes, e.start, e.end, vector) for e, vector in zip(linked, vectors)]
+    spoken = await spoken_of(index, question, named[: len(clear)], named[len(clear) :], LONGEST, N_CHAINS)
+    near = await gather(
         *(near_relations((e.nodes, vector), params.radius, N_RANKED) for e, vector in zip(linked, vectors))
     )
-    common = run.index.loaded("words of relations", lambda index: relation_words(kb_of(index).relation_texts))
-    asked = []
-    for e, vector in zip(linked, vectors):
-        clause = None if operators.plain else clauses.get((e.start, e.end))
-        asked.append(
-            _asked(question, e, linked, vector, common) if clause is None else of_clause(clause, e.nodes, vector)
-        )
-    chains = await gather(*(asked_chains(one, LONGEST, N_CHAINS) for one in asked))
-    found = []
-    for e, near, read, one in zip(linked, ranked, chains, asked):
-        if any(near.first):
-            candidate, score = _candidate(e, near, read, kb)
-            opposed = opposed_relations(run.index, one.text)
-            negated = (e.start, e.end) in clauses and clauses[e.start, e.end].negated
-            found.append((candidate.negating(negated, opposed), score))
+    left_out = set(spoken.left_out)
+    kept = [(e, n, r) for e, n, r in zip(linked, near, spoken.topics + spoken.others) if not {*e.nodes} <= left_out]
+    found = [_candidate(e, n, r, kb) for e, n, r in kept if any(n.first)]
     found.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
-    return Spoken([candidate for candidate, _ in found], operators, left_out, unknown)
+    return [candidate for candidate, _ in found], spoken, unknown_names(question, [e.name for e, _, _ in kept], kb)
 
 
-def _clear(linked: Sequence[Linked], most: int) -> list[Linked]:
+def _clear(linked: Sequence[Linked], index: Index, question: str, most: int) -> list[Linked]:
     """The names that clearly occur in a question, one for each place."""
     least, taken = CLEAR if any(e.score >= CLEAR for e in linked) else PLAIN, list[Linked]()
     for e in linked:
-        if e.score >= least and not any(_overlap(e, other) for other in taken) and len(taken) < most:
-            taken.append(e)
+        clear = e.score >= least or (e.score >= PLAIN and stands_as_name(index, question, e.start, e.end))
+        if clear and not any(_overlap(e, other) for other in taken) and len(taken) < most:
+            taken.append(e if e.score >= least else replace(e, score=least))
     return taken
 
 
@@ -175,31 +129,17 @@ def _overlap(one: Linked, other: Linked) -> bool:
     return one.start < other.end and other.start < one.end
 
 
-def _asked(question: str, topic: Linked, linked: Sequence[Linked], vector: np.ndarray, common: frozenset[str]) -> Asked:
-    """The question about one topic: "#" stands for the topic, and other names that clearly occur in it are removed."""
-    text = question
-    for other in sorted({(e.start, e.end): e for e in linked}.values(), key=lambda e: -e.start):
-        if (other.start, other.end) == (topic.start, topic.end) and topic.end:
-            text = masked(text, topic.start, topic.end, "#")
-        elif other.score >= CLEAR and (other.end <= topic.start or other.start >= topic.end):
-            text = masked(text, other.start, other.end, "")
-    return Asked(text, topic.nodes, n_relations(question, [question[topic.start : topic.end]], common), vector)
-
-
-def _candidate(linked: Linked, near: NearRelations, read: Read, kb: KnowledgeBase) -> tuple[Candidate, float]:
+def _candidate(linked: Linked, near: NearRelations, topic: TopicRead, kb: KnowledgeBase) -> tuple[Candidate, float]:
     """The candidate, and a score that ranks the types of one name: of the best chain, else of the best relation."""
-    names, chains = kb.relation_names, read.chains
+    names, read = kb.relation_names, topic.read
     relations = tuple((names[r], first) for r, first in zip(near.rows, near.first))
-    topics = [
-        Topic(linked.name, linked.type, tuple(names[r] for r in one.relations), tuple(WAYS[way] for way in one.ways))
-        for one in chains
-    ]
-    sure = bool(chains) and chains[0].sure
+    topics = [chain.topic(linked.name, linked.nodes[0], kb, topic.negated) for chain in read.chains]
     if read.fitting and not read.plain:
-        topics.insert(0, Topic(linked.name, linked.type, tuple(names[r] for r in read.fitting)))
-    score = chains[0].score if chains else max(near.scores) - 1
+        fitting = tuple(names[r] for r in read.fitting)
+        topics.insert(0, Topic(linked.name, linked.type, fitting, negated=topic.negated))
+    score = read.chains[0].score if read.chains else max(near.scores) - 1
     lacking = tuple(dict.fromkeys(names[row] for row, _ in read.lacking))
-    return Candidate(linked, relations, tuple(topics), sure, read.plain, lacking=lacking), score
+    return Candidate(linked, relations, tuple(topics), topic.sure, read.plain, topic.negated, lacking), score
 
 
 def first_action(ranked: Sequence[Candidate], params: Params) -> Action:

@@ -17,28 +17,19 @@ from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.asks import QUERY
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice
 from gpu_rag.methods.hydrarag.batched.walked import worded_paths
-from gpu_rag.methods.hydrarag.rules import Spoken, TopicRead
+from gpu_rag.methods.hydrarag.replies import NAME_CHARS
 from gpu_rag.methods.hydrarag.state import LIKELY, SURE, Analysis, FoundPath, Mention, Realised, Search, Sources
 from gpu_rag.models.ask import read_prompt
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
-from gpu_rag.program.knowledge_base.chains import (
-    Asked,
-    asked_chains,
-    asked_types,
-    of_clause,
-    opposed_relations,
-    spoken_operators,
-)
 from gpu_rag.program.knowledge_base.names import unknown_names
-from gpu_rag.program.knowledge_base.query import ALL, Part, Plan, Query, Topic, contrary_nodes, operations_of, solve
+from gpu_rag.program.knowledge_base.query import ALL, Part, Plan, Query, Topic, solve
 from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
+from gpu_rag.program.knowledge_base.spoken import Named, Spoken, is_value, spoken_of
 from gpu_rag.program.knowledge_base.views import relation_row
 from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.relations.hops import n_relations
-from gpu_rag.text.rules.relations.operators import Clause
 
 N_CHAINS, N_PATHS = 3, 30  # chains read of a topic, and paths per chain
 
@@ -61,14 +52,14 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
         return Realised(sought=tuple(sought)), []
     spoken = await _spoken(analysis, mentions, search)
     (vector,) = await embed([analysis.indicator])
-    proposal, prompt = spoken.query(kb), read_prompt("gpu_rag.methods.hydrarag.prompts:query")
+    proposal, prompt = _query(spoken, kb), read_prompt("gpu_rag.methods.hydrarag.prompts:query")
     shown = QueryPrompt(search.run, prompt, analysis.question, vector, proposal.entities)
     query = await decide(search.run, QUERY, proposal=proposal, shown=shown, mentions=mentions, search=search)
     lines = dict.fromkeys(f"{'asked' if query.sure else 'perhaps'}: {topic.text()}" for topic in query.entities)
     search.run.note("relations_asked", len(query.entities), (*lines, *query.operations.lines()))
     sought += spoken.lacking(kb) if query == proposal else []
     unread = spoken.unread if query == proposal else ()
-    barred = await _contrary(spoken, kb)
+    barred = spoken.barred
     parts = [(topic, part) for topic in query.entities if (part := _part(topic, mentions, kb)) is not None]
     if query.operations == ALL and not any(topic.negated for topic in query.entities):
         ways, met = await _ways(query, [part for _, part in parts])
@@ -78,8 +69,7 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
         return Realised(query, barred=barred, unread=unread, sought=tuple(sought)), paths
     first = tuple({(part.nodes, part.negated): part for _, part in reversed(parts)}.values())[::-1]
     left_out = tuple(node for name in query.operations.without for node in kb.named(name))
-    types = tuple(sorted(asked_types(search.run.index, analysis.question)))
-    solved = await solve(Plan(first, query.operations, left_out, types))
+    solved = await solve(Plan(first, query.operations, left_out, spoken.types))
     nodes = tuple(node for node in solved.nodes if node not in barred)
     barred = {**barred, **dict.fromkeys(solved.barred, "ruled out by the question")}
     bonus = SURE if query.sure else LIKELY
@@ -98,31 +88,12 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
 
 async def _spoken(analysis: Analysis, mentions: Sequence[Mention], search: Search) -> Spoken:
     """The question as rules read it."""
-    text, index = normalise_name(analysis.question.replace("_", " ")), search.run.index
-    found = ((span, mention) for mention in mentions for span in _spans(mention, text))
-    places = sorted(found, key=lambda one: one[0])
-    operators = spoken_operators(index, text, [span for span, _ in places])
-    asked = [(mention, Clause(""), _asked(analysis, mention, search.relation_words)) for mention in mentions]
-    if not operators.plain:
-        pairs = zip(places, operators.clauses)
-        asked = [(mention, clause, of_clause(clause, _nodes(mention))) for (_, mention), clause in pairs]
-    reads = await gather(*(asked_chains(one, search.params.d_max, N_CHAINS) for _, _, one in asked))
-    opposed = (opposed_relations(index, one.text) for _, _, one in asked)
-    topics = [
-        TopicRead(mention.text, one.nodes, read, clause.negated, clause.left_out, contrary)
-        for (mention, clause, one), read, contrary in zip(asked, reads, opposed)
-    ]
-    if operators.plain:
-        return Spoken(tuple(topics), ALL, ())
-    parts = tuple(
-        Part(topic.nodes, topic.chains[0].relations, topic.chains[0].ways, topic.negated)
-        for topic in topics
-        if topic.chains
-    )
-    left_out = tuple(node for topic in topics if topic.left_out for node in topic.nodes)
-    operations, unread = await operations_of((operators, Plan(parts, without=left_out)))
-    unsure = any(topic.negated and not (topic.chains and topic.chains[0].sure) for topic in topics)
-    return Spoken(tuple(topics), operations, (*unread, *(["not"] if unsure else [])))
+    text = normalise_name(analysis.question.replace("_", " "))
+    named = [Named(mention.text, _nodes(mention), *span) for mention in mentions for span in _spans(mention, text)]
+    topics = [topic for topic in sorted(named, key=lambda one: one.start) if not is_value(text, topic.start, topic.end)]
+    written = {topic.name for topic in named}
+    others = [Named(mention.text, _nodes(mention), 0, 0) for mention in mentions if mention.text not in written]
+    return await spoken_of(search.run.index, text, topics, others, search.params.d_max, N_CHAINS)
 
 
 def _spans(mention: Mention, text: str) -> list[tuple[int, int]]:
@@ -130,25 +101,19 @@ def _spans(mention: Mention, text: str) -> list[tuple[int, int]]:
     return [found.span() for found in re.finditer(rf"(?<!\w){name}(?!\w)", text)]
 
 
-def _asked(analysis: Analysis, topic: Mention, common: frozenset[str]) -> Asked:
-    text = normalise_name(analysis.question.replace("_", " "))
-    for mention in analysis.mentions:
-        name = re.escape(normalise_name(mention.text.replace("_", " ")))
-        text = re.sub(rf"(?<!\w){name}(?!\w)", "#" if mention is topic else "", text)
-    return Asked(text, _nodes(topic), n_relations(analysis.question, [topic.text], common))
-
-
 def _nodes(mention: Mention) -> tuple[int, ...]:
     """The nodes of the very name, else all that it may denote."""
     return tuple(match.node for match in mention.matches if match.cosine >= 1.0) or mention.nodes
 
 
-async def _contrary(spoken: Spoken, kb: KnowledgeBase) -> dict[int, str]:
-    """The nodes that only contrary relations join with a topic, each with the reason."""
-    topics = [topic for topic in spoken.topics if topic.opposed and not (topic.negated or topic.left_out)]
-    found = await gather(*(contrary_nodes((topic.nodes, topic.opposed)) for topic in topics))
-    pairs = ((topic, nodes) for topic, nodes in zip(topics, found))
-    return {node: f"{kb.relation_names[row]} of {topic.name}" for topic, nodes in pairs for node, row in nodes.items()}
+def _query(spoken: Spoken, kb: KnowledgeBase) -> Query:
+    """The query that the rules propose: the topic with the best chain first."""
+    topics = spoken.topics + spoken.others * spoken.plain
+    known = sorted((topic for topic in topics if topic.chains), key=lambda topic: -topic.chains[0].score)
+    sure = bool(known) and all(topic.sure for topic in topics)
+    chains = [(topic, chain) for topic in known for chain in topic.chains[: 1 if sure else N_CHAINS]]
+    entities = (chain.topic(topic.name[:NAME_CHARS], topic.nodes[0], kb, topic.negated) for topic, chain in chains)
+    return Query(tuple(entities), sure, spoken.operations)
 
 
 # --- paths ------------------------------------------------------------------------------------------

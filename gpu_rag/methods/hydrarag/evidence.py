@@ -31,10 +31,10 @@ def _shape(path: FoundPath) -> tuple[tuple[object, ...], int, int]:
 
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:
-    """Answer nodes, best first: of the best path and paths like it, then of the other kept paths. The exact answers of
-    a query with operations stand alone."""
+    """Answer nodes, best first: of the best path and paths like it, then of the other kept paths. The answers of a
+    query with operations stand alone."""
     ranked: dict[int, tuple[str, float]] = {}
-    if search.asked.exact and search.asked.nodes:
+    if search.asked.nodes:
         source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
         exact = search.asked.nodes[:MOST_ANSWERS]
         return tuple(ranked_node(search.kb, node, source, SURE) for node in exact)

@@ -106,6 +106,7 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     asked, names = search.asked, search.kb.node_names
     barred = tuple(f"{names[node]}: {reason}" for node, reason in sorted(asked.barred.items()))[:MOST_ANSWERS]
     remarks: dict[str, Any] = {"missing": lines, "unread": asked.unread, "sought": asked.sought, "barred": barred}
+    remarks["count"] = asked.count
     paths, pools = tuple(map(_path, chosen)), tuple(search.pools)
     return Draft(tried.text, evidence, paths, status, tried.nodes, pools, **remarks)
 

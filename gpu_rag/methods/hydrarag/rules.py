@@ -19,11 +19,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
-from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched.names import names_in
 from gpu_rag.methods.hydrarag.evidence import alike, evidence_of, ranked_nodes
 from gpu_rag.methods.hydrarag.replies import (
@@ -51,8 +48,6 @@ from gpu_rag.methods.hydrarag.state import (
     Params,
     Search,
 )
-from gpu_rag.program.knowledge_base.chains import AskedChain, Read
-from gpu_rag.program.knowledge_base.query import DIRECTIONS, Operations, Query, Topic
 from gpu_rag.program.reader import passage_block, read_blocks
 from gpu_rag.text.keywords import names
 from gpu_rag.text.normalise import normalise_name
@@ -69,62 +64,11 @@ from gpu_rag.text.rules.extraction.lexicon import is_verb
 from gpu_rag.text.rules.relations.hops import n_relations
 from gpu_rag.text.tokens import STOP_WORDS
 
-N_CHAINS = 3  # chains of a topic that may be walked if none is sure
-_WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
 _WORD = re.compile(r"\w+")
 _WORDS_OF_NAMES = re.compile(r"[\w'.&-]*\w")
 _AS_ONE = re.compile(r"\w+_\w+")  # "More_Than_Ever"
 _SHOWN_ANSWERS = 20
 _FUNCTION = FUNCTION_WORDS | QUESTION_WORDS | AUX | STOP_WORDS
-
-
-@dataclass(frozen=True)
-class TopicRead:
-    """A topic as rules read it. negated, left_out: whether the question rules out what it leads to, or itself; opposed:
-    relations that mean the contrary of what is asked of it."""
-
-    name: str
-    nodes: tuple[int, ...]
-    read: Read
-    negated: bool = False
-    left_out: bool = False
-    opposed: frozenset[int] = frozenset()
-
-    @property
-    def chains(self) -> tuple[AskedChain, ...]:
-        """The chains that the question may ask for, best first; none of a topic that is left out."""
-        return () if self.left_out else self.read.chains
-
-
-@dataclass(frozen=True)
-class Spoken:
-    """A question as rules read it. unread: words whose part in it is not understood."""
-
-    topics: tuple[TopicRead, ...]
-    operations: Operations
-    unread: tuple[str, ...]
-
-    def query(self, kb: KnowledgeBase) -> Query:
-        """The query that the rules propose: the topic with the best chain first."""
-        known = sorted((topic for topic in self.topics if topic.chains), key=lambda topic: -topic.chains[0].score)
-        sure = all(topic.left_out or (topic.chains and topic.chains[0].sure) for topic in self.topics)
-        chains = [(topic, chain) for topic in known for chain in topic.chains[: 1 if sure else N_CHAINS]]
-        entities = (
-            Topic(
-                topic.name[:NAME_CHARS],
-                kb.type_names[kb.node_type[topic.nodes[0]]],
-                tuple(kb.relation_names[row] for row in chain.relations),
-                tuple(_WAYS[way] for way in chain.ways),
-                topic.negated,
-            )
-            for topic, chain in chains
-        )
-        return Query(tuple(entities), sure and bool(known), self.operations)
-
-    def lacking(self, kb: KnowledgeBase) -> list[str]:
-        """The relations that the question plainly says of a topic and that do not lead from it."""
-        pairs = ((topic, row) for topic in self.topics for row, _ in topic.read.lacking if not topic.left_out)
-        return list(dict.fromkeys(f"{kb.relation_names[row]} of {topic.name}" for topic, row in pairs))
 
 
 async def topics(question: str, search: Search) -> Topics:
@@ -161,10 +105,9 @@ def prediction(name: str, analysis: Analysis) -> Prediction:
 async def answer(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search) -> Answered:
     """The answer of the best path, see the module; "" if no path settles the question and further phases follow."""
     exact = search.asked
-    if exact.exact and exact.nodes and exact.query is not None:
-        if exact.query.operations.aggregate == "count":
-            return Answered("", (), True, str(len(exact.nodes)))
-        return Answered("", (), True, joined_answers([folded(search.kb.node_names[node]) for node in exact.nodes]))
+    if exact.exact and exact.nodes:
+        names = joined_answers([folded(search.kb.node_names[node]) for node in exact.nodes])
+        return Answered("", (), True, exact.count or names)
     settled = any(_settles(path, analysis) for path in chosen)
     if not (settled or last):
         return NOT_ANSWERED

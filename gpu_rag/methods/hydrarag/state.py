@@ -253,7 +253,7 @@ class FoundPath:
 class Realised:
     """The query of a question and its exact answers.
 
-    nodes: the answers, ascending, if the query has operations; exact: whether it does and was understood; barred: nodes
+    nodes: the answers, ascending, if the query has operations; exact: whether it was plainly understood; barred: nodes
     that are no answer, each with the reason; unread, sought: see `Answer`.
     """
 
@@ -263,6 +263,12 @@ class Realised:
     barred: Mapping[int, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     sought: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> str:
+        """The number of exact answers, if the question asks for it; else ""."""
+        counts = self.exact and self.query is not None and self.query.operations.aggregate == "count"
+        return str(len(self.nodes)) if counts and self.nodes else ""
 
 
 @dataclass

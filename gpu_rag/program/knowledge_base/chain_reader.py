@@ -27,6 +27,7 @@ import numpy as np
 from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.index.knowledge_base import CURATED, KnowledgeBase
 from gpu_rag.index.knowledge_base.names import relation_text
+from gpu_rag.program.knowledge_base.query import amount
 from gpu_rag.text.rules.relations import Denial, Unit, denial_of, says, spoken_of, units_of, words_of
 from gpu_rag.text.rules.relations.direction import Side, agree, side_of_head, side_of_topic
 
@@ -38,6 +39,7 @@ UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: reduces UNSAID for a
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
 FOUND = 0.2  # penalty of a relation that only texts state, if others are curated
+VALUES = 40  # edges looked at to say whether a relation leads to numbers
 PLAINLY = 0.75  # share of a relation's words that a question expresses if it plainly says the relation
 AGAINST = 0.3  # share that a cue covers of a relation walked against its direction
 MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
@@ -170,6 +172,16 @@ class ChainReader:
         both = [np.bincount(keys // (n * n), some, minlength=kb.n_relations) for some in (returned, counts)]
         return 5 * both[0] > both[1]
 
+    @cached_property
+    def valued(self) -> frozenset[str]:
+        """The stems of relations most of whose first edges lead to numbers or dates."""
+        (starts, rows), kb, found = self._edges, self.kb, set[str]()
+        for relation, units in enumerate(self.units):
+            ends = kb.tail[rows[starts[relation] : starts[relation + 1]][:VALUES]].tolist()
+            if 2 * sum(amount(kb.node_names[node]) is not None for node in ends) > len(ends):
+                found.update(unit.stem for unit in units)
+        return frozenset(found)
+
     def way(self, directed: int) -> int:
         """The direction of a directed relation for `reachable`."""
         return EITHER if self.either[directed // 2] else IN if directed % 2 else OUT
@@ -233,7 +245,7 @@ class ChainReader:
         covers = [says(cue, unit) for unit in self.units[relation]]
         if self.either[relation]:
             return covers
-        heads = (head._replace(side=-head.side) if back else head for head in self.heads[relation])
+        heads = (head.turned() if back else head for head in self.heads[relation])
         return [value if agree(side, head) else AGAINST * value for value, head in zip(covers, heads)]
 
 

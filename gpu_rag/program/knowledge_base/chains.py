@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,21 +15,22 @@ import torch
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
-from gpu_rag.graph.reach import IN, reachable
+from gpu_rag.graph.reach import reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.chain_reader import FAR, PLAINLY, TRIED, ChainReader, Reading
+from gpu_rag.program.knowledge_base.query import DIRECTIONS, Topic
 from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
-from gpu_rag.text.rules.relations.hops import n_relations
-from gpu_rag.text.rules.relations.operators import Clause, Operators, operators_of
+from gpu_rag.text.rules.relations.operators import Operators, operators_of
 from gpu_rag.types import Ragged
 
 MOST_ENDS = 100  # nodes kept per chain
 SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: minimum cover per step, minimum lead, maximum other words
 Steps = tuple[tuple[int, int], ...]
+_WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,12 @@ class AskedChain:
         """The direction of each step."""
         return tuple(direction for _, direction in self.steps)
 
-    def text(self, kb: KnowledgeBase) -> str:
-        """ "written_by, written_by backwards"."""
-        return ", ".join(f"{kb.relation_names[r]}{' backwards' * (direction == IN)}" for r, direction in self.steps)
+    def topic(self, name: str, node: int, kb: KnowledgeBase, negated: bool = False) -> Topic:
+        """The chain of a topic of this name, and of a node's type."""
+        relations = tuple(kb.relation_names[row] for row in self.relations)
+        return Topic(
+            name, kb.type_names[kb.node_type[node]], relations, tuple(_WAYS[way] for way in self.ways), negated
+        )
 
 
 @batched(GRAPH, name="kb_chains")
@@ -146,14 +151,9 @@ def opposed_relations(index: Index, text: str) -> frozenset[int]:
     return _reader(index).opposed(text)
 
 
-def of_clause(clause: Clause, nodes: tuple[int, ...], vector: np.ndarray | None = None) -> Asked:
-    """The part of a question about one topic."""
-    return Asked(clause.text, nodes, n_relations(clause.text, []), vector)
-
-
 def spoken_operators(index: Index, text: str, spans: Sequence[tuple[int, int]]) -> Operators:
     """The operators of a question about topics at these characters, beside the relations of the knowledge base."""
-    return operators_of(text, spans, _reader(index).groups)
+    return operators_of(text, spans, _reader(index).groups, _reader(index).valued)
 
 
 def _reader(index: Index) -> ChainReader:

@@ -129,7 +129,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """A query in the graph. without: nodes; types: of the answers if all topics are negated, () for any."""
+    """A query in the graph. without: nodes; types: of the answers, () for any."""
 
     parts: tuple[Part, ...]
     operations: Operations = ALL
@@ -151,8 +151,9 @@ def solve(index: Index, plans: list[Plan]) -> list[Solved]:
     """The nodes that answer each query, exactly.
 
     An answer stands at the end of the chain of every topic that is not negated (with `either`, of one), at that of no
-    negated one, and is no topic. A topic without ways leads along each of its relations, either way. If all topics are
-    negated, the other nodes at the end of their last relations are the answers.
+    negated one, and is no topic. Where some are of the wanted types, the others do not count. A topic without ways
+    leads along each of its relations, either way. If all topics are negated, the other nodes at the end of their last
+    relations are the answers.
     """
     return _solved(index, plans)
 
@@ -183,7 +184,7 @@ def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     barred = torch.cat([keys[ruled_out], left_out]).unique()
     found = found[~torch.isin(found, torch.cat([barred, topics]))]
     kept, out = (_lists(ragged_of_keys(some, len(plans), n)) for some in (found, barred))
-    answers = (_valued(kb, index, plan, nodes) for plan, nodes in zip(plans, kept))
+    answers = (_valued(kb, index, plan, _of_types(kb, plan, nodes)) for plan, nodes in zip(plans, kept))
     return [Solved(nodes, tuple(gone.tolist())) for nodes, gone in zip(answers, out)]
 
 
@@ -216,6 +217,12 @@ def _rest(kb: KnowledgeBase, plan: Plan) -> list[int]:
 def _lists(ragged: Ragged) -> list[np.ndarray]:
     values, offsets = ragged.values.cpu().numpy().astype(np.int64), ragged.offsets.tolist()
     return [values[a:b] for a, b in zip(offsets, offsets[1:])]
+
+
+def _of_types(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> np.ndarray:
+    """The nodes of the wanted types, or all if there is none of them."""
+    wanted = nodes[np.isin(kb.node_type[nodes], plan.types)]
+    return wanted if len(wanted) else nodes
 
 
 def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> tuple[int, ...]:
@@ -302,8 +309,9 @@ def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[
 def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[tuple[Operations, tuple[str, ...]]]:
     """(operations, unread words) for the operators of each question, whose topics are in a plan without operations.
 
-    A value is compared by the relation that the words before it name, among those that give values to the answers; if
-    they name none, by the only one, or for dates by the only one with dates.
+    How many is a count unless the answers are numbers. A value is compared by the relation that the words before it
+    name, among those that give values to the answers; if they name none, by the only one, or for dates by the only one
+    with dates.
     """
     kb, found = kb_of(index), []
     bare = [replace(plan, operations=Operations(either=spoken.either)) for spoken, plan in queries]
@@ -321,6 +329,8 @@ def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[t
         if ordered and not by:
             unread.append(spoken.order)
         aggregate = "" if ordered and not by else spoken.aggregate
+        if aggregate == "count" and all(amount(kb.node_names[node]) is not None for node in solved.nodes):
+            aggregate = ""  # the number itself is stated: how many employees it has
         names = tuple(kb.node_names[node] for node in plan.without)
         operations = Operations(spoken.either, names, tuple(constraints), aggregate, by)
         found.append((operations, tuple(dict.fromkeys(unread))))

@@ -55,7 +55,7 @@ def _table() -> _Table:
     phrases: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for group, says in rows["groups"].items():
         for phrase in says:
-            phrases[tuple(map(_stem, words_of(phrase)))].add(group)
+            phrases[tuple(map(stem_of, words_of(phrase)))].add(group)
     pairs = [tuple(pair) for pair in rows["inverse"]]
     return _Table(
         {key: frozenset(groups) for key, groups in phrases.items()},
@@ -71,7 +71,7 @@ def words_of(text: str) -> list[str]:
 
 
 @cache
-def _stem(word: str) -> str:
+def stem_of(word: str) -> str:
     """The stem of a word; a stop word is its own stem."""
     return (tokenize(word) or [word])[0]
 
@@ -82,7 +82,7 @@ def units_of(text: str) -> list[Unit]:
     >>> [(unit.stem, sorted(unit.groups)) for unit in units_of("Who was it written by?")]
     [('written', ['write'])]
     """
-    stems, table = [_stem(word) for word in words_of(text)], _table()
+    stems, table = [stem_of(word) for word in words_of(text)], _table()
     words = words_of(text)
     found, at = [], 0
     while at < len(stems):
@@ -139,7 +139,7 @@ def denial_of(label: str, stems: Collection[str]) -> Denial | None:
         if (spoken := _table().speaks_of.get(group)) is not None:
             by.add(group)
             denied.add(spoken)
-    denying = {_stem(word) for word in words_of(label) if word in _DENYING_WORDS}
+    denying = {stem_of(word) for word in words_of(label) if word in _DENYING_WORDS}
     if denying:
         by |= denying & {unit.stem for unit in units}
         denied |= {key for unit in units if unit.stem not in denying for key in (unit.stem, *unit.groups)}

@@ -25,6 +25,7 @@ _INTRANSITIVE = word_set(
     " acted acts appeared appears participated competed graduated died moved collaborated collaborates depended depends"
 )
 _COMPLEMENT = PREPOSITIONS - {"by", "of"}
+_WHICH = word_set("which what whom who whose")
 _NOT_AGENTS = word_set(
     "father mother brother sister daughter grandfather grandmother stepfather stepmother member partner"
 )
@@ -33,11 +34,19 @@ _LEAST_SHARED = 3  # letters at the beginning of two forms of one word
 
 
 class Side(NamedTuple):
-    """A side, and the word by which it was read. noun: whether that word is the name of a role."""
+    """A side, and the word by which it was read. noun: whether that word is the name of a role; to: the preposition of
+    a verb ("opened for"), and subject: whether the side is that of its subject (1) or of what follows the preposition
+    (-1), whatever its voice."""
 
     side: int
     word: str
     noun: bool
+    to: str = ""
+    subject: int = OPEN
+
+    def turned(self) -> Side:
+        """The other side."""
+        return self._replace(side=-self.side, subject=-self.subject)
 
 
 def side_of_head(words: Sequence[str], place: int, width: int) -> Side:
@@ -56,7 +65,8 @@ def side_of_head(words: Sequence[str], place: int, width: int) -> Side:
         side = PATIENT if _is_participle(word) and word not in _INTRANSITIVE else AGENT
     else:
         side = OPEN if behind else AGENT
-    return Side(side, word, is_role)
+    to = next((word for word in words[place + 1 :] if word in _COMPLEMENT), "")
+    return Side(side, word, is_role, to, 1)
 
 
 def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
@@ -65,6 +75,7 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
         return Side(OPEN, words[place], False)
     topic, word, is_role = words.index("#"), words[place], not _reads_as_verb(words, place, width)
     before, behind = list(words[:place]), list(words[place + (width if is_role else 1) :])
+    to, subject = _preposition(words, topic, place)
     if is_role:
         owner = _owner(words[place + width - 1])
         if topic < place:
@@ -73,8 +84,8 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
         else:
             fills, owns = behind[:1] == ["#"] or before[-1:] == ["whose"], behind[:1] == ["of"]
         if not (fills or owns):
-            return Side(OPEN, word, True)
-        return Side(-owner if fills else owner, word, True)
+            return Side(OPEN, word, True, to, subject)
+        return Side(-owner if fills else owner, word, True, to, subject)
     passive = _is_participle(word) and any(one in _BE for one in before[-3:])
     if topic > place:
         if behind[:1] == ["by"]:
@@ -86,19 +97,34 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
     elif any(one in _DO for one in before[:topic]) or not _is_participle(word):
         side = AGENT
     else:
-        side = PATIENT if passive or behind[:1] == ["by"] else AGENT
-    return Side(side, word, False)
+        side = PATIENT if passive or behind[:1] == ["by"] or words[0] == "by" else AGENT
+    return Side(side, word, False, to, subject)
 
 
-def agree(one: Side, other: Side) -> bool:
-    """Whether two sides may be the same. Sides are compared for forms of one word, and for two roles."""
-    shared = next(
-        (n for n, (a, b) in enumerate(zip(one.word, other.word)) if a != b), min(map(len, (one.word, other.word)))
-    )
-    one_word = shared >= max(_LEAST_SHARED, min(len(one.word), len(other.word)) - 3)
-    if not (one_word or (one.noun and other.noun)):
-        return True
-    return one.side == other.side or abs(one.side) != abs(other.side)
+def _preposition(words: Sequence[str], topic: int, place: int) -> tuple[str, int]:
+    """(the preposition of a verb, 1 if the topic is its subject, else -1): behind the verb, or before "which", "whom".
+
+    ("for", 1) of "for which band did # open", and of "which band did # open for"; ("for", -1) of "who opened for #".
+    """
+    if topic > place:
+        return (words[topic - 1], -1) if words[topic - 1] in _COMPLEMENT else ("", OPEN)
+    fronted = words[0] if len(words) > 1 and words[1] in _WHICH else ""
+    near = (fronted, words[-1], *words[place + 1 : place + 2])
+    return next(((word, 1) for word in near if word in _COMPLEMENT), ("", OPEN))
+
+
+def agree(side: Side, label: Side) -> bool:
+    """Whether the side of a question may be that of a label. Sides are compared for forms of one word, and for two
+    roles; those of verbs with one preposition by the subject. A verb in the question makes a verb of a label in -s."""
+    lengths = len(side.word), len(label.word)
+    shared = next((n for n, (a, b) in enumerate(zip(side.word, label.word)) if a != b), min(lengths))
+    if shared < max(_LEAST_SHARED, min(lengths) - 3):
+        return not (side.noun and label.noun) or side.side == label.side or abs(side.side) != abs(label.side)
+    if side.to and side.to == label.to:
+        return side.subject == label.subject
+    if label.noun and not side.noun and label.word.endswith("s"):
+        return side.side in (OPEN, label.subject)
+    return side.side == label.side or abs(side.side) != abs(label.side)
 
 
 def _owner(noun: str) -> int:
@@ -123,7 +149,7 @@ def _has_complement(words: Sequence[str], place: int) -> bool:
 
 
 def _is_participle(word: str) -> bool:
-    return is_verb(word, "") and not word.endswith(("s", "ing"))
+    return word.endswith("ed") or (is_verb(word, "") and not word.endswith(("s", "ing")))
 
 
 def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
@@ -131,5 +157,7 @@ def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
     if before in _BEFORE_NOUN or words[place + width : place + width + 1] == ["of"]:
         return False
     if _is_verb(word) or _has_complement(words, place):
+        return True
+    if before == "#" and any(one in _DO for one in words[: place - 1]):  # "whom did # mentor"
         return True
     return not is_person(word.removesuffix("s")) and any(one in _DO for one in words[:place])

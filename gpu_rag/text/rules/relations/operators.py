@@ -14,14 +14,15 @@ from typing import Literal
 
 from gpu_rag.text.rules.decomposition.phrases import AUX, COPULAS
 from gpu_rag.text.rules.extraction.lexicon import MONTHS, is_verb
-from gpu_rag.text.rules.relations import units_of, words_of
+from gpu_rag.text.rules.relations import stem_of, units_of, words_of
 from gpu_rag.text.sentences import word_set
 from gpu_rag.text.tokens import STOP_WORDS
 
 Compare = Literal["equal", "less", "most", "more", "least"]
 Aggregate = Literal["", "count", "first", "last"]
 
-_NOT = frozenset({"not", "never", "no", "neither", "nor", "without"})
+_NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
+_NOBODY = frozenset({"nobody", "nothing", "noone"})  # what they say of the things asked for is not understood
 _EXCEPT = frozenset({"except", "excluding", "besides"})
 _CUTS = frozenset({",", ";", "and", "or", "but", "that", "who", "which", "whom", "nor", "without", *_EXCEPT})
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
@@ -42,7 +43,9 @@ _FIRST = word_set("first earliest oldest smallest lowest cheapest shortest fewes
 _LAST = word_set("last latest newest youngest largest highest biggest longest most greatest")
 _NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
 _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
-_OUT = (("other", "than"), ("apart", "from"))
+_OUT = (("other", "than"), ("apart", "from"), ("not", "counting"))
+_BESIDE_VALUES = AUX | word_set("a an the of its their his her with and that which who ,")
+_JOINS = frozenset({"and", "or", ","})
 _PERMITS = word_set("safe safely suitable allowed permitted tolerated")  # what is not "contraindicated"
 _FORBIDDEN = "contraindicated"
 _DO = frozenset({"do", "does", "did"})
@@ -91,9 +94,22 @@ class Operators:
         return not (rules_out or self.either or self.turns or self.aggregate or self.comparisons or self.unread)
 
 
-def operators_of(text: str, spans: Sequence[tuple[int, int]], known: frozenset[str] = frozenset()) -> Operators:
+def is_compared(before: str, name: str) -> bool:
+    """Whether a name is a number or date with which the words before it compare ("after", 1990)."""
+    words = before.casefold().split()
+    ends = (_COMPARES.get(tuple(words[-n:]), "equal") for n in range(1, _WIDEST + 1))
+    return _NUMBER.fullmatch(name) is not None and any(compare != "equal" for compare in ends)
+
+
+def operators_of(
+    text: str,
+    spans: Sequence[tuple[int, int]],
+    known: frozenset[str] = frozenset(),
+    valued: frozenset[str] = frozenset(),
+) -> Operators:
     """The operators of a question. spans: characters of its topics, in order, apart; known: groups of the relations
-    that a question may ask for: a phrase of theirs such as "should not be given" is no negation.
+    that a question may ask for: a phrase of theirs such as "should not be given" is no negation; valued: stems of
+    relations that lead to numbers or dates, which a comparison names ("the largest workforce").
 
     >>> found = operators_of("Which films of Ann were not written by Bob?", [(15, 18), (39, 42)])
     >>> [(clause.text, clause.negated) for clause in found.clauses]
@@ -104,9 +120,10 @@ def operators_of(text: str, spans: Sequence[tuple[int, int]], known: frozenset[s
     text = re.sub(r"\bcan(?:not|n['’]t)\b", "can not", text, flags=re.IGNORECASE)
     words = [word.casefold() for word in _TOKEN.findall(_NEGATION.sub(r"\1 not", text))]
     others = " ".join(word for word in words if word[0] != "#")
-    aggregate, order, words = _aggregated(words)
-    comparisons, words = _compared(words)
+    aggregate, order, words = _aggregated(words, valued)
+    comparisons, words = _compared(words, valued)
     clauses, unread, before, ruled_out = dict[int, Clause](), list[str](), _Words(), False
+    unread += [word for word in words if word in _NOBODY]
     kinds, left_out = _without(_kinds(words, known))
     clauses.update((int(topic[1:]), Clause("#", left_out=True)) for topic in left_out)
     for part in _parts(kinds):
@@ -166,6 +183,11 @@ def _without(words: _Words) -> tuple[_Words, list[str]]:
         if (words[i][1] == EXCEPT or is_not) and behind and behind[0][1] == TOPIC:
             left_out.append(behind[0][0])
             i += 2 if is_not or words[i][0] in _EXCEPT else 3
+            while not is_not and words[i : i + 1] and words[i][0] in _JOINS and words[i + 1 : i + 2]:  # "and Bob"
+                if words[i + 1][1] != TOPIC:
+                    break
+                left_out.append(words[i + 1][0])
+                i += 2
         else:
             kept.append(words[i])
             i += 1
@@ -181,13 +203,17 @@ def _parts(words: _Words) -> list[_Words]:
     """The clauses. A cut counts only if topics stand on both sides of it, and none makes a clause without a topic,
     unless the clause has a negation of its own."""
     cuts = list[int]()
+
+    def ends(i: int) -> bool:
+        return i == len(words) or words[i][0] in _CUTS
+
     for i, (word, kind) in enumerate(words):
         if kind in (CUT, EXCEPT) or word in ("without", "nor"):
             begins = i
             while begins and words[begins - 1][0] in AUX:  # "are contraindicated in"
                 begins -= 1
             cuts.append(begins)
-        elif kind == NOT and i and words[i - 1][0] in AUX:
+        elif kind == NOT and i and words[i - 1][0] in AUX and not ends(i + 1):  # as in "that Ann did not"
             cuts.append(i - 1)
     parts, start = list[_Words](), 0
     for end in [*sorted(set(cuts)), len(words)]:
@@ -204,7 +230,7 @@ def _parts(words: _Words) -> list[_Words]:
     return parts
 
 
-def _aggregated(words: list[str]) -> tuple[Aggregate, str, list[str]]:
+def _aggregated(words: list[str], valued: frozenset[str]) -> tuple[Aggregate, str, list[str]]:
     """(aggregate, its word, the words without it)."""
     for phrase in _COUNT:
         for i in range(len(words)):
@@ -213,22 +239,29 @@ def _aggregated(words: list[str]) -> tuple[Aggregate, str, list[str]]:
     for i, word in enumerate(words):
         compares = words[max(i - 1, 0)] == "at" or words[i + 1 : i + 2] == ["than"]
         if word in _FIRST | _LAST and not compares:
-            kept = [*words[:i], *words[i + 1 :]]
-            if i == len(kept):  # "was founded first"
-                kept = _without_verb(kept)
+            behind = i + 1
+            while behind < len(words) and stem_of(words[behind]) in valued:  # "the largest workforce"
+                behind += 1
+            kept = [*words[:i], *words[behind:]]
+            if i == len(kept):  # "was founded first", "which has the largest workforce"
+                kept = _without_values(kept, valued)
             return ("first" if word in _FIRST else "last"), word, kept
     return "", "", words
 
 
-def _without_verb(words: list[str]) -> list[str]:
-    """The words without a verb and its auxiliary at their end, which say what is compared."""
-    end = len(words)
-    while end > 1 and (words[end - 1] in AUX or (end == len(words) and is_verb(words[end - 1], ""))):
+def _without_values(words: list[str], valued: frozenset[str]) -> list[str]:
+    """The words without those at their end that say what is compared: "had their premiere", "were founded"."""
+    end, verbs = len(words), 0
+    while end > 1:
+        word = words[end - 1]
+        verbs += is_verb(word, "") and stem_of(word) not in valued
+        if word[0] == "#" or verbs > 1 or not (word in _BESIDE_VALUES or stem_of(word) in valued or is_verb(word, "")):
+            break
         end -= 1
-    return words[:end] if words[end - 1 : end] != ["and"] else words[: end - 1]
+    return words[:end]
 
 
-def _compared(words: list[str]) -> tuple[tuple[Comparison, ...], list[str]]:
+def _compared(words: list[str], valued: frozenset[str]) -> tuple[tuple[Comparison, ...], list[str]]:
     """The comparisons, and the words without them."""
     found, kept, i = list[Comparison](), list[str](), 0
     while i < len(words):
@@ -239,12 +272,12 @@ def _compared(words: list[str]) -> tuple[tuple[Comparison, ...], list[str]]:
             said = " ".join(kept[-3:])
             found += [Comparison("least", " ".join(between), said), Comparison("most", " ".join(other), said)]
             i += 2 + len(between) + len(other)
-            kept = _without_verb(kept)
+            kept = _without_values(kept, valued)
         elif value:
             compare, i = _COMPARES[tuple(words[i : i + width])], i + width + len(value)
             noun = [word for word in words[i : i + 1] if word[0] != "#" and word not in _PLAIN]  # "100 employees"
             found.append(Comparison(compare, " ".join(value), " ".join(noun or kept[-3:])))
-            kept, i = _without_verb(kept), i + len(noun)
+            kept, i = _without_values(kept, valued), i + len(noun)
         else:
             kept.append(words[i])
             i += 1

@@ -1,0 +1,155 @@
+"""A question over a knowledge base as rules read it, for every method: its topics with their chains, its operations,
+and the nodes that it rules out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.knowledge_base.chains import (
+    Asked,
+    AskedChain,
+    Read,
+    asked_chains,
+    asked_types,
+    opposed_relations,
+    spoken_operators,
+)
+from gpu_rag.program.knowledge_base.names import masked
+from gpu_rag.program.knowledge_base.query import ALL, Operations, Part, Plan, contrary_nodes, operations_of
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.runtime.gather import gather
+from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS
+from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
+from gpu_rag.text.rules.relations import units_of
+from gpu_rag.text.rules.relations.hops import n_relations, relation_words
+from gpu_rag.text.rules.relations.operators import Clause, is_compared
+
+_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
+_WORD_BEFORE = re.compile(r"(\w+)\W+(?:(?:the|a|an)\W+)?$")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A topic that a question names. start, end: characters of its name there; vector: of the question with a word for
+    the topic, None for no cosine."""
+
+    name: str
+    nodes: tuple[int, ...]
+    start: int
+    end: int
+    vector: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class TopicRead:
+    """A topic as rules read it. negated, left_out: whether the question rules out what it leads to, or itself; opposed:
+    relations that mean the contrary of what is asked of it."""
+
+    name: str
+    nodes: tuple[int, ...]
+    read: Read
+    negated: bool = False
+    left_out: bool = False
+    opposed: frozenset[int] = frozenset()
+
+    @property
+    def chains(self) -> tuple[AskedChain, ...]:
+        """The chains that the question may ask for, best first; none of a topic that is left out."""
+        return () if self.left_out else self.read.chains
+
+    @property
+    def sure(self) -> bool:
+        """Whether the question plainly says the first chain, or leaves the topic out."""
+        return self.left_out or bool(self.chains and self.chains[0].sure)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A question as rules read it. topics: that it clearly names; others: that it may mean; unread: words whose part in
+    it is not understood; types: of the nodes that it asks for; barred: nodes that only a contrary relation joins with a
+    topic, each with the reason; plain: whether it has no operator."""
+
+    topics: tuple[TopicRead, ...] = ()
+    others: tuple[TopicRead, ...] = ()
+    operations: Operations = ALL
+    unread: tuple[str, ...] = ()
+    types: tuple[int, ...] = ()
+    barred: dict[int, str] = field(default_factory=dict)
+    plain: bool = True
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """The nodes that the question leaves out."""
+        return tuple(node for topic in self.topics if topic.left_out for node in topic.nodes)
+
+    def lacking(self, kb: KnowledgeBase) -> list[str]:
+        """The relations that the question plainly says of a topic and that do not lead from it."""
+        pairs = ((topic, row) for topic in self.topics for row, _ in topic.read.lacking if not topic.left_out)
+        return list(dict.fromkeys(f"{kb.relation_names[row]} of {topic.name}" for topic, row in pairs))
+
+
+async def spoken_of(
+    index: Index, text: str, topics: Sequence[Named], others: Sequence[Named], longest: int, k: int
+) -> Spoken:
+    """A question about topics that it clearly names, in the order of their places, and other ones that it may mean."""
+    kb = kb_of(index)
+    operators = spoken_operators(index, text, [(topic.start, topic.end) for topic in topics])
+    plain = [Clause("")] * len(topics)
+    asked = [_about(text, topic, topics, index) for topic in (*topics, *others)]
+    clauses = [*(plain if operators.plain else operators.clauses), *[Clause("")] * len(others)]
+    for place, clause in enumerate(clauses if not operators.plain else ()):
+        if place < len(topics):
+            asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
+    reads = await gather(*(asked_chains(one, longest, k) for one in asked))
+    read = [
+        TopicRead(named.name, named.nodes, chains, clause.negated, clause.left_out, opposed_relations(index, one.text))
+        for named, chains, clause, one in zip((*topics, *others), reads, clauses, asked)
+    ]
+    found, types = tuple(read[: len(topics)]), tuple(sorted(asked_types(index, text)))
+    spoken = Spoken(found, tuple(read[len(topics) :]), types=types, plain=operators.plain)
+    against = [topic for topic in found if topic.opposed and not (topic.negated or topic.left_out)]
+    for topic, nodes in zip(against, await gather(*(contrary_nodes((t.nodes, t.opposed)) for t in against))):
+        spoken.barred.update((node, f"{kb.relation_names[row]} of {topic.name}") for node, row in nodes.items())
+    if operators.plain:
+        return spoken
+    firsts = [(topic, topic.chains[0]) for topic in found if topic.chains]
+    parts = tuple(Part(topic.nodes, chain.relations, chain.ways, topic.negated) for topic, chain in firsts)
+    plan = Plan(parts, without=spoken.left_out, types=types)
+    operations, unread = await operations_of((operators, plan))
+    unsure = any(topic.negated and not topic.sure for topic in found)
+    return replace(spoken, operations=operations, unread=tuple(dict.fromkeys((*unread, *(["not"] if unsure else [])))))
+
+
+def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> Asked:
+    """The whole question about one topic: "#" stands for it, and the other topics are removed."""
+    common = index.loaded("words of relations", lambda index: relation_words(kb_of(index).relation_texts))
+    hops = n_relations(text, [text[topic.start : topic.end]], common)
+    asked, places = text, {(one.start, one.end) for one in topics} | {(topic.start, topic.end)}
+    for start, end in sorted(places, reverse=True):
+        if (start, end) == (topic.start, topic.end) and end:
+            asked = masked(asked, start, end, "#")
+        elif end <= topic.start or start >= topic.end:
+            asked = masked(asked, start, end, "")
+    return Asked(asked, topic.nodes, hops, topic.vector)
+
+
+def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
+    """Whether a plain word stands where a name does: before a word for a type ("energy companies"), or behind a
+    preposition or a verb ("made from moonwort", "plays the harp")."""
+    if any(unit.groups for unit in units_of(text[start:end])) or asked_types(index, text[start:end]):
+        return False
+    behind, before = _BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
+    word = before[1] if before else ""
+    verb = is_verb(word, "") or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS)
+    return bool(behind and asked_types(index, behind[1])) or word in PREPOSITIONS or verb
+
+
+def is_value(text: str, start: int, end: int) -> bool:
+    """Whether a name is a number or a date that the question compares others with ("before 1970")."""
+    return is_compared(text[:start], text[start:end])
