@@ -24,7 +24,7 @@ from gpu_rag.settings.check import unknown_name
 
 COMMANDS = (
     "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "export", "bench", "models", "doctor",
-    "demo", "sample", "serve", "mcp", "tune",
+    "demo", "sample", "serve", "mcp", "tune", "add", "update", "remove",
 )  # fmt: skip
 WITHOUT_TORCH = ("explain", "bench")  # or, as bench, with settings to make before torch is imported
 
