@@ -32,9 +32,11 @@ def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[in
         made = make(settings=settings, api_key=api_key(settings), progress=bars)
     report = made.index.report
     assert report is not None
-    counts = {"added": made.added, "changed": made.changed, "removed": made.removed, "copies": made.copies}
-    document = build_document(report) | counts | {"receipt": made.receipt and str(made.receipt)}
-    n_made = sum(not stage.skipped for stage in report.stages.values())
+    built, n_made = build_document(report), sum(not stage.skipped for stage in report.stages.values())
+    document = {name: getattr(made, name) for name in ("added", "changed", "removed", "copies")}
+    document |= {name: built[name] for name in ("documents", "passages", "rejects", "extraction", "fallbacks")}
+    document |= {"receipt": made.receipt and str(made.receipt), "stages_made": n_made}
+    document |= {"wall_s": report.wall_s, "out": str(report.out)}
     lines = [
         f"{made.added:,} documents added, {made.changed:,} changed, {made.removed:,} removed; "
         f"{document['documents']:,} documents, {document['passages']:,} passages, {document['rejects']:,} rejects",
@@ -42,4 +44,4 @@ def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[in
     ]
     lines += [f"in another file too, and read from it now: {made.copies:,} documents"] if made.copies else []
     lines += [f"receipt: {made.receipt}"] if made.receipt else []
-    return build_status(options, report, document), document, "\n".join(lines)
+    return build_status(options, report, built), document, "\n".join(lines)

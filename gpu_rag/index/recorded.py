@@ -59,7 +59,7 @@ def read_record(out: Path) -> Record:
     path = out / SOURCES
     if not path.is_file():
         return Record()
-    do = "remove it, and name the sources again: gpu-rag update DIR SOURCE..."
+    do = "remove it, and name the sources again: gpu-rag update DIR SOURCE...; then remove again what was removed"
     try:
         document = read_json(path, do)
         record = msgspec.convert(document, Record)
