@@ -18,6 +18,7 @@ from gpu_rag.types import Question
 
 if TYPE_CHECKING:
     from gpu_rag.api.builds import build, plan_build
+    from gpu_rag.api.changes import Change, add, remove, update
     from gpu_rag.api.checks import read_answers, verify, verify_answers
     from gpu_rag.api.evaluations import evaluate
     from gpu_rag.api.indexes import Index, load_pyg
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _LAZY = {
     **dict.fromkeys(("build", "plan_build"), "api.builds"),
+    **dict.fromkeys(("Change", "add", "remove", "update"), "api.changes"),
     **dict.fromkeys(("read_answers", "verify", "verify_answers"), "api.checks"),
     "evaluate": "api.evaluations",
     **dict.fromkeys(("Index", "load_pyg"), "api.indexes"),
@@ -37,6 +39,7 @@ __all__ = [
     "BadInput",
     "BudgetExceeded",
     "Cancelled",
+    "Change",
     "ContextOverflow",
     "GpuRagError",
     "Index",
@@ -53,12 +56,15 @@ __all__ = [
     "StorageError",
     "UsageError",
     "__version__",
+    "add",
     "build",
     "evaluate",
     "load_pyg",
     "load_questions",
     "plan_build",
     "read_answers",
+    "remove",
+    "update",
     "verify",
     "verify_answers",
 ]

@@ -26,6 +26,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.index.build import build_index, built_stages
 from gpu_rag.index.folder import EDITS, WriteLock
 from gpu_rag.index.manifest import mend_manifest
+from gpu_rag.index.recorded import removed_from
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
 from gpu_rag.methods.registry import DEFAULT, stages_for
@@ -75,7 +76,22 @@ def build(
     Returns the index; its `report` describes each stage. Raises UsageError and BadInput, IndexLocked, StorageError,
     IndexMismatch (models other than those of the existing index, without fresh).
     """
-    target = checked_path("out", out)
+    return run_build(corpus, checked_path("out", out), progress=progress, **keywords)
+
+
+def run_build(
+    corpus: Any,
+    target: Path,
+    *,
+    progress: Progress | None,
+    used_replies: set[str] | None = None,
+    **keywords: Unpack[Building],
+) -> Index:
+    """`build`, also of ready Sources.
+
+    used_replies: a set that gets the keys of all replies that the index needs; stages that ask a model are then made
+    again, from kept replies.
+    """
     if not (keywords.get("fresh") or keywords.get("forget_replies")):
         mend_manifest(target)
     replies = target / "replies.sqlite"
@@ -86,6 +102,8 @@ def build(
         plan = read_plan(target / "plan.json", INDEX_KEYS)
         if progress is not None:
             progress.begin(planned_seconds(plan, job))
+        if used_replies is not None:
+            job.models.note_replies(used_replies)
         report = build_index(
             target,
             job.stages,
@@ -97,6 +115,7 @@ def build(
             fresh=job.fresh,
             forget_replies=job.forget_replies,
             retry_unread=job.retry_unread,
+            use_replies=used_replies is not None,
         )
     comparison, remark = compared_build(plan, report)
     index = Index.open(target)
@@ -152,7 +171,8 @@ def _job(
             "--openie is not read by this extractor", given=f"index.extractor={chosen.index.extractor}",
             expected="import", do="leave one of the two out",
         )  # fmt: skip
-    inputs = sources_of(corpus, out, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
+    given: dict[str, Any] = {"openie": openie, "kg": kg, "skb": skb, "sources": sources, "strict": strict}
+    inputs = corpus if isinstance(corpus, Sources) else sources_of(corpus, out, **given)
     names = default_methods(inputs) if methods is None else checked_names("methods", methods)
     stages = stages_for(names, inputs, () if fresh else built_stages(out))
     chosen = chosen.changed("models", **changed) if changed else chosen
@@ -190,7 +210,7 @@ def sources_of(
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     documents = tuple(source.path for source in named if source.kind == "documents")
     # sorted, so that command line order does not change the digest
-    return Sources(_sorted((*files, *documents)), _sorted(triples), strict, out / EDITS, named)
+    return Sources(_sorted((*files, *documents)), _sorted(triples), strict, out / EDITS, named, removed_from(out))
 
 
 def _sorted(paths: Iterable[Path]) -> tuple[Path, ...]:

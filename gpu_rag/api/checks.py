@@ -13,6 +13,7 @@ from gpu_rag.evaluation.verify_answers import AnswerChecker, Difference, check_a
 from gpu_rag.index.folder import read_json
 from gpu_rag.index.index import Index
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.receipt import read_receipt, still_there
 from gpu_rag.index.verify import unchecked
 from gpu_rag.index.verify import verify as verify_index
 from gpu_rag.jobs import read_pairs, read_rows
@@ -37,11 +38,12 @@ class Verified:
         return not self.broken
 
 
-def verify(index: PathLike, *, methods: str | Sequence[str] | None = None) -> Verified:
+def verify(index: PathLike, *, methods: str | Sequence[str] | None = None, receipt: PathLike | None = None) -> Verified:
     """Check an index: checksums, tables against each other, graph invariants.
 
-    methods: also check that it has the stages that these methods, or "all", need. Raises BadInput if there is no index,
-    IndexMismatch for another version, UsageError for an unknown method.
+    methods: also check that it has the stages that these methods, or "all", need. receipt: of `remove`; also check that
+    what it names is not there. Raises BadInput if there is no index or receipt, IndexMismatch for another version,
+    UsageError for an unknown method.
     """
     folder, digest = checked_path("index", index), None
     try:
@@ -50,6 +52,8 @@ def verify(index: PathLike, *, methods: str | Sequence[str] | None = None) -> Ve
         broken = verify_index(folder, checks)
         if methods is not None:
             broken.extend(_lacking(folder, checked_names("methods", methods)))
+        if receipt is not None:
+            broken.extend(still_there(read_receipt(checked_path("receipt", receipt)), Index.open(folder)))
         return Verified(broken, digest, tuple(unchecked(folder, checks)))
     except IndexCorrupt as error:
         return Verified([str(error)], digest)

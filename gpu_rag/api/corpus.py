@@ -19,7 +19,7 @@ def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
     """The files of a corpus. Texts are written to OUT.texts.jsonl. Raises UsageError, and BadInput for a missing
     file."""
     if hasattr(corpus, "to_dict") and hasattr(corpus, "columns"):
-        return (_written(_table_rows(corpus), out),)
+        return (written(_table_rows(corpus), out),)
     if isinstance(corpus, (str, Path)):
         paths = (checked_path("corpus", corpus),)
     elif not isinstance(corpus, Sequence) or isinstance(corpus, bytes):
@@ -27,7 +27,7 @@ def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
     elif all(isinstance(item, Path) for item in corpus):
         paths = tuple(corpus)
     elif all(isinstance(item, (str, Mapping)) for item in corpus):
-        return (_written([_row(item, number) for number, item in enumerate(corpus, 1)], out),)
+        return (written([_row(item, number) for number, item in enumerate(corpus, 1)], out),)
     else:
         raise UsageError("corpus mixes kinds", given=repr(corpus)[:80], expected=EXPECTED)
     for path in paths:
@@ -59,9 +59,14 @@ def _table_rows(table: Any) -> list[Mapping[str, Any]]:
     return [{"id": str(number), **row} for number, row in enumerate(cells, 1)]  # a row without text becomes a reject
 
 
-def _written(rows: Sequence[Mapping[str, Any]], out: Path) -> Path:
+def texts_file(out: Path) -> Path:
+    """The file of texts in memory that an index is built from."""
+    return out.with_name(out.name + ".texts.jsonl")
+
+
+def written(rows: Sequence[Mapping[str, Any]], out: Path) -> Path:
     """Write the rows as a JSON Lines file."""
-    path = out.with_name(out.name + ".texts.jsonl")
+    path = texts_file(out)
     lines = []
     for number, row in enumerate(rows, 1):
         try:

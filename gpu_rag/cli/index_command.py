@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         why = "dropped, since they were damaged or what they were made of changed"
         say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
     say(*report.notes)
-    document = _document(report)
+    document = build_document(report)
     # from the manifest: failures of an earlier run are still in the index
     if options.report:
         from gpu_rag.report.page import write
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
         write(options.report, index_page(document, list(_read_rejects(options.out))))
     text = _summary(document) + _languages(document, index) + _rejects(document, index)
-    return _status(options, report, document), document, text
+    return build_status(options, report, document), document, text
 
 
 def _read_rejects(out: Path) -> Iterator[dict[str, Any]]:
@@ -183,7 +183,7 @@ def _say_extractor(before: dict[str, StageRecord], extractor: str) -> None:
         say(f"gpu-rag: entities of this index were {anew}; {again} keeps them")
 
 
-def _status(options: argparse.Namespace, report: BuildReport, document: dict[str, Any]) -> int:
+def build_status(options: argparse.Namespace, report: BuildReport, document: dict[str, Any]) -> int:
     n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
     n_extracted, n_read = document["passages"] - document["extraction"].get("skipped", 0), document["replies_read"]
     counts = (item for record in report.manifest.stages.values() for item in record.counts.items())
@@ -193,7 +193,7 @@ def _status(options: argparse.Namespace, report: BuildReport, document: dict[str
     return exit_status(options, losses, [(document["fallbacks"], n_read)])
 
 
-def _document(report: BuildReport) -> dict[str, Any]:
+def build_document(report: BuildReport) -> dict[str, Any]:
     """The --json document of a build."""
     from gpu_rag.methods.registry import hooks
 

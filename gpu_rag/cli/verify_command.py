@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from gpu_rag.cli.options import add_index, names, say
@@ -16,6 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     words = "check too that the index has what these methods, or all, need"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
+    words = "check too that what this receipt of gpu-rag remove names is not there"
+    parser.add_argument("--receipt", type=Path, metavar="FILE", help=words)
     parser.add_argument("--digest", action="store_true", help="print a hash: equal for equal inputs, settings, replies")
 
 
@@ -23,7 +26,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Check everything. Exit status 1 names the broken parts."""
     from gpu_rag import verify
 
-    checked = verify(options.index, methods=None if options.methods is None else names(options.methods))
+    methods = None if options.methods is None else names(options.methods)
+    checked = verify(options.index, methods=methods, receipt=options.receipt)
     if checked.unchecked:
         say(f"gpu-rag: note: no installed method checks {', '.join(checked.unchecked)}: their checksums were verified")
     for line in checked.broken:

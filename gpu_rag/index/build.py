@@ -1,8 +1,10 @@
 """Stage runner: finds the stale stages, runs them atomically, and records their costs.
 
 A stage writes into a temporary folder, which is made durable, renamed to `stages/NAME-FINGERPRINT` and only then
-entered in the manifest. A build killed at any moment leaves the old manifest or the new one, and both are valid. The
-next run repeats only the unfinished stage, and in it only the blocks and model replies that are not yet on disk.
+entered in the manifest. Where an index stands already, that is a manifest in `work`, and the index's own is replaced
+when all stages are done: readers see the old index or the new one. A build killed at any moment leaves the old manifest
+or the new one, and both are valid. The next run repeats only the unfinished stage, and in it only the blocks and model
+replies that are not yet on disk.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_rag_kernels.dispatch import preferring, recording, spelled
 
-from gpu_rag.errors import UsageError
+from gpu_rag.errors import IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.index.folder import (
     WriteLock,
     block_sums,
@@ -36,6 +38,7 @@ from gpu_rag.index.folder import (
 )
 from gpu_rag.index.manifest import COPY, FILE, Manifest, StageRecord, damage, is_complete
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
+from gpu_rag.index.recorded import write_sources
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
 from gpu_rag.models.fingerprint import identity
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from gpu_rag.models.set import ModelSet
 
 ASKED = "work/asked.json"
+PROGRESS = "work/manifest.json"  # the manifest of a build that goes on over an index
 _log = logging.getLogger(__name__)
 
 
@@ -82,10 +86,10 @@ def guard_folder(out: Path) -> None:
         )
 
 
-def _clean(out: Path, manifest: Manifest) -> None:
+def _clean(out: Path, *manifests: Manifest) -> None:
     """Remove folders that no record names: unfinished ones of a killed run, and replaced stages unless somebody reads
     them."""
-    named = {record.folder for record in manifest.stages.values()}
+    named = {record.folder for manifest in manifests for record in manifest.stages.values()}
     kept = has_readers(out)
     for path in sorted((out / "stages").glob("*")) if (out / "stages").is_dir() else []:
         if f"stages/{path.name}" not in named and not (kept and not path.name.startswith(".tmp-")):
@@ -106,11 +110,12 @@ def build_index(
     fresh: bool = False,
     forget_replies: bool = False,
     retry_unread: bool = False,
+    use_replies: bool = False,
 ) -> BuildReport:
     """Bring `stages` (in dependency order) up to date in the folder `out`.
 
-    fresh: rebuild from nothing, but with the kept model replies; forget_replies: without them too. retry_unread: repeat
-    stages that ask a language model. saved_settings: the settings that the manifest records.
+    fresh: rebuild from nothing, but with the kept model replies; forget_replies: without them too. retry_unread,
+    use_replies: repeat stages that ask a language model. saved_settings: the settings that the manifest records.
     Raises IndexLocked when another build writes here, StorageError when the disk refuses, BadInput from the readers.
     """
     progress = progress or Silent()
@@ -129,16 +134,24 @@ def build_index(
             _erase(out)
         with storage_errors(out):
             _write_asked(out, stages)
-        manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
+        standing = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
+        manifest = _resumed(out, standing)
         manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
         manifest = manifest.without(_damaged_others(out, manifest, stages))
-        _clean(out, manifest)
+        _clean(out, manifest, standing)
         reports: dict[str, StageReport] = {}
+        again = retry_unread or use_replies
         for stage in stages:
             manifest, reports[stage.name] = _bring_up_to_date(
-                out, stage, manifest, settings, sources, models, progress, retry_unread
+                out, stage, manifest, settings, sources, models, progress, again
             )
+            if not standing.stages or _is_overwritten(standing, manifest, stage.name):
+                manifest.write(out)
+            elif not reports[stage.name].skipped:
+                manifest.write_to(out / PROGRESS)
         manifest = manifest.without_stale()
+        with storage_errors(out):
+            write_sources(out, sources)
         manifest.write(out)
         _clean(out, manifest)
         shutil.rmtree(out / "work", ignore_errors=True)
@@ -147,6 +160,20 @@ def build_index(
         report = BuildReport(out, manifest, reports, wall_s, models.on_workers(), models.servers())
         _write_run(report)
     return report
+
+
+def _resumed(out: Path, standing: Manifest) -> Manifest:
+    """The manifest that an interrupted build over an index left; else that of the index."""
+    try:
+        return Manifest.read_from(out / PROGRESS, "") if standing.stages else standing
+    except (IndexCorrupt, IndexMismatch):  # there is none, or it cannot be used: its stages are made again
+        return standing
+
+
+def _is_overwritten(standing: Manifest, manifest: Manifest, stage: str) -> bool:
+    """Whether a stage made again lies in the folder of the index's own, with other content."""
+    old, new = standing.stages.get(stage), manifest.stages[stage]
+    return old is not None and old.folder == new.folder and old.files != new.files
 
 
 def _write_asked(out: Path, stages: Sequence[Stage]) -> None:
@@ -188,7 +215,7 @@ def _bring_up_to_date(
     sources: Sources,
     models: ModelSet,
     progress: Progress,
-    retry_unread: bool,
+    again: bool,
 ) -> tuple[Manifest, StageReport]:
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
@@ -197,7 +224,7 @@ def _bring_up_to_date(
     fingerprint = fingerprint_of(stage, inputs, params, described)
     old = manifest.stages.get(stage.name)
     whole = old is not None and _is_whole(out, manifest, stage.name)
-    again = retry_unread and "llm" in described
+    again = again and "llm" in described
     if old is not None and whole and not again and is_up_to_date(out, stage, old, fingerprint):
         progress.finish(stage.name, skipped=True)
         blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
@@ -232,7 +259,6 @@ def _bring_up_to_date(
     folder = f"stages/{name}"
     record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, described, files, counts)
     manifest = manifest.with_stage(record, blocks)
-    manifest.write(out)
     progress.finish(stage.name, skipped=False)
     return manifest, report
 

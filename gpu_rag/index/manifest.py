@@ -136,9 +136,12 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write manifest.json atomically, then its copy."""
-        data = self._bytes()
         for name in (FILE, COPY):
-            write_atomic(folder / name, data)
+            self.write_to(folder / name)
+
+    def write_to(self, path: Path) -> None:
+        """Write one file atomically."""
+        write_atomic(path, self._bytes())
 
     def _bytes(self) -> bytes:
         document = dataclasses.asdict(self)
@@ -159,10 +162,11 @@ class Manifest:
                 expected="a folder made by gpu-rag index",
                 do="run: gpu-rag index CORPUS --out DIR",
             )
-        return cls._read(folder / FILE, _FROM_COPY if _sound_copy(folder) is not None else _AGAIN)
+        return cls.read_from(folder / FILE, _FROM_COPY if _sound_copy(folder) is not None else _AGAIN)
 
     @classmethod
-    def _read(cls, path: Path, do: str) -> Manifest:
+    def read_from(cls, path: Path, do: str) -> Manifest:
+        """Read one file. Raises IndexCorrupt, with the advice `do`, and IndexMismatch."""
         try:
             data = path.read_bytes()
             document = msgspec.json.decode(data)
@@ -189,7 +193,7 @@ class Manifest:
 def check_copy(folder: Path) -> Manifest:
     """Copy of the manifest. Raises IndexCorrupt if it is missing or damaged, IndexMismatch for another format
     version."""
-    return Manifest._read(folder / COPY, "run gpu-rag index again")
+    return Manifest.read_from(folder / COPY, "run gpu-rag index again")
 
 
 def _sound_copy(folder: Path) -> Manifest | None:

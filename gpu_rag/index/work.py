@@ -80,7 +80,7 @@ class Sources:
     """Inputs of a build: corpus files or folders, ready OpenIE results. strict: stop at the first bad row.
 
     edits: folder of manual changes, which may be missing. named: sources of a knowledge base, by name; the paths of
-    kind documents are in `corpus` too.
+    kind documents are in `corpus` too. removed: hashes of documents and files that stay out, see `index.removed`.
     """
 
     corpus: tuple[Path, ...] = ()
@@ -88,6 +88,7 @@ class Sources:
     strict: bool = False
     edits: Path | None = None
     named: tuple[NamedSource, ...] = ()
+    removed: frozenset[str] = frozenset()
 
     def of_kind(self, *kinds: str) -> tuple[NamedSource, ...]:
         """Named sources of these kinds."""

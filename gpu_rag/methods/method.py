@@ -40,6 +40,7 @@ class Method:
     report: a module or object with `figures(report)` for the --json of a build, `summary(document)`, lines of text, and
     `section(document, page)`, HTML. relations: a function of an index and a relation (subject, label, object, all
     normalised) that returns the rows of the passages that state it; None if the method has no such relation.
+    forget: a function (folder of manual changes, hashes of normalised names) that drops the changes which name these.
     commands: {name: a module like those of `cli`}. tune: {method that learns: a function (engine, questions with gold,
     methods to choose among or None) -> `Tuned`}.
     profiles: {name: TOML file in the folder of the package}.
@@ -63,6 +64,7 @@ class Method:
     explain: Hook = None
     report: Hook = None
     relations: Hook = None
+    forget: Hook = None
     commands: Mapping[str, Hook] = field(default_factory=dict)
     tune: Mapping[str, Hook] = field(default_factory=dict)
     profiles: Mapping[str, str] = field(default_factory=dict)

@@ -104,6 +104,7 @@ class ModelSet:
         self._llm: LLM | None = None  # the engine behind the cache
         self._cached: LLM | None = None
         self._streaming: StreamingLLM | None = None
+        self._used_replies: set[str] | None = None
         self.device = pick_device(settings.device)
 
     def embedder(self) -> Embedder:
@@ -155,7 +156,15 @@ class ModelSet:
             self._llm = self._given or self._load()
             kept = self._replies
             self._cached = CachedLLM(self._llm, kept, self._retry_unread) if kept else self._llm
+            if isinstance(self._cached, CachedLLM):
+                self._cached.file.used = self._used_replies
         return self._cached
+
+    def note_replies(self, keys: set[str]) -> None:
+        """Add to `keys` the keys of kept replies that are read or written from now on."""
+        self._used_replies = keys
+        if isinstance(self._cached, CachedLLM):
+            self._cached.file.used = keys
 
     def _load(self) -> LLM:
         remote = self._workers.llm() if self._workers is not None else None

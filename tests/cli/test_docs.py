@@ -88,6 +88,9 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
     cli.write_rows(tmp_path / "many.jsonl", many)
     calls = {
         "index": ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "new", *for_all, *cli.NO_LLM),
+        "add": ("add", tmp_path / "new", tmp_path / "more.txt", *cli.NO_LLM),
+        "update": ("update", tmp_path / "new", *cli.NO_LLM),
+        "remove": ("remove", tmp_path / "new", "--doc", "more.txt", *cli.NO_LLM),
         "answer": ("answer", index, questions, "--method", "ppr", "--out", out, *llm),
         "ask": ("ask", index, cli.QUESTIONS[0]["question"], "--method", "ppr", *llm),
         "eval": ("eval", index, questions, "--method", "dense,ppr", "--retrieval-only", *cli.NO_LLM),
@@ -103,6 +106,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         "tune": ("tune", index, tmp_path / "many.jsonl", "--among", "bm25,ppr", *cli.NO_LLM),
         "demo": ("demo", "--out", tmp_path / "demo", "--method", "dense,ppr", "--questions", 1, *llm),
     }
+    (tmp_path / "more.txt").write_text("Anna Stroud was mayor of Kerling.")
     aligned = ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "aligned", "--for", "higra-retriever,ppr,hoprag")
     assert run(*aligned, *cli.NO_LLM).status == 0
     printed: dict[str, list[Any]] = {}

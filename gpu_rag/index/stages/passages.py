@@ -23,6 +23,7 @@ from gpu_rag.index.database import Database, database
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metadata
+from gpu_rag.index.removed import has_removed, left_out, removed_params
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
@@ -47,9 +48,9 @@ def packed(rows: Mapping[str, Sequence[Row]]) -> Parts:
     return {name: pa.RecordBatch.from_pylist(list(rows.get(name, ())), schema) for name, schema in SCHEMAS.items()}
 
 
-def corpus_hash(paths: tuple[Path, ...]) -> str:
+def corpus_hash(paths: tuple[Path, ...], left_out: Callable[[str], bool] = lambda file: False) -> str:
     """One hash of a corpus: the names of its files, and the bytes of the files that are read."""
-    return _hash_of(paths, files_to_read)
+    return _hash_of(paths, lambda path: files_to_read(path, left_out))
 
 
 def content_hash(paths: tuple[Path, ...]) -> str:
@@ -101,7 +102,10 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns))
-    for row in read_corpus(sources.corpus, limits) if sources.corpus else ():
+    for row in read_corpus(sources.corpus, limits, left_out(sources)) if sources.corpus else ():
+        if has_removed(sources, row.id):
+            taken.documents.add(row.id)
+            continue
         if isinstance(row, Document):
             passages = _split(row, settings)
             ids = [passage["id"] for passage in passages]
@@ -250,8 +254,9 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
         more["columns"] = [list(pair) for pair in columns]
     return {
         **more,
-        "corpus": corpus_hash(sources.corpus),
-        "readers": reader_versions(sources.corpus),
+        **removed_params(sources),
+        "corpus": corpus_hash(sources.corpus, left_out(sources)),
+        "readers": reader_versions(sources.corpus, left_out(sources)),
         "chunk_words": index.chunk_words,
         "overlap_words": index.overlap_words,
         "max_document_chars": index.max_document_chars,

@@ -16,7 +16,7 @@ METHODS = (
     Method(
         "higra-retriever", NEEDS, program="retriever", settings={"alignment": "settings:AlignmentSettings"},
         stages="stages:stages", verify="verify:CHECKS", narrow="narrow:NARROW", explain="explain:WORDS",
-        report="report", relations="relations:stated", commands={"merges": "command"},
+        report="report", relations="relations:stated", forget="merges:forget", commands={"merges": "command"},
         profiles={
             "higra-paper": "profiles/higra-paper.toml", "higra-no-refinement": "profiles/higra-no-refinement.toml"
         },

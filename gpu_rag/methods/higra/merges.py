@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.index.folder import EDITS, WriteLock, write_atomic
+from gpu_rag.index.folder import EDITS, WriteLock, sha256_text, write_atomic
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.report import pair_coverage
@@ -88,6 +88,15 @@ def _edit(line: bytes) -> Edit:
 def write_edits(path: Path, edits: Edits) -> None:
     """Write all edits, replacing the file."""
     write_atomic(path, "".join(json.dumps(asdict(edit), ensure_ascii=False) + "\n" for edit in edits).encode())
+
+
+def forget(folder: Path, names: frozenset[str]) -> None:
+    """Drop the edits with a member that is among names, by sha256 of the normalised name."""
+    path = folder / Path(FILE).name
+    edits = read_edits(path)
+    kept = [edit for edit in edits if names.isdisjoint(sha256_text(normalise_name(name)) for name in edit.members)]
+    if len(kept) < len(edits):
+        write_edits(path, tuple(kept))
 
 
 def edited(edits: Edits, action: str) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -54,6 +55,7 @@ class ReplyFile:
         self._lock = threading.Lock()  # the connection may serve the caller's thread and a driver's
         self._file = SqliteFile(self.path, "reply cache", "move it away: replies are asked again")
         self._damaged: set[str] = set()  # keys of rows that the next write replaces
+        self.used: set[str] | None = None  # if a set: gets the keys that are read and written
         try:
             self.db = _open(self._file)
         except IndexCorrupt as error:
@@ -78,6 +80,8 @@ class ReplyFile:
                     if key not in self._damaged:
                         _log.warning("gpu-rag: a kept reply is damaged and is asked again: %s, key %s", self.path, key)
                     self._damaged.add(key)
+        if self.used is not None:
+            self.used.update(replies)
         return replies
 
     def write(self, replies: Sequence[tuple[str, Reply]]) -> None:
@@ -98,6 +102,8 @@ class ReplyFile:
                 "DELETE FROM replies WHERE key = ?", [(key,) for key, _ in rows if key in self._damaged]
             )
             self.db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
+        if self.used is not None:
+            self.used.update(key for key, _ in rows)
         self._damaged.difference_update(key for key, _ in rows)
 
     def replace(self, keys: Collection[str]) -> None:
@@ -232,6 +238,22 @@ def mend_replies(path: Path) -> None:
     if path.is_file():
         with closing(ReplyFile(path)) as file:
             file.mend()
+
+
+def keep_replies(path: Path, keys: Collection[str]) -> None:
+    """Make a reply file anew with the replies of these keys alone, and remove it, and all copies of it, if there are
+    none. No other process may use it."""
+    new = path.with_name(f"{path.name}.kept")
+    new.unlink(missing_ok=True)
+    if path.is_file() and keys:
+        with closing(_open(SqliteFile(path, "reply cache", ""))) as old:
+            rows = sorted(rows_of_keys(old, "SELECT key, reply FROM replies WHERE key", list(keys)))
+        with closing(_open(SqliteFile(new, "reply cache", ""))) as kept, kept:
+            kept.executemany("INSERT INTO replies VALUES (?, ?)", rows)
+        os.replace(new, path)
+    for other in path.parent.glob(f"{glob.escape(path.name)}*"):
+        if other != path or not keys:
+            other.unlink()
 
 
 _PAGE = 4096  # page size of every reply file

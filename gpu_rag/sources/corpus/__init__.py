@@ -75,10 +75,15 @@ class _Found(NamedTuple):
 
 
 _Reader = Callable[[Limits, Parser], Iterator[_Found]]
+LeftOut = Callable[[str], bool]
 
 
-def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Document | Reject]:
+def read_corpus(
+    paths: Sequence[Path], limits: Limits = LIMITS, left_out: LeftOut = lambda file: False
+) -> Iterator[Document | Reject]:
     """Documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
+
+    left_out(file): whether a file, named as in its documents, counts as missing.
 
     Formats and ids:
     - folder: every file below it is read by its ending. A file of DOCUMENT_SUFFIXES is a document, id = relative path;
@@ -109,17 +114,18 @@ def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Docu
     if not paths:
         raise BadInput("there is no corpus to read", given="no path", expected=ACCEPTED)
     readers = [_reader(path) for path in sorted(map(Path, paths), key=os.fsencode)]
-    return _unique(readers, limits)
+    return _unique(readers, limits, left_out)
 
 
-def reader_versions(paths: Sequence[Path]) -> dict[str, str]:
+def reader_versions(paths: Sequence[Path], left_out: LeftOut = lambda file: False) -> dict[str, str]:
     """{library: version or "absent"} for each library that parses files of this corpus: the documents depend on it."""
     names: list[str] = []
     for path in paths:
         if not path.is_dir():
             names.append(path.name)
         elif not _corpora(path):
-            names += (os.fsdecode(name) for name in list_files(path))
+            below = (os.fsdecode(name) for name in list_files(path))
+            names += (name for name in below if not left_out(shown(path / name)))
     if any(name.lower().endswith(_ZIP_SUFFIXES) for name in names):
         names += PARSED_SUFFIXES  # what it holds is not known yet
     return versions_for(names)
@@ -165,10 +171,12 @@ def _suffix_of(name: bytes) -> str:
     return os.path.splitext(name)[1].decode("utf-8", "backslashreplace").lower() or "without an ending"
 
 
-def _unique(readers: list[_Reader], limits: Limits) -> Iterator[Document | Reject]:
+def _unique(readers: list[_Reader], limits: Limits, left_out: LeftOut) -> Iterator[Document | Reject]:
     seen = SeenIds()
     with closing(Parser(limits)) as parser:
         for found, repeatable, other_id in (item for reader in readers for item in reader(limits, parser)):
+            if left_out(found.file):
+                continue
             if isinstance(found, Document) and len(found.title) > MAX_TITLE_CHARS:
                 reason = f"title has {len(found.title)} characters; expected at most {MAX_TITLE_CHARS}"
                 found = Reject(found.file, found.line, reason, found.id)
@@ -326,15 +334,17 @@ def _path_in(folder: Path, name: bytes) -> Path:
     return Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
 
 
-def files_to_read(path: Path) -> Iterator[tuple[str, Path | None]]:
+def files_to_read(path: Path, left_out: LeftOut = lambda file: False) -> Iterator[tuple[str, Path | None]]:
     """(relative name, path) of each file of a corpus, sorted; the path is None for a file whose content is not read."""
     corpora = _corpora(path) if path.is_dir() else [path]
     for file in corpora:
-        yield file.name, file
+        if not left_out(shown(file)):
+            yield file.name, file
     for name in [] if corpora else list_files(path):
         file = _path_in(path, name)
-        is_read = has_ending(name, _ENDINGS) and not unreadable(file, path)
-        yield os.fsdecode(name), file if is_read else None
+        if not left_out(shown(file)):
+            is_read = has_ending(name, _ENDINGS) and not unreadable(file, path)
+            yield os.fsdecode(name), file if is_read else None
 
 
 # Beside a corpus.jsonl they show that the other files of the folder are no documents.

@@ -1,0 +1,108 @@
+"""Receipts of removals: hashes of what left an index, and the check that it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from gpu_rag.errors import BadInput
+from gpu_rag.index import tables
+from gpu_rag.index.folder import RECEIPTS, read_json, sealed, sha256_text, write_atomic
+from gpu_rag.index.index import Index
+from gpu_rag.text.normalise import normalise_name
+
+PENDING = f"{RECEIPTS}/pending.json"  # a removal that has begun
+_FORMAT = 1
+
+
+class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One removal. documents, passages, names: sha256 of the ids of documents, of the texts of passages that no other
+    passage has, and of normalised names and titles that nothing else has. before, after: digests of the index. files:
+    files of the index that were made anew. caches_cleared: whether the vector cache of the machine was cleared too."""
+
+    format: int = _FORMAT
+    documents: frozenset[str] = frozenset()
+    passages: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    before: str = ""
+    after: str = ""
+    files: tuple[str, ...] = ()
+    caches_cleared: bool = False
+    sha256: str = ""
+
+    def write(self, path: Path) -> None:
+        """Write the receipt with its checksum."""
+        document = msgspec.to_builtins(self)
+        for name in ("documents", "passages", "names"):
+            document[name].sort()
+        del document["sha256"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, sealed(document))
+
+
+def read_receipt(path: Path) -> Receipt:
+    """A receipt. Raises BadInput for a file that is none, or that is altered."""
+    if not path.is_file():
+        raise BadInput("no such receipt", given=path, expected="a file that gpu-rag remove wrote")
+    document = read_json(path)
+    try:
+        receipt = msgspec.convert(document, Receipt)
+        document.pop("sha256", None)
+        if receipt.format != _FORMAT or sealed(document) != path.read_bytes():
+            raise ValueError("its checksum or format is another one")
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise BadInput("not a receipt, or an altered one", given=f"{path}: {error}") from error
+    return receipt
+
+
+def receipt_of(index: Index, removed: np.ndarray) -> Receipt:
+    """The receipt of a removal that is to come. removed: bool[n documents]."""
+    documents, kept_documents = _split(index.documents["id"].to_pylist(), removed)
+    leaving = np.isin(np.array(index.passages["doc_id"].to_pylist(), object), np.array(documents, object))
+    texts, kept_texts = _split(index.passages["text"].to_pylist(), leaving)
+    titles, kept_titles = _split(index.passages["title"].to_pylist(), leaving)
+    names, kept_names = set(map(normalise_name, titles)), set(map(normalise_name, kept_titles))
+    if "entities" in index.stages:
+        stated = index.table("entities", "extracted.parquet", tables.EXTRACTED)
+        passage, entity = stated["passage"].to_numpy(), stated["entity"].to_numpy()
+        ids = np.array(index.entities["id"].to_pylist(), object)
+        names |= set(ids[np.unique(entity[leaving[passage]])])
+        kept_names |= set(ids[np.unique(entity[~leaving[passage]])])
+    return Receipt(
+        documents=_hashes(set(documents) - set(kept_documents)),
+        passages=_hashes(set(texts) - set(kept_texts)),
+        names=_hashes(names - kept_names - {""}),
+        before=index.manifest.digest(),
+    )
+
+
+def still_there(receipt: Receipt, index: Index) -> Iterator[str]:
+    """What a receipt says was removed and the index has, one line each.
+
+    Names are compared only in the state that the receipt is of: later documents may bring them again.
+    """
+    present = hashes_in(index)
+    for kind in ("documents", "passages", "names"):
+        again = getattr(receipt, kind) & getattr(present, kind)
+        if again and (kind != "names" or index.manifest.digest() == receipt.after):
+            yield f"{len(again)} {kind} that were removed by the receipt, such as sha256 {min(again)}"
+
+
+def hashes_in(index: Index) -> Receipt:
+    """The hashes of all documents, passages and names of an index."""
+    everything = receipt_of(index, np.ones(index.documents.num_rows, bool)) if "passages" in index.stages else Receipt()
+    if "entities" not in index.stages:
+        return everything
+    return msgspec.structs.replace(everything, names=everything.names | _hashes(set(index.entities["id"].to_pylist())))
+
+
+def _split(values: list[str], chosen: np.ndarray) -> tuple[list[str], list[str]]:
+    """(The chosen values, the others)."""
+    return [v for v, c in zip(values, chosen) if c], [v for v, c in zip(values, chosen) if not c]
+
+
+def _hashes(texts: set[str]) -> frozenset[str]:
+    return frozenset(map(sha256_text, texts))

@@ -1,0 +1,103 @@
+"""The sources of an index as its folder remembers them, in `sources.json`, which is not in the digest.
+
+Its paths count only if a key of this user's machine signed them: an index from somebody else names no file to read. The
+hashes of what was removed count in any index.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from gpu_rag.errors import IndexCorrupt
+from gpu_rag.index.folder import EDITS, SOURCES, canonical_json, read_json, sealed, write_atomic
+from gpu_rag.index.work import NamedSource, Sources
+from gpu_rag.models.packaged import cache_dir
+
+_KEY_BYTES = 32
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of `sources.json`: absolute paths, (name, kind, path) of named sources, `Sources.removed`.
+
+    signature: of the paths; "" where the key could not be stored.
+    """
+
+    corpus: tuple[str, ...] = ()
+    openie: tuple[str, ...] = ()
+    named: tuple[tuple[str, str, str], ...] = ()
+    removed: tuple[str, ...] = ()
+    signature: str = ""
+    sha256: str = ""
+
+    def signed(self) -> str:
+        """The signature of the paths by this machine's key; "" if the key cannot be stored."""
+        key = _key()
+        paths = canonical_json([self.corpus, self.openie, self.named])
+        return hmac.new(key, paths.encode("utf-8", "surrogatepass"), "sha256").hexdigest() if key else ""
+
+
+def write_sources(out: Path, sources: Sources) -> None:
+    """Remember the sources of an index, unless the file says the same. Raises StorageError."""
+    record = Record(
+        tuple(str(path.absolute()) for path in sources.corpus),
+        tuple(str(path.absolute()) for path in sources.openie),
+        tuple((source.name, source.kind, str(source.path.absolute())) for source in sources.named),
+        tuple(sorted(sources.removed)),
+    )
+    document = msgspec.to_builtins(msgspec.structs.replace(record, signature=record.signed()))
+    del document["sha256"]
+    write_atomic(out / SOURCES, sealed(document))
+
+
+def read_record(out: Path) -> Record:
+    """The remembered sources of an index; an empty record if it has none. Raises IndexCorrupt."""
+    path = out / SOURCES
+    if not path.is_file():
+        return Record()
+    do = "remove it, and name the sources again: gpu-rag update DIR SOURCE...; then remove again what was removed"
+    try:
+        document = read_json(path, do)
+        record = msgspec.convert(document, Record)
+        document.pop("sha256", None)
+        if sealed(document) != path.read_bytes():
+            raise ValueError("another checksum")
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise IndexCorrupt("a file of the index is damaged", given=f"{path}: {error}", do=do) from error
+    return record
+
+
+def removed_from(out: Path) -> frozenset[str]:
+    """What was removed from an index and stays out, see `Sources.removed`."""
+    return frozenset(read_record(out).removed)
+
+
+def remembered(out: Path) -> Sources | None:
+    """The sources of an index; None if this user's machine did not record them. Raises IndexCorrupt."""
+    record = read_record(out)
+    signature = record.signed()
+    if not signature or not hmac.compare_digest(signature, record.signature):
+        return None
+    named = tuple(NamedSource(name, kind, Path(path)) for name, kind, path in record.named)
+    corpus, openie = (tuple(map(Path, paths)) for paths in (record.corpus, record.openie))
+    return Sources(corpus, openie, False, out / EDITS, named, frozenset(record.removed))
+
+
+def _key() -> bytes:
+    """The key of this user's machine, made on first use; b"" if it cannot be stored."""
+    path = cache_dir() / "sources.key"
+    try:
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+            beside.replace(path)
+        key = path.read_bytes()
+    except OSError:
+        return b""
+    return key if len(key) == _KEY_BYTES else b""

@@ -1,0 +1,443 @@
+"""Documents that are added to an index, updated and removed: equal to a build from nothing, and forgotten."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
+from gpu_rag.index import build as stages
+from gpu_rag.index.folder import sealed
+from gpu_rag.models import packaged
+from gpu_rag.models.llm.scripted import ScriptedLLM
+
+FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+
+
+def write_document(path: Path, number: int, words: str = "bridge") -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"Marta Orlo{number} designed the {words} of Kerling{number % 3}. It crosses the Ves{number}.")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    for number in range(4):
+        write_document(tmp_path / "corpus" / f"d{number}.txt", number)
+    return tmp_path / "corpus"
+
+
+def from_nothing(tmp_path: Path, *sources: Path, methods: str = "dense") -> str:
+    out = tmp_path / f"again{len(list(tmp_path.glob('again*')))}"
+    return gpu_rag.build(list(sources), out, methods=[methods], settings=FAST).manifest.digest()
+
+
+def digest(out: Path) -> str:
+    return str(gpu_rag.verify(out).digest)
+
+
+# --- equal to a build from nothing ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "method"), [(1, "bm25"), (2, "ppr")])
+def test_a_sequence_of_changes_gives_the_digest_of_a_build_from_nothing(tmp_path: Path, seed: int, method: str) -> None:
+    draw, folder, out = random.Random(seed), tmp_path / "corpus", tmp_path / "ix"
+    files = {write_document(folder / f"d{n}.txt", n) for n in range(4)}
+    rows = {f"r{n}": f"Anna Stroud{n} was mayor of Tamsin{n}." for n in range(4)}
+    table = tmp_path / "rows.jsonl"
+    table.write_text("".join(json.dumps({"id": id, "text": text}) + "\n" for id, text in rows.items()))
+    extra: list[Path] = []
+    gpu_rag.build([folder, table], out, methods=[method], settings=FAST)
+    hidden: set[str] = set()
+    for step in range(30):
+        kind = draw.choice(["add", "write", "edit", "delete", "remove", "row", "back"])
+        if kind == "add":
+            extra.append(write_document(tmp_path / f"extra{step}.txt", 100 + step))
+            assert gpu_rag.add(out, extra[-1], settings=FAST).added == 1
+        elif kind == "write":
+            files.add(write_document(folder / f"d{step + 10}.txt", step + 10))
+            assert gpu_rag.update(out, settings=FAST).added == 1
+        elif kind == "edit" and files:
+            write_document(draw.choice(sorted(files)), step + 200, "ferry")
+            assert gpu_rag.update(out, settings=FAST).changed == 1
+        elif kind == "delete" and len(files) > 1:  # a folder without documents is refused
+            files.discard(file := draw.choice(sorted(files)))
+            file.unlink()
+            assert gpu_rag.update(out, settings=FAST).removed == 1
+        elif kind == "remove" and (extra or len(files) > 1):
+            file = draw.choice(extra + sorted(files)[1:])
+            assert gpu_rag.remove(out, documents=file.name, settings=FAST).removed == 1
+            file.unlink()
+            files.discard(file)
+            extra = [path for path in extra if path != file]
+        elif kind == "row" and rows.keys() - hidden:
+            hidden.add(id := draw.choice(sorted(rows.keys() - hidden)))
+            assert gpu_rag.remove(out, documents=[id], settings=FAST).removed == 1
+        elif kind == "back" and hidden:
+            assert gpu_rag.add(out, table, settings=FAST).added == len(hidden)
+            hidden.clear()
+        if step % 6 == 5:
+            index = gpu_rag.Index.open(out)
+            assert set(index.documents["id"].to_pylist()) == {
+                *(file.name for file in files), *(file.name for file in extra), *(rows.keys() - hidden)
+            }  # fmt: skip
+            if not hidden:
+                assert index.manifest.digest() == from_nothing(tmp_path, folder, table, *extra, methods=method)
+            changed = index.manifest.digest()
+            del index
+            anew = gpu_rag.build([folder, table, *extra], out, methods=[method], settings=FAST, fresh=True)
+            assert anew.manifest.digest() == changed, step
+            del anew
+    assert gpu_rag.verify(out).ok
+
+
+def test_files_that_are_added_changed_and_gone_are_counted(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ix"
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    write_document(corpus / "new.txt", 9)
+    write_document(corpus / "d0.txt", 0, "ferry")
+    (corpus / "d1.txt").unlink()
+    made = gpu_rag.update(out, settings=FAST)
+    assert (made.added, made.changed, made.removed) == (1, 1, 1)
+    assert made.index.manifest.digest() == from_nothing(tmp_path, corpus, methods="bm25")
+    assert all(stage.skipped for stage in gpu_rag.update(out, settings=FAST).index.report.stages.values())
+
+
+def test_a_removed_file_stays_out_until_it_is_added(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ix"
+    before = gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST).manifest.digest()
+    gpu_rag.remove(out, files=corpus / "d1.txt", settings=FAST)
+    without = digest(out)
+    for again in (
+        lambda: gpu_rag.update(out, settings=FAST),
+        lambda: gpu_rag.update(out, corpus, settings=FAST),
+        lambda: gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST),
+        lambda: gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST, fresh=True),
+    ):
+        again()
+        assert digest(out) == without != before
+    assert gpu_rag.add(out, corpus / "d1.txt", settings=FAST).added == 1
+    assert digest(out) == before
+
+
+def test_a_removed_copy_gives_its_id_to_the_other_file(tmp_path: Path) -> None:
+    """A wrong version that filters the finished documents loses the copy too."""
+    folder, row = tmp_path / "corpus", json.dumps({"id": "x", "text": "Anna Stroud was mayor of Kerling."}) + "\n"
+    folder.mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        (folder / name).write_text(row)
+    (folder / "c.txt").write_text("Piet Haan lived in Tamsin.")
+    index = gpu_rag.build(folder, tmp_path / "ix", methods=["bm25"], settings=FAST)
+    assert index.documents["file"].to_pylist() == ["corpus/c.txt", "corpus/a.jsonl"]
+    del index
+    made = gpu_rag.remove(tmp_path / "ix", files="corpus/a.jsonl", settings=FAST)
+    assert made.index.documents["file"].to_pylist() == ["corpus/c.txt", "corpus/b.jsonl"] and made.copies == 1
+    (folder / "a.jsonl").unlink()
+    assert made.index.manifest.digest() == from_nothing(tmp_path, folder, methods="bm25")
+
+
+def test_documents_in_memory_are_added_replaced_and_removed(tmp_path: Path) -> None:
+    out = tmp_path / "ix"
+    rows = [{"id": f"m{n}", "text": f"Piet Haan{n} lived in Tamsin{n}.", "year": 1900 + n} for n in range(3)]
+    gpu_rag.build(rows, out, methods=["bm25"], settings=FAST)
+    rows[1] = {"id": "m1", "text": "Jan Vos lived in Kerling.", "year": 1950}
+    rows.append({"id": "m9", "text": "Ada Blom lived in Loss.", "year": 2000})
+    made = gpu_rag.add(out, [rows[1], rows[3]], settings=FAST)
+    assert (made.added, made.changed, made.removed) == (1, 1, 0)
+    del made
+    made = gpu_rag.remove(out, where="year >= 1950", settings=FAST)
+    assert made.removed == 2 and made.index.documents["id"].to_pylist() == ["m0", "m2"]
+    assert b"Jan Vos" not in (tmp_path / "ix.texts.jsonl").read_bytes()
+    with pytest.raises(UsageError):
+        gpu_rag.add(out, [{"text": "Without an id."}], settings=FAST)
+
+
+# --- what is refused --------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_changed_is_refused_and_nothing_changes(corpus: Path, tmp_path: Path) -> None:
+    out, apart = tmp_path / "ix", write_document(tmp_path / "apart.txt", 50)
+    index = gpu_rag.build([corpus, apart], out, methods=["bm25"], settings=FAST)
+    before = index.manifest.digest()
+    with pytest.raises(IndexLocked):
+        gpu_rag.remove(out, documents="d1.txt", settings=FAST)
+    del index
+    for kind, arguments in (
+        (BadInput, {"documents": "nobody"}),
+        (BadInput, {"files": "nothing.txt"}),
+        (UsageError, {}),
+        (UsageError, {"where": "year > 1900"}),
+        (UsageError, {"documents": ["apart.txt", *(f"d{n}.txt" for n in range(4))]}),
+    ):
+        with pytest.raises(kind):
+            gpu_rag.remove(out, settings=FAST, **arguments)
+    with pytest.raises(BadInput):
+        gpu_rag.add(out, tmp_path / "missing.txt", settings=FAST)
+    (tmp_path / "odd.exe").write_bytes(b"MZ")
+    with pytest.raises(BadInput):
+        gpu_rag.add(out, tmp_path / "odd.exe", settings=FAST)
+    assert digest(out) == before
+    apart.unlink()
+    with pytest.raises(BadInput, match="apart.txt"):
+        gpu_rag.update(out, settings=FAST)
+    assert gpu_rag.remove(out, files="apart.txt", settings=FAST).removed == 1
+
+
+def test_an_index_from_somebody_else_names_no_file_to_read(corpus: Path, tmp_path: Path) -> None:
+    out, secret = tmp_path / "ix", tmp_path / "secret.txt"
+    secret.write_text("The word is Xyzzyglorp.")
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    document = json.loads((out / "sources.json").read_bytes())
+    document.pop("sha256")
+    (out / "sources.json").write_bytes(sealed({**document, "corpus": [str(secret)]}))
+    with pytest.raises(BadInput):
+        gpu_rag.update(out, settings=FAST)
+    with pytest.raises(BadInput, match="corpus"):  # not all that it was made of
+        gpu_rag.update(out, secret, settings=FAST)
+    assert gpu_rag.update(out, corpus, settings=FAST).index.n_passages == 4
+    write_document(corpus / "new.txt", 7)
+    assert gpu_rag.update(out, settings=FAST).added == 1
+
+
+def test_a_source_that_moved_is_named_once(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ix"
+    before = gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST).manifest.digest()
+    (tmp_path / "elsewhere").mkdir()
+    corpus.rename(tmp_path / "elsewhere" / "corpus")
+    with pytest.raises(BadInput):
+        gpu_rag.update(out, settings=FAST)
+    made = gpu_rag.update(out, tmp_path / "elsewhere" / "corpus", settings=FAST)
+    assert (made.added, made.changed, made.removed) == (0, 0, 0) and made.index.manifest.digest() == before
+
+
+# --- forgetting -------------------------------------------------------------------------------------
+
+CANARY = re.compile(rb"(?i)zyx[a-z]{5}\d\d")
+METHODS = ["ppr", "hoprag", "higra-retriever", "bubblerag"]
+LLM_SETTINGS: dict[str, Any] = {
+    "models": {"embedder": "hash", "capable": True},
+    "index": {"extractor": "llm", "coref": "llm"},
+    "hops": {"simulate": "llm"},
+}
+
+
+def canary(number: int) -> str:
+    return f"Zyx{''.join(random.Random(number).choices('abcdefghijklm', k=5))}{number:02}"
+
+
+def reads_names(request: Any) -> str:
+    """A model that repeats what it is shown: each reply names the capital words of the last passage."""
+    shown = str(request.prompt).rpartition("Passage:")[2] if hasattr(request, "prompt") else str(request)
+    names = list(dict.fromkeys(re.findall(r"[A-Z]\w+", shown)))[:6]
+    entity = [{"name": name, "aliases": [], "types": ["thing"], "description": f"as {name}"} for name in names]
+    triples = [[one, "knows", other] for one, other in zip(names, names[1:])]
+    return json.dumps({"entities": entity, "triples": triples, "questions": [f"Who is {name}?" for name in names]})
+
+
+def every_byte(folder: Path) -> dict[str, bytes]:
+    """{file: its bytes, and all that its columns, rows and arrays decode to}."""
+    contents: dict[str, bytes] = {}
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        if path.suffix == ".parquet":
+            table = pq.read_table(path)
+            stream = io.BytesIO()
+            with pa.ipc.new_stream(stream, table.schema) as writer:  # without compression
+                writer.write_table(table)
+            data += stream.getvalue() + repr(table.to_pylist()).encode()
+        elif path.name.startswith("replies.sqlite"):
+            with sqlite3.connect(path) as db:
+                data += repr(db.execute("SELECT * FROM replies").fetchall()).encode()
+        contents[path.relative_to(folder).as_posix()] = data
+    return contents
+
+
+def files_with(folder: Path, pattern: re.Pattern[bytes]) -> list[str]:
+    contents = every_byte(folder)
+    return sorted(name for name, data in contents.items() if pattern.search(data + name.encode()))
+
+
+@pytest.mark.slow
+def test_no_byte_of_the_folder_holds_what_was_removed(tmp_path: Path) -> None:
+    folder, out = tmp_path / "corpus", tmp_path / "ix"
+    for number in range(4):
+        write_document(folder / f"d{number}.txt", number)
+    for number in range(25):
+        text = f"{canary(number)} taught Marta Orlo{number % 4} in Kerling. {canary(number)} wrote about ferries."
+        (folder / f"{canary(number)}.txt").write_text(text)
+    rows = [
+        {"id": canary(n), "title": canary(n), "text": f"Anna Stroud met {canary(n)} in Loss.", "by": canary(n)}
+        for n in range(25, 50)
+    ]
+    rows += [rows[0], {"id": "kept", "text": "Anna Stroud lived in Loss.", "by": "nobody"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / f"{canary(3)}.bin").write_bytes(b"\0")
+    model = ScriptedLLM(reads_names)
+    index = gpu_rag.build([folder, tmp_path / "rows.jsonl"], out, methods=METHODS, settings=LLM_SETTINGS, llm=model)
+    index.retrieve(f"Who is {canary(1)}?", method="ppr", settings=LLM_SETTINGS)
+    index.close()
+    del index
+    before = files_with(out, CANARY)
+    assert {"replies.sqlite", "rejects.jsonl"} <= set(before) and len(before) > 10, before
+    vectors = removed_vectors(out)
+    n_calls = len(model.calls)
+    made = gpu_rag.remove(
+        out,
+        documents=[canary(n) for n in range(25, 50)] + [f"{canary(n)}.txt" for n in range(25)],
+        files=f"corpus/{canary(3)}.bin",
+        settings=LLM_SETTINGS,
+        llm=model,
+    )
+    assert made.removed == 50 and set(made.index.stages) and made.receipt is not None
+    assert not files_with(out, CANARY)
+    assert not any(vector in data for vector in vectors for data in every_byte(out).values())
+    asked = [str(request) for request in model.calls[n_calls:]]
+    assert not any(CANARY.search(prompt.encode()) for prompt in asked)
+    with sqlite3.connect(out / "replies.sqlite") as db:
+        assert db.execute("SELECT count(*) FROM replies").fetchone()[0] > 0
+    n_calls, now = len(model.calls), made.index.manifest.digest()
+    receipt = made.receipt
+    del made
+    checked = gpu_rag.verify(out, receipt=receipt)
+    assert checked.ok and checked.digest == now == json.loads(receipt.read_bytes())["after"], checked.broken
+    sources = [folder, tmp_path / "rows.jsonl"]
+    again = gpu_rag.build(sources, out, methods=METHODS, settings=LLM_SETTINGS, llm=model, fresh=True)
+    assert again.manifest.digest() == now and len(model.calls) == n_calls  # from the replies that stayed
+
+
+def removed_vectors(out: Path) -> list[bytes]:
+    """The vectors of the passages with canaries."""
+    index = gpu_rag.Index.open(out)
+    texts = index.passages["text"].to_pylist()
+    vectors = np.asarray(index.arrays("passage_vectors")["vectors"])
+    return [vectors[row].tobytes() for row, text in enumerate(texts) if CANARY.search(text.encode())]
+
+
+def test_a_receipt_finds_what_came_back_and_an_altered_one_is_refused(corpus: Path, tmp_path: Path) -> None:
+    out, receipt = tmp_path / "ix", tmp_path / "receipt.json"
+    gpu_rag.build(corpus, out, methods=["ppr"], settings=FAST)
+    cached = packaged.cache_dir() / "vectors" / "0.vectors"
+    cached.parent.mkdir()
+    cached.write_bytes(b"vectors")
+    gpu_rag.remove(out, documents="d2.txt", settings=FAST, receipt=receipt, forget=True)
+    assert not cached.exists()
+    document = json.loads(receipt.read_bytes())
+    assert document["documents"] == [hashlib.sha256(b"d2.txt").hexdigest()]
+    assert hashlib.sha256(b"ves2").hexdigest() in document["names"]
+    assert hashlib.sha256(b"kerling2").hexdigest() in document["names"]
+    assert gpu_rag.verify(out, receipt=receipt).ok
+    gpu_rag.add(out, corpus / "d2.txt", settings=FAST)
+    assert not gpu_rag.verify(out, receipt=receipt).ok
+    receipt.write_bytes(receipt.read_bytes().replace(b'"after"', b'"after" '))
+    with pytest.raises(BadInput):
+        gpu_rag.verify(out, receipt=receipt)
+
+
+def test_a_removal_that_stopped_after_the_build_is_finished(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpu_rag.api import changes
+
+    out = tmp_path / "ix"
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    (out / "replies.sqlite.damaged").write_bytes(b"Orlo2")
+
+    def stopped(path: Path, keys: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(changes, "keep_replies", stopped)
+        gpu_rag.remove(out, documents="d2.txt", settings=FAST)
+    made = gpu_rag.remove(out, documents="d2.txt", settings=FAST)
+    assert not files_with(out, re.compile(rb"(?i)orlo2|ves2|d2\.txt")) and made.receipt is not None
+    assert len(json.loads(made.receipt.read_bytes())["documents"]) == 1
+    del made
+    with pytest.raises(BadInput):
+        gpu_rag.remove(out, documents="d2.txt", settings=FAST)
+
+
+# --- readers and kills ------------------------------------------------------------------------------
+
+
+def test_readers_see_the_old_index_or_the_new_one(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index opened between any two stages answers in full, and one opened before goes on."""
+    out, seen, made = tmp_path / "ix", [], stages._bring_up_to_date
+    gpu_rag.build(corpus, out, methods=["ppr"], settings=FAST)
+    write_document(corpus / "new.txt", 77)
+    early = gpu_rag.Index.open(out)
+
+    def watched(*arguments: Any) -> Any:
+        done = made(*arguments)
+        index = gpu_rag.Index.open(out)
+        found = index.retrieve("Who designed the bridge of Kerling1?", method="ppr", k=9, settings=FAST)
+        seen.append((index.manifest.digest(), len(found.evidence), len(index.stages)))
+        return done
+
+    monkeypatch.setattr(stages, "_bring_up_to_date", watched)
+    before = early.manifest.digest()
+    after = gpu_rag.update(out, settings=FAST).index
+    assert len(seen) > 5 and set(seen) == {(before, 4, len(after.stages))} and after.manifest.digest() != before
+    assert len(early.retrieve("Who designed the bridge?", method="ppr", k=9, settings=FAST).evidence) == 4
+    assert len(after.retrieve("Who designed the bridge?", method="ppr", k=9, settings=FAST).evidence) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["add", "remove"])
+def test_a_kill_leaves_the_old_index_or_the_new_one(corpus: Path, tmp_path: Path, verb: str) -> None:
+    out, new = tmp_path / "ix", write_document(tmp_path / "new.txt", 88)
+    old = gpu_rag.build(corpus, out, methods=["ppr"], settings=FAST).manifest.digest()
+    arguments = {"add": ["add", out, new], "remove": ["remove", out, "--doc", "d2.txt"]}[verb]
+    command = [sys.executable, "-m", "gpu_rag", *map(str, arguments), "--set", "models.llm=none"]
+    environment = {**os.environ, "GPU_RAG_CACHE": str(packaged.cache_dir())}
+    draw, n_killed = random.Random(verb), 0
+    for _ in range(3):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 120
+        while not (out / "work").exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        time.sleep(draw.uniform(0, 0.3))
+        process.kill()
+        n_killed += process.wait() < 0
+        index = gpu_rag.Index.open(out)
+        assert len(index.retrieve("Who designed the bridge?", method="ppr", settings=FAST).evidence) >= 3
+        assert gpu_rag.verify(out).ok
+        if index.manifest.digest() != old:
+            break
+    assert n_killed
+    del index
+    if verb == "add":
+        assert gpu_rag.add(out, new, settings=FAST).index.manifest.digest() == from_nothing(
+            tmp_path, corpus, new, methods="ppr"
+        )
+    else:
+        try:
+            gpu_rag.remove(out, documents="d2.txt", settings=FAST)
+        except GpuRagError:  # the last of these commands had ended
+            assert n_killed < 3
+        (corpus / "d2.txt").unlink()
+        assert digest(out) == from_nothing(tmp_path, corpus, methods="ppr")
+        assert not files_with(out, re.compile(rb"(?i)orlo2|ves2|d2\.txt"))
