@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 import numpy as np
 import pytest
@@ -96,12 +97,30 @@ def test_igraph_is_not_quoted_with_several_openmp_threads(threads, run, monkeypa
     assert row["note"].startswith(f"not timed: OMP_NUM_THREADS is {threads or 'not set'}")
 
 
+def test_a_fresh_process_takes_one_openmp_thread(cli):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    result = cli.run_process("bench", "rrf", "--sizes", 300, "--batch", 1, "--json", env=environment).ok
+    assert result.document["machine"]["OMP_NUM_THREADS"] == "1"
+
+
 def test_what_does_not_fit_is_said(run, monkeypatch):
     monkeypatch.setattr(runner, "free_bytes", lambda device: 10_000)
     result = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY)
     assert result.status == 0
     assert [row["ms"] for row in result.document["rows"]] == [None, None]
     assert all("GB are free" in row["note"] for row in result.document["rows"])
+
+
+def test_the_page(run, tmp_path):
+    page = tmp_path / "bench.md"
+    result = run("bench", "pagerank", "--peers", "--graph", "uniform,bipartite", "--out", page, *TINY)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# Benchmark: pagerank\n\n- date: ")
+    assert "cores" in text and "- command: `OMP_NUM_THREADS=1 gpu-rag bench pagerank --peers --sizes 300" in text
+    assert text.count("\n| pagerank | uniform | 300 |") == 16
+    assert len({line.count("|") for line in text.splitlines() if line.startswith("| pagerank")}) == 1
+    row = next(row for row in result.document["rows"] if row["B"] == 20)
+    assert "| CPU ms a question |" in text and f"| {row['cpu_ms'] / 20:.3g} |" in text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import random
 import signal
 import sqlite3
@@ -146,6 +147,17 @@ def test_ctrl_c_ends_a_process_with_one_line(index, questions, tiny_corpus, tmp_
         assert kept_replies(replies) == 2  # a clean stop keeps every reply that had come
         assert run(*words).status == 0
         assert sum(server.begun.values()) == n - 2
+
+
+def test_ctrl_c_in_code_made_from_text_ends_with_status_1_too(tmp_path):
+    """Dataclasses run such code when they are made; `python -m` then dies of the signal if nothing is done about it."""
+    (tmp_path / "stopped.py").write_text(
+        "from gpu_rag.cli import main\nmain.prepare_process = lambda: exec('raise KeyboardInterrupt')\nmain.program()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "stopped"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True
+    )
+    assert done.returncode == 1 and b"Ctrl-C" in done.stderr
 
 
 # each run is a child, so that libraries are loaded once; its status is printed

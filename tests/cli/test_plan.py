@@ -130,6 +130,17 @@ def test_later_the_build_is_held_against_the_plan(planned, repeated):
     assert found["disk"]["actual_bytes"] == sum(path.stat().st_size for path in files)
 
 
+def test_predicted_against_actual_of_a_build_in_words_and_in_the_report(run, cli, tiny_corpus, tmp_path):
+    given = ("index", tiny_corpus, "--out", tmp_path / "i", *ALL, *cli.NO_LLM)
+    assert run(*given, "--plan").status == 0
+    told = run(*given, "--fresh", "--report", tmp_path / "report.html")
+    assert (tmp_path / "i" / "plan.json").exists()  # --fresh keeps it
+    assert re.search(r"^stage +predicted +actual +actual / predicted$", told.out, re.M)
+    assert re.search(r"^synonyms s +[\d.]+ +[\d.]+ +[\d.]+$", told.out, re.M)
+    assert "Predicted against actual" in (tmp_path / "report.html").read_text("utf-8")
+    assert "plan" not in run(*given, "--json").document  # nothing was left to do
+
+
 def files_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 

@@ -14,6 +14,7 @@ from browser import chromium
 
 from gpu_rag.methods.registry import method_names
 from gpu_rag.report.evaluation import verdict
+from gpu_rag.report.page import stacked_bars
 from gpu_rag.sample import corpus_path, questions_path
 
 HASH = ("--set", "models.embedder=hash", "--set", "models.llm=none")
@@ -113,6 +114,19 @@ def test_many_methods_are_compared_with_the_first_only(eight, evaluated):
     assert shown == {f"{name} - {first}" for name in others}
     assert f"pairs against {first} only" in words
     assert "only, all pairs" not in outline(evaluated[0])  # four methods: all six pairs are there
+
+
+def test_amounts_are_written_out():
+    rows = [("exact", {"entities": 1_234_639}), ("higra-agent", {"entities": 7})]
+    bars = stacked_bars("e", rows, "entities")
+    assert ">1,234,639 entities<" in bars and ">7 entities<" in bars
+    assert ">2.00 s<" in stacked_bars("s", [("graph", {"a": 1.5, "b": 0.5})], "s")  # seconds keep their decimals
+
+
+def test_the_answer_report_tells_batches(answer, tmp_path):
+    assert answer("--report", tmp_path / "answer.html").status == 0
+    words = outline(tmp_path / "answer.html")
+    assert "Batches of this run" in words and "Stages of this run" in words and "answered" in words
 
 
 def test_hostile_text_is_shown_and_never_run(run, built):

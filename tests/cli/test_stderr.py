@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,3 +47,10 @@ def test_an_error_that_nobody_reads_keeps_its_status_and_leaves_stdout_alone(cli
     command = ["sh", "-c", '"$@" 2>&-', "sh", *cli.command_line("explain", "nothing.jsonl", "q1", "--json")]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.slow
+def test_a_build_goes_on_without_stderr(cli, tiny_corpus: Path, tmp_path: Path, dead_pipe: int) -> None:
+    words = ("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "bm25", *cli.NO_LLM, "--json")
+    done = subprocess.run(cli.command_line(*words), stdout=subprocess.PIPE, stderr=dead_pipe, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["passages"] == 6

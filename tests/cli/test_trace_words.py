@@ -35,3 +35,13 @@ def test_paths_are_shown_first_and_without_decisions_five():
     held = {"title": "T", "passage_id": "p", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "x"}
     many = trace_text(row_of(paths=[path] * 9, evidence=[held]), decisions=False)
     assert many.count("designed by") == 5 and many.index("designed by") < many.index("answer    a ")
+
+
+def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded():
+    held = {"title": "T", "passage_id": "p", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "x"}
+    sentence = {"passage_id": "p", "start": 0, "end": 9, "text": "She won it.", "score": 0.5}
+    text = trace_text(row_of(evidence=[held], support=[sentence]))
+    assert text.index("  > She won it. [T]") < text.index("answer    a")
+    unstated = trace_text(row_of(status="unsupported", grounding={"status": "unsupported", "sentences": []}))
+    assert "answer    a   (unsupported: the evidence does not state it)" in unstated
+    assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))

@@ -153,6 +153,11 @@ def test_openai_rows_that_are_wrong(tmp_path):
         assert said in reject.reason
 
 
+def test_folder_with_questions(tmp_path):
+    lines(tmp_path / "questions.jsonl", [{"id": "1", "question": "Where?"}])
+    assert [row.question.text for row in read(tmp_path)[0]] == ["Where?"]
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "n"), [("musique_openie", 56), ("2wiki_openie", 51), ("hotpotqa/questions.jsonl", 554)]

@@ -48,6 +48,22 @@ def test_explain_tells_decisions_paths_and_evidence(answer, out, run, cli):
     assert "found no support" in run("explain", out, "q5").out
 
 
+def test_ask_with_explain_tells_more_than_without(run, index, replay, cli):
+    given = (
+        "ask",
+        index,
+        cli.QUESTIONS[1]["question"],
+        "--method",
+        "ppr",
+        *cli.HASH,
+        "--set",
+        f"models.llm=replay:{replay}",
+    )
+    plain, explained = run(*given).out, run(*given, "--explain").out
+    assert "\nevidence\n" in plain and "\ndecisions\n" not in plain
+    assert "\ndecisions\n" in explained and "\npaths\n" in explained
+
+
 def test_explain_of_an_unknown_id_names_known_ones(answer, out, run):
     answer()
     result = run("explain", out, "q99")

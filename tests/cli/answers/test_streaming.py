@@ -1,5 +1,7 @@
 """gpu-rag answer with --driver streaming: the rows of the rounds driver, durable as they come, with accounts."""
 
+import re
+
 import pytest
 
 
@@ -69,3 +71,12 @@ def test_a_run_without_requests_has_no_idle_share(answer, stream):
     assert document["llm"]["idle_share"] is None and document["llm"]["queue"]["open"] == []
     assert document["stages"] == {} and document["llm"]["prefix_hit_rate"] is None
     assert "LLM: nothing was asked in this run" in stream().out
+
+
+def test_the_summary_and_the_page_say_when_the_llm_was_idle(driver, answer, tmp_path):
+    page = tmp_path / "r.html"
+    said = answer("--driver", driver, "--report", page).out
+    assert re.search(r"LLM idle \d+\.\d % of \d+\.\d s, because: .*ramp-up \d+\.\d %.*requests open on average", said)
+    text = page.read_text()
+    for part in ("Stages of this run", "<td>read</td>", "The LLM over time", "<polygon", "LLM idle"):
+        assert part in text

@@ -231,6 +231,23 @@ def test_replies_are_kept_while_the_caller_is_in_a_long_batch(tmp_path, monkeypa
     assert keeper is not None and not keeper.is_alive()
 
 
+def test_a_full_disk_is_said_and_its_replies_are_given_out_later(tmp_path, monkeypatch):
+    llm = CachedLLM(ScriptedLLM(echo), tmp_path / "r.sqlite")
+    plain = llm.file.write
+
+    def full(replies):
+        if replies:
+            raise StorageError("the disk is full")
+
+    monkeypatch.setattr(llm.file, "write", full)
+    llm.submit(0, ask("a"))
+    with pytest.raises(StorageError, match="full"):
+        drain(llm)
+    monkeypatch.setattr(llm.file, "write", plain)
+    assert dict(drain(llm))[0].text == "reply to a"
+    llm.close()
+
+
 def test_a_reply_is_in_the_file_before_it_is_given_out(tmp_path):
     path = tmp_path / "r.sqlite"
     cached = CachedLLM(ScriptedLLM(echo), path)
