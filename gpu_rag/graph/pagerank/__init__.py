@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from gpu_rag_kernels import dispatch
@@ -202,7 +203,8 @@ class Job:
         if self.implementation == "numba":
             from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for
 
-            return lanes_for(teleport.batch), partial(NumbaTile, graph, plan, teleport)
+            new_tile: Any = partial(NumbaTile, graph, plan, teleport)  # with `sweep_until` in place of `sweep`
+            return lanes_for(teleport.batch), new_tile
         if self.implementation == "cugraph":
             from gpu_rag.graph.pagerank.cugraph import tile_maker
 
