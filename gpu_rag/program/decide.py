@@ -20,7 +20,7 @@ or has no words, is not noted.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -35,6 +35,7 @@ from gpu_rag.program.reason import reason_room
 from gpu_rag.program.replies import Form, count, reply_to
 from gpu_rag.program.run import Decider, Run
 from gpu_rag.program.steps import similarity
+from gpu_rag.runtime.gather import gather
 from gpu_rag.text.lenient import Read
 from gpu_rag.types import JsonSchema, Malformed
 
@@ -81,9 +82,13 @@ def decider_in(run: Run, reads: str) -> Decider:
     return run.decider
 
 
-def model_decides(run: Run) -> bool:
-    """Whether a capable model decides, so that a program may ask for several choices in one request."""
-    return decider_in(run, "") is MODEL and run.models.language_model.capable
+async def decide_all(
+    run: Run, choose: Choose, several: Sequence[Fields], together: Callable[[], Awaitable[list[list[int]]]] | None
+) -> list[list[int]]:
+    """The positions of several choices. together: makes all of them in fewer requests, for a capable model."""
+    if together is not None and decider_in(run, "") is MODEL and run.models.language_model.capable:
+        return await together()
+    return list(await gather(*(decide(run, choose, **fields) for fields in several)))
 
 
 def options_of(run: Run, choose: Choose, fields: Fields) -> Options:

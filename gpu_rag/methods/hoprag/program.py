@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.methods.hoprag.asks import HOP, HOPS, MOST_PLACES, Place, chosen
@@ -37,7 +38,7 @@ from gpu_rag.methods.hoprag.batched import (
 )
 from gpu_rag.models.ask import shown
 from gpu_rag.program.choices import DEPTH, Choices
-from gpu_rag.program.decide import decide, model_decides
+from gpu_rag.program.decide import decide, decide_all
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.reason import reason_room
@@ -170,15 +171,10 @@ async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Cho
     options = await out_edges((query, tuple(walk.queue)), params.n_options)
     ways = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
     places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, ways)]
-    if params.hops == "joint" and model_decides(run):
-        positions = await _jointly(run, text, places, params.entry)
-    else:
-        fields = {"step": hop, "question": text, "entry": params.entry}
-        each = (
-            decide(run, HOP, title=place.title, options=place.options, edges=edges, **fields)
-            for place, edges in zip(places, options)
-        )
-        positions = await gather(*each)
+    fields = {"step": hop, "question": text, "entry": params.entry}
+    each = [{**fields, "title": p.title, "options": p.options, "edges": edges} for p, edges in zip(places, options)]
+    together = partial(_jointly, run, text, places, params.entry) if params.hops == "joint" else None
+    positions = await decide_all(run, HOP, each, together)
     taken = [edges[way[0]] if way else None for edges, way in zip(options, positions)]
     if any(taken) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
         lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, taken))

@@ -23,12 +23,11 @@ from gpu_rag.types import Question
 
 STEPS = (
     "embed",
-    "model_decides",
     "walk_hops",
     "enter_hops",
     "out_edges",
     "near_vertices",
-    "decide",
+    "decide_all",
     "edge_question",
     "vertex_passage",
 )
@@ -75,9 +74,6 @@ class FakeRun:
         self.widths: list[int] = []
         self.found: Ranking | None = None
 
-    def model_decides(self, run: Any) -> bool:
-        return False
-
     async def embed(self, texts: Sequence[str]) -> np.ndarray:
         return np.ones((len(texts), 1), np.float32)
 
@@ -112,6 +108,9 @@ class FakeRun:
         if vertex in self.world.none:
             return []
         return [self.world.pick(vertex, len(options))]
+
+    async def decide_all(self, run: Any, ask: Any, several: Sequence[Any], together: Any) -> list[list[int]]:
+        return [await self.decide(run, ask, **fields) for fields in several]
 
     def edge_question(self, index: Any, edge: int) -> str:
         return f"Question {edge}?"
