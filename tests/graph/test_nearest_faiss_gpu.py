@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.nearest.index import MOST_ON_GPU, SEED, TRAINED_ON, FaissIndex
+from gpu_rag.graph.nearest.index import MOST_ON_GPU, FaissIndex
 
 
 class Rows:
@@ -30,17 +30,11 @@ class Rows:
 
 
 class Flat:
-    is_trained = True
-
     def __init__(self, dims: int):
         self.dims, self.rows = dims, torch.zeros(0, dims)
 
-    def train(self, rows: Rows) -> None:
-        assert isinstance(rows, Rows), "a tensor of the device"
-        self.is_trained, self.trained_with = True, vars(self.cp).copy()
-
     def add(self, rows: Rows) -> None:
-        assert self.is_trained and isinstance(rows, Rows)
+        assert isinstance(rows, Rows), "a tensor of the device"
         self.rows = rows.rows
 
     def search(self, queries: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,18 +42,10 @@ class Flat:
         return scores[:, :k], ids[:, :k]
 
 
-class Lists(Flat):
-    is_trained = False
-
-    def __init__(self, quantizer: Flat, dims: int, lists: int, metric: int):
-        super().__init__(dims)
-        self.lists, self.nprobe, self.cp = lists, 1, SimpleNamespace(seed=1234, max_points_per_centroid=256)
-
-
 class FakeFaiss(SimpleNamespace):
-    """The module: indexes that are moved to a GPU are new ones, with settings of training of their own."""
+    """The module: indexes that are moved to a GPU are new ones."""
 
-    METRIC_INNER_PRODUCT, IndexFlatIP, IndexIVFFlat = 0, Flat, Lists
+    IndexFlatIP = Flat
     threads = 1
 
     def StandardGpuResources(self) -> str:
@@ -68,7 +54,7 @@ class FakeFaiss(SimpleNamespace):
     def index_cpu_to_gpu(self, provider: str, device: int, index: Flat, options: Any = None) -> Flat:
         assert (provider, len(index.rows)) == ("resources", 0)
         self.moved_to = device
-        return Lists(Flat(index.dims), index.dims, index.lists, 0) if isinstance(index, Lists) else Flat(index.dims)
+        return Flat(index.dims)
 
     def omp_get_max_threads(self) -> int:
         return self.threads
@@ -89,17 +75,16 @@ def base(n: int) -> Any:
     return Rows(torch.nn.functional.normalize(torch.randn(n, 4, generator=torch.Generator().manual_seed(0))))
 
 
-def test_lists_are_trained_on_the_gpu_as_on_the_cpu(faiss: FakeFaiss) -> None:
-    made = FaissIndex(base(400), "ivf", 1)
-    assert faiss.moved_to == 1 and made.index.nprobe == made.index.lists == 10
-    assert made.index.trained_with == {"seed": SEED, "max_points_per_centroid": TRAINED_ON}
+def test_rows_are_searched_on_their_gpu(faiss: FakeFaiss) -> None:
+    made = FaissIndex(base(400), 1)
+    assert faiss.moved_to == 1
     assert made.index.rows.shape == (400, 4)
     found = made.propose(made.index.rows[:3], 2)
     assert found.ids[:, 0].tolist() == [0, 1, 2] and found.ids.dtype == torch.int32
 
 
 def test_more_rows_than_a_gpu_finds_are_refused(faiss: FakeFaiss) -> None:
-    made = FaissIndex(base(3), "exact", 1)
+    made = FaissIndex(base(3), 1)
     with pytest.raises(UsageError, match="fewer rows on a GPU; given 2049 for a query.*implementation=torch"):
         made.propose(torch.zeros(1, 4), MOST_ON_GPU + 1)
 
@@ -107,4 +92,4 @@ def test_more_rows_than_a_gpu_finds_are_refused(faiss: FakeFaiss) -> None:
 def test_what_a_gpu_cannot_take(faiss: FakeFaiss, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FakeFaiss, "StandardGpuResources")
     with pytest.raises(MissingBackend, match="this faiss has no GPU"):
-        FaissIndex(base(3), "exact", 1)
+        FaissIndex(base(3), 1)

@@ -1,4 +1,4 @@
-"""Held rows searched by torch tiles and by faiss: against sums in fractions, equal bits, ties, recall, choices."""
+"""Held rows searched by torch tiles and by faiss: against sums in fractions, equal bits, ties, choices."""
 
 from __future__ import annotations
 
@@ -117,21 +117,6 @@ def test_a_query_does_not_know_its_batch(implementation: str) -> None:
         assert torch.equal(alone.ids[0], together.ids[b]) and torch.equal(alone.scores[0], together.scores[b])
 
 
-# --- approximate -----------------------------------------------------------------------------------
-
-
-@needs_faiss
-def test_lists_find_most_of_the_best_and_scores_are_exact() -> None:
-    base, queries = clustered(6000, 8), clustered(100, 9)
-    index = nearest_index(base, mode="ivf", implementation="faiss")
-    found, best = index.search(queries, 10), nearest_index(base).search(queries, 10)
-    assert sum(len(set(a) & set(b)) for a, b in zip(found.ids.tolist(), best.ids.tolist())) > 900
-    own = (queries.double()[:, None] * base.double()[found.ids.long()]).sum(2)
-    assert torch.allclose(own, found.scores.double(), atol=1e-6) and bool((found.scores.diff(dim=1) <= 0).all())
-    again = nearest_index(base, mode="ivf", implementation="faiss").search(queries[40:41], 10)
-    assert torch.equal(again.ids[0], found.ids[40]) and torch.equal(again.scores[0], found.scores[40])
-
-
 # --- wrong versions --------------------------------------------------------------------------------
 
 
@@ -143,14 +128,12 @@ def first_found(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
 def not_widened(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Exact scores of k candidates that were taken from the end of each tie."""
 
-    class Last:
-        def __call__(self, queries: torch.Tensor, k: int) -> TopK:
-            scores = queries @ base.float().T
-            ids = scores.flip(1).sort(dim=1, descending=True, stable=True).indices[:, :k]
-            ids = scores.shape[1] - 1 - ids
-            return TopK(ids.int(), scores.gather(1, ids))
+    def last(queries: torch.Tensor, wide: int) -> TopK:
+        scores = queries @ base.float().T
+        ids = scores.shape[1] - 1 - scores.flip(1).sort(dim=1, descending=True, stable=True).indices[:, :wide]
+        return TopK(ids.int(), torch.full(ids.shape, -1.0))  # as if no row that was not proposed could be as near
 
-    return NearestIndex(base, Last(), "torch", "ivf").search(queries, k)
+    return NearestIndex(base, last, "torch").search(queries, k)
 
 
 def test_checks_catch_scores_that_are_not_exact() -> None:
@@ -168,19 +151,16 @@ def test_checks_catch_candidates_that_are_not_enough() -> None:
 # --- choice and input ------------------------------------------------------------------------------
 
 
-def test_the_choice_is_by_size_and_mode_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
-    few, many = module.APPROXIMATE_FROM - 1, module.APPROXIMATE_FROM
-    assert pick_index(many) == ("torch", "exact") == pick_index(few, "ivf")
-    assert pick_index(many, "ivf") == ("faiss", "ivf") == pick_index(few, "ivf", "faiss")
-    assert pick_index(few, "exact", "faiss") == ("faiss", "exact")
-    index = nearest_index(units(9, 4, 0), mode="ivf")
-    assert (index.implementation, index.mode) == ("torch", "exact")
+    assert pick_index() == "torch" and pick_index("faiss") == "faiss"
+    with recording() as ran:
+        assert nearest_index(units(9, 4, 0)).implementation == "torch"
+    assert ran == {"nearest_index": {"torch"}}
 
 
 test_bad_input_says_what = refusals(
     [
-        ("torch tiles are exact", lambda: pick_index(1, "ivf", "torch")),
         ("base are not unit rows", lambda: nearest_index(torch.ones(2, 3))),
         ("queries do not fit", lambda: nearest_index(units(2, 3, 0)).search(units(1, 4, 0), 1)),
     ]

@@ -1,14 +1,12 @@
-"""Nearest neighbours in a kept set of rows, by torch tiles or faiss, exact or approximate, with one definition of a
-score.
+"""Exact nearest neighbours in a kept set of rows, by torch tiles or faiss, with one definition of a score.
 
 Both libraries propose candidates with f32 scores. Candidates are scored again exactly (`dots`: the same bits on every
-device) and sorted. For exact results, a query is done if its k-th exact score is above the score of every row that was
-not proposed, including `slack`; otherwise more candidates are taken. So torch and faiss give equal bits.
+device) and sorted. A query is done if its k-th exact score is above the score of every row that was not proposed,
+including `slack`; otherwise more candidates are taken. So torch and faiss give equal bits.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,10 +24,8 @@ from gpu_rag.graph.nearest.best import MOST_BEST, by_exact_scores, topk_of
 from gpu_rag.graph.nearest.torch_path import proposed_by_torch
 from gpu_rag.types import TopK
 
-MODES = ("exact", "ivf")
 MORE = 32  # candidates beyond k in the first try
-APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
-PADDED = 64  # queries of a faiss call, padded: so the candidates of an approximate index do not depend on the batch
+PADDED = 64  # queries of a faiss call, padded
 TILE = 1024  # and of torch
 
 
@@ -42,21 +38,19 @@ best first."""
 class NearestIndex:
     """Rows prepared for search. Made by `nearest_index`.
 
-    base: f16/f32[N, D]; implementation, mode: the choices, for records.
+    base: f16/f32[N, D]; implementation: the choice, for records.
     """
 
     base: torch.Tensor
     proposer: Proposer
     implementation: str
-    mode: str
 
     def search(self, queries: torch.Tensor, k: int) -> TopK:
         """The k rows with the largest dot product with each query, by (-score, row); score = the exact product on the
         grid of 2^-24, rounded to f32.
 
-        queries: f32[B, D], rows of length 1 or 0, on the device of the base. Exact modes: the k best of all rows.
-        Others: the best of the candidates, at most k. Returns TopK(i32[B, k], f32[B, k]). A query gives the same bits
-        alone or in any batch. Raises BadInput.
+        queries: f32[B, D], rows of length 1 or 0, on the device of the base. Returns TopK(i32[B, k], f32[B, k]). A
+        query gives the same bits alone or in any batch. Raises BadInput.
         """
         check_unit_rows(queries, "queries")
         if queries.dtype != torch.float32 or queries.shape[1] != self.base.shape[1] or not 0 <= k <= MOST_BEST:
@@ -83,7 +77,7 @@ class NearestIndex:
             found = self.proposer(padded, wide)
             ids, approx = found.ids[:count].long(), found.scores[:count]
             scores, ids = by_exact_scores(ids, lambda b, j: exact_dots(queries, b, self.base, j))
-            if self.mode != "exact" or wide == n or k == 0:
+            if wide == n or k == 0:
                 return topk_of(scores, ids, k)
             beyond = (approx[:, -1].double() + slack).float()  # upper bound for every row that was not proposed
             if bool((scores[:, k - 1] > beyond).all()):
@@ -96,40 +90,24 @@ def torch_tiles(base: torch.Tensor) -> Proposer:
     return lambda queries, k: nearest(queries, base, k)
 
 
-def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tuple[str, str]:
-    """(implementation, mode) of an index over n rows. Raises UsageError, MissingBackend.
-
-    auto: torch (`nearest`) for exact search of any size, because it was at least as fast as faiss's flat index at every
-    measured size; for an approximate mode, torch (so exact) below APPROXIMATE_FROM rows, faiss from there on. A missing
-    package never changes the choice.
-    """
-    if mode not in MODES:
-        raise UsageError("no such mode of nearest neighbours", given=mode, expected=", ".join(MODES))
-    implementation = preferred("neighbours", implementation)
-    if implementation == "auto" and mode != "exact" and n >= APPROXIMATE_FROM:
-        implementation = "faiss"
-    if implementation == "torch" and mode != "exact":
-        raise UsageError("torch tiles are exact", given=f"mode={mode}", expected="exact, or implementation=faiss")
-    implementation = pick_implementation(torch.device("cpu"), implementation, family="neighbours")
-    return implementation, mode if implementation == "faiss" else "exact"
+def pick_index(implementation: str = "auto") -> str:
+    """torch | faiss. auto: torch (`nearest`), at least as fast as faiss's flat index at every measured size. A missing
+    package never changes the choice. Raises UsageError, MissingBackend."""
+    return pick_implementation(torch.device("cpu"), preferred("neighbours", implementation), family="neighbours")
 
 
-def nearest_index(
-    base: torch.Tensor, *, mode: str = "exact", implementation: str = "auto", threads: int = 1
-) -> NearestIndex:
-    """Prepare rows for search; the choice is in the result's `implementation` and `mode`.
+def nearest_index(base: torch.Tensor, *, implementation: str = "auto", threads: int = 1) -> NearestIndex:
+    """Prepare rows for search; the choice is in the result's `implementation`.
 
-    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. mode: exact, or ivf (approximate: inverted lists around 4
-    sqrt(N) centroids, of which 32 are searched). implementation: torch | faiss | auto, see `pick_index`. threads: of
-    faiss. Memory: faiss keeps an f32 copy. Raises BadInput, UsageError, MissingBackend.
+    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. implementation: torch | faiss | auto, see `pick_index`.
+    threads: of faiss. Memory: faiss keeps an f32 copy. Raises BadInput, UsageError, MissingBackend.
     """
     check_unit_rows(base, "base")
     check_threads(threads)
-    implementation, mode = pick_index(base.shape[0], mode, implementation)
+    implementation = pick_index(implementation)
     chosen("nearest_index", implementation)
-    if implementation == "torch":
-        return NearestIndex(base, torch_tiles(base), implementation, mode)
-    return NearestIndex(base, FaissIndex(base, mode, threads).propose, implementation, mode)
+    proposer = torch_tiles(base) if implementation == "torch" else FaissIndex(base, threads).propose
+    return NearestIndex(base, proposer, implementation)
 
 
 class NearestRows:
@@ -148,7 +126,7 @@ class NearestRows:
 
         Scores of the two libraries may differ in the last bit of f32. Raises BadInput, UsageError, MissingBackend.
         """
-        if pick_index(self.base.shape[0])[0] != "faiss":
+        if pick_index() != "faiss":
             return nearest(queries, self.base, k)
         chosen("nearest_index", "faiss")  # recorded at every search, because a later run reuses the index
         if self._faiss is None:
@@ -158,25 +136,21 @@ class NearestRows:
     def proposed(self, queries: torch.Tensor, k: int) -> tuple[TopK, torch.Tensor]:
         """`search`, and whether it is proved for each query, bool[B] on the device. No wait if the device is a GPU.
         Unproved queries, with many rows of equal or close scores, must be searched again."""
-        by_torch = pick_index(len(self.base))[0] == "torch" and pick_implementation(queries.device) == "torch"
+        by_torch = pick_index() == "torch" and pick_implementation(queries.device) == "torch"
         if not by_torch or not 0 < k <= len(self.base):
             return self.search(queries, k), torch.ones(len(queries), dtype=torch.bool, device=queries.device)
         chosen("nearest", "torch")
         return proposed_by_torch(queries, self.base, k)
 
 
-LISTS = 4  # the number of inverted lists is this times sqrt(N)
-PROBES = 32  # lists that a query searches
-TRAINED_ON = 64  # maximum training rows for each centroid
-SEED = 1  # of the first centroids
 MOST_ON_GPU = 2048  # maximum rows that faiss finds for a query on a GPU
 
 
 class FaissIndex:
-    """A faiss index over the rows of `base`, on the device of `base`. Inner product. On a GPU it takes and returns
+    """A flat faiss index over the rows of `base`, on the device of `base`. Inner product. On a GPU it takes and returns
     tensors there (`faiss.contrib.torch_utils`), without a copy on the host."""
 
-    def __init__(self, base: torch.Tensor, mode: str, threads: int):
+    def __init__(self, base: torch.Tensor, threads: int):
         import faiss
 
         self.faiss: Any = faiss
@@ -192,23 +166,16 @@ class FaissIndex:
         before = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(threads)
         try:
-            self.index: Any = self._built(rows, mode)
+            self.index: Any = self._built(rows)
         finally:
             faiss.omp_set_num_threads(before)
 
-    def _built(self, rows: Any, mode: str) -> Any:
-        faiss, dims = self.faiss, rows.shape[1]
-        index: Any = faiss.IndexFlatIP(dims)
-        lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 training rows for each list
-        if mode == "ivf":
-            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dims), dims, lists, faiss.METRIC_INNER_PRODUCT)
+    def _built(self, rows: Any) -> Any:
+        faiss = self.faiss
+        index: Any = faiss.IndexFlatIP(rows.shape[1])
         if self.device.type == "cuda":
             self.resources = faiss.StandardGpuResources()
             index = faiss.index_cpu_to_gpu(self.resources, self.device.index or 0, index)
-        if mode == "ivf":  # after the move to a GPU, which loses the training options
-            index.nprobe, index.cp.seed, index.cp.max_points_per_centroid = min(PROBES, lists), SEED, TRAINED_ON
-        if not index.is_trained and len(rows):
-            index.train(rows)
         if len(rows):
             index.add(rows)
         return index

@@ -54,7 +54,7 @@ def _sentences(batch: pa.RecordBatch, first: int) -> list[list[Any]]:
 
 def read_vertices(work: Work, *columns: str) -> pa.Table:
     """Some columns of the table of vertices."""
-    return tables.read_table(work.stage_folders["hop_vertices"] / "vertices.parquet", VERTICES).select(columns)
+    return tables.read_table(work.stage_folders["hop_vertices"] / "vertices.parquet", VERTICES, columns)
 
 
 def vertex_parts(work: Work) -> tuple[np.ndarray, Callable[[int, int], list[tuple[str, str]]]]:
