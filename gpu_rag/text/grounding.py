@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"\d+(?:p\d+)?")
 _RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # ratios of units of time, length and weight
 _FIRST_YEAR = 1000
 _MOST_ADDED = 12
-_COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b", re.IGNORECASE)
+_COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b|^count\b", re.IGNORECASE)
 _HOW_MANY = re.compile(r"\bhow many (?!of\b)(\w+)", re.IGNORECASE)
 _RECKONS = re.compile(
     r"\b(?:total|together|altogether|in all|both|combined|each|twice|double|difference|more|less|fewer|longer|shorter|"

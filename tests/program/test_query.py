@@ -27,9 +27,18 @@ from gpu_rag.program.knowledge_base.query import (
     operations_of,
     solve,
 )
-from gpu_rag.text.rules.relations import denial_of, units_of, words_of
-from gpu_rag.text.rules.relations.direction import AGENT, FILLER, OPEN, OWNER, PATIENT, side_of_head, side_of_topic
-from gpu_rag.text.rules.relations.operators import Operators, operators_of
+from gpu_rag.text.rules.relations import denial_of, stem_of, units_of, words_of
+from gpu_rag.text.rules.relations.direction import (
+    AGENT,
+    FILLER,
+    OPEN,
+    OWNER,
+    PATIENT,
+    agree,
+    side_of_head,
+    side_of_topic,
+)
+from gpu_rag.text.rules.relations.operators import Operators, is_compared, operators_of
 
 MEDICAL = frozenset({"indicated", "contraindicated", "unapproved"})
 
@@ -53,6 +62,8 @@ def read(question: str, *topics: str, known: frozenset[str] = frozenset()) -> Op
         ("Who works for neither Norvex nor Orbis?", ["Norvex", "Orbis"], [True, True]),
         ("Who works for Norvex and Orbis?", ["Norvex", "Orbis"], [False, False]),
         ("Who works for not only Norvex but Orbis?", ["Norvex", "Orbis"], [False, False]),
+        ("Whom did Norvex hire that Orbis did not?", ["Norvex", "Orbis"], [False, True]),
+        ("Staff of Norvex, but none that is hired by Orbis", ["Norvex", "Orbis"], [False, True]),
     ],
 )
 def test_a_negation_belongs_to_the_topics_of_its_clause(question: str, topics: list[str], negated: list[bool]) -> None:
@@ -74,6 +85,8 @@ def test_other_operators() -> None:
     assert counted.aggregate == "count" and counted.clauses[0].text == "which films did # direct"
     assert read("Who works for Norvex or Orbis?", "Norvex", "Orbis").either
     assert [c.left_out for c in read("Drugs for gout except Lindane", "gout", "Lindane").clauses] == [False, True]
+    joined = read("Who works for Norvex other than Ann and Bob?", "Norvex", "Ann", "Bob")
+    assert [clause.left_out for clause in joined.clauses] == [False, True, True]
     between = read("Which films by Ann were released between 1990 and 1995?", "Ann").comparisons
     assert [(one.compare, one.value) for one in between] == [("least", "1990"), ("most", "1995")]
     staff = read("Which company in Oslo has more than 1,200 employees?", "Oslo")
@@ -82,7 +95,27 @@ def test_other_operators() -> None:
     assert read("Who directed the films of Ann?", "Ann").plain
 
 
+@pytest.mark.parametrize(
+    ("question", "clause"),
+    [
+        ("Of the firms in Oslo, which has the largest workforce?", "of the firms in #"),
+        ("Which firms in Oslo have a workforce of more than 300?", "which firms in #"),
+        ("What is the largest firm in Oslo?", "what is the firm in #"),
+    ],
+)
+def test_words_that_say_what_is_compared_say_no_relation_of_a_topic(question: str, clause: str) -> None:
+    place = question.index("Oslo")
+    (read,) = operators_of(question, [(place, place + 4)], valued=frozenset({stem_of("workforce")})).clauses
+    assert read.text == clause
+
+
+def test_a_number_is_a_value_only_where_others_are_compared_with_it() -> None:
+    assert is_compared("bands formed before ", "1970") and is_compared("no later than ", "2001-05-04")
+    assert not is_compared("films released in ", "1970") and not is_compared("the day before ", "Ann")
+
+
 def test_words_that_are_not_understood_are_told() -> None:
+    assert read("Which company of Oslo has nobody sued?", "Oslo").unread == ("nobody",)
     assert read("Which employees of Norvex are not engineers?", "Norvex").unread == ("not",)
     assert read("Who has no children?").unread == ("no",)
 
@@ -120,6 +153,28 @@ def test_the_side_of_the_head_by_the_form_of_a_label(label: str, side: int) -> N
 def test_the_side_of_the_topic_by_word_order_and_voice(question: str, word: str, side: int) -> None:
     words = words_of(question)
     assert side_of_topic(words, words.index(word), 1).side == side
+
+
+@pytest.mark.parametrize(
+    ("question", "word", "label", "forward"),
+    [
+        ("for which band did # open", "open", "opened for", True),
+        ("which band did # open for", "open", "opened for", True),
+        ("who opened for #", "opened", "opened for", False),
+        ("to whom was # licensed", "licensed", "licensed to", True),
+        ("what was licensed to #", "licensed", "licensed to", False),
+        ("how many people report to #", "report", "reports to", False),
+        ("under whom did # study", "study", "studied under", True),
+        ("whom did # mentor", "mentor", "mentored", True),
+        ("who was # mentored by", "mentored", "mentored", False),
+        ("which drugs does # potentiate", "potentiate", "potentiates", True),
+        ("by which drugs is # potentiated", "potentiated", "potentiates", False),
+    ],
+)
+def test_the_direction_of_a_verb_and_its_preposition(question: str, word: str, label: str, forward: bool) -> None:
+    words, (unit, *_) = words_of(question), units_of(label)
+    topic, head = side_of_topic(words, words.index(word), 1), side_of_head(words_of(label), unit.at, unit.width)
+    assert (agree(topic, head), agree(topic, head.turned())) == (forward, not forward)
 
 
 def test_a_label_denies_another_by_its_form() -> None:
@@ -265,6 +320,7 @@ def compared(relation: str, compare: Any, value: str) -> Operations:
         ),
         ("What is the youngest company in Oslo?", Operations(aggregate="last", by="founded on"), ()),
         ("Which company in Oslo opened before noon?", Operations(), ()),
+        ("How many companies are in Oslo?", Operations(aggregate="count"), ()),
         (
             "Which company in Oslo has more than 3 wheels?",
             Operations(constraints=(Constraint("staff", "more", "3"),)),

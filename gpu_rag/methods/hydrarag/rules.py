@@ -18,7 +18,8 @@ path without such a place (from a text) is read by the shared reader.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 
 from gpu_rag.methods.hydrarag.batched.names import names_in
@@ -48,6 +49,7 @@ from gpu_rag.methods.hydrarag.state import (
     Params,
     Search,
 )
+from gpu_rag.program.knowledge_base.spoken import stands_as_name
 from gpu_rag.program.reader import passage_block, read_blocks
 from gpu_rag.text.keywords import names
 from gpu_rag.text.normalise import normalise_name
@@ -74,7 +76,7 @@ _FUNCTION = FUNCTION_WORDS | QUESTION_WORDS | AUX | STOP_WORDS
 async def topics(question: str, search: Search) -> Topics:
     """Names in the question, see `mentions_by_rules`."""
     known = await names_in(question.replace("_", " "))
-    names = mentions_by_rules(question, known, search.relation_words)
+    names = mentions_by_rules(question, known, search.relation_words, partial(stands_as_name, search.run.index))
     return Topics(tuple(name for name in map(folded, names) if len(name) <= NAME_CHARS))
 
 
@@ -169,10 +171,16 @@ async def _read(question: str, chosen: Sequence[FoundPath], search: Search) -> s
     return folded(await read_blocks(search.run, question, blocks) or "")[:ANSWER_CHARS]
 
 
-def mentions_by_rules(question: str, known: Sequence[str], common: frozenset[str]) -> list[str]:
+def mentions_by_rules(
+    question: str,
+    known: Sequence[str],
+    common: frozenset[str],
+    stands: Callable[[str, int, int], bool] = lambda text, start, end: False,
+) -> list[str]:
     """The topics that a question names, in question order; at most MOST_TOPICS, the longest.
 
-    known: normalised node names that occur in it; common: words of relations.
+    known: normalised node names that occur in it; common: words of relations; stands: whether a plain word, at these
+    characters of a text, stands where a name does.
     """
     as_one = [normalise_name(word.replace("_", " ")) for word in _AS_ONE.findall(question) if word != word.lower()]
     question = question.replace("_", " ")
@@ -180,7 +188,10 @@ def mentions_by_rules(question: str, known: Sequence[str], common: frozenset[str
     spans: list[tuple[int, int]] = []
     by_length = _longest_first({*known, *names(question), *as_one} - {""})
     strong = [name for name in by_length if _is_written_as_name(name, question) or not is_common(name, common)]
+    places = {name: match.span() for name in known if (match := re.search(rf"(?<!\w){re.escape(name)}(?!\w)", flat))}
+    placed = {name for name in strong if name in places and stands(flat, *places[name])}
     sure = [name for name in strong if " " in name or _is_written_as_name(name, question)]
+    sure = [name for name in strong if name in sure or name in placed] if sure else []
     for name in sure or strong or _longest_first(_runs(flat, common)) or by_length:
         found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", flat)
         if found and all(found.end() <= lo or found.start() >= hi for lo, hi in spans):

@@ -160,7 +160,8 @@ class ChainReader:
 
     @cached_property
     def either(self) -> np.ndarray:
-        """bool[R]: relations whose edges between two types often run both ways: their direction means nothing."""
+        """bool[R]: relations whose edges between two types often run both ways: their direction means nothing, unless
+        they are named by a verb ("influenced")."""
         kb, n = self.kb, max(self.kb.n_types, 1)
         heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
@@ -170,7 +171,8 @@ class ChainReader:
         place = np.searchsorted(keys, back).clip(max=max(len(keys) - 1, 0))
         returned = np.where(keys[place] == back, np.minimum(counts, counts[place]), 0) if len(keys) else counts
         both = [np.bincount(keys // (n * n), some, minlength=kb.n_relations) for some in (returned, counts)]
-        return 5 * both[0] > both[1]
+        verbs = [any(not (head.noun or head.to == "with") for head in heads) for heads in self.heads]
+        return (5 * both[0] > both[1]) & ~np.array(verbs, bool)
 
     @cached_property
     def valued(self) -> frozenset[str]:

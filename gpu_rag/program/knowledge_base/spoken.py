@@ -128,8 +128,7 @@ async def spoken_of(
 
 def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> Asked:
     """The whole question about one topic: "#" stands for it, and the other topics are removed."""
-    common = index.loaded("words of relations", lambda index: relation_words(kb_of(index).relation_texts))
-    hops = n_relations(text, [text[topic.start : topic.end]], common)
+    hops = n_relations(text, [text[topic.start : topic.end]], _words_of_relations(index))
     asked, places = text, {(one.start, one.end) for one in topics} | {(topic.start, topic.end)}
     for start, end in sorted(places, reverse=True):
         if (start, end) == (topic.start, topic.end) and end:
@@ -141,13 +140,17 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
     """Whether a plain word stands where a name does: before a word for a type ("energy companies"), or behind a
-    preposition or a verb ("made from moonwort", "plays the harp")."""
+    preposition, a verb or a word of a relation ("made from moonwort", "plays the harp")."""
     if any(unit.groups for unit in units_of(text[start:end])) or asked_types(index, text[start:end]):
         return False
     behind, before = _BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
     word = before[1] if before else ""
-    verb = is_verb(word, "") or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS)
-    return bool(behind and asked_types(index, behind[1])) or word in PREPOSITIONS or verb
+    leads = is_verb(word, "") or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS | _words_of_relations(index))
+    return bool(behind and asked_types(index, behind[1])) or word in PREPOSITIONS or leads
+
+
+def _words_of_relations(index: Index) -> frozenset[str]:
+    return index.loaded("words of relations", lambda index: relation_words(kb_of(index).relation_texts))
 
 
 def is_value(text: str, start: int, end: int) -> bool:

@@ -122,7 +122,7 @@ def agree(side: Side, label: Side) -> bool:
         return not (side.noun and label.noun) or side.side == label.side or abs(side.side) != abs(label.side)
     if side.to and side.to == label.to:
         return side.subject == label.subject
-    if label.noun and not side.noun and label.word.endswith("s"):
+    if label.noun and not (side.noun or side.to) and label.word.endswith("s"):
         return side.side in (OPEN, label.subject)
     return side.side == label.side or abs(side.side) != abs(label.side)
 

@@ -208,6 +208,8 @@ def _parts(words: _Words) -> list[_Words]:
         return i == len(words) or words[i][0] in _CUTS
 
     for i, (word, kind) in enumerate(words):
+        if word in _DO and [kind for _, kind in words[i + 1 : i + 2]] == [NOT] and ends(i + 2):
+            continue  # "that Ann did not"
         if kind in (CUT, EXCEPT) or word in ("without", "nor"):
             begins = i
             while begins and words[begins - 1][0] in AUX:  # "are contraindicated in"
