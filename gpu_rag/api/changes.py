@@ -244,7 +244,8 @@ def _lifted(sources: Sources, files: Iterable[Path]) -> Sources:
 def _with_rows(folder: Path, corpus: Any) -> Path:
     """The file of documents in memory, with further ones. Raises UsageError for one without an id."""
     path, rows = texts_file(folder), _rows(texts_file(folder))
-    if isinstance(corpus, Sequence) and not all(isinstance(row, Mapping) and row.get("id") for row in corpus):
+    named = (isinstance(row, Mapping) and row.get("id") for row in corpus) if isinstance(corpus, Sequence) else ()
+    if not all(named) or "id" not in getattr(corpus, "columns", ("id",)):
         raise UsageError(
             "a document to add has no id", expected="{'id': ..., 'text': ...}; an id replaces its document"
         )

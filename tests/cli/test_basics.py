@@ -135,7 +135,8 @@ def check_one_json_line(result) -> None:
 
 
 def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, questions, replay, answer, tmp_path):
-    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
+    llm, more = (*cli.HASH, "--set", f"models.llm=replay:{replay}"), tmp_path / "more.txt"
+    more.write_text("Anna Stroud was mayor of Kerling.")
     results = [
         answer("--json"),
         run("index", tmp_path / "tiny.jsonl", "--out", index, *cli.NO_LLM, "--json"),
@@ -147,6 +148,9 @@ def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, qu
         run("export", index, "--format", "graphml", "--out", tmp_path / "g.graphml", "--json"),
         run("models", "probe", f"replay:{replay}", "--json"),
         run("doctor", *llm, "--json"),
+        run("add", index, more, *cli.NO_LLM, "--json"),
+        run("update", index, *cli.NO_LLM, "--json"),
+        run("remove", index, "--doc", "more.txt", *cli.NO_LLM, "--json"),
     ]  # bench, demo (long), serve, mcp: in test_docs.py, test_mcp.py; sample, tune: in files of their own
     for result in results:
         assert result.status == 0, result.err
