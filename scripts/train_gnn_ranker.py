@@ -23,7 +23,6 @@ from torch_geometric.utils import softmax
 
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
-from gpu_rag.graph.interop import csr_to_edge_index
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.types import Ragged
 
@@ -79,7 +78,8 @@ def by_ego(world: World, seeds: Ragged) -> Balls:
 
 def by_pyg(world: World, seeds: Ragged) -> Balls:
     """The same balls by NeighborLoader, a question a batch."""
-    data = Data(edge_index=csr_to_edge_index(world.graph.csr)[0].as_tensor(), num_nodes=world.graph.csr.n)
+    csr = world.graph.csr
+    data = Data(edge_index=torch.stack([row_of_entry(csr), csr.indices.long()]), num_nodes=csr.n)
     loader = NeighborLoader(data, [-1], input_nodes=seeds.values, batch_size=2, subgraph_type="induced")
     found = [*loader]
     whole = Batch.from_data_list([Data(edge_index=one.edge_index, num_nodes=one.num_nodes) for one in found])

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpu_rag.errors import BadInput, IndexCorrupt
-from gpu_rag.graph.interop import library
+from gpu_rag.errors import BadInput, IndexCorrupt, MissingBackend
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.index import Index
@@ -37,6 +38,13 @@ class HeteroGraph:
 
     nodes: dict[str, Attributes] = field(default_factory=dict)
     edges: dict[EdgeType, Attributes] = field(default_factory=dict)
+
+
+def library(name: str) -> Any:
+    """Import torch_geometric or one of its modules. Raises MissingBackend."""
+    if find_spec("torch_geometric") is None:
+        raise MissingBackend("PyG is not installed", do="pip install torch-geometric, or 'gpu-rag[gpu]'")
+    return import_module(name)
 
 
 def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:

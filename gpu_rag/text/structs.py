@@ -48,11 +48,6 @@ def struct_of(struct: type[S], value: dict[str, Any]) -> S:
     return msgspec.convert(value, struct)
 
 
-def json_of(reply: msgspec.Struct) -> str:
-    """A Struct as the JSON that a model would write."""
-    return msgspec.json.encode(reply).decode()
-
-
 class _Limits(NamedTuple):
     """The options and maximum sizes for `schema_with`."""
 

@@ -171,11 +171,11 @@ def test_passes_are_those_of_the_run(monkeypatch):
     products = []
     whole = matrix.ppr_step
     monkeypatch.setattr(matrix, "ppr_step", lambda *given, **how: products.append(1) or whole(*given, **how))
-    options = Options(damping=0.5, tol=1e-6, max_iter=200, solver="power", block=16, threads=1)
+    options = Options(damping=0.5, tol=1e-6, max_iter=200, block=16, threads=1)
     width, passes = count_passes(prepare(csr), seeds, weights, "torch", options, 2)
     assert width == 16
     assert sum(passes.values()) == len(products)
-    assert 15 < len(products) < 40  # 0.5^20 is 1e-6
+    assert 10 < len(products) < 40  # .268^11 is below 1e-6
     in_place = count_passes(prepare(csr), seeds, weights, "numba", options, 2)[1]
     assert 5 < sum(in_place.values()) < 40
 
@@ -192,7 +192,7 @@ def test_steps_in_f16_are_passes_of_two_bytes(monkeypatch):
     counts = {}
     for state in ("f32", "f16"):
         steps.clear()
-        options = Options(0.85, tol=1e-6, max_iter=200, solver="auto", block=16, threads=1, state=state)
+        options = Options(0.85, tol=1e-6, max_iter=200, block=16, threads=1, state=state)
         counts[state] = count_passes(csr, seeds, weights, "torch", options, 2)[1]
         assert sum(counts[state].values()) == len(steps) and counts[state].get(2, 0) == steps.count(2)
     assert 2 not in counts["f32"] and counts["f16"][2] > 10 and counts["f16"][4] < counts["f32"][4]

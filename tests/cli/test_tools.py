@@ -16,7 +16,7 @@ import torch
 
 import gpu_rag
 from gpu_rag.errors import BadInput, IndexCorrupt, MissingBackend
-from gpu_rag.graph import interop
+from gpu_rag.index import hetero
 
 # --- verify ----------------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ def test_an_index_is_the_feature_and_graph_store_of_pyg(index):
 
 
 def test_writing_needs_no_pyg_and_reading_says_what_is_missing(exported, monkeypatch):
-    monkeypatch.setattr(interop, "find_spec", lambda name: None)
+    monkeypatch.setattr(hetero, "find_spec", lambda name: None)
     with pytest.raises(MissingBackend, match="pip install torch-geometric"):
         gpu_rag.load_pyg(exported)
 

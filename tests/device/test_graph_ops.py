@@ -15,7 +15,7 @@ from ragged_lists import ragged
 from stand_in import CUDA, Device, OnDevice, stand_in
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph import components, interop
+from gpu_rag.graph import components
 from gpu_rag.graph.bubble import bubble_expansion, localise, node_costs
 from gpu_rag.graph.cluster import exact_groups, radius_clusters
 from gpu_rag.graph.csr import csr_from_edges, is_symmetric, row_of_entry, transpose
@@ -99,10 +99,7 @@ def building(w: World, put: Put, by: str) -> Any:
 def pagerank(w: World, put: Put, by: str) -> Any:
     weights = Ragged(torch.arange(1.0, 8.0), w.seeds.offsets)
     one = personalized_pagerank(put(w.csr), put(w.seeds), put(weights), implementation=by)
-    out = put(torch.zeros(BATCH, N))
-    other = personalized_pagerank(put(w.weighted), put(w.seeds), implementation=by, out=out, block=2)
-    assert other is out
-    return one, other
+    return one, personalized_pagerank(put(w.weighted), put(w.seeds), implementation=by, block=2)
 
 
 @op
@@ -304,7 +301,6 @@ MIXED = [
     Mixed("edge weights", lambda w, put: csr_from_edges(put(w.edges[0]), put(w.edges[1]), N, w.edges[2])),
     Mixed("balls", lambda w, put: ego_balls(put(w.csr), w.seeds, 1)),
     Mixed("prior", lambda w, put: personalized_pagerank(put(w.csr), prior=torch.rand(2, N))),
-    Mixed("out", lambda w, put: personalized_pagerank(put(w.csr), put(w.seeds), out=torch.zeros(BATCH, N))),
     Mixed("nearest", lambda w, put: nearest(w.queries, put(w.vectors), 2)),
     Mixed("index", lambda w, put: nearest_index(put(w.vectors)).search(w.queries, 2)),
     Mixed("fusion", lambda w, put: rrf([put(held(w)), held(w)], 2, constants=[1, 1])),
@@ -349,16 +345,6 @@ def test_memory_of_the_device_is_what_counts() -> None:
             personalized_pagerank(device.put(w.csr), seeds)
         with pytest.raises(BadInput, match="not enough memory.*cuda:0"):
             nearest(device.put(w.queries), device.put(w.vectors), 10**8)
-
-
-# --- graphs for PyG ----------------------------------------------------------------------------------
-
-
-def test_edges_for_pyg_stay_on_the_device(device: Device) -> None:
-    pytest.importorskip("torch_geometric")
-    graph = device.put(World().weighted)
-    edges, weight = interop.csr_to_edge_index(graph)
-    assert edges.device == CUDA and weight is graph.weight
 
 
 # --- copies ----------------------------------------------------------------------------------------

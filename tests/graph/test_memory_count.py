@@ -65,7 +65,7 @@ def test_what_a_tile_allocates_is_counted(monkeypatch: pytest.MonkeyPatch, kind:
     given = {"seeds": (ragged([[b, b + 9] for b in range(64)]), None, None),
              "prior": (None, None, torch.rand(64, N)), "both": (None, None, restarts(64))}[kind]  # fmt: skip
     tol = 1e-6 if dtype == torch.float32 else 1e-11
-    job = Job(made, teleport_of(made, *given), "torch", Options(0.5, tol, 200, "auto", 64, 1))
+    job = Job(made, teleport_of(made, *given), "torch", Options(0.5, tol, 200, 64, 1))
     assert job.dtypes[0] == dtype
     result = torch.zeros(64, N)
     plain = reference.ppr_step
@@ -111,7 +111,7 @@ def test_tiles_for_which_there_is_no_memory_come_again_in_halves(monkeypatch: py
 
 def test_a_gpu_without_memory_for_a_tile_gets_a_narrower_one(monkeypatch: pytest.MonkeyPatch) -> None:
     made = graph()
-    job = Job(made, teleport_of(made, ragged([[0]] * 64), None, None), "torch", Options(0.5, 1e-6, 200, "auto", 64, 1))
+    job = Job(made, teleport_of(made, ragged([[0]] * 64), None, None), "torch", Options(0.5, 1e-6, 200, 64, 1))
     enough = matrix_tiles.tile_bytes(N, job.teleport.n_rows(16), 16, torch.float32)
     monkeypatch.setattr(memory, "LOOK_FROM", 1)
     monkeypatch.setattr(memory, "free_bytes", lambda device: enough)

@@ -83,7 +83,7 @@ def test_checks_catch(wrong: Solve, undirected: bool) -> None:
 def started(csr: CSR, damping: float, state: str, tol: float = 1e-6) -> tuple[Job, MatrixTile]:
     """The tile of all questions after its steps in f16."""
     prepared = prepare(csr)
-    options = Options(damping, tol, 1000, "auto", 8, 1, state)
+    options = Options(damping, tol, 1000, 8, 1, state)
     job = Job(prepared, teleport_of(prepared, ragged(LISTS), None, None), "torch", options)
     tile = job.new_tile(job.dtypes[0], np.arange(5), torch.zeros(5, N), 0)
     assert isinstance(tile, MatrixTile)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import Job, Options, personalized_pagerank
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, prepare, teleport_of
-from gpu_rag.graph.pagerank.plan import Plan, Tile, least_mass, solve_tile
+from gpu_rag.graph.pagerank.plan import Plan, Tile, least_mass, plan_of, solve_tile
 from gpu_rag.types import Ragged
 
 N = 700
 Solve = Callable[[PageRankGraph, list[list[int]]], torch.Tensor]
-IMPLEMENTATIONS = [("numba", "sor"), ("numba", "chebyshev"), ("torch", "chebyshev")]
+BOTH = pytest.mark.parametrize("implementation", ["numba", "torch"])
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["pattern", "weighted"])
@@ -39,13 +39,11 @@ def lists(count: int, seed: int) -> list[list[int]]:
     return [[0], *some, [N - 1, 3]]
 
 
-def solver(implementation: str, solver: str, damping: float, threads: int = 1) -> Solve:
+def solver(implementation: str, damping: float, threads: int = 1) -> Solve:
     def solve(graph: PageRankGraph, questions: list[list[int]]) -> torch.Tensor:
         offsets = np.cumsum([0] + [len(x) for x in questions])
         seeds = Ragged(torch.tensor([v for x in questions for v in x]), torch.from_numpy(offsets))
-        return personalized_pagerank(
-            graph, seeds, damping=damping, implementation=implementation, solver=solver, threads=threads
-        )
+        return personalized_pagerank(graph, seeds, damping=damping, implementation=implementation, threads=threads)
 
     return solve
 
@@ -63,9 +61,9 @@ def check_bits(graph: PageRankGraph, solve: Solve) -> None:
 
 
 @pytest.mark.parametrize("damping", [0.5, 0.95])
-@pytest.mark.parametrize(("implementation", "kind"), IMPLEMENTATIONS)
-def test_a_row_does_not_know_its_batch(graph: PageRankGraph, implementation: str, kind: str, damping: float) -> None:
-    check_bits(graph, solver(implementation, kind, damping))
+@BOTH
+def test_a_row_does_not_know_its_batch(graph: PageRankGraph, implementation: str, damping: float) -> None:
+    check_bits(graph, solver(implementation, damping))
 
 
 def test_rows_hold_as_many_questions_as_the_tests_ask() -> None:
@@ -74,25 +72,12 @@ def test_rows_hold_as_many_questions_as_the_tests_ask() -> None:
     assert [lanes_for(few) for few in (1, 2, 8, 9, 70)] == [1, 8, 8, 32, 32]
 
 
-@pytest.mark.parametrize("damping", [0.5, 0.85])
-def test_sweeps_in_one_call_are_the_sweeps_one_by_one(
-    graph: PageRankGraph, damping: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from gpu_rag.graph.pagerank.numba_path import NumbaTile
-
-    solve, questions = solver("numba", "sor", damping), lists(9, 6)
-    together = [solve(graph, questions[:few]) for few in (1, 9)]
-    monkeypatch.delattr(NumbaTile, "sweep_until")
-    for few, found in zip((1, 9), together):
-        assert torch.equal(solve(graph, questions[:few]), found)
-
-
 def test_threads_do_not_change_bits(graph: PageRankGraph) -> None:
     questions = lists(100, 3)
-    one = solver("numba", "sor", 0.85)(graph, questions)
+    one = solver("numba", 0.85)(graph, questions)
     for threads in (2, 5):
-        assert torch.equal(solver("numba", "sor", 0.85, threads)(graph, questions), one)
-        check_bits(graph, solver("numba", "sor", 0.85, threads))
+        assert torch.equal(solver("numba", 0.85, threads)(graph, questions), one)
+        check_bits(graph, solver("numba", 0.85, threads))
 
 
 def stops_with_the_slowest(graph: PageRankGraph, questions: list[list[int]]) -> torch.Tensor:
@@ -132,9 +117,11 @@ def seeds(*nodes: int) -> Ragged:
     return Ragged(torch.tensor(nodes), torch.arange(len(nodes) + 1))
 
 
-def job_of(graph: PageRankGraph, nodes: tuple[int, ...], damping: float, tol: float, solver: str) -> Job:
-    options = Options(damping, tol, 1000, solver, 64, 1)
-    return Job(graph, teleport_of(graph, seeds(*nodes), None, None), "numba", options)
+def job_of(
+    graph: PageRankGraph, nodes: tuple[int, ...], damping: float, tol: float, implementation: str = "numba"
+) -> Job:
+    options = Options(damping, tol, 1000, 64, 1)
+    return Job(graph, teleport_of(graph, seeds(*nodes), None, None), implementation, options)
 
 
 def check_bound(bound: Bound, seed: int, damping: float, tol: float, undirected: bool) -> None:
@@ -143,10 +130,10 @@ def check_bound(bound: Bound, seed: int, damping: float, tol: float, undirected:
     n, nodes = 30, (0, 7, 29)
     ends = torch.from_numpy(r.integers(0, n - 1, (2, 60)))
     graph = prepare(csr_from_edges(ends[0], ends[1], n, undirected=undirected))
-    job = job_of(graph, nodes, damping, tol, "power")
+    job = job_of(graph, nodes, damping, tol)
     exact = torch.zeros(3, n)
     job.solve(0, 3, exact, 0)
-    sharp = job_of(graph, nodes, damping, 1e-11, "power")
+    sharp = job_of(graph, nodes, damping, 1e-11)
     sharp.solve(0, 3, exact, 0)
     found = torch.zeros(3, n)
     tile = job.new_tile(torch.float64, np.arange(3), found, 0)
@@ -190,13 +177,14 @@ def bipartite() -> PageRankGraph:
 
 
 def steps_of(graph: PageRankGraph, solver: str, damping: float) -> int:
-    job = job_of(graph, (3, 400, 900), damping, 1e-6, solver)
+    """By power iteration with looks at each step, or by an implementation's own solver."""
+    job = job_of(graph, (3, 400, 900), damping, 1e-6, "numba" if solver == "sor" else "torch")
+    plan = plan_of("power", damping, 1e-6, 1000, symmetric=True, known_mass=True) if solver == "power" else job.plan
+    assert plan.solver == solver
     result = torch.zeros(3, graph.n)
     tile: Tile = job.new_tile(torch.float32, np.arange(3), result, 0)
     rows = np.where(np.arange(tile.width) < 3, np.arange(tile.width), -1)
-    solved = solve_tile(
-        tile, job.plan, rows, least_mass(job.plan, job.teleport, job.graph.dangling, np.arange(3), tile.width)
-    )
+    solved = solve_tile(tile, plan, rows, least_mass(plan, job.teleport, job.graph.dangling, np.arange(3), tile.width))
     assert not len(solved.unsolved)
     return int(solved.steps.max())
 
@@ -217,7 +205,7 @@ def test_an_error_that_every_second_step_hides(implementation: str, n_leaves: in
     together = Ragged(torch.tensor([0, 1]), torch.tensor([0, 2]))
     for damping, tol, most in ((0.5, 1e-6, 18), (0.85, 1e-6, 40), (0.85, 1e-9, 56), (0.99, 1e-6, 180)):
         found = personalized_pagerank(
-            graph, together, damping=damping, tol=tol, max_iter=most, solver="chebyshev", implementation=implementation
+            graph, together, damping=damping, tol=tol, max_iter=most, implementation=implementation
         )
         other = damping * 0.5 / n_leaves  # half of all mass is on the centre, before a step and after
         want = torch.tensor([0.5, (1 - damping) * 0.5 + other, *[other] * (n_leaves - 1)]).double()
@@ -225,7 +213,7 @@ def test_an_error_that_every_second_step_hides(implementation: str, n_leaves: in
 
 
 def test_a_state_that_is_not_a_number_is_not_a_proof(bipartite: PageRankGraph) -> None:
-    job = job_of(bipartite, (3,), 0.85, 1e-6, "sor")
+    job = job_of(bipartite, (3,), 0.85, 1e-6)
     tile = job.new_tile(torch.float32, np.arange(1), torch.zeros(1, bipartite.n), 0)
     tile.x[5, 0] = np.nan  # type: ignore[attr-defined]
     rows = np.where(np.arange(tile.width) < 1, 0, -1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import hydrarag_case
+import msgspec
 import pytest
 
 import gpu_rag
@@ -19,7 +20,6 @@ from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.choose import NONE_LABEL, option_labels
 from gpu_rag.program.decide import MODEL, RULE
 from gpu_rag.program.run import Run
-from gpu_rag.text.structs import json_of
 from gpu_rag.types import Answer, Question, Request
 
 QUESTIONS = [
@@ -83,7 +83,7 @@ class Spoken:
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Mapping[str, Any]) -> Taken:
         taken = await RULE.reply(run, ask, fields)
-        text = taken.value if isinstance(taken.value, str) else json_of(taken.value)
+        text = taken.value if isinstance(taken.value, str) else msgspec.json.encode(taken.value).decode()
         self._speaks(run, ask.name, json.dumps(self.instead[ask.name]) if ask.name in self.instead else text)
         spoken = await MODEL.reply(run, ask, fields)
         assert spoken.by == "model", f"{ask.name}: the rule says what the reply cannot hold"

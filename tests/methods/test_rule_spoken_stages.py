@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -20,7 +21,7 @@ from gpu_rag.methods.higra.tables import HIGRA_MERGES
 from gpu_rag.methods.hoprag.stages.questions import InQuestions, OutQuestions
 from gpu_rag.methods.hoprag.tables import read_questions
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.text.structs import json_of, schema_of
+from gpu_rag.text.structs import schema_of
 from gpu_rag.types import JsonSchema, Request
 
 METHODS = ["hoprag", "higra-retriever"]
@@ -74,19 +75,21 @@ def speaking(index: Index, drop: bool = False) -> Callable[[Request], str]:
         known = {profile["name"]: profile for profile in row["profiles"]}
         entities = tuple(Named(n, tuple(known[n]["aliases"]) if n in known else (), (), "") for n in row["entities"])
         triples = tuple(tuple(triple) for triple in row["triples"])
-        return json_of(Extracted(entities, triples[: len(triples) - drop]))
+        return msgspec.json.encode(Extracted(entities, triples[: len(triples) - drop])).decode()
 
     def reply(request: Request) -> str:
         assert isinstance(request.constraint, JsonSchema)
         schema = request.constraint.schema
         if schema == schema_of(Resolved):
-            return json_of(Resolved(request.prompt.split("Passage: ")[1].removesuffix("\n</data>")))
+            return msgspec.json.encode(
+                Resolved(request.prompt.split("Passage: ")[1].removesuffix("\n</data>"))
+            ).decode()
         if schema == schema_of(Extracted):
             return extracted(*re.findall(r"Title: (.*)\n(?:Text|Passage): (.*)", request.prompt)[0])
         for side, form, least in (("in", InQuestions, 2), ("out", OutQuestions, 4)):
             if schema == schema_of(form):
                 (said,) = [found for text, found in questions[side].items() if text in request.prompt]
-                return json_of(form((*said, *[""] * (least - len(said)))))
+                return msgspec.json.encode(form((*said, *[""] * (least - len(said))))).decode()
         if '"relations"' in schema:
             return json.dumps({"relations": []})
         names = re.findall(r"^\d+\. ([^|\n]*?)(?: \||$)", request.prompt, re.MULTILINE)

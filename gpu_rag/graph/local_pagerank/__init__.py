@@ -64,7 +64,7 @@ def blocks_pagerank(
 
     Blocks [5, 7, 9] with edges 5 - 7 - 9, and [5, 8] without; seeds [[5], [8]], d = 0.5: [7/12, 4/12, 1/12], [0, 1].
     """
-    options = Options(damping, tol, max_iter, "auto", 1, threads)
+    options = Options(damping, tol, max_iter, 1, threads)
     chosen = pick_implementation(blocks.csr.indptr.device, implementation, "blocks_pagerank")
     rows = local_nodes(blocks, seeds, "seeds")
     _check_memory(blocks, chosen)

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.dispatch import chosen, is_cpu
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.memory import check_memory, fits, halve
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Restarts, Teleport, prepare, prepared, teleport_of
-from gpu_rag.graph.pagerank.plan import Array, Plan, Tile, plan_of, solve_questions
+from gpu_rag.graph.pagerank.plan import Array, Tile, plan_of, solve_questions
 from gpu_rag.types import CSR, Ragged
 
 __all__ = ["PageRankGraph", "Restarts", "personalized_pagerank", "pick_implementation", "prepare", "prepared"]
@@ -36,13 +36,11 @@ def personalized_pagerank(
     damping: float = 0.85,
     tol: float = 1e-6,
     max_iter: int = 200,
-    solver: str = "auto",
     block: int = 64,
     implementation: str = "auto",
     threads: int = 1,
     state: str = "auto",
     ids: tuple[int, int] | None = None,
-    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """PageRank of every node for B questions: f32[B, N] on the device of the graph.
 
@@ -53,36 +51,28 @@ def personalized_pagerank(
     row of zeros, gives a row of zeros. damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12,
     1]. This is proved by a residual computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows
     sum to 1 (to 1e-5). From damping .999 on, f64 rounding may keep the proved bound above 1e-12; the error then names a
-    tol that was reached. max_iter: maximum steps for each question, up to 10^6. solver: power | chebyshev (symmetric
-    graphs) | sor (numba) | auto: sor on numba, else chebyshev on a symmetric graph, else power. Self-loops slow sor
-    down: at damping .99 it may need more than 200 steps while chebyshev does not. block: questions in memory at once
-    for torch; numba takes 32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile,
-    torch follows torch.set_num_threads). implementation: numba | torch | auto, or cugraph, which computes the start on
-    a GPU: see `cugraph`. state: f32 | f16 (implementation torch) | auto: f32, until a GPU measurement favours f16. f16
-    does the first steps in a state of half the bytes; their number depends only on damping, tol, max_iter and solver.
-    Steps in f32 follow, and the error is proved as without f16. ids: (lo, hi): the result covers only nodes lo <= node
-    < hi, f32[B, hi - lo]. out: f32[B, hi - lo], contiguous, on the device of the graph. It is filled and returned, so
-    that repeated calls need no fresh memory; after an error its content is undefined. A row has the same bits alone, in
-    any batch, at any position and with any number of threads (except with cugraph). Raises BadInput (graph, seeds,
-    weights, prior), UsageError (options), MissingBackend, and GpuRagError if a row is not within `tol` after `max_iter`
-    steps. Memory: the result, and two states [N, block] (numba: one [N, 32], [N, 8] or [N] for each thread).
+    tol that was reached. max_iter: maximum steps for each question, up to 10^6. block: questions in memory at once for
+    torch; numba takes 32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch
+    follows torch.set_num_threads). implementation: numba (solver sor; self-loops slow it down: at damping .99 it may
+    need more than 200 steps while torch does not) | torch (chebyshev on a symmetric graph, else power) | auto, or
+    cugraph, which computes the start on a GPU: see `cugraph`. state: f32 | f16 (implementation torch) | auto: f32,
+    until a GPU measurement favours f16. f16 does the first steps in a state of half the bytes; their number depends
+    only on damping, tol and max_iter. Steps in f32 follow, and the error is proved as without f16. ids: (lo, hi): the
+    result covers only nodes lo <= node < hi, f32[B, hi - lo]. A row has the same bits alone, in any batch, at any
+    position and with any number of threads (except with cugraph). Raises BadInput (graph, seeds, weights, prior),
+    UsageError (options), MissingBackend, and GpuRagError if a row is not within `tol` after `max_iter` steps. Memory:
+    the result, and two states [N, block] (numba: one [N, 32], [N, 8] or [N] for each thread).
 
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """
-    options = Options(damping, tol, max_iter, solver, block, threads, state)
+    options = Options(damping, tol, max_iter, block, threads, state)
     by = chosen("personalized_pagerank", pick_implementation(csr, implementation))
     graph = prepare(csr)
     job = Job(graph, teleport_of(graph, seeds, weights, prior), by, options)
     lo, hi = _checked_range(ids, graph.n)
     shape = (job.teleport.batch, hi - lo)
-    if out is not None:
-        check_form(out, "out does not fit the result", [torch.float32], shape, graph.device)
-        if not out.is_contiguous():
-            raise BadInput("out does not fit the result", given=f"strides {out.stride()}", expected="contiguous memory")
-        if isinstance(prior, torch.Tensor) and prior.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
-            raise BadInput("out and the prior share memory", given="one of both", expected="memory of its own")
-    job.check_memory(0 if out is not None else 4 * shape[0] * shape[1])
-    result = torch.empty(shape, dtype=torch.float32, device=graph.device) if out is None else out
+    job.check_memory(4 * shape[0] * shape[1])
+    result = torch.empty(shape, dtype=torch.float32, device=graph.device)
 
     def solve(first: int, last: int) -> None:
         job.solve(first, last, result[first:last], lo)
@@ -99,7 +89,6 @@ def _checked_range(ids: tuple[int, int] | None, n: int) -> tuple[int, int]:
     return lo, hi
 
 
-SOLVERS = ("power", "chebyshev", "sor")
 STATES = ("f32", "f16")
 MOST_STEPS = 10**6  # maximum of a call: the factor of every step is in memory
 
@@ -111,7 +100,6 @@ class Options:
     damping: float
     tol: float
     max_iter: int
-    solver: str
     block: int
     threads: int
     state: str = "auto"
@@ -127,8 +115,6 @@ class Options:
         check_threads(self.threads)
         if self.max_iter > MOST_STEPS:
             raise BadInput("max_iter is out of range", given=self.max_iter, expected=f"<= {MOST_STEPS:,}")
-        if self.solver not in (*SOLVERS, "auto"):
-            raise UsageError("no such solver", given=self.solver, expected=", ".join((*SOLVERS, "auto")))
         if self.state not in (*STATES, "auto"):
             raise UsageError("no such state", given=self.state, expected=", ".join((*STATES, "auto")))
 
@@ -149,39 +135,22 @@ def tiles_of(batch: int, width: int) -> list[tuple[int, int]]:
     return [(i, min(i + width, batch)) for i in range(0, batch, width)]
 
 
-def pick_solver(solver: str, implementation: str, symmetric: bool) -> str:
-    """The named solver, or the meaning of `auto`. Raises UsageError, BadInput."""
-    if solver == "auto":
-        return "sor" if implementation == "numba" else "chebyshev" if symmetric else "power"
-    if solver == "sor" and implementation != "numba":
-        raise UsageError("sor works row by row", given=f"implementation={implementation}", expected="numba")
-    if solver == "chebyshev" and not symmetric:
-        raise BadInput("chebyshev needs a symmetric graph", given="a directed one", expected="power, sor or auto")
-    return solver
-
-
-def planned(
-    implementation: str, options: Options, *, symmetric: bool, has_dangling: bool, in_range: bool
-) -> tuple[Plan, tuple[torch.dtype, ...]]:
-    """The plan of a call, and the state dtypes in which its questions are solved, in order."""
-    plan = plan_of(
-        pick_solver(options.solver, implementation, symmetric), options.damping, options.tol, options.max_iter,
-        symmetric=symmetric, known_mass=symmetric or not has_dangling,
-    )  # fmt: skip
-    return plan, (torch.float32, torch.float64) if plan.fits_f32 and in_range else (torch.float64,)
-
-
 TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
 
 
 class Job:
-    """One call: the problem and its solver. `run` calls back once for each tile."""
+    """One call: the problem and its solver. `run` calls back once for each tile. dtypes: the state dtypes in which the
+    questions are solved, in order."""
 
     def __init__(self, graph: PageRankGraph, teleport: Teleport, implementation: str, options: Options):
         self.graph, self.teleport, self.implementation, self.threads = graph, teleport, implementation, options.threads
-        self.plan, self.dtypes = planned(
-            implementation, options, symmetric=graph.symmetric, has_dangling=graph.has_dangling, in_range=graph.in_range
-        )
+        solver = "sor" if implementation == "numba" else "chebyshev" if graph.symmetric else "power"
+        self.plan = plan_of(
+            solver, options.damping, options.tol, options.max_iter, symmetric=graph.symmetric,
+            known_mass=graph.symmetric or not graph.has_dangling,
+        )  # fmt: skip
+        in_f32 = self.plan.fits_f32 and graph.in_range
+        self.dtypes = (torch.float32, torch.float64) if in_f32 else (torch.float64,)
         if options.state == "f16" and implementation != "torch":
             raise UsageError(
                 "f16 states are torch's", given=f"implementation={implementation}", expected="torch, or f32"
@@ -202,8 +171,7 @@ class Job:
         """Bytes needed, with a result of `result` bytes: all allocations on a GPU, only the states on the CPU."""
         tiles = min(self.threads, -(-self.teleport.batch // self.width))
         if self.implementation == "numba":
-            states = 1 if self.plan.in_place else 2
-            return result + states * tiles * self.graph.n * self.width * self.dtypes[0].itemsize
+            return result + tiles * self.graph.n * self.width * self.dtypes[0].itemsize
         from gpu_rag.graph.pagerank.matrix import tile_bytes
 
         return result + tiles * tile_bytes(self.graph.n, self.teleport.n_rows(self.width), self.width, self.dtypes[0])
@@ -235,7 +203,8 @@ class Job:
         if self.implementation == "numba":
             from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for
 
-            return lanes_for(teleport.batch), partial(NumbaTile, graph, plan, teleport)
+            new_tile: Any = partial(NumbaTile, graph, plan, teleport)  # with `sweep_until` in place of `sweep`
+            return lanes_for(teleport.batch), new_tile
         if self.implementation == "cugraph":
             from gpu_rag.graph.pagerank.cugraph import tile_maker
 

@@ -1,15 +1,11 @@
-"""The case `pagerank`: personalized PageRank of B questions, each with a few weighted seeds.
-
-All calls write into one reused buffer, for any B, like a program that asks repeatedly: fresh memory of 4 N B bytes
-costs page faults that are not part of PageRank. The buffer is filled with NaN before each call, outside the timing.
-"""
+"""The case `pagerank`: personalized PageRank of B questions, each with a few weighted seeds."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +23,7 @@ from gpu_rag.bench.inputs import csr_on, drawn, linked_nodes, lists_of, measured
 from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.pagerank import STATES, Job, Options, personalized_pagerank, pick_implementation, prepare
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, teleport_of
-from gpu_rag.graph.pagerank.plan import Array, Tile
+from gpu_rag.graph.pagerank.plan import Array, SweepUntil, Tile
 from gpu_rag.types import CSR, Ragged
 
 TOL = 1e-6
@@ -36,7 +32,7 @@ SEEDS = 5  # of a question
 MAX_ITER = 200
 BLOCK = 64
 
-Given = tuple[Ragged, Ragged, torch.Tensor]
+Given = tuple[Ragged, Ragged]
 
 
 @dataclass(frozen=True)
@@ -84,10 +80,9 @@ def cases(config: Config) -> Iterator[Case]:
     for name, csr in measured_graphs(config):
         graph = prepare(csr_on(csr, torch.device(config.device)))
         problem = Problem(csr, *seeded_questions(csr, config.pool, config.seed), graph.symmetric)
-        buffer = Buffer(graph.n, graph.device)
         for damping in config.dampings:
             for state in STATES if pick_implementation(graph) == "torch" else STATES[:1]:
-                yield _case(name, graph, problem, damping, state, buffer, config)
+                yield _case(name, graph, problem, damping, state, config)
 
 
 def seeded_questions(csr: CSR, count: int, seed: int) -> tuple[Ragged, Ragged]:
@@ -97,31 +92,15 @@ def seeded_questions(csr: CSR, count: int, seed: int) -> tuple[Ragged, Ragged]:
     return lists_of(nodes, cpu), lists_of(1 - torch.rand(count, SEEDS, generator=generator), cpu)
 
 
-class Buffer:
-    """Reused memory for results f32[B, N]; it grows to the largest requested B."""
-
-    def __init__(self, n: int, device: torch.device):
-        self.memory = torch.empty(0, n, dtype=torch.float32, device=device)
-
-    def rows(self, count: int) -> torch.Tensor:
-        """Rows f32[count, N], filled with NaN."""
-        if self.memory.shape[0] < count:
-            self.memory = self.memory[:0].clone()  # freed before the next
-            self.memory = self.memory.new_empty(count, self.memory.shape[1])
-        return self.memory[:count].fill_(torch.nan)
-
-
-def _case(
-    name: str, graph: PageRankGraph, problem: Problem, damping: float, state: str, buffer: Buffer, config: Config
-) -> Case:
+def _case(name: str, graph: PageRankGraph, problem: Problem, damping: float, state: str, config: Config) -> Case:
     csr, seeds, weights = problem.csr, problem.seeds, problem.weights
     implementation = pick_implementation(graph)
-    options = Options(damping, TOL, MAX_ITER, "auto", BLOCK, config.threads, state)
+    options = Options(damping, TOL, MAX_ITER, BLOCK, config.threads, state)
 
     def run(given: Given) -> torch.Tensor:
         return personalized_pagerank(
-            graph, given[0], given[1], damping=damping, tol=TOL, max_iter=MAX_ITER, block=BLOCK,
-            implementation=implementation, threads=config.threads, state=state, out=given[2],
+            graph, *given, damping=damping, tol=TOL, max_iter=MAX_ITER, block=BLOCK, implementation=implementation,
+            threads=config.threads, state=state,
         )  # fmt: skip
 
     @cache
@@ -139,7 +118,7 @@ def _case(
         op="pagerank",
         implementation=implementation if state == "f32" else f"{implementation} {state}",
         labels={"graph": name, "n": csr.n, "m": csr.m, "damping": damping},
-        inputs=lambda start, count: (part(seeds, start, count), part(weights, start, count), buffer.rows(count)),
+        inputs=lambda start, count: (part(seeds, start, count), part(weights, start, count)),
         run=run,
         check=lambda result, count: check(result, count, *reference()),
         bytes_of=bytes_of,
@@ -210,15 +189,22 @@ def solve_exactly(csr: CSR, pi: Array, damping: float) -> Array:
 
 
 class _Counted:
-    """A tile that counts its passes over the graph. It has no `leap` or `sweep_until`, so every step is counted."""
+    """A tile that counts its passes over the graph. It has no `leap`, so every step is counted."""
 
     def __init__(self, tile: Tile):
         self.tile, self.passes = tile, 0
+        if (sweep_until := getattr(tile, "sweep_until", None)) is not None:
+            self.sweep_until = partial(self._until, sweep_until)
         self.width, self.slack, self.coarsest = tile.width, tile.slack, tile.coarsest
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
         self.passes += len(omegas)
         return self.tile.sweep(omegas, fine)
+
+    def _until(self, sweep_until: SweepUntil, omegas: Array, going: Array, steps: Array, *others: Any) -> None:
+        before = steps.copy()
+        sweep_until(omegas, going, steps, *others)
+        self.passes += int((steps - before).max())
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         self.passes += 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.pagerank.numba import finish, sweep, sweep_until
+from gpu_rag_kernels.pagerank.numba import finish, sweep_until
 
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
@@ -53,7 +53,6 @@ class NumbaTile:
         self.damping, self.width = plan.damping, lanes_for(len(questions))
         self.lanes = (0,) * self.width
         self.x = _state(graph.n, self.width, graph.dtype)
-        self.y = self.x if plan.in_place else _state(graph.n, self.width, graph.dtype)
         nodes, pi = (a.numpy() for a in restart_rows(teleport, questions, self.width, whole))
         self.at = np.zeros(graph.n, np.int32)  # the row of each node in `source`; row 0 serves all other nodes
         self.at[nodes] = np.arange(1, len(nodes) + 1)
@@ -62,26 +61,16 @@ class NumbaTile:
         lost = graph.dangling[nodes, None] if plan.known_mass else False  # such a node starts at its own fixpoint
         self.x[nodes] = np.where(lost, 1 - plan.damping, 1.0) * pi / graph.scale64[nodes, None]
 
-    def _rows(self, fine: bool) -> Any:
-        """The first arguments of a sweep."""
-        g = self.graph
-        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
-        damping = scale.dtype.type(self.damping)
-        return g.indptr, g.indices, g.weight, scale, inverse, self.at, damping, self.source
-
-    def sweep(self, omegas: Array, fine: bool) -> Array:
-        """See `Tile.sweep`."""
-        change = np.zeros(self.width)
-        for omega in omegas.astype(self.graph.dtype):
-            sweep(*(*self._rows(fine), omega, self.x, self.y, change, self.lanes))
-            self.x, self.y = self.y, self.x
-        return change
-
     def sweep_until(
         self, omegas: Array, going: Array, steps: Array, last: Array, predicted: Array, enough: Array, fine: bool
     ) -> None:
         """See `SweepUntil`."""
-        sweep_until(*(*self._rows(fine), self.x, omegas, going, steps, last, predicted, enough, self.lanes))
+        g = self.graph
+        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
+        sweep_until(
+            g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source, self.x,
+            omegas, going, steps, last, predicted, enough, self.lanes,
+        )  # fmt: skip
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """See `Tile.check`."""

@@ -62,11 +62,6 @@ class Plan:
         return math.sqrt(1 - self.damping * self.damping)
 
     @property
-    def in_place(self) -> bool:
-        """Whether the solver updates one buffer row by row."""
-        return self.solver == "sor"
-
-    @property
     def normalises(self) -> bool:
         """Whether rows are divided by their own sum, not by a known |q|_1."""
         return not self.known_mass or self.tol > SUM_ERROR
@@ -176,7 +171,7 @@ class Tile(Protocol):
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
         """Do the steps up to the next look, with omegas f64[plan.stride, width], one row for each step. An omega of 0
-        leaves a column unchanged after every second step (every step if the solver works in place). fine: rows are
+        leaves a column unchanged after every second step. fine: rows are
         summed in f64, for any state. Returns f64[width], the L1 size of Z - X in q, of the last step."""
 
     def check(self, rows: Array) -> tuple[Array, Array]:
@@ -185,9 +180,9 @@ class Tile(Protocol):
 
 
 SweepUntil = Callable[[Array, Array, Array, Array, Array, Array, bool], None]
-"""The method `sweep_until` of a tile that has one, for solvers that work in place: the sweeps between two checks in one
-call. (omegas f64[max_iter + 1], going, steps, last, predicted, enough, fine): going, steps and last are changed in
-place, as `solve_tile` changes them around `sweep`."""
+"""The method `sweep_until` of a tile that works in place and has it in place of `sweep`: the sweeps between two checks
+in one call. (omegas f64[max_iter + 1], going, steps, last, predicted, enough, fine): going, steps and last are changed
+in place, as `solve_tile` changes them around `sweep`."""
 
 
 Leap = Callable[[Array, int], None]
@@ -223,7 +218,7 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
     steps, least, checks = np.full(width, taken), np.zeros(width, np.int64), np.zeros(width, np.int64)
     predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
     scale, bound, ahead_by = np.ones(width), np.full(width, np.inf), np.arange(plan.stride)
-    sweep_until: SweepUntil | None = getattr(tile, "sweep_until", None) if plan.in_place else None
+    sweep_until: SweepUntil | None = getattr(tile, "sweep_until", None)
     leap: Leap | None = getattr(tile, "leap", None) if pending.any() else None
     if leap is not None:
         unlooked, n_fine = plan.leap(tile.slack, tile.coarsest, taken)

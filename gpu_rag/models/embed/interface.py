@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import Protocol
 
 import numpy as np
@@ -36,3 +37,15 @@ def distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
     place: dict[str, int] = {}
     index = [place.setdefault(text, len(place)) for text in texts]
     return list(place), index
+
+
+def gathered(
+    texts: Sequence[str], dim: int, parts: Callable[[Sequence[str], OnBatch | None], Parts], on_batch: OnBatch | None
+) -> np.ndarray:
+    """f32[n, dim], row i the vector of texts[i], from the parts of the distinct texts."""
+    once, index = distinct(texts)
+    vectors = np.zeros((len(once), dim), dtype=np.float32)
+    with closing(parts(once, on_batch)) as found:
+        for rows, part in found:
+            vectors[rows] = part
+    return vectors[index]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from gpu_rag.errors import BadInput, ModelError
 from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
 from gpu_rag.models.embed.batches import NO_ROOM, embed_batches, pieces_by_length
 from gpu_rag.models.embed.bert import TILE, BertEncoder
-from gpu_rag.models.embed.interface import OnBatch, Parts, distinct
+from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.pretrained import missing_transformers
 
@@ -62,12 +61,7 @@ class MeanPoolingEmbedder:
         on_batch(n_done) is called after each batch with the number of distinct texts finished. Raises ModelError when
         the device has no memory left for a batch.
         """
-        once, index = distinct(texts)
-        vectors = np.zeros((len(once), self.dim), dtype=np.float32)
-        with closing(self.parts(once, on_batch)) as parts:
-            for rows, part in parts:
-                vectors[rows] = part
-        return vectors[index]
+        return gathered(texts, self.dim, self.parts, on_batch)
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
         """(rows, f32[len(rows), D]) of distinct texts, one piece of similar lengths at a time, shortest first."""

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed
-from gpu_rag.models.embed.interface import OnBatch, Parts, distinct
+from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.http_servers import Address, Patience, Servers
 from gpu_rag.models.llm.http_wire import Exchanger, Failure
@@ -56,18 +56,13 @@ class ServerEmbedder:
         self._model, revision = asyncio.run(self._opened(model))
         self.name, self.device, self.n_truncated, self.row_identical = f"{url}#{self._model}", "server", 0, False
         self.dim = 0
-        self.dim = self.embed(["dimension"]).shape[1]
+        ((_, vectors),) = self.parts(["dimension"])
+        self.dim = vectors.shape[1]
         self.content_hash = text_hash("embeddings", CODE_VERSION, self._model, revision, self.dim)
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are sent once. Raises ModelError."""
-        once, index = distinct(texts)
-        vectors: list[np.ndarray] = [np.zeros(self.dim, np.float32)] * len(once)
-        with closing(self.parts(once, on_batch)) as parts:
-            for rows, part in parts:
-                for row, vector in zip(rows, part):
-                    vectors[row] = vector
-        return np.stack([vectors[row] for row in index]) if index else np.zeros((0, self.dim), np.float32)
+        return gathered(texts, self.dim, self.parts, on_batch)
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
         """(rows, f32[len(rows), D]) of distinct texts, as answers arrive. Raises ModelError."""

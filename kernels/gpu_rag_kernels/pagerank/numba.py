@@ -94,29 +94,29 @@ class _Row:
 
 @intrinsic
 def sweep_row(
-    typing, x, y, source, omega, change, indices, weight, row, at, first, last, damping, inverse, scale, lanes,
+    typing, x, source, omega, change, indices, weight, row, at, first, last, damping, inverse, scale, lanes,
 ):  # fmt: skip
-    """y[row] += omega * (z - y[row]) and change += scale * |z - x[row]|,
-    z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse; x and y may be the same array.
+    """x[row] += omega * (z - x[row]) and change += scale * |z - x[row]|,
+    z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse.
     Computed in the float type of damping, inverse and scale, which is the state's or a wider one."""
     signature = types.void(
-        x, y, source, omega, change, indices, weight, types.int64, types.int64, types.int64, types.int64,
+        x, source, omega, change, indices, weight, types.int64, types.int64, types.int64, types.int64,
         damping, inverse, scale, lanes,
     )  # fmt: skip
 
     def emit(context, builder, signature, args):
         r = _Row(context, builder, signature, args)
-        row, at, first, last, damping, inverse, scale = args[7:-1]
-        kind = ir.VectorType(context.get_data_type(signature.args[11]), r.lanes)
-        z = r.gather(0, 5, 6, first, last, kind)
-        z = builder.fadd(builder.fmul(z, r.splat(damping, kind)), r.widen(r.load(2, at), kind))
+        row, at, first, last, damping, inverse, scale = args[6:-1]
+        kind = ir.VectorType(context.get_data_type(signature.args[10]), r.lanes)
+        z = r.gather(0, 4, 5, first, last, kind)
+        z = builder.fadd(builder.fmul(z, r.splat(damping, kind)), r.widen(r.load(1, at), kind))
         z = builder.fmul(z, r.splat(inverse, kind))
-        moved = r.absolute(builder.fsub(z, r.widen(r.load(0, row), kind)))
-        moved = r.widen(builder.fmul(moved, r.splat(scale, kind)), r.f64)
-        old = r.widen(r.load(1, row), kind)
-        step = builder.fmul(r.widen(r.load(3, _I64(0)), kind), builder.fsub(z, old))
-        r.store(r.narrow(builder.fadd(old, step), 1), 1, row)
-        r.store(builder.fadd(r.load(4, _I64(0)), moved), 4, _I64(0))
+        old = r.widen(r.load(0, row), kind)
+        moved = builder.fsub(z, old)
+        change = r.widen(builder.fmul(r.absolute(moved), r.splat(scale, kind)), r.f64)
+        step = builder.fmul(r.widen(r.load(2, _I64(0)), kind), moved)
+        r.store(r.narrow(builder.fadd(old, step), 0), 0, row)
+        r.store(builder.fadd(r.load(3, _I64(0)), change), 3, _I64(0))
         return context.get_dummy_value()
 
     return signature, emit
@@ -146,35 +146,28 @@ def finish_row(typing, x, source, p, gap, mass, indices, weight, row, at, slot, 
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def sweep(indptr, indices, weight, scale, inverse, at, damping, source, omega, x, y, change, lanes):
-    """y = y + omega (z - y), z = (damping A x + source[at]) / scale, rows in ascending order; in place if y is x.
-
-    change f64[lanes] = sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in
-    the float type of damping, inverse and scale: f64 sums over an f32 state avoid the rounding errors of hubs.
-    """
-    change[:] = 0.0
-    for i in range(indptr.shape[0] - 1):
-        sweep_row(
-            x, y, source, omega, change, indices, weight, i, at[i], indptr[i], indptr[i + 1], damping,
-            inverse[i], scale[i], lanes,
-        )  # fmt: skip
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
 def sweep_until(
     indptr, indices, weight, scale, inverse, at, damping, source, x, omegas, going, steps, last, predicted, enough,
     lanes,
 ):  # fmt: skip
-    """Sweep in place until no lane is `going`. A lane stops if predicted * last <= enough, or before omegas end.
+    """Sweep until no lane is `going`. A lane stops if predicted * last <= enough, or before omegas end.
 
-    going: bool[lanes]; steps, last: for each lane, the number of its sweeps and the change of the last one.
+    A sweep is x = x + omega (z - x), z = (damping A x + source[at]) / scale, in place, rows in ascending order. Its
+    change is the sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in the
+    float type of damping, inverse and scale: f64 sums over an f32 state avoid the rounding errors of hubs. going:
+    bool[lanes]; steps, last: for each lane, the number of its sweeps and the change of the last one.
     """
     most = omegas.shape[0] - 1
     omega, change = np.empty(len(lanes), x.dtype), np.empty(len(lanes))
     while going.any():
         for c in range(len(lanes)):
             omega[c] = omegas[steps[c]] if going[c] else 0.0
-        sweep(indptr, indices, weight, scale, inverse, at, damping, source, omega, x, x, change, lanes)
+        change[:] = 0.0
+        for i in range(indptr.shape[0] - 1):
+            sweep_row(
+                x, source, omega, change, indices, weight, i, at[i], indptr[i], indptr[i + 1], damping, inverse[i],
+                scale[i], lanes,
+            )  # fmt: skip
         for c in range(len(lanes)):
             if going[c]:
                 steps[c] += 1
