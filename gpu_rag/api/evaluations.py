@@ -93,7 +93,7 @@ def evaluate(
     document = comparison.document
     document["rejects"] = len(rejects)
     wall_s = sum(entry["wall_s"] for entry in document["methods"].values())
-    document.update(places(engine.models.on_workers(), engine.models.servers(), wall_s))
+    document.update(places(engine.models.servers(), wall_s))
     return comparison
 
 

@@ -179,7 +179,7 @@ def _document(job: Job, engine: Engine, options: Options, out: Path, wall_s: flo
     }
     job.document.update(wall_s=wall_s, out=str(out), batches=batches, stages=stats.stage_costs())
     job.document.update(llm=llm_account(stats), graph_ops=spelled(stats.implementations))
-    job.document.update(places(engine.models.on_workers(), engine.models.servers(), stats.wall_s))
+    job.document.update(places(engine.models.servers(), stats.wall_s))
 
 
 def _beside(path: Path, suffix: str) -> Path:

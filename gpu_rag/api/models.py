@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gpu_rag.engine import Engine
 from gpu_rag.index.index import Index
 from gpu_rag.models.llm.interface import LLM, ApiKeys
-from gpu_rag.models.set import ModelSet, OpenWorkers
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import Settings
 
 Models = tuple[Settings, LLM | None, ApiKeys]  # settings that name models, a model as an object, keys of servers
@@ -24,17 +22,7 @@ def open_models(
     retry_unread: bool = False,
 ) -> ModelSet:
     """The models of the settings, loaded on first use. replies: a file that stores the LLM's replies."""
-    placed: dict[str, Any] = {"vllm": settings.vllm, "workers": workers_of(settings)}
-    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, retry_unread=retry_unread, **placed)
-
-
-def workers_of(settings: Settings) -> OpenWorkers | None:
-    """The function that opens the workers of the settings; None if models run in this process."""
-    if settings.scale.address == "none":
-        return None
-    from gpu_rag.cluster import RayWorkers
-
-    return partial(RayWorkers, settings.scale)
+    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, vllm=settings.vllm, retry_unread=retry_unread)
 
 
 def engine_over(index: Index, models: ModelSet, settings: Settings) -> Engine:

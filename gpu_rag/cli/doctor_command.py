@@ -47,7 +47,6 @@ BACKENDS = (
     ("starlette", ("starlette",), "HTTP routes", "serve"),
     ("prometheus_client", ("prometheus-client",), "counts of the HTTP server", "serve"),
     ("pandas", ("pandas",), "results as tables, from Python", "pandas"),
-    ("ray", ("ray",), "models on the workers of a cluster", "ray"),
 )
 
 # task, the models and the modules that it needs
@@ -91,19 +90,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         "profile": options.profile or "defaults (the same as cpu)",
     }
     document["work"] = [_work(document, *row) for row in WORK]
-    if settings.scale.address != "none":
-        document["cluster"] = _cluster(settings)
     return 0, document, _report(document)
-
-
-def _cluster(settings: Any) -> dict[str, Any]:
-    """The Ray cluster that the settings name: its resources, or the reason why it cannot be reached."""
-    from gpu_rag.cluster import look_at
-
-    try:
-        return {"address": settings.scale.address, "has": look_at(settings.scale), "note": ""}
-    except GpuRagError as error:
-        return {"address": settings.scale.address, "has": None, "note": str(error)}
 
 
 def _device(wanted: str) -> dict[str, Any]:
@@ -183,9 +170,6 @@ def _report(document: dict[str, Any]) -> str:
         lines.append(
             f"{role:<9} {model['name']}: {'ready' if model['ready'] else 'NOT READY'}; {model['note']}".rstrip("; ")
         )
-    if "cluster" in document:
-        cluster = document["cluster"]
-        lines.append(f"cluster   {cluster['address']}: {cluster['has'] or 'NOT READY; ' + cluster['note']}")
     cache = document["vector_cache"]
     lines.append(f"vectors   {cache['bytes'] / 2**20:,.1f} MiB kept for reuse in {cache['folder']}")
     if cache["freed"]:

@@ -210,7 +210,7 @@ def build_document(report: BuildReport) -> dict[str, Any]:
     document["replies_read"] = sum(stage.replies_read for stage in report.stages.values())
     document["fallbacks"] = fallbacks_by_step(fallbacks)
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
-    document.update(places(report.workers, report.servers, report.wall_s))
+    document.update(places(report.servers, report.wall_s))
     if "kb" in report.manifest.stages:
         of_kb = ((name, n) for stage, name, n in counts if stage.startswith("kb") and name != "rejects")
         document["kb"] = {name.removeprefix("kb_"): n for name, n in of_kb}

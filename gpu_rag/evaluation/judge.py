@@ -158,8 +158,7 @@ def open_judge(engine: Engine, *, replies: Path | None = None, api_key: ApiKeys 
         else:
             spec = settings.judge or engine.settings.models.llm
             of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable, revision="")
-            workers = None if spec.startswith("http") else engine.models.open_workers  # a server needs no workers
-            models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm, workers=workers)
+            models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm)
             stack.enter_context(closing(models))
             llm = models.llm()
         yield Judge(llm, settings)

@@ -55,14 +55,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BuildReport:
-    """A StageReport for each stage of a build, in order. workers, servers: where its models ran, as in `ModelSet`.
+    """A StageReport for each stage of a build, in order. servers: of its language model, as in `ModelSet`.
     plan: predicted and actual costs, if the build was planned. notes: remarks for people."""
 
     out: Path
     manifest: Manifest
     stages: dict[str, StageReport]
     wall_s: float
-    workers: dict[str, Any] = field(default_factory=dict)
     servers: list[ServerAccount] = field(default_factory=list)
     plan: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
@@ -157,7 +156,7 @@ def build_index(
         shutil.rmtree(out / "work", ignore_errors=True)
         _gather_rejects(out, manifest)
         wall_s = time.perf_counter() - started
-        report = BuildReport(out, manifest, reports, wall_s, models.on_workers(), models.servers())
+        report = BuildReport(out, manifest, reports, wall_s, models.servers())
         _write_run(report)
     return report
 
@@ -318,9 +317,7 @@ def rejects_of(out: Path, manifest: Manifest) -> bytes:
 
 
 def _write_run(report: BuildReport) -> None:
-    """Write run.json: times, memory, host, workers. It is not part of the digest."""
+    """Write run.json: times, memory, host. It is not part of the digest."""
     stages = {name: vars(stage) for name, stage in report.stages.items()}
     document = {"wall_s": report.wall_s, "host": platform.node(), "python": platform.python_version(), "stages": stages}
-    if report.workers:
-        document["workers"] = report.workers
     write_atomic(report.out / "run.json", sealed(document))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.models.embed import load_embedder
@@ -58,29 +58,10 @@ def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key:
     return load_llm(spec, device=device, threads=settings.threads, capable=settings.capable, **options)
 
 
-class Workers(Protocol):
-    """Models on other machines, see `gpu_rag.cluster`."""
-
-    def embedder(self) -> Embedder | None:
-        """Embedder of the workers; None if it stays in this process."""
-
-    def llm(self) -> LLM | None:
-        """Language model of the workers; None if it stays in this process."""
-
-    def describe(self) -> dict[str, Any]:
-        """For each role in use: the number of workers, what they reserve, where they ran, how many died."""
-
-    def close(self) -> None:
-        """End the workers."""
-
-
-OpenWorkers = Callable[[ModelSettings, VllmSettings], Workers]
-
-
 class ModelSet:
     """Embedder and LLM of one run. The LLM has a durable reply cache if `replies` names its file.
 
-    workers: opens the workers that hold the models instead of this process. retry_unread: see `CachedLLM`.
+    retry_unread: see `CachedLLM`.
     """
 
     def __init__(
@@ -91,13 +72,11 @@ class ModelSet:
         llm: LLM | None = None,
         api_key: ApiKeys = None,
         vllm: VllmSettings | None = None,
-        workers: OpenWorkers | None = None,
         retry_unread: bool = False,
     ):
         self.settings, self._replies, self._api_key = settings, replies, api_key
         self._retry_unread = retry_unread
-        self._vllm, self.open_workers = vllm or VllmSettings(), workers
-        self._workers = None if workers is None else workers(settings, self._vllm)
+        self._vllm = vllm or VllmSettings()
         self._embedder: Embedder | None = None
         self._encoder: CrossEncoder | None = None
         self._given = llm
@@ -110,9 +89,7 @@ class ModelSet:
     def embedder(self) -> Embedder:
         """The embedding model."""
         if self._embedder is None:
-            served = self.settings.embedder.startswith("http")
-            remote = self._workers.embedder() if self._workers is not None and not served else None
-            self._embedder = self._with_cache(remote or plain_embedder(self.settings, self.device, self._api_key))
+            self._embedder = self._with_cache(plain_embedder(self.settings, self.device, self._api_key))
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
@@ -153,7 +130,7 @@ class ModelSet:
         if self._cached is None:
             if not self.has_llm():
                 raise UsageError("this needs a language model", given="models.llm=none", expected=SPECS)
-            self._llm = self._given or self._load()
+            self._llm = self._given or plain_llm(self.settings, self._vllm, self.device, self._api_key)
             kept = self._replies
             self._cached = CachedLLM(self._llm, kept, self._retry_unread) if kept else self._llm
             if isinstance(self._cached, CachedLLM):
@@ -165,10 +142,6 @@ class ModelSet:
         self._used_replies = keys
         if isinstance(self._cached, CachedLLM):
             self._cached.file.used = keys
-
-    def _load(self) -> LLM:
-        remote = self._workers.llm() if self._workers is not None else None
-        return remote or plain_llm(self.settings, self._vllm, self.device, self._api_key)
 
     def use(self, roles: Collection[str]) -> None:
         """Announce the roles used next. Without "llm", an engine frees its GPU memory until its next request."""
@@ -195,20 +168,12 @@ class ModelSet:
             self._streaming = as_streaming(self.llm())
         return self._streaming
 
-    def on_workers(self) -> dict[str, Any]:
-        """`Workers.describe` of the models of this run; {} without workers."""
-        return {} if self._workers is None else self._workers.describe()
-
     def close(self) -> None:
-        """Close the LLM and the caches, and end the workers."""
+        """Close the LLM and the caches."""
         embedder, self._embedder = self._embedder, None
         if isinstance(embedder, CachedEmbedder):
             embedder.close()
         opened = self._streaming or self._cached
-        try:
-            if opened is not None:
-                opened.close()
-                self._cached = self._streaming = None
-        finally:
-            if self._workers is not None:
-                self._workers.close()
+        if opened is not None:
+            opened.close()
+            self._cached = self._streaming = None

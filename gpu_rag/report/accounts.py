@@ -27,29 +27,24 @@ SERVER_HEADER = ["server", "requests", "busy", "wait", "prompt tokens", "cached"
 SERVER_HEADER += ["preempted"]
 
 
-def places(workers: Mapping[str, Any], servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
-    """{"workers", "servers"}, empty ones left out: where models ran, and the share of `wall_s` each was busy."""
+def places(servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
+    """{"servers"}: those of the language model, and the share of `wall_s` that each was busy; {} without any."""
     busy = [{**asdict(server), "busy_share": server.busy_s / wall_s if wall_s else 0.0} for server in servers]
-    return {name: found for name, found in (("workers", dict(workers)), ("servers", busy)) if found}
+    return {"servers": busy} if busy else {}
 
 
 def places_lines(document: Mapping[str, Any]) -> list[str]:
-    """Lines about the servers of the language model and the cluster workers that ran models."""
+    """Lines about the servers of the language model."""
     lines = [
         f"{name}: " + ", ".join(f"{what} {value}" for what, value in zip(SERVER_HEADER[1:], values))
         for name, *values in server_rows(document)
     ]
     odd = {"estimated": "replies without a count of tokens, which is estimated", "other_model": "by another model"}
-    lines += [
+    return lines + [
         f"{server['name']}: {server[key]:,} {words}"
         for server in document.get("servers", ())
         for key, words in odd.items()
         if server.get(key)
-    ]
-    return lines + [
-        f"workers: {role} on {pool['joined']} of {pool['workers']} with {pool['cpus']:g} CPUs and "
-        f"{pool['gpus']:g} GPUs each, nodes {', '.join(pool['nodes'])}; {pool['deaths']} died"
-        for role, pool in document.get("workers", {}).items()
     ]
 
 

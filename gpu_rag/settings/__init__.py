@@ -37,7 +37,6 @@ from gpu_rag.settings.sections import (
     ModelSettings,
     ReaderSettings,
     RuntimeSettings,
-    ScaleSettings,
     ServeSettings,
     VllmSettings,
 )
@@ -58,7 +57,6 @@ class Settings:
     graph: GraphSettings = field(default_factory=GraphSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
-    scale: ScaleSettings = field(default_factory=ScaleSettings)
     own: Mapping[str, Declared] = field(default_factory=dict)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     kept: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

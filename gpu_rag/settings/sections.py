@@ -216,28 +216,3 @@ class ServeSettings(Declared):
     max_body_kib: ClassVar[int] = 1024  # of a request
     max_question_chars: ClassVar[int] = 4000
     revive_seconds: ClassVar[float] = 5.0  # pause before dead models are reopened, doubled up to a minute
-
-
-@dataclass(frozen=True)
-class ScaleSettings(Declared):
-    """Models on the workers of a Ray cluster. They change no vector and no request, so they are in no hash."""
-
-    address: Annotated[
-        str,
-        "none: models run in this process; local: a Ray of this machine, started and ended with the command; auto: the "
-        "cluster that this machine belongs to; HOST:PORT: that of this head node",
-    ] = "none"
-    embed_workers: Annotated[int, NATURAL, "worker processes for the embedder; 0: it runs in this process"] = 1
-    llm_workers: Annotated[int, NATURAL, "worker processes for the LLM; 0: it runs in this process"] = 1
-    embed_cpus: Annotated[float, NATURAL, "CPUs reserved by each embedding worker"] = 1.0
-    llm_cpus: Annotated[float, NATURAL, "CPUs reserved by each LLM worker"] = 1.0
-    embed_gpus: Annotated[
-        float, NATURAL, "GPUs, or a fraction of one, reserved by each embedding worker; 0: CPU only"
-    ] = 0.0
-    llm_gpus: Annotated[float, NATURAL, "GPUs, or a fraction of one, reserved by each LLM worker; 0: CPU only"] = 0.0
-    start_seconds: Annotated[
-        float, COUNT, "time limit for the first worker to be ready, including loading the model"
-    ] = 900.0
-    restarts: Annotated[int, NATURAL, "number of times a dead worker is restarted"] = 4
-
-    embed_batch: ClassVar[int] = 256  # texts per call of a worker

@@ -42,7 +42,7 @@ HOSTILE: list[dict[str, Any]] = [
     {"models": {"embedder": "hash", "llm": ELSEWHERE, "api_keys": ["http://elsewhere.example/v1=HOME_KEY"]}},
     {"models": {"embedder": "hash", "llm": "replay:/etc/passwd"}},
     {"models": {"embedder": "hash"}, "method": {"bm25": {"no": 1}}, "vllm": {"arguments": '{"x": 1}'}},
-    {"models": {"embedder": "hash"}, "scale": {"address": "elsewhere.example:6379"}, "eval": {"judge": ELSEWHERE}},
+    {"models": {"embedder": "hash"}, "eval": {"judge": ELSEWHERE}},
 ]
 
 

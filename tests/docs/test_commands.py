@@ -24,7 +24,6 @@ ELSEWHERE = {
     "docs/architecture.md": "a drawing",
     "docs/first-folder.md": "a reader's own folder",
     "docs/living.md": "a reader's own files",
-    "docs/scale.md": "a Ray cluster",
     **{f"docs/benchmarks/{name}.md": "data sets that do not lie in the package" for name in (
         "bubblerag", "embedding", "higra-index", "higra", "hoprag", "hoprag-edges", "hybgrag", "hydrarag", "ranking",
         "retrieval", "runtime",
