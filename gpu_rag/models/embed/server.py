@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed
 from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.fingerprint import text_hash
-from gpu_rag.models.llm.http_servers import Address, Patience, Servers
+from gpu_rag.models.llm import addresses
+from gpu_rag.models.llm.http_servers import Patience, Servers, address_of
 from gpu_rag.models.llm.http_wire import Exchanger, Failure
 from gpu_rag.models.llm.interface import ApiKeys
 
@@ -24,16 +25,19 @@ TEXTS = 32  # texts per request: servers take that many by default
 SHORTEST = 16  # characters: a shorter text that counts as too long was refused for another reason
 PATIENCE = Patience(timeout_s=600.0, connect_timeout_s=10.0, retries=5, backoff_s=0.5)
 
+Turn = list[Exchanger]  # of all servers, in the order in which a request tries them
 Tasks = set[asyncio.Task[tuple[list[int], np.ndarray]]]  # of requests: rows and their vectors
 
 
 class ServerEmbedder:
     """Unit vectors by the model of a server.
 
-    spec: "http://HOST:PORT/v1#NAME"; without a name, the only model served. On opening, GET /models must list it, and
-    one text is embedded to find the dimension. ca_file: further certificates for https. A request has 32 texts, sorted
-    by length; at most `connections` are in flight. It is retried like requests of the language model; an answer with a
-    vector that is missing, of another length, not finite or zero is a failure. If the server refuses a request, its
+    spec: "http://HOST:PORT/v1#NAME"; without a name, the only model served; several servers of one model are separated
+    by commas. On opening, GET /models must list it, and one text is embedded to find the dimension. ca_file: further
+    certificates for https. A request has 32 texts, sorted by length; at most `connections` are in flight at each
+    server, and each begins at the next server. It is retried like requests of the language model, at the server after
+    that; an answer with a vector that is missing, of another length, not finite or zero is a failure. If a server
+    refuses a request, its
     texts are sent in halves; a single text that is too long is cut by half, and counted in `n_truncated`. content_hash
     depends on the model's name, the revision if the server reports one, and the dimension. Rows may depend on their
     batch.
@@ -49,12 +53,12 @@ class ServerEmbedder:
         patience: Patience = PATIENCE,
     ):
         """Look up the model. Raises ModelError (no server, another model, no vectors), BadInput (ca_file)."""
-        url, _, model = spec.partition("#")
-        url = url.rstrip("/")
-        key = {a.rstrip("/"): k for a, k in api_key.items()}.get(url) if isinstance(api_key, Mapping) else api_key
-        self._address, self._connections, self._patience = Address(url, key, ca_file=ca_file), connections, patience
+        urls, model = addresses(spec)
+        self._addresses = [address_of(url, api_key, ca_file) for url in urls]
+        self._connections, self._patience = connections * len(urls), patience
         self._model, revision = asyncio.run(self._opened(model))
-        self.name, self.device, self.n_truncated, self.row_identical = f"{url}#{self._model}", "server", 0, False
+        self.name = f"{','.join(address.url for address in self._addresses)}#{self._model}"
+        self.device, self.n_truncated, self.row_identical = "server", 0, False
         self.dim = 0
         ((_, vectors),) = self.parts(["dimension"])
         self.dim = vectors.shape[1]
@@ -67,11 +71,11 @@ class ServerEmbedder:
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
         """(rows, f32[len(rows), D]) of distinct texts, as answers arrive. Raises ModelError."""
         n_done, failed = 0, list[BaseException]()  # after a failure only requests in flight are finished
-        with asyncio.Runner() as runner, closing(_Exchange(runner, self._exchanger())) as exchange:
+        with asyncio.Runner() as runner, closing(_Exchange(runner, self._exchangers())) as exchange:
             batches, running = _batches(texts), Tasks()
             while True:
                 while not failed and len(running) < self._connections and (rows := next(batches, None)) is not None:
-                    task = self._answered(exchange.exchanger, rows, [texts[row] for row in rows])
+                    task = self._answered(exchange.turn(), rows, [texts[row] for row in rows])
                     running.add(runner.get_loop().create_task(task))
                 if not running:
                     break
@@ -89,47 +93,46 @@ class ServerEmbedder:
 
     async def _opened(self, model: str) -> tuple[str, str]:
         """Name and revision of the model."""
-        servers = Servers([self._address], model, "", self._connections, self._patience)
+        servers = Servers(self._addresses, model, "", self._connections, self._patience)
         try:
             await servers.open()
             return servers.model, servers.revision
         finally:
             await servers.close()
 
-    async def _exchanger(self) -> Exchanger:
-        limit_s = self._patience.connect_timeout_s
-        return self._address.exchanger(limit_s)
+    async def _exchangers(self) -> list[Exchanger]:
+        return [address.exchanger(self._patience.connect_timeout_s) for address in self._addresses]
 
-    async def _answered(self, exchanger: Exchanger, rows: list[int], texts: list[str]) -> tuple[list[int], np.ndarray]:
+    async def _answered(self, servers: Turn, rows: list[int], texts: list[str]) -> tuple[list[int], np.ndarray]:
         """Rows and their vectors; sends halves if the server refuses the whole."""
         try:
-            return rows, await self._tried(exchanger, texts)
+            return rows, await self._tried(servers, texts)
         except RequestFailed as error:
             if len(rows) > 1:
                 half = len(rows) // 2
-                first = await self._answered(exchanger, rows[:half], texts[:half])
-                second = await self._answered(exchanger, rows[half:], texts[half:])
+                first = await self._answered(servers, rows[:half], texts[:half])
+                second = await self._answered(servers, rows[half:], texts[half:])
                 return first[0] + second[0], np.concatenate([first[1], second[1]])
             if not isinstance(error, ContextOverflow) or len(texts[0]) <= SHORTEST:
-                given = f"{self._address.url}: {texts[0][:80]!r}: {error}"
+                given = f"{self.name}: {texts[0][:80]!r}: {error}"
                 raise ModelError("a text could not be embedded", given=given) from error
         cut = texts[0]
         self.n_truncated += 1
         while True:
             cut = cut[: len(cut) // 2]
             try:
-                return rows, await self._tried(exchanger, [cut])
+                return rows, await self._tried(servers, [cut])
             except ContextOverflow:
                 if len(cut) <= SHORTEST:
                     raise
 
-    async def _tried(self, exchanger: Exchanger, texts: list[str]) -> np.ndarray:
-        """Vectors of one request, with retries. Raises RequestFailed, ModelError."""
+    async def _tried(self, servers: Turn, texts: list[str]) -> np.ndarray:
+        """Vectors of one request, with retries, each at the next server. Raises RequestFailed, ModelError."""
         plain = [text.encode("utf-8", "replace").decode("utf-8") or " " for text in texts]  # some servers refuse ""
         body = msgspec.json.encode({"model": self._model, "input": plain, "encoding_format": "float"})
         why = ""
         for n_before in range(self._patience.retries + 1):
-            outcome = await exchanger.post("/embeddings", body, self._patience.timeout_s)
+            outcome = await servers[n_before % len(servers)].post("/embeddings", body, self._patience.timeout_s)
             if isinstance(outcome, (RequestFailed, ModelError)):
                 raise outcome
             answer = outcome if isinstance(outcome, Failure) else read_vectors(outcome, len(texts), self.dim)
@@ -142,19 +145,26 @@ class ServerEmbedder:
                 pause_s = self._patience.pause_s(n_before)
                 await asyncio.sleep(pause_s if answer.wait_s is None else max(answer.wait_s, pause_s))
         expected = f"{len(texts)} vectors" + (f" of {self.dim} numbers" if self.dim else "")
-        given, do = f"{self._address.url}: {why}", "see whether the server embeds: its log, its model"
+        given, do = f"{self.name}: {why}", "see whether the server embeds: its log, its model"
         raise ModelError("the server does not embed", given=given, expected=expected, do=do)
 
 
 class _Exchange:
-    """An exchanger for one call; closing it gives up open requests."""
+    """The exchangers of all servers for one call; closing it gives up open requests."""
 
-    def __init__(self, runner: asyncio.Runner, making: Coroutine[Any, Any, Exchanger]):
-        self._runner, self.exchanger = runner, runner.run(making)
+    def __init__(self, runner: asyncio.Runner, making: Coroutine[Any, Any, list[Exchanger]]):
+        self._runner, self._exchangers, self._n_turns = runner, runner.run(making), 0
+
+    def turn(self) -> Turn:
+        """All servers, from the one whose turn it is."""
+        first = self._n_turns % len(self._exchangers)
+        self._n_turns += 1
+        return self._exchangers[first:] + self._exchangers[:first]
 
     def close(self) -> None:
         """Close all connections."""
-        self._runner.run(self.exchanger.close())
+        for exchanger in self._exchangers:
+            self._runner.run(exchanger.close())
 
 
 class _Vector(msgspec.Struct):

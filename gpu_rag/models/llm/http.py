@@ -22,7 +22,7 @@ import msgspec
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.models.llm.http_servers import Address, Card, Job, Patience, Servers
+from gpu_rag.models.llm.http_servers import Address, Card, Job, Patience, Servers, address_of
 from gpu_rag.models.llm.http_wire import (
     CHOICE_STYLES,
     LABELS,
@@ -524,10 +524,7 @@ def _say_of_own_process(process: int) -> Callable[[asyncio.AbstractEventLoop, di
 def _address(given: str | OwnServer, keys: ApiKeys) -> Address:
     if isinstance(given, OwnServer):
         return Address(given.url, given.key, given.socket, given)
-    url = given.rstrip("/")
-    if isinstance(keys, Mapping):
-        keys = {address.rstrip("/"): key for address, key in keys.items()}.get(url)
-    return Address(url, keys)
+    return address_of(given, keys)
 
 
 def _check_settings(addresses: Sequence[Address], max_connections: int, retries: int) -> None:

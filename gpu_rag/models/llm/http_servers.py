@@ -7,14 +7,14 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Asked, Completion, Exchanger, Failure, Outcome
-from gpu_rag.models.llm.interface import ServerAccount, aborted
+from gpu_rag.models.llm.interface import ApiKeys, ServerAccount, aborted
 
 LOOK_S = 10.0  # limit of GET /models and of a trial request
 BURST = 16  # requests started at once
@@ -117,6 +117,14 @@ class Address:
     def name(self) -> str:
         """Name of the server in messages and accounts."""
         return self.url if self.own is None else self.own.name
+
+
+def address_of(url: str, keys: ApiKeys, ca_file: str = "") -> Address:
+    """The address with its key. keys: one for all servers, or one for each URL."""
+    url = url.rstrip("/")
+    if isinstance(keys, Mapping):
+        keys = {address.rstrip("/"): key for address, key in keys.items()}.get(url)
+    return Address(url, keys, ca_file=ca_file)
 
 
 @dataclass(eq=False)

@@ -110,6 +110,24 @@ def test_several_requests_are_in_flight_and_no_more_than_allowed(server: Server)
     assert same(embedder.embed(MANY), MANY) and server.most_busy == 3
 
 
+def test_servers_take_turns_and_one_that_fails_is_made_up_for(server: Server) -> None:
+    other = Server()
+    spec = f"{server.url}#tiny,{other.url}"
+    try:
+        embedder = ServerEmbedder(spec, api_key={server.url: "k", other.url: "l"}, connections=3, patience=QUICK)
+        alone = opened(server)
+        assert embedder.content_hash == alone.content_hash and same(embedder.embed(MANY), MANY)
+        assert len(server.requests) == len(other.requests) == 3
+        assert server.keys == {"Bearer k", None} and other.keys == {"Bearer l"}
+        other.behave = lambda texts, _: (500, {"error": "broken"})
+        assert same(embedder.embed(MANY), MANY) and len(server.requests) == 3 + 6
+    finally:
+        other.close()
+    assert same(embedder.embed(MANY[:40]), MANY[:40])
+    with pytest.raises(ModelError):
+        ServerEmbedder(f"{server.url}#tiny,{other.url}#large", patience=QUICK)
+
+
 def test_identity_is_the_model_its_revision_and_its_dimension(server: Server) -> None:
     first = opened(server)
     assert first.dim == 256 and first.name == f"{server.url}#tiny"
