@@ -20,6 +20,7 @@ from gpu_rag.methods.bubblerag.batched import Params, bubble_walk
 from gpu_rag.methods.bubblerag.graph import bubble_graph
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program.choices import Choices
 from gpu_rag.program.decide import RULE
 from gpu_rag.settings import merge
 from gpu_rag.settings.check import fixed
@@ -503,3 +504,20 @@ def test_as_many_entities_as_relations_are_shown(index: gpu_rag.Index, fast: Any
     for keyword in "123":
         kinds = [kind for kind, numbers in lines if keyword in numbers.split(", ")]
         assert (kinds.count("entity"), kinds.count("relation")) == (3, 3)
+
+
+def test_steps_of_a_model_without_trust_are_left_out_of_the_walk(
+    index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With depth=0 nothing is grown: without trust a growing model gets that ranking, with trust another one."""
+    growing = {"expand": '{"chosen": ["A", "B"]}'}
+
+    def scores(trust: float, **params: Any) -> list[float]:
+        monkeypatch.setattr(Choices, "trust", lambda self, ranking: trust if self.made else 0.0)
+        answer = ask(index, fast, scripted(**growing), method={"bubblerag": params})
+        return [e.score for e in answer.evidence]
+
+    without, nothing_grown = scores(0.0), scores(0.0, depth=0)
+    assert without == nothing_grown != []
+    assert scores(1e-12) != without  # any trust lets the walk begin at what was grown too
+    assert max(scores(1.0)) > max(without)
