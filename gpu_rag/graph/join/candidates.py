@@ -1,4 +1,4 @@
-"""Candidates for a join of many rows on a CPU: right rows that share a keyword and bits of hashed projections."""
+"""Candidates for a join of many rows on a CPU: right rows that share keywords and bits of hashed projections."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from gpu_rag.types import Ragged
 
 DRAWS = 4  # of projections
 BITS = 32  # of a code
-BUCKET = 32  # a word of at most so many right rows has one bucket, a word of more has buckets of about half of it
+BUCKET = 32  # a list of at most so many right rows is one bucket, a longer one has buckets of about half of it
 CAP = 256  # right rows of a bucket that are candidates
-WORDS = 4  # the rarest words of a left row are looked up
+WORDS = 4  # the rarest words of a left row are looked up, and their sets
 _SEED = 1 << 16  # of the projections
 
 
 class WordBuckets:
-    """Right rows in buckets of one keyword and of equal projections.
+    """Right rows in buckets of equal projections, for each keyword and for each whole set of keywords.
 
-    A pair is a candidate if both rows have a keyword, among the WORDS rarest of the left one, and if in one of DRAWS
-    codes of BITS projections the first b bits agree. b grows with the number of right rows with the word, so that a
-    bucket stays small, and is 0 up to BUCKET rows. So a pair depends on its two rows and on how common its words are,
-    never on order, up to CAP rows of a bucket. Signs of projections have the same bits on every machine.
+    A left row looks up the WORDS rarest of its keywords and every set of these. A pair is a candidate if the right row
+    has such a keyword, or exactly such a set, and if in one of DRAWS codes of BITS projections the first b bits agree.
+    b grows with the length of the list of the keyword or set, and is 0 up to BUCKET rows. So a pair depends on its two
+    rows and on how common its keywords are, never on order, up to CAP rows of a bucket. The same bits on every machine.
     """
 
     def __init__(self, vectors: torch.Tensor, keywords: Ragged):
         """vectors: f16/f32[N, D] on the CPU, unit rows, D <= 16384; keywords: N ascending lists of i32/i64 from 0 to
-        2^31 - 1. Memory: 12 DRAWS + 40 bytes a keyword. Raises BadInput."""
+        2^31 - 1. Memory: 12 DRAWS + 40 bytes for each keyword and row. Raises BadInput."""
         _check(vectors, keywords)
-        words, row = keywords.values.numpy().astype(np.uint64), row_of_value(keywords).int().numpy()
         self.n = len(vectors)
-        self._counts = np.append(np.bincount(keywords.values.numpy()), 0)  # the last is of unknown words
-        self._orders: list[tuple[np.ndarray, np.ndarray]] = []  # (keys u64[T] ascending, rows i32[T]) of each draw
+        values, offsets = keywords.values.numpy().astype(np.uint64), keywords.offsets.numpy()
+        sums = np.append(np.uint64(0), _mixed(values).cumsum(dtype=np.uint64))
+        words = np.concatenate([values, _set_word(sums[offsets[1:]] - sums[offsets[:-1]])])
+        row = np.concatenate([row_of_value(keywords).int().numpy(), np.arange(self.n, dtype=np.int32)])
+        self._orders: list[tuple[np.ndarray, np.ndarray]] = []  # (keys u64 ascending, rows i32) of each draw
         for code in projection_codes(vectors, DRAWS, BITS, _SEED):
             keys = (words << BITS) | code[row]
             order = np.argsort(keys, kind="stable")
@@ -43,24 +45,58 @@ class WordBuckets:
     def pairs(self, vectors: torch.Tensor, keywords: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
         """The candidates (i, j) of left rows, i64[P] each, ascending, each once. Arguments as for the right rows."""
         _check(vectors, keywords)
-        word, row = np.minimum(keywords.values.numpy(), len(self._counts) - 1), row_of_value(keywords).numpy()
-        count = self._counts[word]
-        order = np.lexsort((word, count, row))
-        order = order[count[order] > 0]
-        row = row[order]
-        order = order[np.arange(len(row)) - np.searchsorted(row, row) < WORDS]
-        row, word, count = row_of_value(keywords).numpy()[order], word[order].astype(np.uint64), count[order]
-        free = (BITS - np.minimum(np.frexp((count - 1) // BUCKET)[1], BITS)).astype(np.uint64)  # last bits of the code
+        row, word = self._rarest(row_of_value(keywords).numpy(), keywords.values.numpy().astype(np.uint64))
+        row, word = _with_sets(row, word, len(vectors))
+        free = (BITS - np.minimum(np.frexp((self._counts(word) - 1) // BUCKET)[1], BITS)).astype(np.uint64)
         found = [np.zeros(0, np.int64)]
         for draw, (code, (keys, rows)) in enumerate(zip(projection_codes(vectors, DRAWS, BITS, _SEED), self._orders)):
-            some = np.flatnonzero((free < BITS) | (draw == 0))  # a word with one bucket has it in every draw
+            some = np.flatnonzero((free < BITS) | (draw == 0))  # a list with one bucket has it in every draw
             first_key = ((word[some] << BITS) | code[row[some]]) >> free[some] << free[some]
+            last_key = first_key | ((np.uint64(1) << free[some]) - np.uint64(1))
             first = np.searchsorted(keys, first_key)
-            last = np.minimum(np.searchsorted(keys, first_key + (np.uint64(1) << free[some])), first + CAP)
+            last = np.minimum(np.searchsorted(keys, last_key, side="right"), first + CAP)
             for entry, place in expand(torch.from_numpy(first), torch.from_numpy(last)):
                 found.append(row[some][entry.numpy()] * self.n + rows[place.numpy()])
         i, j = np.divmod(distinct(np.concatenate(found)), max(self.n, 1))
         return torch.from_numpy(i), torch.from_numpy(j)
+
+    def _counts(self, word: np.ndarray) -> np.ndarray:
+        """The number of right rows with each word."""
+        keys, codes = self._orders[0][0], np.uint64((1 << BITS) - 1)
+        return np.searchsorted(keys, (word << BITS) | codes, side="right") - np.searchsorted(keys, word << BITS)
+
+    def _rarest(self, row: np.ndarray, word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The WORDS rarest known words of each row, ties to the lower word; by row."""
+        count = self._counts(word)
+        order = np.lexsort((word, count, row))
+        order = order[count[order] > 0]
+        row, word = row[order], word[order]
+        kept = np.arange(len(row)) - np.searchsorted(row, row) < WORDS
+        return row[kept], word[kept]
+
+
+def _with_sets(row: np.ndarray, word: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The words of n rows, at most WORDS each and by row, and then the words of the sets that these make."""
+    sizes, place = np.bincount(row, minlength=n), np.arange(len(row)) - np.searchsorted(row, row)
+    mixed = np.zeros((n, WORDS), np.uint64)
+    mixed[row, place] = _mixed(word)
+    rows, words = [row], [word]
+    for members in range(1, 1 << WORDS):
+        rows.append(np.flatnonzero(sizes >= members.bit_length()))
+        chosen = [k for k in range(WORDS) if members >> k & 1]
+        words.append(_set_word(mixed[rows[-1]][:, chosen].sum(1, dtype=np.uint64)))
+    return np.concatenate(rows), np.concatenate(words)
+
+
+def _mixed(word: np.ndarray) -> np.ndarray:
+    """A hash of each word, u64; the sum of the hashes of a set stands for the set."""
+    word = (word + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (word ^ (word >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+
+
+def _set_word(sums: np.ndarray) -> np.ndarray:
+    """Words above all keywords, from 2^31 on, that stand for sets."""
+    return (sums >> np.uint64(33)) | np.uint64(1 << 31)
 
 
 def _check(vectors: torch.Tensor, keywords: Ragged) -> None:

@@ -265,6 +265,21 @@ def test_too_few_draws_short_buckets_and_whole_lists_are_caught(
         check_common_word()
 
 
+def check_sets(n: int = 1500) -> None:
+    """Far rows are candidates if all their words are among those of a left row."""
+    right, _ = common_word(n, 2)
+    made = WordBuckets(right, ragged([[0], [0, 1], *([0, 1, 2 + i] for i in range(n - 2))], torch.int32))
+    pairs = pairs_of(made, -right[:2], ragged([[0, 1, n], [0, 1]], torch.int32))
+    assert {(0, 0), (0, 1), (1, 0), (1, 1)} <= pairs and len(pairs) < n / 2
+
+
+def test_rows_whose_words_are_a_part_of_the_others_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_sets()
+    monkeypatch.setattr(candidates, "_with_sets", lambda row, word, n: (row, word))
+    with pytest.raises(AssertionError):
+        check_sets()
+
+
 def test_the_order_of_rows_does_not_show_in_candidates() -> None:
     (left, left_words), (right, right_words) = common_word(300, 1), common_word(300, 2)
     order = torch.from_numpy(np.random.default_rng(3).permutation(300))
