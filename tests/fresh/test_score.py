@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+import gpu_rag
 from gpu_rag.types import Answer, RankedNode
 
 
@@ -89,3 +90,14 @@ def test_invented_questions_have_gold_unless_they_have_no_answer() -> None:
             assert bool(row["gold"]) == (row["kind"] != "unanswerable"), row
             kinds[row["kind"]] += 1
     assert sum(kinds.values()) == 210
+
+
+def test_a_count_is_said_without_a_model_and_an_unread_negation_never(tmp_path: Path) -> None:
+    score.build("harbour", score.edges_of("harbour", tmp_path), tmp_path, tmp_path)
+    asked = ["How many vessels does Aldermoor Lines operate?", "How many firms did nobody from Pellham outbid?"]
+    with gpu_rag.Index.open(tmp_path / "harbour.index") as index:
+        for method in ("hybgrag", "hydrarag"):
+            counted, unread = index.answer(asked, method=method, llm="none")
+            assert (counted.status, counted.text) == ("answered", "2")
+            assert {node.type for node in counted.nodes} == {"vessel"}
+            assert (unread.status, unread.text, unread.unread) == ("unsupported", None, ("nobody",))

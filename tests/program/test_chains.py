@@ -16,6 +16,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.program.knowledge_base.chain_reader import Reading
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, asked_types, opposed_relations
+from gpu_rag.program.knowledge_base.spoken import stands_as_name
 from gpu_rag.text.rules.relations import spoken_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
@@ -216,3 +217,13 @@ def test_relations_that_turn_a_question_round_are_opposed_unless_it_says_so() ->
     assert opposed("Which drugs treat glaucoma?") == {"contraindication", "off-label use"}
     assert opposed("Which drugs should be avoided in glaucoma?") == {"indication", "off-label use"}
     assert opposed("Which drugs are used off-label for glaucoma?") == {"contraindication", "indication"}
+
+
+def test_a_plain_word_is_a_topic_only_where_a_name_stands() -> None:
+    def stands(text: str, word: str, memory: Memory) -> bool:
+        return stands_as_name(cast(Index, memory), text, text.index(word), text.index(word) + len(word))
+
+    for text in ("Which drugs are safe in asthma?", "Which asthma drugs are there?", "Which asthma or glaucoma drugs?"):
+        assert stands(text, "asthma", medicine())
+    assert not stands("Which drugs, asthma apart, are safe?", "asthma", medicine())
+    assert not stands("Who works for orbis?", "orbis", firms())  # the graph writes it with a capital

@@ -31,16 +31,16 @@ def _shape(path: FoundPath) -> tuple[tuple[object, ...], int, int]:
 
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:
-    """Answer nodes, best first: of the best path and paths like it, then of the other kept paths. The answers of a
-    query with operations stand alone."""
+    """Answer nodes, best first: the answers of a query with operations, alone if these are exact; those of the best
+    path and paths like it, then those of the other kept paths. What the question rules out does not count."""
     ranked: dict[int, tuple[str, float]] = {}
-    if search.asked.nodes:
-        source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
-        exact = search.asked.nodes[:MOST_ANSWERS]
-        return tuple(ranked_node(search.kb, node, source, SURE) for node in exact)
-    for path in [*chosen, *search.kept]:
+    asked = search.asked
+    source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
+    ranked.update((node, (source, SURE)) for node in asked.nodes[:MOST_ANSWERS])
+    for path in [] if asked.exact and asked.nodes else [*chosen, *search.kept]:
         for node in alike(path, search.found):
-            ranked.setdefault(node, (path.sources, path.scores.cross))
+            if node not in asked.barred:
+                ranked.setdefault(node, (path.sources, path.scores.cross))
     return tuple(ranked_node(search.kb, node, *of) for node, of in list(ranked.items())[:MOST_ANSWERS])
 
 

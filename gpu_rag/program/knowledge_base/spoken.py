@@ -140,7 +140,11 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
     """Whether a plain word stands where a name does: before a word for a type ("energy companies"), or behind a
-    preposition, a verb or a word of a relation ("made from moonwort", "plays the harp")."""
+    preposition, a verb or a word of a relation ("made from moonwort", "plays the harp"). A word that the graph writes
+    with a capital is another thing in small letters ("the primary languages")."""
+    kb = kb_of(index)
+    if not any(kb.node_names[node][:1].islower() for node in kb.named(text[start:end])):
+        return False
     if any(unit.groups for unit in units_of(text[start:end])) or asked_types(index, text[start:end]):
         return False
     behind, before = _BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
