@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, UsageError
 from gpu_rag.index import build as stages
 from gpu_rag.index.folder import sealed
 from gpu_rag.models import packaged
@@ -211,7 +211,8 @@ def test_an_index_from_somebody_else_names_no_file_to_read(corpus: Path, tmp_pat
     gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
     document = json.loads((out / "sources.json").read_bytes())
     document.pop("sha256")
-    (out / "sources.json").write_bytes(sealed({**document, "corpus": [str(secret)]}))
+    for name in ("sources.json", "sources.copy.json"):
+        (out / name).write_bytes(sealed({**document, "corpus": [str(secret)]}))
     with pytest.raises(BadInput):
         gpu_rag.update(out, settings=FAST)
     with pytest.raises(BadInput, match="corpus"):  # not all that it was made of
@@ -219,6 +220,22 @@ def test_an_index_from_somebody_else_names_no_file_to_read(corpus: Path, tmp_pat
     assert gpu_rag.update(out, corpus, settings=FAST).index.n_passages == 4
     write_document(corpus / "new.txt", 7)
     assert gpu_rag.update(out, settings=FAST).added == 1
+
+
+def test_damaged_sources_are_mended_from_their_copy(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ix"
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    gpu_rag.remove(out, documents="d1.txt", settings=FAST)
+    for name in ("sources.json", "sources.copy.json"):
+        data = (out / name).read_bytes()
+        (out / name).write_bytes(data.replace(b'"corpus"', b'"corpvs"'))
+        assert [line.partition(":")[0] for line in gpu_rag.verify(out).broken] == [name]
+        assert gpu_rag.update(out, settings=FAST).index.n_passages == 3 and (out / name).read_bytes() == data
+        assert gpu_rag.verify(out).ok
+    for name in ("sources.json", "sources.copy.json"):
+        (out / name).write_bytes(b"[]")
+    with pytest.raises(IndexCorrupt):
+        gpu_rag.update(out, settings=FAST)
 
 
 def test_a_source_that_moved_is_named_once(corpus: Path, tmp_path: Path) -> None:
