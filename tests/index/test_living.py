@@ -395,6 +395,20 @@ def test_a_removal_that_stopped_after_the_build_is_finished(
         gpu_rag.remove(out, documents="d2.txt", settings=FAST)
 
 
+def test_ready_triples_that_name_a_removed_document_are_found(tmp_path: Path) -> None:
+    out, triples, corpus = tmp_path / "ix", tmp_path / "triples.jsonl", tmp_path / "rows.jsonl"
+    rows = [{"id": f"r{n}", "text": f"Anna Stroud{n} was mayor of Tamsin{n}."} for n in range(3)]
+    ready = [{"id": f"r{n}", "entities": [f"Anna Stroud{n}"], "triples": []} for n in range(3)]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    triples.write_text("".join(json.dumps(row) + "\n" for row in ready))
+    gpu_rag.build(corpus, out, methods=["ppr"], openie=triples, settings=FAST)
+    with pytest.raises(GpuRagError, match="openie"):
+        gpu_rag.remove(out, documents="r1", settings=FAST)
+    triples.write_text("".join(json.dumps(row) + "\n" for row in ready if row["id"] != "r1"))
+    gpu_rag.remove(out, documents="r1", settings=FAST)
+    assert not files_with(out, re.compile(rb"(?i)stroud1|tamsin1|\br1\b"))
+
+
 # --- readers and kills ------------------------------------------------------------------------------
 
 
