@@ -135,7 +135,6 @@ def remove(
     sources = _sources_of(folder, missing_is_error=False)
     chosen = _chosen(old, sources, ids, names, checked_text("where", where), pending is not None)
     sources = _without(old, sources, chosen, [_name_in(name, sources) for name in names], folder)
-    _check_there(sources)
     leaving = receipt_of(old, chosen)
     if pending is not None:
         leaving = _joined(leaving, pending)
@@ -330,13 +329,15 @@ def _without(old: opened.Index, sources: Sources, chosen: np.ndarray, named: Seq
         else:
             is_listed = any(_is_of(name, file) for name in listed)
             removed.add(key_of(FILE if is_listed else MEMBER, file))
-    if rows:
-        written([row for row in _rows(own) if str(row.get("id")) not in rows], folder)
-    if own.name in dropped and own.absolute() in sources.corpus:
-        own.unlink(missing_ok=True)
     corpus = tuple(path for path in sources.corpus if path.name not in dropped)
     kept = tuple(source for source in sources.named if source.kind != "documents" or source.path in corpus)
-    return replace(sources, corpus=corpus, named=kept, removed=frozenset(removed))
+    left = replace(sources, corpus=corpus, named=kept, removed=frozenset(removed))
+    _check_there(left)  # before anything is written
+    if rows:
+        written([row for row in _rows(own) if str(row.get("id")) not in rows], folder)
+    if own.absolute() in sources.corpus and own.name in dropped:
+        own.unlink(missing_ok=True)
+    return left
 
 
 def _listed(sources: Sources) -> set[str]:

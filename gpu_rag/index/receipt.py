@@ -13,6 +13,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.folder import RECEIPTS, read_json, sealed, sha256_text, write_atomic
 from gpu_rag.index.index import Index
 from gpu_rag.text.normalise import normalise_name
+from gpu_rag.types import Reject
 
 PENDING = f"{RECEIPTS}/pending.json"  # a removal that has begun
 _FORMAT = 1
@@ -89,6 +90,14 @@ def still_there(receipt: Receipt, index: Index) -> Iterator[str]:
         again = getattr(receipt, kind) & getattr(present, kind)
         if again and (kind != "names" or index.manifest.digest() == receipt.after):
             yield f"{len(again)} {kind} that were removed by the receipt, such as sha256 {min(again)}"
+    try:
+        lines = (index.path / "rejects.jsonl").read_bytes().splitlines()
+        ids = {msgspec.json.decode(line, type=Reject).id for line in lines}
+    except (OSError, msgspec.MsgspecError) as error:
+        yield f"rejects.jsonl: cannot be read: {error}"
+        return
+    if receipt.documents & _hashes(ids | {id.rpartition("#")[0] for id in ids}):
+        yield "rejects.jsonl names removed documents: take their rows out of the file of --openie, then run again"
 
 
 def hashes_in(index: Index) -> Receipt:

@@ -1,4 +1,4 @@
-"""The sources of an index as its folder remembers them, in `sources.json`, which is not in the digest.
+"""The sources of an index as its folder remembers them, in `sources.json` and a copy, which are not in the digest.
 
 Its paths count only if a key of this user's machine signed them: an index from somebody else names no file to read. The
 hashes of what was removed count in any index.
@@ -7,6 +7,8 @@ hashes of what was removed count in any index.
 from __future__ import annotations
 
 import hmac
+import json
+import logging
 import os
 import secrets
 from pathlib import Path
@@ -14,11 +16,12 @@ from pathlib import Path
 import msgspec
 
 from gpu_rag.errors import IndexCorrupt
-from gpu_rag.index.folder import EDITS, SOURCES, canonical_json, read_json, sealed, write_atomic
+from gpu_rag.index.folder import EDITS, SOURCES, SOURCES_COPY, canonical_json, sealed, write_atomic
 from gpu_rag.index.work import NamedSource, Sources
 from gpu_rag.models.packaged import cache_dir
 
 _KEY_BYTES = 32
+_log = logging.getLogger(__name__)
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_sources(out: Path, sources: Sources) -> None:
-    """Remember the sources of an index, unless the file says the same. Raises StorageError."""
+    """Remember the sources of an index. Raises StorageError."""
     record = Record(
         tuple(str(path.absolute()) for path in sources.corpus),
         tuple(str(path.absolute()) for path in sources.openie),
@@ -51,22 +54,37 @@ def write_sources(out: Path, sources: Sources) -> None:
     )
     document = msgspec.to_builtins(msgspec.structs.replace(record, signature=record.signed()))
     del document["sha256"]
-    write_atomic(out / SOURCES, sealed(document))
+    for name in (SOURCES, SOURCES_COPY):
+        write_atomic(out / name, sealed(document))
 
 
 def read_record(out: Path) -> Record:
-    """The remembered sources of an index; an empty record if it has none. Raises IndexCorrupt."""
-    path = out / SOURCES
-    if not path.is_file():
-        return Record()
-    do = "remove it, and name the sources again: gpu-rag update DIR SOURCE...; then remove again what was removed"
+    """The remembered sources of an index, if need be from the copy; an empty record if it has none.
+
+    Raises IndexCorrupt if both files are damaged.
+    """
+    damaged: IndexCorrupt | None = None
+    for path in (out / SOURCES, out / SOURCES_COPY):
+        try:
+            if path.is_file():
+                return _read(path)
+        except IndexCorrupt as error:
+            _log.warning("gpu-rag: %s", error)
+            damaged = error
+    if damaged is not None:
+        raise damaged
+    return Record()
+
+
+def _read(path: Path) -> Record:
+    do = "remove it and its copy, name the sources: gpu-rag update DIR SOURCE..., and remove again what was removed"
     try:
-        document = read_json(path, do)
+        document = json.loads(path.read_bytes())
         record = msgspec.convert(document, Record)
         document.pop("sha256", None)
         if sealed(document) != path.read_bytes():
             raise ValueError("another checksum")
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
         raise IndexCorrupt("a file of the index is damaged", given=f"{path}: {error}", do=do) from error
     return record
 

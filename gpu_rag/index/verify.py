@@ -15,7 +15,7 @@ from gpu_rag.graph.csr import check_csr, degrees, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.build import rejects_of, unfinished
 from gpu_rag.index.checks import is_outside, outside, wrong_vectors
-from gpu_rag.index.folder import SOURCES, check_seal, checksums
+from gpu_rag.index.folder import SOURCES, SOURCES_COPY, check_seal, checksums
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
 from gpu_rag.index.manifest import COPY, Manifest, check_copy
@@ -104,7 +104,7 @@ def _asked(index: Index) -> Iterator[str]:
 
 def _beside(index: Index) -> Iterator[str]:
     """Faults of the files beside the stages; each of them may be missing."""
-    for name in (COPY, "run.json", "plan.json", SOURCES):
+    for name in (COPY, "run.json", "plan.json", SOURCES, SOURCES_COPY):
         try:
             if (index.path / name).is_file():
                 check_copy(index.path) if name == COPY else check_seal(index.path / name, _AGAIN)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, UsageError
 from gpu_rag.index import build as stages
 from gpu_rag.index.folder import sealed
 from gpu_rag.models import packaged
@@ -211,7 +211,8 @@ def test_an_index_from_somebody_else_names_no_file_to_read(corpus: Path, tmp_pat
     gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
     document = json.loads((out / "sources.json").read_bytes())
     document.pop("sha256")
-    (out / "sources.json").write_bytes(sealed({**document, "corpus": [str(secret)]}))
+    for name in ("sources.json", "sources.copy.json"):
+        (out / name).write_bytes(sealed({**document, "corpus": [str(secret)]}))
     with pytest.raises(BadInput):
         gpu_rag.update(out, settings=FAST)
     with pytest.raises(BadInput, match="corpus"):  # not all that it was made of
@@ -219,6 +220,22 @@ def test_an_index_from_somebody_else_names_no_file_to_read(corpus: Path, tmp_pat
     assert gpu_rag.update(out, corpus, settings=FAST).index.n_passages == 4
     write_document(corpus / "new.txt", 7)
     assert gpu_rag.update(out, settings=FAST).added == 1
+
+
+def test_damaged_sources_are_mended_from_their_copy(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ix"
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    gpu_rag.remove(out, documents="d1.txt", settings=FAST)
+    for name in ("sources.json", "sources.copy.json"):
+        data = (out / name).read_bytes()
+        (out / name).write_bytes(data.replace(b'"corpus"', b'"corpvs"'))
+        assert [line.partition(":")[0] for line in gpu_rag.verify(out).broken] == [name]
+        assert gpu_rag.update(out, settings=FAST).index.n_passages == 3 and (out / name).read_bytes() == data
+        assert gpu_rag.verify(out).ok
+    for name in ("sources.json", "sources.copy.json"):
+        (out / name).write_bytes(b"[]")
+    with pytest.raises(IndexCorrupt):
+        gpu_rag.update(out, settings=FAST)
 
 
 def test_a_source_that_moved_is_named_once(corpus: Path, tmp_path: Path) -> None:
@@ -376,6 +393,20 @@ def test_a_removal_that_stopped_after_the_build_is_finished(
     del made
     with pytest.raises(BadInput):
         gpu_rag.remove(out, documents="d2.txt", settings=FAST)
+
+
+def test_ready_triples_that_name_a_removed_document_are_found(tmp_path: Path) -> None:
+    out, triples, corpus = tmp_path / "ix", tmp_path / "triples.jsonl", tmp_path / "rows.jsonl"
+    rows = [{"id": f"r{n}", "text": f"Anna Stroud{n} was mayor of Tamsin{n}."} for n in range(3)]
+    ready = [{"id": f"r{n}", "entities": [f"Anna Stroud{n}"], "triples": []} for n in range(3)]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    triples.write_text("".join(json.dumps(row) + "\n" for row in ready))
+    gpu_rag.build(corpus, out, methods=["ppr"], openie=triples, settings=FAST)
+    with pytest.raises(GpuRagError, match="openie"):
+        gpu_rag.remove(out, documents="r1", settings=FAST)
+    triples.write_text("".join(json.dumps(row) + "\n" for row in ready if row["id"] != "r1"))
+    gpu_rag.remove(out, documents="r1", settings=FAST)
+    assert not files_with(out, re.compile(rb"(?i)stroud1|tamsin1|\br1\b"))
 
 
 # --- readers and kills ------------------------------------------------------------------------------
