@@ -101,7 +101,7 @@ def test_a_missing_file_is_named(index: Path) -> None:
 def test_an_index_of_a_method_that_is_not_installed(index: Path, monkeypatch: Any, capsys: Any) -> None:
     """Its checksums are verified, and the command says that nothing else is."""
     monkeypatch.setattr("gpu_rag.api.checks.stage_checks", dict)
-    options = Namespace(index=index, json=False, digest=False, methods=None)
+    options = Namespace(index=index, json=False, digest=False, methods=None, receipt=None)
     status, _, text = verify_command.run(options)
     assert (status, text) == (0, f"{index}: sound")
     assert "no installed method checks hop_edges, hop_in_vectors" in capsys.readouterr().err
