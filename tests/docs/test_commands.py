@@ -25,8 +25,7 @@ ELSEWHERE = {
     "docs/first-folder.md": "a reader's own folder",
     "docs/living.md": "a reader's own files",
     **{f"docs/benchmarks/{name}.md": "data sets that do not lie in the package" for name in (
-        "bubblerag", "embedding", "higra-index", "higra", "hoprag", "hoprag-edges", "hybgrag", "hydrarag", "ranking",
-        "retrieval", "runtime",
+        "embedding", "higra-index", "hoprag-edges", "hybgrag", "hydrarag", "ranking", "retrieval", "runtime",
     )},
 }  # fmt: skip
 # Commands that are left out, by what the page says of them
