@@ -89,10 +89,10 @@ def short_answer(answer: str, question: str) -> str:
     question; all after the first sentence; and a relative clause or apposition after a comma.
     """
     rest = _INTRODUCED.sub("", answer, count=1) or answer
-    found = _COPULA.search(rest)
-    if found is not None:
+    copula = _COPULA.search(rest)
+    if copula is not None:
         known = {word for phrase in keywords(question) for word in phrase.split()}
-        content = [word for phrase in keywords(rest[: found.start()]) for word in phrase.split()]
+        content = [word for phrase in keywords(rest[: copula.start()]) for word in phrase.split()]
         if 2 * sum(word in known for word in content) > len(content):
-            rest = rest[found.end() :].strip() or rest
+            rest = rest[copula.end() :].strip() or rest
     return _AFTERTHOUGHT.split(rest, maxsplit=1)[0].strip(" .,") or answer

@@ -81,10 +81,10 @@ def helpfulness(counts: Mapping[int, int], similarity: Mapping[int, float]) -> d
 
 def inherited(scores: Mapping[int, float], hops: Sequence[tuple[int, int]], share: float) -> dict[int, float]:
     """H(v) = max(scores[v], share * H(u)) along each hop (u, v), in the given order."""
-    found = dict(scores)
+    result = dict(scores)
     for parent, child in hops:
-        found[child] = max(found[child], share * found[parent])
-    return found
+        result[child] = max(result[child], share * result[parent])
+    return result
 
 
 def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int]) -> Ranking:
@@ -169,18 +169,18 @@ def question_words(text: str, kind: str) -> frozenset[str]:
 async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Choices, hop: int, params: Params) -> None:
     """One round of hops from every vertex in the queue."""
     options = await out_edges((query, tuple(walk.queue)), params.n_options)
-    ways = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
-    places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, ways)]
+    edge_texts = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
+    places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, edge_texts)]
     fields = {"step": hop, "question": text, "entry": params.entry}
     each = [{**fields, "title": p.title, "options": p.options, "edges": edges} for p, edges in zip(places, options)]
     together = partial(_jointly, run, text, places, params.entry) if params.hops == "joint" else None
     positions = await decide_all(run, HOP, each, together)
-    taken = [edges[way[0]] if way else None for edges, way in zip(options, positions)]
+    taken = [edges[choice[0]] if choice else None for edges, choice in zip(options, positions)]
     if any(taken) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
         lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, taken))
         run.note(f"hop_{hop}", len(walk.queue), tuple(lines))
-    for edges, way in zip(options if params.entry == "walk" else (), positions):  # the paper's H counts visits alone
-        choices.add(run, [edge.target for edge in edges], way, lambda v: [vertex_passage(run.index, v)])
+    for edges, choice in zip(options if params.entry == "walk" else (), positions):  # the paper's H counts visits alone
+        choices.add(run, [edge.target for edge in edges], choice, lambda v: [vertex_passage(run.index, v)])
     walk.hop([None if edge is None else edge.target for edge in taken])
 
 
@@ -195,8 +195,8 @@ async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> 
         requests.append(waiting[: len(fitting) or 1])
         waiting = waiting[len(requests[-1]) :]
     replies = await gather(*(decide(run, HOPS, question=text, places=part, entry=entry) for part in requests))
-    ways = iter(way for reply, part in zip(replies, requests) for way in chosen(reply, part))
-    return [next(ways) if place.options else [] for place in places]
+    choices = iter(choice for reply, part in zip(replies, requests) for choice in chosen(reply, part))
+    return [next(choices) if place.options else [] for place in places]
 
 
 def _name(run: Run, vertex: int) -> str:

@@ -103,17 +103,17 @@ async def candidates(question: str, run: Run, params: Params) -> tuple[list[Cand
     )
     left_out = set(spoken.left_out)
     kept = [(e, n, r) for e, n, r in zip(linked, near, spoken.topics + spoken.others) if not {*e.nodes} <= left_out]
-    found = [_candidate(e, n, r, kb) for e, n, r in kept if any(n.first)]
-    found.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
-    return [candidate for candidate, _ in found], spoken, unknown_names(question, [e.name for e, _, _ in kept], kb)
+    scored = [_candidate(e, n, r, kb) for e, n, r in kept if any(n.first)]
+    scored.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
+    return [candidate for candidate, _ in scored], spoken, unknown_names(question, [e.name for e, _, _ in kept], kb)
 
 
-def _clear(linked: Sequence[Linked], index: Index, question: str, most: int) -> list[Linked]:
+def _clear(linked: Sequence[Linked], index: Index, question: str, limit: int) -> list[Linked]:
     """The names that clearly occur in a question, one for each place."""
     least, taken = CLEAR if any(e.score >= CLEAR for e in linked) else PLAIN, list[Linked]()
     for e in linked:
         clear = e.score >= least or (e.score >= PLAIN and stands_as_name(index, question, e.start, e.end))
-        if clear and not any(_overlap(e, other) for other in taken) and len(taken) < most:
+        if clear and not any(_overlap(e, other) for other in taken) and len(taken) < limit:
             taken.append(e if e.score >= least else replace(e, score=least))
     return taken
 

@@ -88,7 +88,7 @@ class Action:
 
     @property
     def plain(self) -> bool:
-        """Whether an answer is simply what all topics lead to."""
+        """Whether the answers are simply the nodes that all topics lead to."""
         return self.operations == ALL and not any(topic.negated for topic in self.topics)
 
     @property

@@ -78,12 +78,12 @@ def available(analysis: Analysis, search: Search) -> Sources:
     return Sources(graphs, tuple(compress(KINDS, there)))
 
 
-async def matches_of(names: Sequence[str], most: int, search: Search) -> list[list[Match]]:
-    """The nodes that each of one or more names may denote: at most `most` per source, best first."""
+async def matches_of(names: Sequence[str], limit: int, search: Search) -> list[list[Match]]:
+    """The nodes that each of one or more names may denote: at most `limit` per source, best first."""
     vectors, sources = await embed(names), graph_sources(search)
     if not sources:
         return [[] for _ in names]
-    return await match_mentions((tuple(names), vectors), sources, search.params.threshold, most)
+    return await match_mentions((tuple(names), vectors), sources, search.params.threshold, limit)
 
 
 async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:

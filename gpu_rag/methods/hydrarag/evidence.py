@@ -32,7 +32,7 @@ def _shape(path: FoundPath) -> tuple[tuple[object, ...], int, int]:
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:
     """Answer nodes, best first: the answers of a query with operations, alone if these are exact; those of the best
-    path and paths like it, then those of the other kept paths. What the question rules out does not count."""
+    path and paths like it, then those of the other kept paths. Nodes that the question rules out do not count."""
     ranked: dict[int, tuple[str, float]] = {}
     asked = search.asked
     source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
@@ -41,7 +41,7 @@ def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNod
         for node in alike(path, search.found):
             if node not in asked.barred:
                 ranked.setdefault(node, (path.sources, path.scores.cross))
-    return tuple(ranked_node(search.kb, node, *of) for node, of in list(ranked.items())[:MOST_ANSWERS])
+    return tuple(ranked_node(search.kb, node, *details) for node, details in list(ranked.items())[:MOST_ANSWERS])
 
 
 def named_first(

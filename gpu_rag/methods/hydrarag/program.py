@@ -111,12 +111,12 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     return Draft(tried.text, evidence, paths, status, tried.nodes, pools, **remarks)
 
 
-def _path(found: FoundPath) -> Path:
+def _path(path: FoundPath) -> Path:
     """A path as it is recorded. Edges are given only if the index states them; otherwise the text names its source."""
-    if found.stated:
-        return Path(found.text, found.edges, found.sources)
-    where = ", ".join(dict.fromkeys(edge[3] for edge in found.edges))
-    return Path(f"{found.text} [{where}]", (), found.sources)
+    if path.stated:
+        return Path(path.text, path.edges, path.sources)
+    where = ", ".join(dict.fromkeys(edge[3] for edge in path.edges))
+    return Path(f"{path.text} [{where}]", (), path.sources)
 
 
 # --- the phases -------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, se
     predictions = [_with_prediction(analysis, mentions[p.answer], p) for p in known]
     search.run.note("predictions", len(predictions), tuple(p.answer for p in known))
     searches = search.siblings(len(predictions))
-    paths = await gather(*(_explore(one, sources, own) for one, own in zip(predictions, searches)))
+    paths = await gather(*(_explore(guess, sources, own) for guess, own in zip(predictions, searches)))
     return [path for some in paths for path in some]
 
 

@@ -143,8 +143,8 @@ class Chain:
 
     def depth(self, topics: Sequence[str]) -> int:
         """D_predict: the greatest distance from the answer to a topic; 1 if either is missing."""
-        at = [i for i, entity in enumerate(self.entities) if entity == ANSWER][:1]
-        return max([abs(i - a) for a in at for i, entity in enumerate(self.entities) if entity in topics] or [1])
+        answers = [i for i, entity in enumerate(self.entities) if entity == ANSWER][:1]
+        return max([abs(i - a) for a in answers for i, entity in enumerate(self.entities) if entity in topics] or [1])
 
 
 @dataclass(frozen=True)

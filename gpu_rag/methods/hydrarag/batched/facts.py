@@ -82,8 +82,8 @@ class FactGraph:
     def facts_of(self, edge: int) -> list[int]:
         """The fact rows of an edge, looked up on the host."""
         _, rows, offsets = self._on_host
-        found: list[int] = rows[offsets[edge] : offsets[edge + 1]].tolist()
-        return found
+        facts: list[int] = rows[offsets[edge] : offsets[edge + 1]].tolist()
+        return facts
 
     def facts_between(self, one: int, other: int) -> list[int]:
         """The fact rows of the edge between two nodes, looked up on the host. The edge must exist."""
@@ -164,19 +164,19 @@ class ComposedVectors:
 
     def of(self, edges: torch.Tensor) -> torch.Tensor:
         """f16[T, D]: the vectors of the given edges."""
-        found = self.names.new_zeros(edges.shape[0], self.names.shape[1], dtype=torch.float16)
+        vectors = self.names.new_zeros(edges.shape[0], self.names.shape[1], dtype=torch.float16)
         for first in range(0, edges.shape[0], _ROWS):
             some = edges[first : first + _ROWS].long()
             start, end = self.triples.offsets[some], self.triples.offsets[some + 1]
             owner, place = (torch.cat(parts) for parts in zip(*expand(start, end)))
             fact = self.triples.values[place]
-            said = self.names[self.head[fact].long()].float()
-            said += self.names[self.tail[fact].long()]
-            said += self.relations[self.relation[fact].long()]
+            sums = self.names[self.head[fact].long()].float()
+            sums += self.names[self.tail[fact].long()]
+            sums += self.relations[self.relation[fact].long()]
             if fact.shape[0] > some.shape[0]:  # otherwise each edge has one fact
-                said = _sums(_units(said), owner, offsets_of(end - start))
-            found[first : first + _ROWS] = _units(said).half()
-        return found
+                sums = _sums(_units(sums), owner, offsets_of(end - start))
+            vectors[first : first + _ROWS] = _units(sums).half()
+        return vectors
 
 
 def _sums(rows: torch.Tensor, owner: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -230,14 +230,14 @@ def _signatures(kb: KnowledgeBase, graph: PathGraph, keys: torch.Tensor, triples
     subject, relation = (torch.from_numpy(c[facts].astype(np.int64)).to(keys.device) for c in (kb.head, kb.relation))
     forward = subject == keys[edge] // max(kb.n, 1)  # the subject is the lower end
     csr = graph.csr
-    row, column, of = row_of_entry(csr), csr.indices.long(), graph.edge.long()
+    row, column, edge_of = row_of_entry(csr), csr.indices.long(), graph.edge.long()
     signatures = torch.zeros(csr.m, len(_SEEDS), dtype=torch.int64, device=row.device)
     for k, seed in enumerate(_SEEDS):
         sums = []
         for outward in (forward, ~forward):  # as seen from the lower end, then from the higher one
-            said = _mixed(_mixed(2 * relation + outward.long() + (seed << 20)))
-            sums.append(torch.zeros_like(keys).index_add_(0, edge, said))
-        between = torch.where(row < column, sums[0][of], sums[1][of])
+            bits = _mixed(_mixed(2 * relation + outward.long() + (seed << 20)))
+            sums.append(torch.zeros_like(keys).index_add_(0, edge, bits))
+        between = torch.where(row < column, sums[0][edge_of], sums[1][edge_of])
         signatures[:, k] = _mixed(between + _mixed(column + (seed << 24)))
     return signatures
 
@@ -302,10 +302,10 @@ def _kind(kb: KnowledgeBase, fact: int) -> str:
 
 def _relations(kb: KnowledgeBase, between: list[int], start: int) -> str:
     """The relations of a hop, with their direction as seen from `start`."""
-    said: dict[bool, dict[str, None]] = {True: {}, False: {}}  # forward, and backward
+    texts: dict[bool, dict[str, None]] = {True: {}, False: {}}  # forward, and backward
     for fact in between:
-        said[int(kb.head[fact]) == start][kb.relation_texts[int(kb.relation[fact])]] = None
-    sides = (("- ", said[True], " ->"), ("<- ", said[False], " -"))
+        texts[int(kb.head[fact]) == start][kb.relation_texts[int(kb.relation[fact])]] = None
+    sides = (("- ", texts[True], " ->"), ("<- ", texts[False], " -"))
     return " and ".join(f"{a}{' / '.join([*names][:MOST_RELATIONS])}{b}" for a, names, b in sides if names)
 
 
@@ -318,8 +318,8 @@ def _place(kb: KnowledgeBase, members: tuple[int, ...]) -> str:
 
 
 def _passages(kb: KnowledgeBase, rows: list[int]) -> tuple[int, ...]:
-    found: dict[int, None] = {}
+    passages: dict[int, None] = {}
     for fact in rows:
         lo, hi = int(kb.edge_passages.offsets[fact]), int(kb.edge_passages.offsets[fact + 1])
-        found.update(dict.fromkeys(kb.edge_passages.values[lo:hi].tolist()))
-    return tuple(found)
+        passages.update(dict.fromkeys(kb.edge_passages.values[lo:hi].tolist()))
+    return tuple(passages)
