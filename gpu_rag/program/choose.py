@@ -40,7 +40,7 @@ Slots = Mapping[str, str]
 
 
 def best(scores: Sequence[float] | np.ndarray, k: int, least: float | None = None) -> list[int]:
-    """Positions of the k best scores, ties to the earlier; with `least` only scores of at least that."""
+    """Positions of the k best scores, ties to the earlier; with `least`, only scores >= least."""
     order = sorted(range(len(scores)), key=lambda i: (-float(scores[i]), i))[:k]
     return order if least is None else [i for i in order if scores[i] >= least]
 
@@ -140,8 +140,8 @@ def option_labels(n: int) -> list[str]:
     return [f"{i:0{len(str(n))}d}" for i in range(1, n + 1)]
 
 
-def _labels_schema(labels: Sequence[str], most: int, least: int) -> str:
-    items = {"type": "array", "items": {"enum": list(labels)}, "minItems": least, "maxItems": most}
+def _labels_schema(labels: Sequence[str], limit: int, least: int) -> str:
+    items = {"type": "array", "items": {"enum": list(labels)}, "minItems": least, "maxItems": limit}
     return canonical_schema(
         {"type": "object", "properties": {"chosen": items}, "required": ["chosen"], "additionalProperties": False}
     )
