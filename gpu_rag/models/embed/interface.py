@@ -45,7 +45,7 @@ def gathered(
     """f32[n, dim], row i the vector of texts[i], from the parts of the distinct texts."""
     once, index = distinct(texts)
     vectors = np.zeros((len(once), dim), dtype=np.float32)
-    with closing(parts(once, on_batch)) as found:
-        for rows, part in found:
+    with closing(parts(once, on_batch)) as pieces:
+        for rows, part in pieces:
             vectors[rows] = part
     return vectors[index]

@@ -84,8 +84,8 @@ class SentenceTransformerEmbedder:
             convert_to_numpy=True,
             normalize_embeddings=False,
         )
-        found = np.asarray(vectors[: len(texts)], dtype=np.float32)
-        unit: np.ndarray = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        rows = np.asarray(vectors[: len(texts)], dtype=np.float32)
+        unit: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         return unit
 
     def _token_counts(self, texts: list[str]) -> list[int]:

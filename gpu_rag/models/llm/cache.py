@@ -111,7 +111,7 @@ class ReplyFile:
         self._damaged.update(keys)
 
     def mend(self) -> None:
-        """Check the whole file and take out what is damaged, with a warning for each. O(bytes)."""
+        """Check the whole file and take out damaged replies, with a warning for each. O(bytes)."""
         with self._lock, self._file.errors():
             faults = _quick_check(self.db)
             damaged = [] if faults else list(_damaged_rows(self.db))
@@ -222,19 +222,19 @@ def faults_of(path: Path) -> list[str]:
 
 def reply_texts(path: Path, hashes: Collection[str]) -> dict[str, str]:
     """{hash: text} of the readable replies of a file that have one of these hashes (`Reply.hash`). Changes nothing."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     file = SqliteFile(path, "reply cache", "move it away")
     with closing(_open(file)) as db, file.errors():
         for key, text in db.execute("SELECT key, reply FROM replies"):
             with suppress(*_DAMAGED):
                 reply = _reply(key, text)
                 if reply.hash in hashes:
-                    found[reply.hash] = reply.text
-    return found
+                    texts[reply.hash] = reply.text
+    return texts
 
 
 def mend_replies(path: Path) -> None:
-    """Take what is damaged out of a reply file, if there is one. Raises as ReplyFile."""
+    """Take damaged replies out of a reply file, if there is one. Raises as ReplyFile."""
     if path.is_file():
         with closing(ReplyFile(path)) as file:
             file.mend()
@@ -505,7 +505,7 @@ class CachedLLM:
         self._arrived = []
 
     def _keep(self) -> None:
-        """Commit what comes while nobody polls. An error is raised again by the next `poll`."""
+        """Commit replies that arrive while nobody polls. An error is raised again by the next `poll`."""
         while self._busy.wait() and not self._closed:
             time.sleep(COMMIT_S)
             if self._turn.acquire(blocking=False):

@@ -143,8 +143,8 @@ class Decoder:
         mask = torch.cat([state.mask[rows], state.mask.new_ones((len(rows), length))], dim=1)
         position = state.position[rows].unsqueeze(1) + torch.arange(length, device=self._device)
         logits = self._forward(tokens, mask, position, select_rows(state.cache, rows), 0)
-        found = torch.log_softmax(logits.float(), dim=-1).gather(2, targets.unsqueeze(2)).squeeze(2)
-        return [float(s) for s in (found.double().cpu() * counts).sum(1)]
+        log_probs = torch.log_softmax(logits.float(), dim=-1).gather(2, targets.unsqueeze(2)).squeeze(2)
+        return [float(s) for s in (log_probs.double().cpu() * counts).sum(1)]
 
     def _forward(
         self, tokens: torch.Tensor, mask: torch.Tensor, position: torch.Tensor, cache: Any, keep: int

@@ -101,7 +101,7 @@ class OwnServer:
                 lines = file.read().decode("utf-8", "replace").split("\n")
         except OSError:
             return "no log"
-        errors = list(dict.fromkeys(found[0][:300] for line in lines if (found := _ERROR.search(line))))
+        errors = list(dict.fromkeys(match[0][:300] for line in lines if (match := _ERROR.search(line))))
         if not errors:
             return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "an empty log")
         return " ... ".join(dict.fromkeys([errors[0], errors[-1]]))

@@ -29,7 +29,7 @@ CPU_CACHE_GIB = 1.0
 MAX_NUM_SEQS = {"cpu": 32, "cuda": 256}
 # Prompts share whole blocks: with vLLM's default of 128 tokens on a CPU, short heads would not be shared.
 CPU_BLOCK_TOKENS = 32
-TIMEOUT_S = 3600.0  # of a request, which may wait in the server
+TIMEOUT_S = 3600.0  # time limit of a request, which may wait in the server
 # JSON on one line, by the library of the transformers engine; thinking is switched off.
 STYLE = Style(one_line=True, thinks=True, quiet=True)
 _OURS = {"model", "trust_remote_code", "host", "port", "uds", "api_key", "served_model_name"}
