@@ -115,17 +115,17 @@ def _balls_by_numba(
     n = graph.n
     indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
     sources, offsets = arrays_of(seeds, wide=True)
-    most = -1 if limit is None else limit
+    most_nodes = -1 if limit is None else limit
     may = np.zeros(0, np.bool_) if allowed is None else allowed.numpy()
 
     def balls(first: int) -> tuple[np.ndarray, np.ndarray]:
         last = min(first + kernels.WORD, seeds.batch)
         if last - first <= kernels.ALONE:
-            return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most)
+            return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most_nodes)
         seen, fresh, bits = (np.zeros(n, np.uint64) for _ in range(3))
         touched, reached_nodes, front = (np.empty(n, np.int32) for _ in range(3))
         n_touched = kernels.search(
-            indptr, indices, may, sources, offsets, first, last, radius, most,
+            indptr, indices, may, sources, offsets, first, last, radius, most_nodes,
             seen, fresh, touched, reached_nodes, front, bits,
         )  # fmt: skip
         sizes = np.zeros(last - first, np.int64)

@@ -73,8 +73,8 @@ def blocks_pagerank(
     values, bound = solve(blocks, teleport, options)
     unsolved = np.flatnonzero(~(bound <= tol))
     if len(unsolved):
-        most = float(bound[unsolved[0]])
-        given, do = f"block {unsolved[0]}: L1 error up to {most:.2g} after {max_iter} steps", way_out(most, damping)
+        error = float(bound[unsolved[0]])
+        given, do = f"block {unsolved[0]}: L1 error up to {error:.2g} after {max_iter} steps", way_out(error, damping)
         raise GpuRagError("PageRank of a block did not converge", given=given, expected=f"<= {tol:g}", do=do)
     return Ragged(values, blocks.offsets)
 
@@ -144,10 +144,10 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
     for step in range(options.max_iter):
         z = rows(share * x[source]) + restart
         mass = sizes(z)
-        found = torch.where(empty, 0.0, 2 * d * sizes((z - x).abs()) / ((1 - d) * mass))
-        solved = (bound > options.tol) & (found <= options.tol)
+        new_bound = torch.where(empty, 0.0, 2 * d * sizes((z - x).abs()) / ((1 - d) * mass))
+        solved = (bound > options.tol) & (new_bound <= options.tol)
         values = torch.where(solved[block], (z / mass[block]).float(), values)
-        bound = torch.where(bound > options.tol, found, bound)
+        bound = torch.where(bound > options.tol, new_bound, bound)
         # a solved block keeps its values, so extra steps change nothing
         if step >= first and (step + 1) % stride == 0 and bool((bound <= options.tol).all()):
             break

@@ -181,8 +181,8 @@ class Job:
         Questions of tiles for which the device had no memory are repeated, in tiles half as wide."""
         left = tiles_of(self.teleport.batch, self.width)
         while left:
-            said = run_parts(lambda tile: _short_of_memory(solve, tile), left, self.threads)
-            short = [(tile, text) for tile, text in zip(left, said) if text]
+            errors = run_parts(lambda tile: _short_of_memory(solve, tile), left, self.threads)
+            short = [(tile, text) for tile, text in zip(left, errors) if text]
             if short:
                 halve(self.width, short[0][1])
                 self.width, self.new_tile = self._tile_maker(self.width // 2)

@@ -28,7 +28,7 @@ from gpu_rag.types import CSR, Ragged
 
 TOL = 1e-6
 SUM_ERROR = 1e-5
-SEEDS = 5  # of a question
+SEEDS = 5  # per question
 MAX_ITER = 200
 BLOCK = 64
 

@@ -132,8 +132,8 @@ def _shares(offsets: Array, mass: Array | None) -> Array:
     row = np.repeat(np.arange(len(lengths)), lengths)
     total = np.bincount(row, mass, minlength=len(lengths))
     if np.any((total <= 0) & (lengths > 0)):
-        at = int(np.argmax((total <= 0) & (lengths > 0)))
-        raise BadInput("the seed weights of a row sum to zero", given=f"row {at}", expected="a positive sum")
+        first = int(np.argmax((total <= 0) & (lengths > 0)))
+        raise BadInput("the seed weights of a row sum to zero", given=f"row {first}", expected="a positive sum")
     _check_sums(total, "seed weights")
     return np.asarray(mass / total[row])
 
@@ -141,8 +141,8 @@ def _shares(offsets: Array, mass: Array | None) -> Array:
 def _check_sums(total: Array, what: str) -> None:
     """Raise BadInput if the finite numbers of a row have no finite sum."""
     if not np.all(np.isfinite(total)):
-        at = int(np.argmax(~np.isfinite(total)))
-        raise BadInput(f"the {what} of a row are too large", given=f"row {at}", expected="a sum below 1.8e308")
+        row = int(np.argmax(~np.isfinite(total)))
+        raise BadInput(f"the {what} of a row are too large", given=f"row {row}", expected="a sum below 1.8e308")
 
 
 def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> Teleport:
@@ -206,13 +206,13 @@ def restart_rows(
         np.add.at(pi, (row, lane), mass)
         return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)
     part, total = teleport.shares(questions)
-    some, at = torch.unique(part.nodes, return_inverse=True)
+    some, place = torch.unique(part.nodes, return_inverse=True)
     last = torch.arange(graph.n - part.last.shape[1], graph.n, device=graph.device)
-    found = torch.zeros(len(some) + len(last), width, dtype=torch.float64, device=graph.device)
+    probabilities = torch.zeros(len(some) + len(last), width, dtype=torch.float64, device=graph.device)
     lanes = torch.arange(len(questions), device=graph.device)
-    found[at, lanes[:, None]] = part.mass.double() / total
-    found[len(some) :, : len(questions)] = (part.last.double() / total).T
-    return torch.cat([some, last]), found
+    probabilities[place, lanes[:, None]] = part.mass.double() / total
+    probabilities[len(some) :, : len(questions)] = (part.last.double() / total).T
+    return torch.cat([some, last]), probabilities
 
 
 def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:

@@ -232,5 +232,5 @@ def _degrees_of(graph: PageRankGraph) -> dict[torch.dtype, tuple[torch.Tensor, t
         graph.views["degrees"] = {
             t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in (torch.float32, torch.float64)
         }
-    found: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = graph.views["degrees"]
-    return found
+    degrees: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = graph.views["degrees"]
+    return degrees

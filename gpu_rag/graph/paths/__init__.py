@@ -234,11 +234,11 @@ def nodes_on_paths(
         for radius in range(2 * depth + 1)
     ]
     here, ended = (question[:-1] == question[1:]).nonzero()[:, 0], ended.nonzero()[:, 0]
-    found = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
+    keys = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
     for radius, ball in enumerate(balls):
         other = balls[2 * depth - radius]
-        found.append(_keys(_shared(some_lists(ball, here), some_lists(other, here + 1)), question[here], n))
-    return ragged_of_keys(torch.unique(torch.cat(found)), topics.batch, n)
+        keys.append(_keys(_shared(some_lists(ball, here), some_lists(other, here + 1)), question[here], n))
+    return ragged_of_keys(torch.unique(torch.cat(keys)), topics.batch, n)
 
 
 def _shared(a: Ragged, b: Ragged) -> Ragged:
@@ -279,14 +279,14 @@ def _on_paths(
     """(question, node, whether it is kept) of every node within 2 D hops of a topic, by one search from all topics."""
     question, n = row_of_value(topics), max(graph.n, 1)
     each = torch.arange(question.shape[0] + 1, device=graph.device)
-    found = reached(graph.csr, Ragged(topics.values, each), min(2 * depth, graph.n), allowed=allowed)
-    topic, node, last = found.keys // n, found.keys % n, max(found.keys.shape[0] - 1, 0)
-    kept = (found.hop == 0) | (ended[topic] & (found.hop <= depth))
-    if found.keys.shape[0]:
+    ball = reached(graph.csr, Ragged(topics.values, each), min(2 * depth, graph.n), allowed=allowed)
+    topic, node, last = ball.keys // n, ball.keys % n, max(ball.keys.shape[0] - 1, 0)
+    kept = (ball.hop == 0) | (ended[topic] & (ball.hop <= depth))
+    if ball.keys.shape[0]:
         follows = torch.zeros_like(ended)  # whether the next topic is of the same question
         follows[:-1] = question[:-1] == question[1:]
-        at = torch.searchsorted(found.keys, found.keys + n).clamp_(max=last)  # the same node from the next topic
-        kept |= follows[topic] & (found.keys[at] == found.keys + n) & (found.hop + found.hop[at] <= 2 * depth)
+        position = torch.searchsorted(ball.keys, ball.keys + n).clamp_(max=last)  # the same node from the next topic
+        kept |= follows[topic] & (ball.keys[position] == ball.keys + n) & (ball.hop + ball.hop[position] <= 2 * depth)
     return question[topic], node, kept
 
 

@@ -79,8 +79,8 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
         return
     length = torch.linalg.vector_norm(queries, dim=1)
     unsound = (~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any().long()
-    most = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
-    unsound, last_edge = torch.stack([unsound, most]).tolist()  # one wait for the device
+    last_edge_number = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
+    unsound, last_edge = torch.stack([unsound, last_edge_number]).tolist()  # one wait for the device
     if unsound:
         raise BadInput("queries are not unit rows", expected="length 1, or a row of zeros")
     if last_edge >= vectors.shape[0]:

@@ -55,5 +55,5 @@ def ragged_gather_dot_topk(
     """
     owner = torch.arange(lists.batch, device=queries.device) if owner is None else owner
     by = kernel("ragged_gather_dot_topk", "ragged_gather_dot_topk", queries.device, implementation)
-    found: TopK = by(queries, owner, vectors, lists, k, bias)
-    return found
+    top: TopK = by(queries, owner, vectors, lists, k, bias)
+    return top
