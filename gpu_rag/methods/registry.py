@@ -88,8 +88,8 @@ def _installed() -> dict[str, Entry]:
         if entry.method.name in by_name:
             raise UsageError("two methods have one name", given=entry.method.name, expected="a name of its own")
         by_name[entry.method.name] = entry
-    for field, taken in (("settings", CORE), ("commands", ()), ("profiles", ()), ("tune", ())):
-        names = [*taken, *(name for entry in by_name.values() for name in getattr(entry.method, field))]
+    for field, reserved in (("settings", CORE), ("commands", ()), ("profiles", ()), ("tune", ())):
+        names = [*reserved, *(name for entry in by_name.values() for name in getattr(entry.method, field))]
         if twice := [name for name in names if names.count(name) > 1]:
             raise UsageError(f"two methods bring {field} of one name", given=twice[0], expected="a name of its own")
     while lacking := [name for name, entry in by_name.items() if not by_name.keys() >= {*entry.method.uses}]:
@@ -278,11 +278,11 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
     without documents, unless the method can rank nodes by their texts (stage `kb_text_vectors`) and these exist."""
     standins = "kb_text_vectors" in stages and method_of(method).standins
     if not n_passages and "kb" not in needs(method) and not standins:
-        over = [name for name in method_names() if "kb" in needs(name)]
+        usable = [name for name in method_names() if "kb" in needs(name)]
         raise MissingLayer(
             f"the index has no passages, which {method} ranks",
             given=f"{folder}, a knowledge base without documents",
-            expected=f"a corpus beside it, or --method {' | '.join(over)}",
+            expected=f"a corpus beside it, or --method {' | '.join(usable)}",
         )
 
 

@@ -171,8 +171,8 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
 def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
     """For each vector, the k relations of highest cosine within `radius` steps of the query's nodes. If more than
     `limit` nodes are so near, only the first ones by (steps, node) are kept."""
-    graph, each = bubble_graph(index), [len(vectors) for vectors, _ in queries]
-    lists = [nodes for (_, nodes), m in zip(queries, each) for _ in range(m)]
+    graph, sizes = bubble_graph(index), [len(vectors) for vectors, _ in queries]
+    lists = [nodes for (_, nodes), m in zip(queries, sizes) for _ in range(m)]
     if not lists:
         return [[] for _ in queries]
     ball = ego_balls(graph.graph, ragged_of_lists(lists, index.device), radius, limit=limit, threads=index.threads)
@@ -180,7 +180,7 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
     relation = node >= graph.n_entities
     cosines = Cosines(graph, stacked([vector for vectors, _ in queries for vector in vectors], index.device))
     anchors = _ranked(cosines, owner[relation], node[relation], len(lists), k)
-    return [anchors[a:b] for a, b in pairwise(np.cumsum([0, *each]).tolist())]
+    return [anchors[a:b] for a, b in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
 @batched(GRAPH, tile=TILE)
@@ -304,11 +304,11 @@ def _described(graph: BubbleGraph, grown: Bubbles, cosines: Cosines) -> list[tup
 
 def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -> list[list[TreePassage]]:
     question, row, tree, n_nodes, weight, cosine = columns
-    by = np.lexsort((row, -cosine, -(weight if order == "fused" else n_nodes), tree, question))
-    ends = np.searchsorted(question[by], np.arange(batch + 1))
+    sorting = np.lexsort((row, -cosine, -(weight if order == "fused" else n_nodes), tree, question))
+    ends = np.searchsorted(question[sorting], np.arange(batch + 1))
     lists = []
     for a, b in zip(ends, ends[1:]):
-        kept = by[a : min(b, a + k)]
+        kept = sorting[a : min(b, a + k)]
         rows = zip(*(column[kept].tolist() for column in (row, tree, n_nodes, weight, cosine)))
         lists.append([TreePassage(*values) for values in rows])
     return lists

@@ -180,8 +180,8 @@ def _walks(index: Index, links: Links, facts: Seeds, named: Seeds, passages: tor
     has_names, has_facts = ((restarts.weights > 0).any(1, keepdim=True).float() for restarts in (named, facts))
     either = (has_names + has_facts).clamp(min=1)
     of_names, of_facts = MASS * has_names / either, MASS * has_facts / either
-    rest = 1 - MASS * torch.maximum(has_names, has_facts)
-    return [of_names * by_name + of_facts * by_fact + rest * by_passage, by_name, by_fact, by_passage]
+    passage_mass = 1 - MASS * torch.maximum(has_names, has_facts)
+    return [of_names * by_name + of_facts * by_fact + passage_mass * by_passage, by_name, by_fact, by_passage]
 
 
 def _dense(seeds: Seeds, n: int) -> np.ndarray:

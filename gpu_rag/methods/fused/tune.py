@@ -148,8 +148,8 @@ def fitted(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) 
         inside, outside = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         pull = _pull(seen, start, inside)
         scores[outside] = _fitted(start, seen, inside, pull).scores(seen.learnt.values[outside])
-    every = np.arange(len(rows))
-    pull = _pull(seen, start, every)
+    all_rows = np.arange(len(rows))
+    pull = _pull(seen, start, all_rows)
     recalls = {name: _recalls(engine, name, rows) for name in methods}
     shipped = seen.recall(start.scores(seen.learnt.values), DEFAULT_AT)
     recalls["fused"] = seen.recall(scores, DEFAULT_AT)
@@ -157,7 +157,7 @@ def fitted(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) 
     for fold in range(FOLDS):
         best = _best({name: recall[folds != fold] for name, recall in recalls.items()})
         routed[folds == fold] = recalls[best][folds == fold]
-    chosen, weights = _best(recalls), _fitted(start, seen, every, pull)
+    chosen, weights = _best(recalls), _fitted(start, seen, all_rows, pull)
     shown = {**recalls, "fused as shipped": shipped, "auto": routed}
     base = recalls.get("ppr", shipped)
     document = {

@@ -152,17 +152,17 @@ def _usable(reply: Action, dialogue: Dialogue, rules: Action, sent_back: Sequenc
             return Refused("the answer is empty")
         cited = tuple(n for n in dict.fromkeys(reply.evidence) if n <= len(dialogue.findings))
         return Action(ANSWER, (), " ".join(reply.answer.split()), cited)
-    asked = Action(ASK, tuple(dict.fromkeys(" ".join(text.split()) for text in reply.subquestions)), "", ())
-    if not asked.subquestions:
+    folded = Action(ASK, tuple(dict.fromkeys(" ".join(text.split()) for text in reply.subquestions)), "", ())
+    if not folded.subquestions:
         return Refused("no sub-question was given")
-    left_out = unresolved(asked, rules)
+    left_out = unresolved(folded, rules)
     if left_out and not sent_back:
-        return asked
+        return folded
     own = {text.casefold() for text in rules.subquestions}
     before = {finding.question.casefold() for finding in dialogue.findings} - own
-    rest = tuple(text for text in asked.subquestions if text not in left_out)
-    new = tuple(text for text in rest if text.casefold() not in before)
-    return Refused("it asks only what was asked before") if rest and not new else Action(ASK, new, "", ())
+    usable = tuple(text for text in folded.subquestions if text not in left_out)
+    new = tuple(text for text in usable if text.casefold() not in before)
+    return Refused("it asks only what was asked before") if usable and not new else Action(ASK, new, "", ())
 
 
 NEXT = Ask(

@@ -29,14 +29,14 @@ _ENTITIES, _RELATIONS = "higra_merge/higra_entities", "higra_links/higra_relatio
 
 def _merge(view: View) -> Files:
     exact = {name: read_of(view, f"higra_exact_{name}").to_pylist() for name in ("entities", "relations")}
-    old = _old_rows(view, exact["entities"])
-    merged, row_of = merged_rows(exact["entities"], old)
+    old_rows = _old_rows(view, exact["entities"])
+    merged, row_of = merged_rows(exact["entities"], old_rows)
     of_base = np.zeros(len(merged), np.int64)
-    of_base[row_of] = old
+    of_base[row_of] = old_rows
     view.keep(_ENTITIES, of_base, read_of(view.base, "higra_entities").num_rows)
     triples = (((row["subject"], row["label"], row["object"]), row["passages"]) for row in exact["relations"])
     rows = {"higra_entities": merged, "higra_extracted_relations": relation_rows(merged, triples, row_of)}
-    return {f"{name}.parquet": pa.Table.from_pylist(made, schema=TABLES[name][1]) for name, made in rows.items()}
+    return {f"{name}.parquet": pa.Table.from_pylist(dicts, schema=TABLES[name][1]) for name, dicts in rows.items()}
 
 
 def _old_rows(view: View, entities: list[Row]) -> list[int]:

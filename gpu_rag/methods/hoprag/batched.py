@@ -278,8 +278,8 @@ def _vertices(graph: HopGraph, queries: Sequence[AtVertices]) -> Ragged:
 
 def _split(rows: Sequence[T], queries: Sequence[AtVertices]) -> list[list[T]]:
     """Split rows for all vertices of all queries into one list per query."""
-    left = iter(rows)
-    return [list(islice(left, len(vertices))) for _, vertices in queries]
+    remaining = iter(rows)
+    return [list(islice(remaining, len(vertices))) for _, vertices in queries]
 
 
 def edge_question(index: Index, edge: int) -> str:

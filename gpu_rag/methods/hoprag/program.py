@@ -65,9 +65,9 @@ class Walk:
         The count of a target grows by one per hop. It enters the queue of the next round only if it was not counted
         before.
         """
-        taken = [(vertex, target) for vertex, target in zip(self.queue, targets) if target is not None]
-        self.hops += taken
-        reached = [target for _, target in taken]
+        new_hops = [(vertex, target) for vertex, target in zip(self.queue, targets) if target is not None]
+        self.hops += new_hops
+        reached = [target for _, target in new_hops]
         self.queue = [target for target in dict.fromkeys(reached) if target not in self.counts]
         for target in reached:
             self.counts[target] = self.counts.get(target, 0) + 1
@@ -172,16 +172,16 @@ async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Cho
     edge_texts = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
     places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, edge_texts)]
     fields = {"step": hop, "question": text, "entry": params.entry}
-    each = [{**fields, "title": p.title, "options": p.options, "edges": edges} for p, edges in zip(places, options)]
+    asks = [{**fields, "title": p.title, "options": p.options, "edges": edges} for p, edges in zip(places, options)]
     together = partial(_jointly, run, text, places, params.entry) if params.hops == "joint" else None
-    positions = await decide_all(run, HOP, each, together)
-    taken = [edges[choice[0]] if choice else None for edges, choice in zip(options, positions)]
-    if any(taken) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
-        lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, taken))
+    positions = await decide_all(run, HOP, asks, together)
+    chosen_edges = [edges[choice[0]] if choice else None for edges, choice in zip(options, positions)]
+    if any(chosen_edges) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
+        lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, chosen_edges))
         run.note(f"hop_{hop}", len(walk.queue), tuple(lines))
     for edges, choice in zip(options if params.entry == "walk" else (), positions):  # the paper's H counts visits alone
         choices.add(run, [edge.target for edge in edges], choice, lambda v: [vertex_passage(run.index, v)])
-    walk.hop([None if edge is None else edge.target for edge in taken])
+    walk.hop([None if edge is None else edge.target for edge in chosen_edges])
 
 
 async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> list[list[int]]:

@@ -23,11 +23,11 @@ def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
     if "hop_edges" not in counts:
         return None
     n, n_edges = counts["hop_vertices"], counts["hop_edges"]
-    asked = {f"{side}_questions": counts[f"hop_{side}_questions"] for side in ("in", "out")}
+    n_questions = {f"{side}_questions": counts[f"hop_{side}_questions"] for side in ("in", "out")}
     return {
         "vertices": n,
-        **asked,
-        "questions": sum(asked.values()) / n,
+        **n_questions,
+        "questions": sum(n_questions.values()) / n,
         "edges": n_edges,
         "degree": n_edges / n,
         "crossing": counts["hop_edges_crossing"] / n_edges if n_edges else 0.0,

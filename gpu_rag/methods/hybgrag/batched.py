@@ -110,9 +110,9 @@ def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
     >>> chains_of((5, 3), 2)
     [(5, 3), (3, 5), (5,), (3,), (5, 5), (3, 3)]
     """
-    once = list(permutations(relations)) if 0 < len(relations) <= radius else []
+    complete = list(permutations(relations)) if 0 < len(relations) <= radius else []
     lengths = (chain for length in range(1, radius + 1) for chain in product(relations, repeat=length))
-    return list(dict.fromkeys((*once, *lengths)))
+    return list(dict.fromkeys((*complete, *lengths)))
 
 
 @batched(GRAPH, tile=TILE)
@@ -127,18 +127,18 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
     walks = walked(kb, questions, radius, index.threads)
     candidates, met = _candidates(walks, [within for _, _, within in queries])
     question = row_of_value(candidates)
-    far = torch.zeros_like(question)
+    distance = torch.zeros_like(question)
     if by_distance:
-        position, there = walks.of_topics(question, candidates.values.long())
+        position, hit = walks.of_topics(question, candidates.values.long())
         of_topic = walks.distances()[position]
-        nearest, farthest = torch.where(there, of_topic, radius + 1).amin(1), torch.where(there, of_topic, 0).amax(1)
-        far = torch.where(met[question], farthest, nearest)
+        nearest, farthest = torch.where(hit, of_topic, radius + 1).amin(1), torch.where(hit, of_topic, 0).amax(1)
+        distance = torch.where(met[question], farthest, nearest)
     scores = score_nodes(kb, stacked([vector for _, vector, _ in queries], kb.device), candidates)
-    order = lexsort(-scores, far, question)  # candidates are ascending, so ties go to the lower node
+    order = lexsort(-scores, distance, question)  # candidates are ascending, so ties go to the lower node
     order = order[torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]] < k]
     nodes, question = candidates.values[order].long(), question[order]
-    position, there = walks.of_topics(question, nodes)
-    chain = torch.where(there, walks.least(torch.arange(len(walks.chains), device=kb.device))[position], -1)
+    position, hit = walks.of_topics(question, nodes)
+    chain = torch.where(hit, walks.least(torch.arange(len(walks.chains), device=kb.device))[position], -1)
     ends = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device))
     first, rows, values, kept, bounds = (part.tolist() for part in to_host(chain, nodes, scores[order], met, ends))
     results = []

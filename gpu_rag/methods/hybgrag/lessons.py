@@ -86,6 +86,6 @@ def _in_turn(items: Iterable[Any], group: Callable[[Any], Hashable], limit: int)
     groups: dict[Hashable, list[Any]] = {}
     for item in dict.fromkeys(items):
         groups.setdefault(group(item), []).append(item)
-    lists = sorted(groups.values(), key=lambda some: (len(some), some[0].question))
+    lists = sorted(groups.values(), key=lambda items_of: (len(items_of), items_of[0].question))
     longest = max(map(len, lists), default=0)
-    return [some[place] for place in range(longest) for some in lists if place < len(some)][:limit]
+    return [items_of[place] for place in range(longest) for items_of in lists if place < len(items_of)][:limit]

@@ -53,8 +53,8 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Ranking]:
     entity, edges = row_of_value(own), graph.out_indptr.diff() + graph.in_indptr.diff()
     size = torch.zeros_like(of_entity).index_add_(0, entity, edges[own.values])
     share = 1 / torch.log(3 + size.double())
-    out = [place * n + node for place, query in enumerate(queries) for node in query.barred]
-    barred = torch.tensor(out, dtype=torch.int64, device=device)
+    barred_keys = [place * n + node for place, query in enumerate(queries) for node in query.barred]
+    barred = torch.tensor(barred_keys, dtype=torch.int64, device=device)
     pieces = [entity[position] * n + node for position, node in _edges(graph, own.values)]
     next_ = torch.unique(torch.cat([*pieces, entity[:0]]))
     next_ = next_[~torch.isin(_question_keys(next_, of_entity, n), barred)]

@@ -79,12 +79,12 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
     earlier = known.own_examples(engine.index)
     try:
         engine.index.put(known.OWN, known.NONE)
-        some, others = (_collected(engine, half, gold) for half in (learning, judged))
-        before, after = (_scores(engine, judged, gold, examples) for examples in (None, some.document()))
+        first_half, second_half = (_collected(engine, half, gold) for half in (learning, judged))
+        before, after = (_scores(engine, judged, gold, examples) for examples in (None, first_half.document()))
     finally:
         engine.index.put(known.OWN, earlier)
     gain = {name: paired_difference(after[name], before[name]) for name in SKB_MEASURES}
-    examples = some.joined(others).document()
+    examples = first_half.joined(second_half).document()
     changed = gain["mrr"]["diff"] >= 0
     document = {
         "n": len(rows),

@@ -77,8 +77,8 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
     ways = [_Way([_walk(part, node) for part in positive], bonus) for node in nodes[:N_PATHS] if positive]
     ways = ways or [_Way([walk], bonus) for node in nodes[:N_PATHS] if (walk := _own_fact(first, node, kb)) is not None]
     if not nodes:
-        asked = (*(topic.text() for topic in query.entities), *query.operations.lines())
-        sought.append(f"an answer to: {'; '.join(asked)}")
+        request = (*(topic.text() for topic in query.entities), *query.operations.lines())
+        sought.append(f"an answer to: {'; '.join(request)}")
     result = Realised(query, nodes, query.sure and not unread, barred, unread, tuple(sought))
     return result, await _worded(ways, sources, search)
 
@@ -138,10 +138,10 @@ async def _ways(query: Query, parts: Sequence[Part]) -> tuple[list[_Way], bool]:
             bonus = SURE if query.sure and len(together) == len(first) else LIKELY
             if nodes:
                 return [_Way([_walk(part, node) for part in together], bonus) for node in nodes[:N_PATHS]], True
-    alone = [part for part in parts if part.nodes == first[0].nodes] if first else []
-    ends = await gather(*(solve(Plan((part,))) for part in alone))
+    same = [part for part in parts if part.nodes == first[0].nodes] if first else []
+    ends = await gather(*(solve(Plan((part,))) for part in same))
     bonus = SURE if query.sure and len(first) == 1 else LIKELY
-    ways = [_Way([_walk(part, node)], bonus) for part, solved in zip(alone, ends) for node in solved.nodes[:N_PATHS]]
+    ways = [_Way([_walk(part, node)], bonus) for part, solved in zip(same, ends) for node in solved.nodes[:N_PATHS]]
     return ways, len(first) < 2 and bool(ways)
 
 
@@ -163,15 +163,15 @@ def _own_fact(parts: Sequence[Part], node: int, kb: KnowledgeBase) -> Walk | Non
 async def _worded(ways: Sequence[_Way], sources: Sources, search: Search) -> list[FoundPath]:
     """The paths of walks; without paths that return to a node, unless all do."""
     nodes = await gather(*(gather(*map(walk_nodes, way.walks)) for way in ways))
-    reached = [(way, [(w, n) for w, n in zip(way.walks, some) if n]) for way, some in zip(ways, nodes)]
-    routes = [(_joined([n for _, n in some]), some, way.bonus) for way, some in reached if some]
+    reached = [(way, [(w, n) for w, n in zip(way.walks, legs) if n]) for way, legs in zip(ways, nodes)]
+    routes = [(_joined([n for _, n in legs]), legs, way.bonus) for way, legs in reached if legs]
     routes = [route for route in routes if len(set(route[0])) == len(route[0])] or routes
     topics = tuple(dict.fromkeys(node for way in ways for walk in way.walks for node in walk.starts))
     choice = FactChoice(sources.graphs, search.params.draw)
     paths = await gather(*(worded_paths((route, topics), choice) for route, _, _ in routes))
     return [
-        replace(path, answers=(some[0][0].end,), asked=bonus, chain=tuple(zip(some[0][0].chain, some[0][0].directions)))
-        for path, (_, some, bonus) in zip(paths, routes)
+        replace(path, answers=(legs[0][0].end,), asked=bonus, chain=tuple(zip(legs[0][0].chain, legs[0][0].directions)))
+        for path, (_, legs, bonus) in zip(paths, routes)
         if path is not None
     ]
 

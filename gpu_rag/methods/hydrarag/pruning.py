@@ -47,20 +47,20 @@ async def pruned(
     texts = [f"{path.text} ({path.said_by}; score {score:.2f})" for path, score in zip(kept, scores)]
     fields = {**analysis.shown, "options": texts, "scores": scores, "k": params.w_max, "step": phase, "paths": kept}
     chosen = await decide(search.run, PATHS, **fields)
-    left = [kept[i] for i in chosen]
-    _pool(f"{phase} w_max", left, search)
-    search.run.note(f"{phase}/scores", len(paths), tuple(map(_scores, left)))
-    search.kept = [*left, *(path for path in kept if path not in left)]
-    return left
+    remaining = [kept[i] for i in chosen]
+    _pool(f"{phase} w_max", remaining, search)
+    search.run.note(f"{phase}/scores", len(paths), tuple(map(_scores, remaining)))
+    search.kept = [*remaining, *(path for path in kept if path not in remaining)]
+    return remaining
 
 
 def _allowed(paths: Sequence[FoundPath], search: Search) -> list[FoundPath]:
     """The paths without the answers that the question rules out, and without those that lead to nothing else."""
     barred, allowed = search.asked.barred, list[FoundPath]()
     for path in paths:
-        left = tuple(node for node in path.answers if node not in barred)
-        if left or not path.answers:
-            allowed.append(replace(path, answers=left))
+        answers = tuple(node for node in path.answers if node not in barred)
+        if answers or not path.answers:
+            allowed.append(replace(path, answers=answers))
     return allowed
 
 
@@ -69,9 +69,9 @@ def once(paths: Sequence[FoundPath]) -> list[FoundPath]:
     merged: dict[tuple[str, str], FoundPath] = {}
     for path in paths:
         key = path.text, path.sources
-        before, asked = (merged[key].answers, merged[key].asked) if key in merged else ((), 0.0)
+        before, bonus = (merged[key].answers, merged[key].asked) if key in merged else ((), 0.0)
         answers = tuple(dict.fromkeys((*before, *path.answers)))
-        merged[key] = replace(path, answers=answers, asked=max(asked, path.asked))
+        merged[key] = replace(path, answers=answers, asked=max(bonus, path.asked))
     return list(merged.values())
 
 

@@ -108,8 +108,8 @@ async def answer(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, se
     """The answer of the best path, see the module; "" if no path settles the question and further phases follow."""
     exact = search.asked
     if exact.exact and exact.nodes:
-        every = joined_answers([folded(search.kb.node_names[node]) for node in exact.nodes])
-        return Answered("", (), True, exact.count or every)
+        all_names = joined_answers([folded(search.kb.node_names[node]) for node in exact.nodes])
+        return Answered("", (), True, exact.count or all_names)
     settled = any(_settles(path, analysis) for path in chosen)
     if not (settled or last):
         return NOT_ANSWERED

@@ -305,10 +305,10 @@ class Search:
     def siblings(self, n: int) -> list[Search]:
         """Searches that run side by side, each with its own documents. Where too few requests are left for a search,
         rules decide in it, so the running order changes nothing."""
-        left = (self.run.most_calls or 0) - self.run.ctx.usage.llm_calls
+        n_left = (self.run.most_calls or 0) - self.run.ctx.usage.llm_calls
         searches = [replace(self, documents=dict(self.documents)) for _ in range(n)]
         for i, search in enumerate(searches, 1):
-            search.bound((self.run.most_calls or 0) if i * SIBLING_CALLS <= left else 0)
+            search.bound((self.run.most_calls or 0) if i * SIBLING_CALLS <= n_left else 0)
         return searches
 
     def lost(self, kind: str, error: GpuRagError) -> None:

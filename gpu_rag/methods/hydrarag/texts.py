@@ -121,18 +121,18 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
     BM25 score, each divided by the best in the document."""
     spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)) for d in documents)
     texts = [[" ".join(words) for words in runs if words] for runs in spans]
-    by_words = Bm25.build([text for some in texts for text in some]).scores(analysis.sought).astype(np.float64)
-    parts = np.split(by_words, np.cumsum([len(some) for some in texts])[:-1])
+    by_words = Bm25.build([text for own in texts for text in own]).scores(analysis.sought).astype(np.float64)
+    parts = np.split(by_words, np.cumsum([len(own) for own in texts])[:-1])
     read = [np.argsort(-words, kind="stable")[:MOST_EMBEDDED] for words in parts]
-    vectors = await embed([some[i] for some, rows in zip(texts, read) for i in rows])
+    vectors = await embed([own[i] for own, rows in zip(texts, read) for i in rows])
     cosine = iter((vectors.astype(np.float64) * query.astype(np.float64)).sum(1))
     sentences = []
-    for document, some, words, rows in zip(documents, texts, parts, read):
-        near = np.full(len(some), -1.0)
+    for document, own, words, rows in zip(documents, texts, parts, read):
+        near = np.full(len(own), -1.0)
         near[rows] = [next(cosine) for _ in rows]
         score = sum(values / max(values.max(initial=0.0), 1e-9) for values in (near, words))
         best = np.argsort(-score, kind="stable")[:k].tolist()
-        sentences += [Sentence(some[i], document, best.index(i)) for i in sorted(best)]
+        sentences += [Sentence(own[i], document, best.index(i)) for i in sorted(best)]
     return sentences
 
 
@@ -169,7 +169,7 @@ def triples_in(sentence: str, document: Document) -> list[Triple]:
 async def _linked(paths: Sequence[Said], graph: QuestionGraph | None, search: Search) -> tuple[FoundPath, ...]:
     """Paths whose entities are linked to nodes by name. An entity without a node gets its own number below 0."""
     lists = [tuple(dict.fromkeys(end for s, _, o in steps for end in (s, o))) for _, steps in paths]
-    names = list(dict.fromkeys(name for some in lists for name in some))
+    names = list(dict.fromkeys(name for names_of in lists for name in names_of))
     if not names:
         return ()
     candidates = await matches_of(names, 1, search)

@@ -294,8 +294,8 @@ def _unambiguous(
 
     def stands_for_one(alias: str, types: frozenset[str]) -> bool:
         by_type = meant[alias]
-        things = set[tuple[int, int]]().union(*(by_type.get(kind, ()) for kind in ({"", *types} if types else by_type)))
-        return any(len(set(side)) == 1 for side in zip(*things))
+        pairs = set[tuple[int, int]]().union(*(by_type.get(kind, ()) for kind in ({"", *types} if types else by_type)))
+        return any(len(set(side)) == 1 for side in zip(*pairs))
 
     return [
         frozenset(alias for alias in also if stands_for_one(alias, types)) for (_, types, _), also in zip(keys, aliases)
@@ -386,12 +386,12 @@ def _name_groups(db: Database) -> pa.LargeStringArray:
     for batch in db.batches(_THEIR_TYPES):
         for group, kind in zip(batch["grp"].to_pylist(), batch["text"].to_pylist()):
             types[group].append(kind)
-    renamed, taken = [], Counter[str]()
+    renamed, n_of_id = [], Counter[str]()
     for row in (row for batch in db.batches(_HOMONYMS) for row in batch.to_pylist()):
         row["id"] += f"  [{', '.join(types[row['grp']])}]"
-        taken[row["id"]] += 1
-        if taken[row["id"]] > 1:
-            row["id"] += f"  #{taken[row['id']]}"
+        n_of_id[row["id"]] += 1
+        if n_of_id[row["id"]] > 1:
+            row["id"] += f"  #{n_of_id[row['id']]}"
         renamed.append(row)
     db.run("DELETE FROM heads WHERE id IN (SELECT id FROM several)")
     db.add("heads", pa.Table.from_pylist(renamed, _HEADS))

@@ -260,13 +260,13 @@ class Joined:
 
     def join(self, a: int, b: int) -> bool:
         """Join the groups of two rows. Returns False if a forbidden pair prevents it."""
-        few, many = sorted((self._group.setdefault(row, {row}) for row in (a, b)), key=len)
-        if few is many:
+        small, large = sorted((self._group.setdefault(row, {row}) for row in (a, b)), key=len)
+        if small is large:
             return True
-        if any(self._apart[row] & many for row in few if row in self._apart):
+        if any(self._apart[row] & large for row in small if row in self._apart):
             return False
-        many |= few
-        self._group.update(dict.fromkeys(few, many))
+        large |= small
+        self._group.update(dict.fromkeys(small, large))
         return True
 
     def size(self, row: int) -> int:
@@ -302,8 +302,8 @@ def apply_decisions(
         return {of_id[name]} if name in of_id else of_name.get(name, set())
 
     forced, rejected = merges.edited(edits, merges.FORCE), merges.name_pairs(merges.edited(edits, merges.REJECT))
-    apart = [tuple(pair) for pair in rejected - merges.name_pairs(forced) if len(pair) > 1]
-    forbidden = {(a, b) for one, other in apart for a in rows_of(one) for b in rows_of(other)}
+    rejected_pairs = [tuple(pair) for pair in rejected - merges.name_pairs(forced) if len(pair) > 1]
+    forbidden = {(a, b) for one, other in rejected_pairs for a in rows_of(one) for b in rows_of(other)}
     todo = [SameEntity(tuple(sorted(set().union(*map(rows_of, names)))), BY_HAND, 1.0) for names in sorted(forced)]
     todo += sorted(decisions, key=lambda same: (-same.score, same.rows))
     joined, joins = _joined(todo, len(entities), forbidden)
@@ -361,11 +361,11 @@ def merged_table(exact: pa.Table, group_of: np.ndarray) -> tuple[pa.Table, np.nd
         rows.append(_one(exact.take(members).to_pylist()))
         became[members] = members[0]
     firsts = np.array([members[0] for members in groups], np.int64)
-    alone = np.flatnonzero(is_kept)
+    kept = np.flatnonzero(is_kept)
     single = (
-        exact.take(alone).drop_columns("passages").append_column("n_passages", pa.array(n_passages[alone], pa.int32()))
+        exact.take(kept).drop_columns("passages").append_column("n_passages", pa.array(n_passages[kept], pa.int32()))
     )
-    order = np.argsort(np.concatenate([alone, firsts]), kind="stable")
+    order = np.argsort(np.concatenate([kept, firsts]), kind="stable")
     merged = pa.concat_tables([single.cast(HIGRA_ENTITIES), pa.Table.from_pylist(rows, HIGRA_ENTITIES)]).take(order)
     is_kept[firsts] = True
     return merged, (np.cumsum(is_kept) - 1)[became]

@@ -127,10 +127,10 @@ def nearest_only(pairs: np.ndarray, cosine: np.ndarray, most: int) -> np.ndarray
     """The pairs in which one row is among the `most` nearest of the other; ties by row."""
     if not len(pairs) or np.bincount(pairs.ravel()).max() <= most:
         return pairs
-    here, there = np.concatenate([pairs, pairs[:, ::-1]]).T
-    order = np.lexsort((there, -np.concatenate([cosine, cosine]), here))
+    first_ends, second_ends = np.concatenate([pairs, pairs[:, ::-1]]).T
+    order = np.lexsort((second_ends, -np.concatenate([cosine, cosine]), first_ends))
     place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - np.searchsorted(here[order], here[order])
+    place[order] = np.arange(len(order)) - np.searchsorted(first_ends[order], first_ends[order])
     first, second = np.split(place < most, 2)
     return pairs[first | second]
 

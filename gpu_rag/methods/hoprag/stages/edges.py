@@ -89,8 +89,8 @@ def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, d
 def _is_exact(work: Work) -> bool:
     """Whether all questions are compared: up to `hops.exact_limit` questions on a side, and always on a GPU."""
     folder, limit = work.stage_folders["hop_questions"], work.settings.section(HopSettings).exact_limit
-    few = max(tables.n_rows(questions_file(folder, side)) for side in ("in", "out")) <= limit
-    return few or pick_device(work.settings.models.device) != "cpu"
+    is_small = max(tables.n_rows(questions_file(folder, side)) for side in ("in", "out")) <= limit
+    return is_small or pick_device(work.settings.models.device) != "cpu"
 
 
 def read_side(work: Work, side: str) -> Side:

@@ -65,9 +65,9 @@ def vertex_parts(work: Work) -> tuple[np.ndarray, Callable[[int, int], list[tupl
     passages = tables.read_table(path, tables.PASSAGES).select(["title", "text"])
 
     def parts(first: int, last: int) -> list[tuple[str, str]]:
-        some = vertices.slice(first, last - first)
-        texts = passages.take(some["passage"])
-        columns = (*texts.columns, some["start"], some["end"])
+        part = vertices.slice(first, last - first)
+        texts = passages.take(part["passage"])
+        columns = (*texts.columns, part["start"], part["end"])
         return [(title, text[a:b]) for title, text, a, b in zip(*(column.to_pylist() for column in columns))]
 
     return vertices["passage"].to_numpy(), parts

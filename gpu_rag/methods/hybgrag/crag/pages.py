@@ -146,13 +146,13 @@ def page_pieces(index: Index, queries: list[tuple[str, tuple[Page, ...]]]) -> li
 
 def _pieces(question: str, pages: Sequence[Page]) -> tuple[Piece, ...]:
     spans = [chunk_spans(page.text, PIECE_WORDS, 0) for page in pages]
-    pieces = [(i, pages[i].text[a:b]) for i, some in enumerate(spans) for a, b in some]
+    pieces = [(i, pages[i].text[a:b]) for i, page_spans in enumerate(spans) for a, b in page_spans]
     if not pieces:
         return ()
     scores = Bm25.build([f"{pages[i].title}\n{text}" for i, text in pieces]).scores(question)
     kept, first = [], 0
-    for some in spans:
-        best = np.argsort(-scores[first : first + len(some)], kind="stable")[:MOST_PIECES]
+    for page_spans in spans:
+        best = np.argsort(-scores[first : first + len(page_spans)], kind="stable")[:MOST_PIECES]
         kept += [pieces[first + row] for row in sorted(best.tolist())]
-        first += len(some)
+        first += len(page_spans)
     return tuple(kept)

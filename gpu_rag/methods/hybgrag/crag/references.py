@@ -64,8 +64,8 @@ async def material_of(question: Question, run: Run, params: Params) -> Material:
     pieces: list[list[Item]] = [[] for _ in pages]
     for (page, text), score in zip(page_texts, scores):
         pieces[page].append(Item(" ".join(text.split()), page, score))
-    ranked = tuple(tuple(sorted(some, key=lambda item: -item.score)) for some in pieces)  # stable
-    order = sorted((i for i, some in enumerate(ranked) if some), key=lambda i: -ranked[i][0].score)
+    ranked = tuple(tuple(sorted(items, key=lambda item: -item.score)) for items in pieces)  # stable
+    order = sorted((i for i, items in enumerate(ranked) if items), key=lambda i: -ranked[i][0].score)
     lines = tuple(f"{pages[i].title} {pages[i].url} {ranked[i][0].score:.2f}" for i in order)
     run.note("crag_pages", len(pages), lines)
     run.note("crag_graph", len(graph.facts), (f"{len(graph.names)} names",))

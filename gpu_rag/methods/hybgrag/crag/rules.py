@@ -131,7 +131,7 @@ async def candidates(question: str, material: Material, params: Params) -> list[
     kept = list(rows)[: params.n_shown]
     near = [_relations_near(graph, row, params.radius) for row in kept]
     own = [_relations_near(graph, row, 1) for row in kept]
-    counts = Counter(relation for some in (*own, *near) for relation in some)
+    counts = Counter(relation for names in (*own, *near) for relation in names)
     known = [relation for relation, _ in counts.most_common(MOST_RELATIONS)]
     text = question
     for start, end in sorted(spans, reverse=True):
@@ -139,8 +139,8 @@ async def candidates(question: str, material: Material, params: Params) -> list[
     vectors = await embed([text or question, *known])
     cosine = dict(zip(known, (vectors[1:] @ vectors[0]).tolist()))
     listed = []
-    for row, some, first in zip(kept, near, own):
-        ranked = tuple(sorted(((r, cosine[r]) for r in some if r in cosine), key=lambda pair: -pair[1]))
+    for row, names, first in zip(kept, near, own):
+        ranked = tuple(sorted(((r, cosine[r]) for r in names if r in cosine), key=lambda pair: -pair[1]))
         at_name = tuple(relation for relation, _ in ranked if relation in first)
         listed.append(Candidate(graph.names[row], ranked, at_name, rows[row]))
     return listed
@@ -187,9 +187,9 @@ def _proposals(
     last, fault = history.actions[-1], history.feedback[-1]
     if fault in (Fault.TYPE, Fault.DYNAMISM, Fault.DOMAIN):
         name = {Fault.TYPE: "type", Fault.DYNAMISM: "dynamism", Fault.DOMAIN: "domain"}[fault]
-        taken = {getattr(action, name) for action in history.actions}
+        used = {getattr(action, name) for action in history.actions}
         for value in getattr(classes, name):
-            if value not in taken:
+            if value not in used:
                 yield replace(last, **{name: value})
     taken_so_far = {action.retrieves for action in history.actions}
     graph = (action for action in _of_graph(last, ranked, params) if action.retrieves not in taken_so_far)
@@ -204,6 +204,6 @@ def _of_graph(last: Action, ranked: Sequence[Candidate], params: Params) -> Iter
     usable = [candidate for candidate in ranked if candidate.own]
     named = [candidate.topics(params.n_relations) for candidate in usable if candidate.said][: params.max_topics]
     for turn in range(max(map(len, named), default=0)):
-        yield replace(last, module=GRAPH, topics=tuple(some[min(turn, len(some) - 1)] for some in named), batch=0)
+        yield replace(last, module=GRAPH, topics=tuple(topics[min(turn, len(topics) - 1)] for topics in named), batch=0)
     for candidate in usable:
         yield replace(last, module=GRAPH, topics=(candidate.topics(params.n_relations)[0],), batch=0)

@@ -121,8 +121,8 @@ def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
 def one_relation(graph: FactGraph, kb: KnowledgeBase, seed: int) -> FactGraph:
     """The same graph with one fact per edge: number mix(seed, edge) modulo the count of its facts, in order."""
     draw = _mixed(graph.keys + _mixed(torch.full_like(graph.keys, seed))) & (2**62 - 1)
-    taken = graph.triples.values[graph.triples.offsets[:-1] + draw % graph.n_triples.clamp_min(1)]
-    triples = Ragged(taken, torch.arange(taken.shape[0] + 1, device=taken.device))
+    drawn = graph.triples.values[graph.triples.offsets[:-1] + draw % graph.n_triples.clamp_min(1)]
+    triples = Ragged(drawn, torch.arange(drawn.shape[0] + 1, device=drawn.device))
     return replace(graph, triples=triples, vectors=edge_vectors(kb, triples))
 
 
@@ -158,22 +158,22 @@ class ComposedVectors:
 
     def along(self, edges: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Edge rows along paths, see `ExactVectors.along`. Only edges on these paths get a vector."""
-        there, row = torch.unique(edges, return_inverse=True)
-        n_padding = int(there.shape[0] > 0 and there[0] < 0)
-        return (row - n_padding).int(), self.of(there[n_padding:])
+        distinct, row = torch.unique(edges, return_inverse=True)
+        n_padding = int(distinct.shape[0] > 0 and distinct[0] < 0)
+        return (row - n_padding).int(), self.of(distinct[n_padding:])
 
     def of(self, edges: torch.Tensor) -> torch.Tensor:
         """f16[T, D]: the vectors of the given edges."""
         vectors = self.names.new_zeros(edges.shape[0], self.names.shape[1], dtype=torch.float16)
         for first in range(0, edges.shape[0], _ROWS):
-            some = edges[first : first + _ROWS].long()
-            start, end = self.triples.offsets[some], self.triples.offsets[some + 1]
+            part = edges[first : first + _ROWS].long()
+            start, end = self.triples.offsets[part], self.triples.offsets[part + 1]
             owner, place = (torch.cat(parts) for parts in zip(*expand(start, end)))
             fact = self.triples.values[place]
             sums = self.names[self.head[fact].long()].float()
             sums += self.names[self.tail[fact].long()]
             sums += self.relations[self.relation[fact].long()]
-            if fact.shape[0] > some.shape[0]:  # otherwise each edge has one fact
+            if fact.shape[0] > part.shape[0]:  # otherwise each edge has one fact
                 sums = _sums(_units(sums), owner, offsets_of(end - start))
             vectors[first : first + _ROWS] = _units(sums).half()
         return vectors
@@ -291,8 +291,8 @@ def _kinds_of_path(hops: Sequence[frozenset[str]]) -> tuple[str, tuple[str, ...]
 def _of_members(facts: FactGraph, place: tuple[int, ...], end: int, skip: int) -> list[int]:
     """The facts between the shown members of a cluster, except `skip`, and the node `end`, to which all of them are
     linked."""
-    others = [member for member in place[: MOST_MEMBERS + 1] if member != skip][:MOST_MEMBERS]
-    return [fact for member in others for fact in facts.facts_between(member, end)]
+    members = [member for member in place[: MOST_MEMBERS + 1] if member != skip][:MOST_MEMBERS]
+    return [fact for member in members for fact in facts.facts_between(member, end)]
 
 
 def _kind(kb: KnowledgeBase, fact: int) -> str:

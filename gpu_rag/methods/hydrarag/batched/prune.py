@@ -45,8 +45,8 @@ def prune_paths(index: Index, queries: list[Candidates], params: Params) -> list
     pool = np.concatenate([query.vectors for query in queries])
     vectors, indicators = to_device(index.device, pool, np.stack([query.query for query in queries]))  # one copy
     relevance = _relevance(queries, vectors, indicators)
-    asked = [[score + path.asked for score, path in zip(rel, query.paths)] for query, rel in zip(queries, relevance)]
-    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[: params.w1] for rel in asked]
+    boosted = [[score + path.asked for score, path in zip(rel, query.paths)] for query, rel in zip(queries, relevance)]
+    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[: params.w1] for rel in boosted]
     support = _support(queries, chosen, vectors, params.gamma)
     results = []
     for query, rel, rows, backed in zip(queries, relevance, chosen, support):

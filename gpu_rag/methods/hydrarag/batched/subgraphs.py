@@ -137,8 +137,8 @@ class Relevance:
 
     def relations(self, question: int) -> torch.Tensor:
         """f64: the relevance of all relations."""
-        every = torch.arange(self._kb.n_relations, device=self.relation.device)
-        return self._near("kb_relation_vectors", question, every)
+        all_relations = torch.arange(self._kb.n_relations, device=self.relation.device)
+        return self._near("kb_relation_vectors", question, all_relations)
 
 
 def relevant_ball(
@@ -253,11 +253,11 @@ def _subgraphs(
     cuts = torch.stack([final.offsets, final.csr.indptr[final.offsets]], 1)
     local = _places(final, orders, local=True)
     taken_sizes, sides, smaller, cuts, local = on_host(taken_sizes, sides, smaller, cuts, local)
-    taken = [Size(*counts) for counts in taken_sizes.tolist()]
-    balls = np.split(sides.numpy(), np.cumsum([size.nodes for size in taken])[:-1], 1)
+    ball_sizes = [Size(*counts) for counts in taken_sizes.tolist()]
+    balls = np.split(sides.numpy(), np.cumsum([size.nodes for size in ball_sizes])[:-1], 1)
     clustered, graphs = smaller.tolist(), []
     for topic_orders, (members, leaders), size, (n, m), (csr, nodes), places, n_cut in zip(
-        orders, balls, taken, clustered, _apart(final, cuts.tolist()), _by_order(local, orders), cut
+        orders, balls, ball_sizes, clustered, _apart(final, cuts.tolist()), _by_order(local, orders), cut
     ):
         own = csr, nodes, topic_orders, tuple(places), members.copy(), leaders.copy()
         graphs.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2), n_cut))
@@ -292,10 +292,10 @@ def _useful(
     blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, threads: int, allowed: torch.Tensor | None = None
 ) -> torch.Tensor | None:
     """bool[T]: the rows that some order can use; None for all. allowed: see `are_on_paths`."""
-    whole = [min((len(o.topics) for o in some), default=1) < 2 for some in orders]
+    whole = [min((len(o.topics) for o in own), default=1) < 2 for own in orders]
     if all(whole):
         return None
-    flat, start = [(b, order) for b, some in enumerate(orders) for order in some], 0
+    flat, start = [(b, order) for b, own in enumerate(orders) for order in own], 0
     places, sizes, sides = list[int](), [0], list[tuple[bool, bool]]()
     for b, order in flat:
         if not whole[b]:
@@ -316,7 +316,7 @@ def _useful(
 def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> torch.Tensor:
     """The topics of all orders, concatenated, as i64 nodes of the block-diagonal graph; with `local` as nodes of their
     block."""
-    lists = [list(chain.from_iterable(order.topics for order in some)) for some in orders]
+    lists = [list(chain.from_iterable(order.topics for order in own)) for own in orders]
     topics, ids = ragged_of_lists(lists, blocks.offsets.device), Ragged(blocks.global_ids, blocks.offsets)
     block = row_of_value(topics)
     rows = torch.searchsorted(row_of_value(ids) * WIDTH + ids.values, block * WIDTH + topics.values)
@@ -326,7 +326,7 @@ def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = Fal
 def _by_order(places: torch.Tensor, orders: Sequence[Sequence[Order]]) -> list[list[tuple[int, ...]]]:
     """The numbers of `_places`, grouped by order and question."""
     nodes = iter(places.tolist())
-    return [[tuple(next(nodes) for _ in order.topics) for order in some] for some in orders]
+    return [[tuple(next(nodes) for _ in order.topics) for order in own] for own in orders]
 
 
 def _apart(blocks: Blocks, cuts: Sequence[tuple[int, int]]) -> Iterator[tuple[CSR, torch.Tensor]]:
