@@ -45,14 +45,14 @@ class Choices:
     def agreement(self) -> dict[int, float]:
         """The agreement on each passage that a chosen option leads to, by ascending row."""
         offered: dict[int, int] = {}
-        taken: dict[int, int] = {}
+        summed: dict[int, int] = {}
         for options, chosen in self.made:
             for position, passages in enumerate(options):
                 for passage in passages:
                     offered[passage] = offered.get(passage, 0) + PARTS // len(passages)
                     if position in chosen:
-                        taken[passage] = taken.get(passage, 0) + PARTS // len(passages)
-        return {passage: n / (offered[passage] + PARTS) for passage, n in sorted(taken.items())}
+                        summed[passage] = summed.get(passage, 0) + PARTS // len(passages)
+        return {passage: n / (offered[passage] + PARTS) for passage, n in sorted(summed.items())}
 
     def trust(self, ranking: Sequence[int]) -> float:
         """The trust in the choices by a ranking of passages that they did not move; 0 without choices."""
@@ -76,6 +76,6 @@ class Choices:
 def _lean(options: Sequence[Collection[int]], chosen: Collection[int], place: dict[int, int]) -> float:
     """The lean of one choice. An option has the place of its best passage, after all others if none is ranked."""
     places = [min((place.get(passage, len(place)) for passage in passages), default=len(place)) for passages in options]
-    left = [rank for position, rank in enumerate(places) if position not in chosen]
-    pairs = sum((rank > places[i]) - (rank < places[i]) for i in chosen for rank in left)
-    return pairs / (len(chosen) * len(left))
+    rejected = [rank for position, rank in enumerate(places) if position not in chosen]
+    pairs = sum((rank > places[i]) - (rank < places[i]) for i in chosen for rank in rejected)
+    return pairs / (len(chosen) * len(rejected))

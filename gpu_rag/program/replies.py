@@ -69,8 +69,8 @@ def _read(
     exact = isinstance(read, Read) and read.how == EXACT
     if exact or rewrite is None or (text := rewrite(reply.text)) == reply.text:
         return read
-    meant = read_reply(replace(reply, text=text), constraint)
-    return Read(meant.value, LENIENT) if isinstance(meant, Read) else read
+    reread = read_reply(replace(reply, text=text), constraint)
+    return Read(reread.value, LENIENT) if isinstance(reread, Read) else read
 
 
 def _without_reason(run: Run, read: Read, asked: JsonSchema | Choice | None) -> Read:

@@ -118,7 +118,7 @@ class ChainReader:
             to = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
             begins, ways = self._at_nodes
             alike = {ways[a:b].tobytes() for a, b in zip(begins[to].tolist(), begins[to + 1].tolist())}  # few differ
-            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(some, np.int64) for some in alike]))
+            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(bits, np.int64) for bits in alike]))
         return self._follows[directed]
 
     @cached_property
@@ -135,8 +135,8 @@ class ChainReader:
                 types_of_end[2 * relation].setdefault(head, set()).add(tail)
                 types_of_end[2 * relation + 1].setdefault(tail, set()).add(head)
         for relation in np.flatnonzero(self.either).tolist():
-            for type, to in types_of_end[2 * relation + 1].items():
-                types_of_end[2 * relation].setdefault(type, set()).update(to)
+            for type, targets in types_of_end[2 * relation + 1].items():
+                types_of_end[2 * relation].setdefault(type, set()).update(targets)
         return types_of_end
 
     def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
@@ -165,12 +165,12 @@ class ChainReader:
         kb, n = self.kb, max(self.kb.n_types, 1)
         heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
-        apart = keys // n % n != keys % n
-        keys, counts = keys[apart], counts[apart]
-        back = (keys // (n * n) * n + keys % n) * n + keys // n % n
-        place = np.searchsorted(keys, back).clip(max=max(len(keys) - 1, 0))
-        returned = np.where(keys[place] == back, np.minimum(counts, counts[place]), 0) if len(keys) else counts
-        both = [np.bincount(keys // (n * n), some, minlength=kb.n_relations) for some in (returned, counts)]
+        is_edge = keys // n % n != keys % n
+        keys, counts = keys[is_edge], counts[is_edge]
+        reversed_keys = (keys // (n * n) * n + keys % n) * n + keys // n % n
+        place = np.searchsorted(keys, reversed_keys).clip(max=max(len(keys) - 1, 0))
+        returned = np.where(keys[place] == reversed_keys, np.minimum(counts, counts[place]), 0) if len(keys) else counts
+        both = [np.bincount(keys // (n * n), weights, minlength=kb.n_relations) for weights in (returned, counts)]
         verbs = [any(not (head.noun or head.to == "with") for head in heads) for heads in self.heads]
         return (5 * both[0] > both[1]) & ~np.array(verbs, bool)
 
@@ -216,8 +216,8 @@ class ChainReader:
         expressed = {key for unit in units_of(text) for key in (unit.stem, *unit.groups)}
         named = {row for row, denial in self._denials.items() if denial.by & expressed}
         denied = {key for row in named for key in self._denials[row].denied}
-        others = (row for row in range(self.kb.n_relations) if row not in self._denials)
-        contrary = {row for row in others if any(denied & {unit.stem, *unit.groups} for unit in self.units[row])}
+        plain_rows = (row for row in range(self.kb.n_relations) if row not in self._denials)
+        contrary = {row for row in plain_rows if any(denied & {unit.stem, *unit.groups} for unit in self.units[row])}
         return frozenset(self._denials.keys() - named | contrary)
 
     def cues(self, text: str) -> list[Unit]:
@@ -243,11 +243,11 @@ class ChainReader:
     def cover(self, cue: Unit, side: Side, directed: int) -> list[float]:
         """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step
         begins."""
-        relation, back = divmod(directed, 2)
+        relation, is_back = divmod(directed, 2)
         covers = [says(cue, unit) for unit in self.units[relation]]
         if self.either[relation]:
             return covers
-        heads = (head.turned() if back else head for head in self.heads[relation])
+        heads = (head.turned() if is_back else head for head in self.heads[relation])
         return [value if agree(side, head) else AGAINST * value for value, head in zip(covers, heads)]
 
 
@@ -294,13 +294,13 @@ class Reading:
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
         self.wanted = reader.asked_types(text)
-        taken = {(cue.at, cue.stem) for cue in self.cues}
+        cue_places = {(cue.at, cue.stem) for cue in self.cues}
         units = [unit for unit in units_of(text) if not reader.types_of(unit)]
         self.says_no_relation = all(unit.stem in _SERVES for unit in units)
-        self.spare = sum((u.at, u.stem) not in taken and not reader.types_of(u) for u in units_of(text))
-        asked = {"what", "which"}  # a word behind them may name a relation or not, as may a type
+        self.spare = sum((u.at, u.stem) not in cue_places and not reader.types_of(u) for u in units_of(text))
+        askers = {"what", "which"}  # a word behind them may name a relation or not, as may a type
         free = (
-            cue.stem in _NO_TYPE or (words[cue.at - 1 : cue.at] and words[cue.at - 1] in asked) or reader.types_of(cue)
+            cue.stem in _NO_TYPE or (words[cue.at - 1 : cue.at] and words[cue.at - 1] in askers) or reader.types_of(cue)
             for cue in self.cues
         )  # fmt: skip
         self.missed = np.array([0.0 if spare else UNHEARD * (1 + cue.marked) for cue, spare in zip(self.cues, free)])
@@ -355,14 +355,14 @@ class Reading:
         """Relations worth a step, and their target types: MOST_SAID best that a cue names, then BEAM and TRIED."""
         place, type_sets = self.reader.types_behind(types)
         ways = ways[(place[ways] >= 0) & self.open[ways]]
-        named, apart = ways[self.said[ways]], self.said[ways] | (ways == back)
+        named, is_alone = ways[self.said[ways]], self.said[ways] | (ways == back)
         if len(named) > MOST_SAID:
             for d in named[np.isnan(self._alone[named])].tolist():
                 self._alone[d] = self.step(d)[0].max()
             named = named[np.argsort(-self._alone[named], kind="stable")[:MOST_SAID]]
-        kept = [named, ways[apart & ~self.said[ways]]]
-        for to in np.unique(place[ways[~apart]]):
-            alike = ways[~apart & (place[ways] == to)]
+        kept = [named, ways[is_alone & ~self.said[ways]]]
+        for to in np.unique(place[ways[~is_alone]]):
+            alike = ways[~is_alone & (place[ways] == to)]
             if len(alike) > BEAM:
                 nearest = np.argsort(-cosine[alike // 2], kind="stable")[:TRIED]
                 alike = np.union1d(alike[:BEAM], alike[nearest])
@@ -376,7 +376,7 @@ class Reading:
         cosine: of each relation."""
         reader = self.reader
         m, near = len(self.cues), np.array(cosine)
-        rest = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
+        unheard = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
         start = np.full((len(self.orders), m + 1), -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
         rows, cols = np.indices(start.shape)
@@ -400,7 +400,7 @@ class Reading:
             for chain, types, named, value, cover in longer:
                 if types == {reader.mediator}:
                     continue
-                final = value - rest
+                final = value - unheard
                 best = np.unravel_index(int(final.argmax()), final.shape)
                 score = float(final[best]) - STEP * length - max(MORE * (named - hops), FEWER * (hops - named))
                 score -= FOUND * sum(bool(reader.found[d // 2]) for d in chain)

@@ -110,7 +110,7 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
         reading.chains(first_relations, topic_types, longest, query.hops, line)[:TRIED]
         for reading, query, first_relations, topic_types, line in zip(readings, queries, first, types, cosines)
     ]
-    flat = [(query.nodes, chain) for query, some in zip(queries, best) for chain, _, _ in some]
+    flat = [(query.nodes, chain) for query, own in zip(queries, best) for chain, _, _ in own]
     starts = ragged_of_lists([nodes for nodes, _ in flat], kb.device)
     steps = ragged_of_lists([[d // 2 for d in chain] for _, chain in flat], kb.device)
     directions = ragged_of_lists([[reader.way(d) for d in chain] for _, chain in flat], kb.device)
@@ -118,10 +118,10 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     values, cuts = to_host(ends.values, ends.offsets)
     nodes = iter(np.split(values.numpy(), cuts[1:-1].tolist()))
     reads = []
-    for query, reading, first_relations, topic_types, some in zip(queries, readings, first, types, best):
+    for query, reading, first_relations, topic_types, own in zip(queries, readings, first, types, best):
         ranked = [
             (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
-            for chain, score, covered in some
+            for chain, score, covered in own
         ]
         chains = _that_lead(query.nodes, ranked, reading.spare, query.hops)
         fitting = {
@@ -170,8 +170,8 @@ def _that_lead(
     kept = [chain for chain in away if chain[3]]
     leading = []
     for rank, (steps, score, covered, ends) in enumerate(kept):
-        others = (other for _, other, _, to in kept[rank + 1 :] if 2 * len(ends & to) < len(ends | to))
-        lead = score - next(others, score - FAR)
+        rivals = (other for _, other, _, targets in kept[rank + 1 :] if 2 * len(ends & targets) < len(ends | targets))
+        lead = score - next(rivals, score - FAR)
         guessed = len(steps) > hops or (spare > 0 and len(steps) > 1)  # a step may stand for no word, or another word
         shorter = spare > 0 and 1 < len(steps) < hops
         sure = spare <= SPARE and covered >= (PLAINLY if guessed else SURE) and lead >= MARGIN and not shorter

@@ -34,14 +34,14 @@ class DocumentSearch:
         place = torch.arange(passages.values.shape[0], device=kb.device) - passages.offsets[:-1][node]
         kept = place < shown[node]
         standin = torch.from_numpy(kb.text_row).to(kb.device).long()
-        alone = (standin >= 0).nonzero()[:, 0]
+        standing_in = (standin >= 0).nonzero()[:, 0]
         base = [kb.vectors("passage_vectors")] if bool(kept.any()) else []
         n_passages = base[0].shape[0] if base else 0
-        base += [kb.vectors("kb_text_vectors")] if alone.numel() else []
+        base += [kb.vectors("kb_text_vectors")] if standing_in.numel() else []
         self._base = torch.cat([part.to(base[0].dtype) for part in base]) if base else torch.zeros(0, 1)
         self._rows, self._n = NearestRows(self._base), kb.n
         pairs = torch.cat(
-            [passages.values[kept].long() * kb.n + node[kept], (n_passages + standin[alone]) * kb.n + alone]
+            [passages.values[kept].long() * kb.n + node[kept], (n_passages + standin[standing_in]) * kb.n + standing_in]
         )
         pairs = pairs.sort().values
         self._nodes = pairs % max(kb.n, 1)

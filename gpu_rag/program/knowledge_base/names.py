@@ -153,8 +153,8 @@ def unknown_names(text: str, alike: Sequence[str], kb: KnowledgeBase) -> tuple[s
     unknown = []
     for name in written_names(text):
         own = set(name_key(name).split())
-        apart = not any(own <= other or other <= own for other in known)
-        if apart and text.find(name) > 0 and name_key(name) not in words and not kb.named(name):
+        is_other = not any(own <= other or other <= own for other in known)
+        if is_other and text.find(name) > 0 and name_key(name) not in words and not kb.named(name):
             unknown.append(name)
     return tuple(unknown)
 

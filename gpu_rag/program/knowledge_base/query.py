@@ -95,10 +95,10 @@ class Operations(Struct, frozen=True):
     def lines(self) -> tuple[str, ...]:
         """Each operation in words."""
         compared = (f"{constraint.relation} {constraint.compare} {constraint.value}" for constraint in self.constraints)
-        asked = f"{self.aggregate}{f' by {self.by}' * bool(self.by)}"
+        aggregated = f"{self.aggregate}{f' by {self.by}' * bool(self.by)}"
         return (
             *(["either topic"] if self.either else []), *(f"without {name}" for name in self.without),
-            *compared, *([asked] if self.aggregate else []),
+            *compared, *([aggregated] if self.aggregate else []),
         )  # fmt: skip
 
 
@@ -177,15 +177,15 @@ def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     keys = reached // n // width * n + reached % n  # (question, node)
     hits, count = torch.unique(keys[~ruled_out], return_counts=True)
     hits = hits[count >= tensor(map(_needed, plans))[hits // n]]
-    others = (q * n + node for q, plan in enumerate(plans) if not _needed(plan) for node in _rest(kb, plan))
-    hits = torch.cat([hits, tensor(others)]).unique()
+    rest_keys = (q * n + node for q, plan in enumerate(plans) if not _needed(plan) for node in _rest(kb, plan))
+    hits = torch.cat([hits, tensor(rest_keys)]).unique()
     left_out = tensor(q * n + node for q, plan in enumerate(plans) for node in plan.without)
     topics = tensor(key // width * n + node for key, part in parts for node in part.nodes)
     barred = torch.cat([keys[ruled_out], left_out]).unique()
     hits = hits[~torch.isin(hits, torch.cat([barred, topics]))]
-    kept, out = (_lists(ragged_of_keys(some, len(plans), n)) for some in (hits, barred))
+    kept, excluded = (_lists(ragged_of_keys(keys_of, len(plans), n)) for keys_of in (hits, barred))
     answers = (_valued(kb, index, plan, _of_types(kb, plan, nodes)) for plan, nodes in zip(plans, kept))
-    return [Solved(nodes, tuple(gone.tolist())) for nodes, gone in zip(answers, out)]
+    return [Solved(nodes, tuple(gone.tolist())) for nodes, gone in zip(answers, excluded)]
 
 
 def _chains(part: Part) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -325,14 +325,14 @@ def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[t
                 constraints.append(Constraint(relation, comparison.compare, comparison.value))
             else:
                 unread.append(comparison.value)
-        by = _named(kb, valued, spoken.words, None) if ordered else ""
-        if ordered and not by:
+        order_by = _named(kb, valued, spoken.words, None) if ordered else ""
+        if ordered and not order_by:
             unread.append(spoken.order)
-        aggregate = "" if ordered and not by else spoken.aggregate
+        aggregate = "" if ordered and not order_by else spoken.aggregate
         if aggregate == "count" and all(amount(kb.node_names[node]) is not None for node in solved.nodes):
             aggregate = ""  # the number itself is stated: how many employees it has
         names = tuple(kb.node_names[node] for node in plan.without)
-        operations = Operations(spoken.either, names, tuple(constraints), aggregate, by)
+        operations = Operations(spoken.either, names, tuple(constraints), aggregate, order_by)
         results.append((operations, tuple(dict.fromkeys(unread))))
     return results
 

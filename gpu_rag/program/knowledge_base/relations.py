@@ -113,9 +113,9 @@ class Relations:
     ) -> list[NearRelations]:
         """The nearest relations, see `near_relations`."""
         results = []
-        for line, nodes, there in zip(self.cosines(vectors).tolist(), groups, self.at(groups)):
-            reachable = self.within(there, radius) if nodes else range(self.kb.n_relations)
-            first, ranked = set(there), sorted(reachable, key=lambda r: (-line[r], r))
+        for line, nodes, at_nodes in zip(self.cosines(vectors).tolist(), groups, self.at(groups)):
+            reachable = self.within(at_nodes, radius) if nodes else range(self.kb.n_relations)
+            first, ranked = set(at_nodes), sorted(reachable, key=lambda r: (-line[r], r))
             begin = next((r for r in ranked if r in first), None)
             if begin is not None and begin not in ranked[:k]:
                 ranked = [*ranked[: k - 1], begin]  # otherwise no walk could begin

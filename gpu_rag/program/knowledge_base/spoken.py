@@ -129,13 +129,13 @@ async def spoken_of(
 def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> Asked:
     """The whole question about one topic: "#" stands for it, and the other topics are removed."""
     hops = n_relations(text, [text[topic.start : topic.end]], _words_of_relations(index))
-    asked, places = text, {(other.start, other.end) for other in topics} | {(topic.start, topic.end)}
+    masked_text, places = text, {(other.start, other.end) for other in topics} | {(topic.start, topic.end)}
     for start, end in sorted(places, reverse=True):
         if (start, end) == (topic.start, topic.end) and end:
-            asked = masked(asked, start, end, "#")
+            masked_text = masked(masked_text, start, end, "#")
         elif end <= topic.start or start >= topic.end:
-            asked = masked(asked, start, end, "")
-    return Asked(asked, topic.nodes, hops, topic.vector)
+            masked_text = masked(masked_text, start, end, "")
+    return Asked(masked_text, topic.nodes, hops, topic.vector)
 
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
