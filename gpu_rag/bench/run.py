@@ -137,13 +137,13 @@ class _Measurement:
         )
         rows = []
         for peer in peers:
-            beside = replace(row, peer=None if peer.missing else peer.name, note=peer.note)
+            compared = replace(row, peer=None if peer.missing else peer.name, note=peer.note)
             if peer.run is not None:
                 count = peer.count(batch)
                 spent = times[peer.name, count]
                 peer_ms, peer_cpu_ms = spent.ms * batch / count, spent.cpu_ms * batch / count
-                beside = replace(
-                    beside,
+                compared = replace(
+                    compared,
                     peer_ms=peer_ms,
                     ratio=peer_ms / ms,
                     sampled=count * spent.calls,
@@ -152,7 +152,7 @@ class _Measurement:
                     peer_l1_error=peer.l1_error,
                     peer_threads=peer.threads,
                 )
-            rows.append(beside)
+            rows.append(compared)
         return rows or [row]
 
 

@@ -81,13 +81,13 @@ class Occupancy:
 
     def bins(self) -> list[Bin]:
         """Bins so far, in order; the last may be partial."""
-        bins, left = [], self._elapsed
+        bins, remaining = [], self._elapsed
         for queue, idle in zip(self._queue, self._idle):
-            width = min(self.bin_s, left)
+            width = min(self.bin_s, remaining)
             if width <= 1e-9:
                 break
             bins.append(Bin(queue / width, min(idle / width, 1.0)))
-            left -= width
+            remaining -= width
         return bins
 
     def _explain(self, cause: str | None) -> None:

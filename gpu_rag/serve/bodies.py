@@ -93,9 +93,9 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
     Options that would change the form of the reply are refused. Raises Refusal (400).
     """
     given = _object(raw)
-    asked = [key for key in _UNSERVED if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
-    if asked:
-        raise _bad("a chat completion here has no such thing", given=", ".join(asked), do="leave it out")
+    unserved = [key for key in _UNSERVED if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
+    if unserved:
+        raise _bad("a chat completion here has no such thing", given=", ".join(unserved), do="leave it out")
     if given.get("n") not in (None, 1):
         raise _bad("a question has one answer", given=f"n={str(given['n'])[:20]}", expected="1")
     body = _as(ChatBody, given)

@@ -85,9 +85,9 @@ class Guard:
             nonlocal begun, status
             if message["type"] == "http.response.start":
                 begun, status = True, message["status"]
-                sent = MutableHeaders(scope=message)
+                sent_headers = MutableHeaders(scope=message)
                 for header, value in {**HEADERS, "X-Request-Id": this}.items():
-                    sent.setdefault(header, value)
+                    sent_headers.setdefault(header, value)
                 path = self._paths.get(scope.get("endpoint"), "none")  # a label that clients cannot choose
                 self._counts.requests.labels(path, message["status"]).inc()
             try:
