@@ -55,11 +55,11 @@ class CrossEncoder:
         index = [place.setdefault(pair, len(place)) for pair in pairs]
         if not index:
             return np.zeros(0, np.float32)
-        once = list(place)
+        keys = list(place)
         tokens = self._tokenizer(
-            [question for question, _ in once], [text for _, text in once], truncation=True, max_length=self._longest
+            [question for question, _ in keys], [text for _, text in keys], truncation=True, max_length=self._longest
         )
-        rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(once))]
+        rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(keys))]
         lengths = [len(row["input_ids"]) for row in rows]
         scored = embed_batches(
             lengths, lambda _: self._size, 1, lambda some, _: self._batch([rows[i] for i in some]), None

@@ -83,7 +83,7 @@ class ServerEmbedder:
                 failed += [error for task in done if (error := task.exception()) is not None]
                 answers = [task.result() for task in done if task.exception() is None]
                 if answers:
-                    rows = [row for some, _ in answers for row in some]
+                    rows = [row for rows_of, _ in answers for row in rows_of]
                     yield rows, np.concatenate([vectors for _, vectors in answers])
                     n_done += len(rows)
                     if on_batch is not None:

@@ -122,8 +122,8 @@ class ReplyFile:
 
     def _mend(self, error: IndexCorrupt) -> None:
         """Move the sound replies of a damaged file to a new one in its place; raises `error` if there is none."""
-        new, copy, old = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
-        for path in (new, copy, old):
+        new, copy, damaged = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
+        for path in (new, copy, damaged):
             path.unlink(missing_ok=True)
         with closing(_open(SqliteFile(new, "reply cache", ""))) as kept:
             first_page = new.read_bytes()[:_PAGE]
@@ -140,12 +140,12 @@ class ReplyFile:
             new.unlink()
             raise error
         try:
-            os.link(self.path, old)
+            os.link(self.path, damaged)
         except OSError:  # no hard links here
-            shutil.copyfile(self.path, old)
+            shutil.copyfile(self.path, damaged)
         os.replace(new, self.path)
         message = "gpu-rag: %s; %d replies are kept, others are asked again; as it was: %s"
-        _log.warning(message, error.what, n, old)
+        _log.warning(message, error.what, n, damaged)
         self.db = _open(self._file)
 
     def __len__(self) -> int:
@@ -214,8 +214,8 @@ def faults_of(path: Path) -> list[str]:
     file = SqliteFile(path, "reply cache", "run gpu-rag index again: what can be read is kept")
     try:
         with closing(_open(file)) as db, file.errors():
-            again = "is damaged; gpu-rag index takes it out, and it is asked again when it is needed"
-            return _quick_check(db) or [f"the reply {key} {again}" for key in _damaged_rows(db)]
+            fate = "is damaged; gpu-rag index takes it out, and it is asked again when it is needed"
+            return _quick_check(db) or [f"the reply {key} {fate}" for key in _damaged_rows(db)]
     except (IndexCorrupt, IndexMismatch, StorageError) as error:
         return [str(error)]
 

@@ -240,8 +240,8 @@ def thought(answer: Completion) -> str:
     """Thought in a chat completion, from its own field or from the text; "" for none."""
     try:
         message = answer["choices"][0]["message"]
-        if apart := message.get("reasoning_content") or message.get("reasoning"):
-            return str(apart)
+        if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+            return str(reasoning)
         content = message.get("content") or ""
         visible = spoken(content)
         return content if visible != content else ""

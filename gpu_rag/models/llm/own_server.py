@@ -190,8 +190,8 @@ class Keeper:
     async def wake(self, server: Server) -> None:
         """Wake a sleeping server; concurrent callers share one request."""
         if server.waking is None:
-            asked = server.exchanger.post("../wake_up", b"", self._servers.patience.timeout_s)
-            server.waking = self._loop.create_task(asked)
+            request = server.exchanger.post("../wake_up", b"", self._servers.patience.timeout_s)
+            server.waking = self._loop.create_task(request)
         await asyncio.shield(server.waking)
         server.asleep, server.waking = False, None
 

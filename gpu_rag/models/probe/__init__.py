@@ -65,16 +65,16 @@ def requests() -> list[Request]:
     """Six requests per item, item by item."""
     names, judge, answer, choose = (Prompt.read(__name__, name) for name in ("names", "judge", "answer", "choose"))
     titles = tuple(item.title for item in passages())
-    listed, made = "\n".join(titles), []
+    listed, result = "\n".join(titles), []
     for item in passages():
-        made.append(Request(names.system, names.render(text=item.text), JsonSchema(NAMES), 160))
+        result.append(Request(names.system, names.render(text=item.text), JsonSchema(NAMES), 160))
         for statement in (item.true, item.false):
             text = judge.render(text=item.text, statement=statement)
-            made.append(Request(judge.system, text, Choice(("yes", "no")), 8))
-        made.append(Request(answer.system, answer.render(text=item.text, question=item.question), None, 24))
+            result.append(Request(judge.system, text, Choice(("yes", "no")), 8))
+        result.append(Request(answer.system, answer.render(text=item.text, question=item.question), None, 24))
         text = choose.render(question=item.question, titles=listed)
-        made += [Request(choose.system, text, Choice(titles), 24), Request(choose.system, text, Rank(titles), 24)]
-    return made
+        result += [Request(choose.system, text, Choice(titles), 24), Request(choose.system, text, Rank(titles), 24)]
+    return result
 
 
 def probe(llm: LLM) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def probe(llm: LLM) -> dict[str, Any]:
     answers for which the shares are high enough. failed: number of requests without a reply; they count as wrong.
     """
     began = time.perf_counter()
-    sent = requests()
-    replies = llm.complete(sent)
+    asked = requests()
+    replies = llm.complete(asked)
     tests = {name: [0, 0] for name in ("json", "names_found", "names_verbatim", *_SIMPLE)}
     for i, item in enumerate(passages()):
         mine = replies[6 * i : 6 * i + 6]
@@ -95,7 +95,7 @@ def probe(llm: LLM) -> dict[str, Any]:
         for name, (start, end) in _SIMPLE.items():
             tests[name][1] += end - start
             for k, wanted in zip(range(start, end), right.get(name, ())):
-                tests[name][0] += _option(sent[6 * i + k], mine[k]) == wanted
+                tests[name][0] += _option(asked[6 * i + k], mine[k]) == wanted
         tests["answered"][0] += _answers(item, mine[3])
     return {
         "model": {"name": llm.name, "content_hash": llm.content_hash},
