@@ -146,9 +146,9 @@ def expand(
         whole = int(ends[-1]) if size else 0
     while start < size:
         stop, end = (size, whole) if whole - done <= EXPAND_AT_ONCE else _stop_of_piece(ends, start, done)
-        total, some = end - done, counts[start:stop]
-        owner = torch.repeat_interleave(torch.arange(start, stop, device=first.device), some, output_size=total)
-        before = (ends[start:stop] - some - done)[owner - start]
+        total, own_counts = end - done, counts[start:stop]
+        owner = torch.repeat_interleave(torch.arange(start, stop, device=first.device), own_counts, output_size=total)
+        before = (ends[start:stop] - own_counts - done)[owner - start]
         yield owner, torch.arange(total, device=first.device) - before + first[owner]
         start, done = stop, end
 

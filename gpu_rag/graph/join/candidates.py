@@ -50,13 +50,13 @@ class WordBuckets:
         free = (BITS - np.minimum(np.frexp((self._counts(word) - 1) // BUCKET)[1], BITS)).astype(np.uint64)
         pair_keys = [np.zeros(0, np.int64)]
         for draw, (code, (keys, rows)) in enumerate(zip(projection_codes(vectors, DRAWS, BITS, _SEED), self._orders)):
-            some = np.flatnonzero((free < BITS) | (draw == 0))  # a list with one bucket has it in every draw
-            first_key = ((word[some] << BITS) | code[row[some]]) >> free[some] << free[some]
-            last_key = first_key | ((np.uint64(1) << free[some]) - np.uint64(1))
+            lookups = np.flatnonzero((free < BITS) | (draw == 0))  # a list with one bucket has it in every draw
+            first_key = ((word[lookups] << BITS) | code[row[lookups]]) >> free[lookups] << free[lookups]
+            last_key = first_key | ((np.uint64(1) << free[lookups]) - np.uint64(1))
             first = np.searchsorted(keys, first_key)
             last = np.minimum(np.searchsorted(keys, last_key, side="right"), first + CAP)
             for entry, place in expand(torch.from_numpy(first), torch.from_numpy(last)):
-                pair_keys.append(row[some][entry.numpy()] * self.n + rows[place.numpy()])
+                pair_keys.append(row[lookups][entry.numpy()] * self.n + rows[place.numpy()])
         i, j = np.divmod(distinct(np.concatenate(pair_keys)), max(self.n, 1))
         return torch.from_numpy(i), torch.from_numpy(j)
 

@@ -135,8 +135,8 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
     rows, sizes = SegmentSum(pull.indptr.diff(), m), SegmentSum(blocks.offsets.diff(), n)
     block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
     source = pull.indices.long()
-    out = SegmentSum(blocks.csr.indptr.diff(), m)(_weights(blocks.csr))
-    share = d * _weights(pull) / torch.where(out > 0, out, 1.0)[source]
+    out_weight = SegmentSum(blocks.csr.indptr.diff(), m)(_weights(blocks.csr))
+    share = d * _weights(pull) / torch.where(out_weight > 0, out_weight, 1.0)[source]
     values = torch.zeros(blocks.csr.n, dtype=torch.float32, device=device)
     bound = torch.where(empty, 0.0, torch.inf)
     stride, first = (1, 0) if device.type == "cpu" else (STRIDE, _steps_before_a_look(d, options.tol))

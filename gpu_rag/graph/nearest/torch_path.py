@@ -38,8 +38,8 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
     doubt = (~sure).nonzero()[:, 0]
     refuse_infinite(queries[doubt], "queries")
     for rows in doubt.split(QUERY_TILE):
-        again = _block(queries[rows], base, k, tile)
-        top.ids[rows], top.scores[rows] = again.ids, again.scores
+        exact = _block(queries[rows], base, k, tile)
+        top.ids[rows], top.scores[rows] = exact.ids, exact.scores
     return top
 
 

@@ -96,8 +96,8 @@ class Teleport:
         """The mass of pi, f64 for each question, on the nodes without outgoing weight: those true in nodes bool[N]."""
         if self.spread is None:
             node, lane, mass = self.entries(questions)
-            here = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
-            return np.bincount(lane[here], mass[here], minlength=len(questions)).astype(np.float64)
+            is_true = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
+            return np.bincount(lane[is_true], mass[is_true], minlength=len(questions)).astype(np.float64)
         return np.asarray(self.lost[questions] / np.where(self.is_empty(questions), 1.0, self.sums[questions]))
 
 
@@ -206,13 +206,13 @@ def restart_rows(
         np.add.at(pi, (row, lane), mass)
         return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)
     part, total = teleport.shares(questions)
-    some, place = torch.unique(part.nodes, return_inverse=True)
+    few_nodes, place = torch.unique(part.nodes, return_inverse=True)
     last = torch.arange(graph.n - part.last.shape[1], graph.n, device=graph.device)
-    probabilities = torch.zeros(len(some) + len(last), width, dtype=torch.float64, device=graph.device)
+    probabilities = torch.zeros(len(few_nodes) + len(last), width, dtype=torch.float64, device=graph.device)
     lanes = torch.arange(len(questions), device=graph.device)
     probabilities[place, lanes[:, None]] = part.mass.double() / total
-    probabilities[len(some) :, : len(questions)] = (part.last.double() / total).T
-    return torch.cat([some, last]), probabilities
+    probabilities[len(few_nodes) :, : len(questions)] = (part.last.double() / total).T
+    return torch.cat([few_nodes, last]), probabilities
 
 
 def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:

@@ -78,18 +78,18 @@ def world_of(csr: CSR, config: Config) -> World:
 
 
 def _case(kind: str, world: World, config: Config) -> Case:
-    here, candidates = world.to(config.device), _candidates(world)
+    own_world, candidates = world.to(config.device), _candidates(world)
 
     def run(questions: torch.Tensor) -> list[tuple[PathSet, torch.Tensor]]:
-        return [searched(here, tile, config.threads) for tile in questions.split(TILE)]
+        return [searched(own_world, tile, config.threads) for tile in questions.split(TILE)]
 
     return Case(
         op="paths",
-        implementation=pick_implementation(here.graph.device),
+        implementation=pick_implementation(own_world.graph.device),
         labels={
             "graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM, "dims": DIMS,
         },
-        inputs=lambda start, count: torch.arange(start, start + count, device=here.topics.device),
+        inputs=lambda start, count: torch.arange(start, start + count, device=own_world.topics.device),
         run=run,
         check=lambda result, count: check(result, count, world),
         bytes_of=lambda batch: round(batch * candidates * (8 + 4 * DIMS)),

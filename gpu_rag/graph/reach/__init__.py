@@ -209,9 +209,9 @@ def lowest_ways(
 
     def lowest(question: torch.Tensor, nodes: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
         wanted = (left * batch + question) * n + nodes
-        there = leading[torch.searchsorted(leading, wanted).clamp_(max=leading.shape[0] - 1)] == wanted
+        is_there = leading[torch.searchsorted(leading, wanted).clamp_(max=leading.shape[0] - 1)] == wanted
         best = torch.full((batch,), n, dtype=torch.int64, device=graph.device)
-        best.scatter_reduce_(0, question, torch.where(there, nodes, n), "amin")
+        best.scatter_reduce_(0, question, torch.where(is_there, nodes, n), "amin")
         return torch.where(best < n, best, -1)
 
     question = row_of_value(starts)

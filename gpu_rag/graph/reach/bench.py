@@ -77,9 +77,9 @@ def labelled_graphs(config: Config) -> Iterator[Labelled]:
     for name, csr in measured_graphs(config):
         generator, device = seeded(config), torch.device(config.device)
         rows, columns = row_of_entry(csr).cpu(), csr.indices.long().cpu()
-        once = rows < columns
-        kinds = torch.randint(RELATIONS, (int(once.sum()),), generator=generator)
-        tail, head = rows[once], columns[once]
+        is_upper = rows < columns
+        kinds = torch.randint(RELATIONS, (int(is_upper.sum()),), generator=generator)
+        tail, head = rows[is_upper], columns[is_upper]
         graph = typed_graph(tail.to(device), kinds.to(device), head.to(device), csr.n, RELATIONS)
         yield Labelled(name, csr, graph, (tail.numpy(), kinds.numpy(), head.numpy()), generator)
 
