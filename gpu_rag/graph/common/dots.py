@@ -40,7 +40,7 @@ def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
 
 
 def _are_no_units(rows: torch.Tensor) -> torch.Tensor:
-    """The rows whose length is neither 1 nor 0: bool[N]."""
+    """True for rows whose length is neither 1 nor 0: bool[N]."""
     length = torch.linalg.vector_norm(rows.float(), dim=1)
     return ~((length - 1).abs() <= LONGEST - 1) & (length != 0)
 

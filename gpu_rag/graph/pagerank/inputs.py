@@ -299,7 +299,7 @@ def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:
 
 
 def prepared(csr: CSR, degree: torch.Tensor) -> PageRankGraph:
-    """`prepare` of a symmetric `csr` whose degrees f64[N] are known: neither is computed anew. Raises BadInput as
+    """`prepare` of a symmetric `csr` whose degrees f64[N] are known: neither is computed again. Raises BadInput as
     `check_csr`, and if a degree is negative or not finite."""
     check_csr(csr)
     check_form(degree, "the degrees do not fit the graph", [torch.float64], [csr.n], csr.indptr.device)

@@ -4,18 +4,18 @@ Retrieve: top_k vertices. Reason, n_hop rounds: from every vertex in the queue t
 out-edge. The count of its target grows, and the target is queued unless it was counted before. Prune: the top_k
 passages by H; ties to the lower passage. With sentences as vertices, a passage has the H of its best sentence.
 
-entry     H(v)                                                       the start
-walk      its score in a random walk along all edges, see `batched`, the top_k by it; similarity takes no hops, since
-          and what the hops add to it, see `program.choices`         the walk has taken them
-vertices  base(v) = (SIM(v, q) + count(v) / sum of counts) / 2, the  the nearest vertices, as in its published code
-          paper's H, and at least inherit * H(u) for a hop from u
-edges     the same                                                   the ends of the nearest edges, as in its text
+entry     the start vertices, and H(v)
+walk      The top_k of a random walk along all edges, see `batched`; H is the walk's score, plus what the hops of a
+          model add, see `program.choices`. Similarity takes no hops, since the walk has taken them.
+vertices  The nearest vertices, as in the published code; H is the paper's: base(v) = (SIM(v, q) + count(v) / sum of
+          counts) / 2, and at least inherit * H(u) for a hop from u.
+edges     The ends of the nearest edges, as in the paper's text; H as for vertices.
 
 `entry: edges`, `keywords: all`, `inherit: 0`, `hops: single` follow the paper exactly. Then a vertex reached by a hop
 is kept only if it is near the question itself, so hops add almost nothing.
 
-keywords: of the question its names, as the paper's recogniser finds them; of a passage its topics, since the set of
-all its words has a Jaccard index near 0 with any question.
+keywords: the names in the question, as the paper's recogniser finds them, and the topics of a passage, since the set
+of all its words has a Jaccard index near 0 with any question.
 """
 
 from __future__ import annotations

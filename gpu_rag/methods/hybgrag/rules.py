@@ -47,7 +47,8 @@ class Candidate:
 
     relations: (name, whether it can be the first step), best first; chains: that the question may ask for, best first;
     sure: whether the first chain is certain; plain: whether the question says little else. negated: whether the
-    question rules out what it leads to; lacking: relations that the question plainly says and that do not lead from it.
+    question rules out the nodes that it leads to; lacking: relations that the question plainly says and that do not
+    lead from it.
     """
 
     linked: Linked

@@ -79,7 +79,7 @@ class Fault(StrEnum):
 @dataclass(frozen=True)
 class Action:
     """One decision of the router: the relational part of the question, and the module. sure: whether the question
-    clearly states the relations; operations: on what the topics lead to."""
+    clearly states the relations; operations: on the nodes that the topics lead to."""
 
     module: str
     topics: tuple[Topic, ...] = ()
